@@ -1,6 +1,8 @@
-"""Run every benchmark of this folder, each in a process of its own so that none warms another's caches.
+"""Run every benchmark of this folder, each in a process of its own so that none warms another's
+caches.
 
-At the end the budgets that were missed are named, and the exit code is 1 if there is one, or if a benchmark failed.
+At the end the budgets that were missed are named, and the exit code is 1 if there is one, or if a
+benchmark failed.
 """
 
 from __future__ import annotations
@@ -25,13 +27,16 @@ NOT_BENCHMARKS = {"__init__", "__main__", "harness"}
 
 def benchmarks() -> list[str]:
     """Their names, in the order in which they run."""
-    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in NOT_BENCHMARKS)
+    return sorted(
+        path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in NOT_BENCHMARKS
+    )
 
 
 def complaints(name: str, rows: Sequence[dict[str, Any]], exit_code: int) -> list[str]:
     """A line for each budget that benchmark *name* missed, or one if it failed."""
     missed = [
-        f"missed: {name}: {row['name']} ({row['size']}): {row['value']:,g} {row['unit']}, budget {row['budget']:,g}"
+        f"missed: {name}: {row['name']} ({row['size']}): {row['value']:,g} {row['unit']}, budget "
+        f"{row['budget']:,g}"
         for row in rows
         if row["met"] is False
     ]
@@ -43,7 +48,9 @@ def run(name: str, flags: Sequence[str]) -> list[str]:
     with TemporaryDirectory() as folder:
         file = Path(folder, "rows")
         command = [sys.executable, "-m", f"benchmarks.{name}", *flags]
-        done = subprocess.run(command, check=False, env={**child_environment(), ROWS_FILE: str(file)})
+        done = subprocess.run(
+            command, check=False, env={**child_environment(), ROWS_FILE: str(file)}
+        )
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return complaints(name, [json.loads(line) for line in lines], done.returncode)
 
@@ -51,7 +58,9 @@ def run(name: str, flags: Sequence[str]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--small", action="store_true", help="the smallest sizes that still run everything")
+    parser.add_argument(
+        "--small", action="store_true", help="the smallest sizes that still run everything"
+    )
     parser.add_argument("names", nargs="*", help="benchmarks to run (all)")
     arguments = parser.parse_args()
     flags = [flag for flag in ("--json", "--small") if getattr(arguments, flag[2:])]

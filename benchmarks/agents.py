@@ -1,11 +1,13 @@
-"""What 1,000 agents cost the plane: its processor time while they renew, and how late others see what is written.
+"""What 1,000 agents cost the plane: its processor time while they renew, and how late others see
+what is written.
 
-A bystander writes a slice of a Service that has no agents and watches it by name: its lag without agents is compared
-with its lag among them.
+A bystander writes a slice of a Service that has no agents and watches it by name: its lag without
+agents is compared with its lag among them.
 
-The agents write and watch what ``sliceplane agent`` does, in processes of their own (``tools.agent_fleet``); server,
-judge and storage are those of ``sliceplane up``.  Then 600 of them are killed: every endpoint stays, since so many are
-held, and they come back before the hold is over.
+The agents write and watch what ``sliceplane agent`` does, in processes of their own
+(``tools.agent_fleet``); server, judge and storage are those of ``sliceplane up``. Then 600 of them
+are killed: every endpoint stays, since so many are held, and they come back before the hold is
+over.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ async def lateness_s(client: HttpClient, seconds: float) -> list[float]:
 
 
 async def lags_s(client: HttpClient, seconds: float) -> list[float]:
-    """A bystander's: from the moment when a write is sent until a watcher of that object sees it."""
+    """A bystander's: from the moment when a write is sent until a watcher of that object sees
+    it.
+    """
     document = slice_document("bystander-1", "bystander", range(1))
     document["metadata"]["namespace"] = namespace = "default"
     with suppress(StatusError):  # it is there already
@@ -89,7 +93,13 @@ async def lags_s(client: HttpClient, seconds: float) -> list[float]:
         for number in count():
             at = str(number)
             body = encode({"metadata": {"annotations": {"example.com/at": at}}})
-            patch = Write(verb="patch", resource=EndpointSlices, namespace=namespace, name="bystander-1", body=body)
+            patch = Write(
+                verb="patch",
+                resource=EndpointSlices,
+                namespace=namespace,
+                name="bystander-1",
+                body=body,
+            )
             sent[at] = time.monotonic()
             await client.perform(patch)
             await asyncio.sleep(BYSTANDER_S)
@@ -112,14 +122,22 @@ async def lags_s(client: HttpClient, seconds: float) -> list[float]:
 
 def lag_results(lags: list[float], size: str) -> list[Result]:
     return [
-        Result(name=f"a bystander's lag, p{percent}", size=size, value=percentile(lags, percent) * 1e3, unit="ms")
+        Result(
+            name=f"a bystander's lag, p{percent}",
+            size=size,
+            value=percentile(lags, percent) * 1e3,
+            unit="ms",
+        )
         for percent in (50, 99)
     ]
 
 
 async def _slices(client: HttpClient) -> dict[str, bool]:
     """Whether the endpoint of each slice is ready."""
-    found = [decode(body, EndpointSlice) for body in await list_whole(client, Selection(EndpointSlices, "default"))]
+    found = [
+        decode(body, EndpointSlice)
+        for body in await list_whole(client, Selection(EndpointSlices, "default"))
+    ]
     return {
         item.metadata.name: bool(endpoint.conditions.ready)
         for item in found
@@ -128,8 +146,12 @@ async def _slices(client: HttpClient) -> dict[str, bool]:
     }
 
 
-async def cut_off(client: HttpClient, fleet: Process, before: dict[str, bool], services: int) -> float:
-    """Kill the agents of *fleet*; seconds until every Service says that they are held.  No endpoint goes meanwhile."""
+async def cut_off(
+    client: HttpClient, fleet: Process, before: dict[str, bool], services: int
+) -> float:
+    """Kill the agents of *fleet*; seconds until every Service says that they are held.  No endpoint
+    goes meanwhile.
+    """
     began = time.monotonic()
     fleet.process.kill()
     while True:
@@ -144,7 +166,9 @@ async def cut_off(client: HttpClient, fleet: Process, before: dict[str, bool], s
 
 
 async def measure(small: bool) -> list[Result]:
-    counts, seconds, services = (SMALL_FLEETS, SMALL_S, SMALL_SERVICES) if small else (FLEETS, SECONDS, SERVICES)
+    counts, seconds, services = (
+        (SMALL_FLEETS, SMALL_S, SMALL_SERVICES) if small else (FLEETS, SECONDS, SERVICES)
+    )
     agents = sum(counts)
     size = f"{agents:,} agents"
     results = []
@@ -153,7 +177,10 @@ async def measure(small: bool) -> list[Result]:
         spec = {"ports": [{"name": "http", "port": 80}]}
         await populate(
             folder / "data",
-            ((Services, "default", {"metadata": {"name": f"web-{n}"}, "spec": spec}, None) for n in range(services)),
+            (
+                (Services, "default", {"metadata": {"name": f"web-{n}"}, "spec": spec}, None)
+                for n in range(services)
+            ),
         )
         server = stack.enter_context(PlaneProcess(folder))
         async with HttpClient(from_file(server.kubeconfig)) as client:
@@ -161,7 +188,13 @@ async def measure(small: bool) -> list[Result]:
 
         def fleet(at: int) -> Process:
             numbers = (str(sum(counts[:at])), str(counts[at]), str(services))
-            command = (sys.executable, "-m", "benchmarks.tools.agent_fleet", str(server.kubeconfig), *numbers)
+            command = (
+                sys.executable,
+                "-m",
+                "benchmarks.tools.agent_fleet",
+                str(server.kubeconfig),
+                *numbers,
+            )
             return stack.enter_context(Process(*command, log=folder / "fleet.log"))
 
         fleets = [fleet(at) for at in range(len(counts))]
@@ -188,12 +221,24 @@ async def measure(small: bool) -> list[Result]:
                     unit="cores",
                     budget=CORE_SHARE,
                 ),
-                Result(name="server CPU for a renewal", size=size, value=cpu_s / renewed * 1e3, unit="ms"),
+                Result(
+                    name="server CPU for a renewal",
+                    size=size,
+                    value=cpu_s / renewed * 1e3,
+                    unit="ms",
+                ),
                 Result(name="server memory", size=size, value=server.rss_mib(), unit="MiB"),
             ]
             for percent in (50, 99):
                 late_ms = percentile(late, percent) * 1e3
-                results.append(Result(name=f"until a watcher sees it, p{percent}", size=size, value=late_ms, unit="ms"))
+                results.append(
+                    Result(
+                        name=f"until a watcher sees it, p{percent}",
+                        size=size,
+                        value=late_ms,
+                        unit="ms",
+                    )
+                )
             if not small:
                 held_s = await cut_off(client, fleets[-1], before, services)
                 back = time.monotonic()
@@ -201,7 +246,14 @@ async def measure(small: bool) -> list[Result]:
                 assert await _slices(client) == before, "an endpoint was withdrawn"
                 cut = f"{counts[-1]:,} of {size} killed"
                 results.append(Result(name="until they are held", size=cut, value=held_s, unit="s"))
-                results.append(Result(name="until they are back", size=cut, value=time.monotonic() - back, unit="s"))
+                results.append(
+                    Result(
+                        name="until they are back",
+                        size=cut,
+                        value=time.monotonic() - back,
+                        unit="s",
+                    )
+                )
     return results
 
 

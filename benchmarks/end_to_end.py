@@ -1,14 +1,17 @@
-"""From a kubelet's status patch to the EndpointSlice event in a watcher's hands, 20,000 endpoints of one service.
+"""From a kubelet's status patch to the EndpointSlice event in a watcher's hands, 20,000 endpoints
+of one service.
 
-The embedded plane as a user runs it: ``sliceplane up``, one process with server, storage on disk and controllers.
-One client patches a Pod's status over HTTPS, another watches EndpointSlices over HTTPS; the time runs from before the
-patch is sent until the event that carries the endpoint's new condition has been read.  So it has two commits on disk
-(the Pod's and the slice's) and everything between.
+The embedded plane as a user runs it: ``sliceplane up``, one process with server, storage on disk
+and controllers. One client patches a Pod's status over HTTPS, another watches EndpointSlices over
+HTTPS; the time runs from before the patch is sent until the event that carries the endpoint's new
+condition has been read. So it has two commits on disk (the Pod's and the slice's) and everything
+between.
 
-Controller CPU is that of ``sliceplane controllers`` beside a server without any, which is how upstream's figure came
-about: the cores, their informers' decoding, TLS and HTTP, but not the server's part of a write.  Classic Endpoints,
-which are written whole, have a row of their own; most of what they cost is the server's, so another row is the embedded
-plane's CPU, all of it, where a Service has as many Pods as its Endpoints hold at nearly their largest.
+Controller CPU is that of ``sliceplane controllers`` beside a server without any, which is how
+upstream's figure came about: the cores, their informers' decoding, TLS and HTTP, but not the
+server's part of a write. Classic Endpoints, which are written whole, have a row of their own; most
+of what they cost is the server's, so another row is the embedded plane's CPU, all of it, where a
+Service has as many Pods as its Endpoints hold at nearly their largest.
 """
 
 from __future__ import annotations
@@ -81,7 +84,9 @@ class Flipper:
         self._unready: set[int] = set()
 
     async def flip(self) -> tuple[bytes, float]:
-        """Patches the next Pod; the bytes that its endpoint then begins with, and when the patch was sent."""
+        """Patches the next Pod; the bytes that its endpoint then begins with, and when the patch
+        was sent.
+        """
         self._turn += 1
         number = self._turn * STEP % self._pods
         ready = number in self._unready
@@ -89,7 +94,9 @@ class Flipper:
         body = encode(pod_status(pod_ip(number), ready=ready, turn=self._turn))
         mark = f'{{"addresses":["{pod_ip(number)}"],"conditions":{{"ready":{"true" if ready else "false"}'.encode()
         started = time.perf_counter()
-        await self._client.patch(Pods, NAMESPACE, pod_name(number), body, patch_type="strategic", subresource="status")
+        await self._client.patch(
+            Pods, NAMESPACE, pod_name(number), body, patch_type="strategic", subresource="status"
+        )
         return mark, started
 
 
@@ -108,7 +115,9 @@ async def delays(client: HttpClient, flipper: Flipper, flips: int) -> list[float
     events: asyncio.Queue[tuple[bytes, float]] = asyncio.Queue()
 
     async def watch(since: str) -> None:
-        async with client.watch(EndpointSlices, namespace=NAMESPACE, resource_version=since) as stream:
+        async with client.watch(
+            EndpointSlices, namespace=NAMESPACE, resource_version=since
+        ) as stream:
             async for message in stream:
                 events.put_nowait((message.body, time.perf_counter()))
 
@@ -145,13 +154,30 @@ async def cpu_of_flips(process: Process, flipper: Flipper, flips: int) -> float:
 
 
 async def cpu_alone(folder: Path, pods: int, flips: int, names: str) -> float:
-    """Seconds of processor time that ``sliceplane controllers`` of these *names* needs for each flip."""
+    """Seconds of processor time that ``sliceplane controllers`` of these *names* needs for each
+    flip.
+    """
     async with AsyncExitStack() as stack:
         server = stack.enter_context(PlaneProcess(folder, command="apiserver"))
         client = HttpClient(load(server.kubeconfig))
         stack.push_async_callback(client.close)
-        flags = ("--controllers", names, "--leader-elect=false", "--log-level", "error", "--kube-api-qps=0")
-        command = (sys.executable, "-m", "sliceplane", "controllers", "--kubeconfig", str(server.kubeconfig), *flags)
+        flags = (
+            "--controllers",
+            names,
+            "--leader-elect=false",
+            "--log-level",
+            "error",
+            "--kube-api-qps=0",
+        )
+        command = (
+            sys.executable,
+            "-m",
+            "sliceplane",
+            "controllers",
+            "--kubeconfig",
+            str(server.kubeconfig),
+            *flags,
+        )
         controllers = stack.enter_context(Process(*command, log=folder / "controllers.log"))
         assert controllers.line() == "ready leading", "the controllers' caches are filled"
         await until_settled(client, pods)
@@ -159,7 +185,9 @@ async def cpu_alone(folder: Path, pods: int, flips: int, names: str) -> float:
 
 
 async def plane_cpu(folder: Path, pods: int, flips: int) -> float:
-    """Seconds of processor time that the embedded plane needs for each flip of one of so many *pods*."""
+    """Seconds of processor time that the embedded plane needs for each flip of one of so many
+    *pods*.
+    """
     await populate(folder / "data", cluster(pods))
     async with AsyncExitStack() as stack:
         plane = stack.enter_context(PlaneProcess(folder))
@@ -212,8 +240,15 @@ async def measure(pods: int, flips: int, cpu_flips: int, classic_pods: int) -> l
             peer=peer,
             peer_value=UPSTREAM_CPU_MS if full else None,
         ),
-        Result(name="  with classic Endpoints and mirroring", size=size, value=every * 1e3, unit="ms"),
-        Result(name="  the embedded plane's CPU for each flip, all of it", size=size, value=whole * 1e3, unit="ms"),
+        Result(
+            name="  with classic Endpoints and mirroring", size=size, value=every * 1e3, unit="ms"
+        ),
+        Result(
+            name="  the embedded plane's CPU for each flip, all of it",
+            size=size,
+            value=whole * 1e3,
+            unit="ms",
+        ),
         Result(
             name="  the same, every Pod in the Endpoints",
             size=f"{classic_pods:,} endpoints",

@@ -1,9 +1,10 @@
-"""One client of one large Service: its first sync, what an endpoint costs in memory, what a change costs.
+"""One client of one large Service: its first sync, what an endpoint costs in memory, what a change
+costs.
 
-The client is in a process of its own and follows our API server over TLS; slices hold 100 endpoints each.  Beside
-``EndpointView`` runs the usual loop with the official client: list in pages, watch, typed models, an index by Pod.
-A change is one endpoint of one slice that turns ready or not; its cost is processor time of the client, from bytes to
-the next pick.
+The client is in a process of its own and follows our API server over TLS; slices hold 100 endpoints
+each. Beside ``EndpointView`` runs the usual loop with the official client: list in pages, watch,
+typed models, an index by Pod. A change is one endpoint of one slice that turns ready or not; its
+cost is processor time of the client, from bytes to the next pick.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Figures:
 
 def document(number: int, *, unready: int = -1) -> bytes:
     """The slice *number*, in which the endpoint *unready* is not ready."""
-    made = slice_document(f"large-{number:05}", SERVICE, range(number * PER_SLICE, (number + 1) * PER_SLICE))
+    made = slice_document(
+        f"large-{number:05}", SERVICE, range(number * PER_SLICE, (number + 1) * PER_SLICE)
+    )
     if unready >= 0:
         made["endpoints"][unready]["conditions"]["ready"] = False
     return codec.encode(made)
@@ -59,16 +62,31 @@ async def change(client: HttpClient, slices: int, count: int) -> None:
     """*count* changes of one endpoint each; no endpoint twice in a row."""
     for number in range(count):
         at = number * 7919 % slices
-        await client.update(EndpointSlices, NAMESPACE, f"large-{at:05}", document(at, unready=number % PER_SLICE))
+        await client.update(
+            EndpointSlices, NAMESPACE, f"large-{at:05}", document(at, unready=number % PER_SLICE)
+        )
 
 
-async def measure(who: str, folder: Path, kubeconfig: Path, client: HttpClient, endpoints: int) -> Figures:
+async def measure(
+    who: str, folder: Path, kubeconfig: Path, client: HttpClient, endpoints: int
+) -> Figures:
     slices = endpoints // PER_SLICE
-    # One change makes one endpoint unready and the one of the time before ready again; each slice once is simplest.
+    # One change makes one endpoint unready and the one of the time before ready again; each slice
+    # once is simplest.
     changes = min(CHANGES, slices)
-    command = (sys.executable, "-m", "benchmarks.tools.view_clients", who, str(kubeconfig), NAMESPACE, SERVICE)
+    command = (
+        sys.executable,
+        "-m",
+        "benchmarks.tools.view_clients",
+        who,
+        str(kubeconfig),
+        NAMESPACE,
+        SERVICE,
+    )
     with Process(*command, str(changes), log=folder / f"{who}.log") as process:
-        word, seconds, size, endpoints_held = (await asyncio.to_thread(process.line, START_S)).split()
+        word, seconds, size, endpoints_held = (
+            await asyncio.to_thread(process.line, START_S)
+        ).split()
         assert (word, int(endpoints_held)) == ("synced", endpoints), (
             f"{who} found {endpoints_held} endpoints of {endpoints}"
         )

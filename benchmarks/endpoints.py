@@ -1,8 +1,9 @@
 """The Endpoints controller's own work: one Pod of a Service flips, and the first sync of a Service.
 
-What runs is the production core, ``EndpointsController``, between an informer's change and the encoded body of the
-write; no server, no sockets.  The object is written whole, up to its 1,000 addresses; finding out what changed does not
-depend on the number of Pods.  Times are processor times.
+What runs is the production core, ``EndpointsController``, between an informer's change and the
+encoded body of the write; no server, no sockets. The object is written whole, up to its 1,000
+addresses; finding out what changed does not depend on the number of Pods. Times are processor
+times.
 """
 
 from __future__ import annotations
@@ -40,9 +41,14 @@ class Bench:
 
     def _pod(self, number: int, *, ready: bool) -> Pod:
         self.revision += 1
-        document = pod_document(number) | pod_status(pod_ip(number), ready=ready, turn=self.revision)
+        document = pod_document(number) | pod_status(
+            pod_ip(number), ready=ready, turn=self.revision
+        )
         new = decode(encode(document), Pod)
-        return replace(new, metadata=replace(new.metadata, uid=uid(number), resource_version=str(self.revision)))
+        return replace(
+            new,
+            metadata=replace(new.metadata, uid=uid(number), resource_version=str(self.revision)),
+        )
 
     def fill(self) -> None:
         for pod in self.pods:
@@ -64,14 +70,18 @@ class Bench:
         new = decode(job.writes[0].body, Endpoints)
         self.revision += 1
         old = self.stored
-        self.stored = replace(new, metadata=replace(new.metadata, uid="e", resource_version=str(self.revision)))
+        self.stored = replace(
+            new, metadata=replace(new.metadata, uid="e", resource_version=str(self.revision))
+        )
         self.controller.on_done(Done(job, (encode(self.stored),)), self.now)
         self.controller.on_change(Change(EndpointsObjects.key, old, self.stored), self.now)
         self.now += 2.0
         assert not self.controller.take_work(self.now, 10).jobs, "a sync without a change writes"
 
     def flip(self, number: int) -> float:
-        """Seconds from the Pod's change to the job (or to the finding that there is nothing to write)."""
+        """Seconds from the Pod's change to the job (or to the finding that there is nothing to
+        write).
+        """
         old = self.pods[number]
         new = self.pods[number] = self._pod(number, ready=old.status.conditions[0].status != "True")  # type: ignore[index]
         started = time.process_time()
@@ -91,7 +101,12 @@ def measure(count: int, flips: int) -> list[Result]:
     turns = [bench.flip(number * step % count) for number in range(flips)]
     size = f"{count:,} Pods"
     return [
-        Result(name="one Pod flips, to the encoded write", size=size, value=statistics.median(turns) * 1e3, unit="ms"),
+        Result(
+            name="one Pod flips, to the encoded write",
+            size=size,
+            value=statistics.median(turns) * 1e3,
+            unit="ms",
+        ),
         Result(name="first sync of a Service", size=size, value=synced * 1e3, unit="ms"),
     ]
 

@@ -1,12 +1,12 @@
 """Watch fan-out: one EndpointSlice of 25 KB changes, thousands of TLS watchers get the event.
 
-The server is one process, ``sliceplane apiserver``; the watchers are another one.  Measured is the processor time
-of the server for each event that it delivers, TLS included, and how many it delivers a second.  Each round writes
-once and waits until everybody has the event, so no two events of one watcher can share a write to its socket: this is
-the price of an event that comes alone.
+The server is one process, ``sliceplane apiserver``; the watchers are another one. Measured is the
+processor time of the server for each event that it delivers, TLS included, and how many it delivers
+a second. Each round writes once and waits until everybody has the event, so no two events of one
+watcher can share a write to its socket: this is the price of an event that comes alone.
 
-The floor: bare servers that write the same bytes to as many watchers by hand (``tools.floor_server``), in turns with
-ours.
+The floor: bare servers that write the same bytes to as many watchers by hand
+(``tools.floor_server``), in turns with ours.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ FLOORS = {"loop": "bare HTTP, TLS by the loop", "socket": "bare HTTP, TLS on the
 class Bare:
     """A server that does nothing else (``tools.floor_server``), and its watchers."""
 
-    def __init__(self, stack: ExitStack, how: str, server: PlaneProcess, stored: bytes, watchers: int) -> None:
+    def __init__(
+        self, stack: ExitStack, how: str, server: PlaneProcess, stored: bytes, watchers: int
+    ) -> None:
         pki = server.kubeconfig.parent / "pki"
         folder = server.kubeconfig.parent / f"bare-{how}"
         folder.mkdir()
@@ -58,7 +60,9 @@ class Bare:
         self._process = stack.enter_context(Process(*command, log=folder / "log"))
         port = self._process.line().split()[1]
         kubeconfig = folder / "kubeconfig"
-        kubeconfig.write_text(server.kubeconfig.read_text().replace(server.url, f"https://127.0.0.1:{port}"))
+        kubeconfig.write_text(
+            server.kubeconfig.read_text().replace(server.url, f"https://127.0.0.1:{port}")
+        )
         self._fleet = stack.enter_context(Fleet(kubeconfig, watchers, "0", folder))
 
     async def rounds(self, count: int) -> float:
@@ -102,11 +106,18 @@ async def measure(watchers: int, turns: int, count: int) -> list[Result]:
         server = stack.enter_context(PlaneProcess(folder, command="apiserver"))
         client = await stack.enter_async_context(HttpClient(load(server.kubeconfig)))
         await client.create(Namespaces, "", encode(namespace_document()))
-        await client.create(EndpointSlices, NAMESPACE, encode(slice_document("web-1", "web", range(PER_SLICE))))
+        await client.create(
+            EndpointSlices, NAMESPACE, encode(slice_document("web-1", "web", range(PER_SLICE)))
+        )
         stored = await client.get(EndpointSlices, NAMESPACE, "web-1")
         since = (await client.list(EndpointSlices)).resource_version
-        ours = Ours(server, client, stack.enter_context(Fleet(server.kubeconfig, watchers, since, folder)))
-        bare = {how: Bare(stack.enter_context(ExitStack()), how, server, stored, watchers) for how in FLOORS}
+        ours = Ours(
+            server, client, stack.enter_context(Fleet(server.kubeconfig, watchers, since, folder))
+        )
+        bare = {
+            how: Bare(stack.enter_context(ExitStack()), how, server, stored, watchers)
+            for how in FLOORS
+        }
         servers: dict[str, Ours | Bare] = {"": ours, **bare}
         for each in servers.values():
             await each.rounds(WARM_UP_ROUNDS)

@@ -1,7 +1,9 @@
-"""The first packet of a connection, with 1,000, 10,000 and 30,000 services on the node: it costs the same.
+"""The first packet of a connection, with 1,000, 10,000 and 30,000 services on the node: it costs
+the same.
 
-A cluster IP is found in a map, by its hash, and the endpoint in another by its number; how many others there are does
-not matter.  Beside it the same connection straight to the endpoint, without any translation.  Needs root.
+A cluster IP is found in a map, by its hash, and the endpoint in another by its number; how many
+others there are does not matter. Beside it the same connection straight to the endpoint, without
+any translation. Needs root.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def results(sizes: str, count: int) -> list[Result]:
             peer="straight to the endpoint",
             peer_value=statistics.median(measured["straight_s"]) * 1e6,
         ),
-        Result(name="  p99", size=size, value=percentile(measured["through_s"], 99) * 1e6, unit="us"),
+        Result(
+            name="  p99", size=size, value=percentile(measured["through_s"], 99) * 1e6, unit="us"
+        ),
     ]
 
 

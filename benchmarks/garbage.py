@@ -1,13 +1,15 @@
-"""Garbage collection: 1,000 Services with 100 EndpointSlices each are deleted; then one Service with 100,000 slices.
+"""Garbage collection: 1,000 Services with 100 EndpointSlices each are deleted; then one Service
+with 100,000 slices.
 
-The production registry, store, committer, informers and controller host in one process, storage in memory and no HTTP,
-so that the figures are the collector's and the server's own work.  Time is from the first deletion of a Service until
-the last slice is gone; the seconds in which the caches fill are a row of their own.  *Requests* are those of the
-collector: beside one deletion for each slice, one look-up for each owner.  Memory is what the process has more with
-the collector than before it, per object.
+The production registry, store, committer, informers and controller host in one process, storage in
+memory and no HTTP, so that the figures are the collector's and the server's own work. Time is from
+the first deletion of a Service until the last slice is gone; the seconds in which the caches fill
+are a row of their own. *Requests* are those of the collector: beside one deletion for each slice,
+one look-up for each owner. Memory is what the process has more with the collector than before it,
+per object.
 
-There is no peer: upstream's collector deletes with 20 workers, at most 20 requests a second unless its flags for
-``--kube-api-qps`` are raised, which is a setting and no measure.
+There is no peer: upstream's collector deletes with 20 workers, at most 20 requests a second unless
+its flags for ``--kube-api-qps`` are raised, which is a setting and no measure.
 """
 
 from __future__ import annotations
@@ -83,12 +85,21 @@ async def together(calls: list[Any]) -> list[bytes]:
 async def fill(client: InProcessClient, services: int, each: int) -> None:
     await client.create(Namespaces, "", encode(namespace_document()))
     answers = await together(
-        [client.create(Services, NAMESPACE, encode(service_document(f"s-{number:05d}"))) for number in range(services)]
+        [
+            client.create(Services, NAMESPACE, encode(service_document(f"s-{number:05d}")))
+            for number in range(services)
+        ]
     )
     calls = []
     for answer in answers:
         meta = decode(answer, Object).metadata
-        owner = {"apiVersion": "v1", "kind": "Service", "name": meta.name, "uid": meta.uid, "controller": True}
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "name": meta.name,
+            "uid": meta.uid,
+            "controller": True,
+        }
         owner["blockOwnerDeletion"] = True
         for number in range(each):
             document = slice_document(f"{meta.name}-{number:06d}", meta.name, range(1))
@@ -118,7 +129,9 @@ async def collect(services: int, each: int, policy: str) -> list[Result]:
         filled = time.perf_counter() - began
         gc.collect()
         memory = resident_bytes() - before
-        names = [record.key.name for record in store.list(Services.key, namespace=NAMESPACE).records]
+        names = [
+            record.key.name for record in store.list(Services.key, namespace=NAMESPACE).records
+        ]
         options = encode({"propagationPolicy": policy})
         began = time.perf_counter()
         await together([people.delete(Services, NAMESPACE, name, options) for name in names])
@@ -134,9 +147,20 @@ async def collect(services: int, each: int, policy: str) -> list[Result]:
         Result(name="all slices gone", size=size, value=seconds, unit="s", budget=budget),
         Result(name="  rate", size=size, value=count / seconds, unit="slices/s"),
         Result(name="  look-ups of owners", size=size, value=requests["get"], unit="requests"),
-        Result(name="  requests that were not needed", size=size, value=waste, unit="requests", budget=WASTE_BUDGET),
+        Result(
+            name="  requests that were not needed",
+            size=size,
+            value=waste,
+            unit="requests",
+            budget=WASTE_BUDGET,
+        ),
         Result(name="  filling the caches before", size=size, value=filled, unit="s"),
-        Result(name="  memory of informers and graph", size=size, value=memory / count, unit="bytes/slice"),
+        Result(
+            name="  memory of informers and graph",
+            size=size,
+            value=memory / count,
+            unit="bytes/slice",
+        ),
     ]
 
 

@@ -16,7 +16,8 @@ from typing import Final, NoReturn
 
 from sliceplane.kit.columns import table
 
-#: whose figures the budgets are measured against: built from source and run on the machine of the budgets, once
+#: whose figures the budgets are measured against: built from source and run on the machine of the
+#: budgets, once
 UPSTREAM: Final = "upstream 1.36.2 (recorded)"
 #: environment variable of a benchmark that ``python -m benchmarks`` runs
 ROWS_FILE: Final = "SLICEPLANE_BENCHMARK_ROWS"
@@ -25,7 +26,9 @@ COLUMNS: Final = ("name", "size", "value", "unit", "budget", "met", "peer", "pee
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One figure.  ``budget`` is an upper bound in the same unit, ``peer_value`` the figure of ``peer``."""
+    """One figure.  ``budget`` is an upper bound in the same unit, ``peer_value`` the figure of
+    ``peer``.
+    """
 
     name: str
     size: str
@@ -86,14 +89,18 @@ def _cell(value: object) -> str:
 
 
 def finish(results: Iterable[Result], *, as_json: bool, text: str | None = None) -> NoReturn:
-    """Print *results*, for people as a table or as *text*, and end the process: with 1 if a budget is missed.
+    """Print *results*, for people as a table or as *text*, and end the process: with 1 if a budget
+    is missed.
 
-    Where ``python -m benchmarks`` started this process, ``ROWS_FILE`` names the file that it reads the rows from.
+    Where ``python -m benchmarks`` started this process, ``ROWS_FILE`` names the file that it reads
+    the rows from.
     """
     rows = [result.row() for result in results]
     lines = [json.dumps(row) for row in rows]
     if ROWS_FILE in os.environ:
-        Path(os.environ[ROWS_FILE]).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        Path(os.environ[ROWS_FILE]).write_text(
+            "".join(f"{line}\n" for line in lines), encoding="utf-8"
+        )
     if not as_json:
         cells = [[_cell(row[column]) for column in COLUMNS] for row in rows]
         lines = [text] if text is not None else list(table(COLUMNS, cells))
@@ -102,15 +109,21 @@ def finish(results: Iterable[Result], *, as_json: bool, text: str | None = None)
 
 
 def note(text: str) -> None:
-    """What a reader of the figures should know, and why a figure is missing.  On standard error, beside the table."""
+    """What a reader of the figures should know, and why a figure is missing.  On standard error,
+    beside the table.
+    """
     print(f"note: {text}", file=sys.stderr, flush=True)
 
 
 def main(run: Callable[[bool], list[Result]]) -> None:
-    """Entry point of one benchmark module.  *run* gets whether small sizes were asked for, without budgets."""
+    """Entry point of one benchmark module.  *run* gets whether small sizes were asked for, without
+    budgets.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--small", action="store_true", help="the smallest size that still runs everything")
+    parser.add_argument(
+        "--small", action="store_true", help="the smallest size that still runs everything"
+    )
     arguments = parser.parse_args()
     results = run(arguments.small)
     if arguments.small:

@@ -1,7 +1,8 @@
-"""What a message to one client costs the xDS server's port, its acknowledgement included: CPU of the server's process.
+"""What a message to one client costs the xDS server's port, its acknowledgement included: CPU of
+the server's process.
 
-The same client program asks both: ours (``xds.io`` with a handler that pushes ready bytes) and ``grpc.aio`` with the
-same bytes.  Plain and over TLS.  ``benchmarks.xds`` compares whole servers.
+The same client program asks both: ours (``xds.io`` with a handler that pushes ready bytes) and
+``grpc.aio`` with the same bytes. Plain and over TLS. ``benchmarks.xds`` compares whole servers.
 """
 
 from __future__ import annotations

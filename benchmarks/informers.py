@@ -1,13 +1,16 @@
-"""What Python clients make of everything that goes wrong on a watch: one script, every library, a table.
+"""What Python clients make of everything that goes wrong on a watch: one script, every library, a
+table.
 
-Each library follows the Pods of a scripted server (``tools.watch_faults``) through one failure a server, all at once,
-for half a minute and more after the trouble.  Then what its handlers hold is compared with what is true, and so is its
-cache, where it has one.  Handlers count: a router acts on events.
+Each library follows the Pods of a scripted server (``tools.watch_faults``) through one failure a
+server, all at once, for half a minute and more after the trouble. Then what its handlers hold is
+compared with what is true, and so is its cache, where it has one. Handlers count: a router acts on
+events.
 
     python -m benchmarks.informers              # makes an environment with the libraries; needs a package index
     python -m benchmarks.informers --python P   # in an environment that has them
 
-With ``--json`` a line a library: in how many of the scenarios something was lost or the server was overrun.
+With ``--json`` a line a library: in how many of the scenarios something was lost or the server was
+overrun.
 """
 
 from __future__ import annotations
@@ -26,7 +29,14 @@ from typing import Any
 from benchmarks.harness import Result, finish, note
 from benchmarks.tools.process import child_environment
 from benchmarks.tools.scripted_server import State
-from benchmarks.tools.watch_faults import SCENARIOS, Busy, Gap, GoneMidStream, Scenario, TruncatedLine
+from benchmarks.tools.watch_faults import (
+    SCENARIOS,
+    Busy,
+    Gap,
+    GoneMidStream,
+    Scenario,
+    TruncatedLine,
+)
 
 FOLLOW = Path(__file__).parent / "peers" / "python" / "follow.py"
 LIBRARIES = ("sliceplane", "kubernetes informer", "kubernetes Watch loop", "lightkube", "kr8s")
@@ -77,7 +87,9 @@ def difference(held: State, truth: State) -> str:
     """What is wrong with *held*, in words."""
     parts = [f"still holds {name}" for name in sorted(held.keys() - truth.keys())]
     parts += [f"misses {name}" for name in sorted(truth.keys() - held.keys())]
-    parts += [f"old {name}" for name in sorted(held.keys() & truth.keys()) if held[name] != truth[name]]
+    parts += [
+        f"old {name}" for name in sorted(held.keys() & truth.keys()) if held[name] != truth[name]
+    ]
     return ", ".join(parts)
 
 
@@ -86,18 +98,33 @@ async def follow(
 ) -> tuple[str, list[Verdict]]:
     """The library's version and its verdicts."""
     async with AsyncExitStack() as stack:
-        stages = {scenario.name: await stack.enter_async_context(scenario()) for scenario in scenarios}
+        stages = {
+            scenario.name: await stack.enter_async_context(scenario()) for scenario in scenarios
+        }
         ports = json.dumps({name: stage.port for name, stage in stages.items()})
         child = await asyncio.create_subprocess_exec(
-            python, str(FOLLOW), library, str(seconds), ports,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=child_environment(),
-        )  # fmt: skip
+            python,
+            str(FOLLOW),
+            library,
+            str(seconds),
+            ports,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=child_environment(),
+        )
         output, complaints = await child.communicate()
         if child.returncode or not output:
-            raise RuntimeError(f"{library} ended with {child.returncode}: {complaints.decode()[-2000:]}")
+            raise RuntimeError(
+                f"{library} ended with {child.returncode}: {complaints.decode()[-2000:]}"
+            )
         answer = json.loads(output.splitlines()[-1])
         verdicts = [
-            Verdict(name, library, judge(stage, answer["followers"][name]), len(stage.lists) + len(stage.watches))
+            Verdict(
+                name,
+                library,
+                judge(stage, answer["followers"][name]),
+                len(stage.lists) + len(stage.watches),
+            )
             for name, stage in stages.items()
         ]
     return answer["version"], verdicts
@@ -128,7 +155,10 @@ def table(versions: dict[str, str], verdicts: list[Verdict]) -> str:
 
 
 async def compare(
-    python: str, seconds: float, libraries: tuple[str, ...], scenarios: tuple[type[Scenario], ...] = SCENARIOS
+    python: str,
+    seconds: float,
+    libraries: tuple[str, ...],
+    scenarios: tuple[type[Scenario], ...] = SCENARIOS,
 ) -> tuple[dict[str, str], list[Verdict]]:
     """Version of each library, and all verdicts."""
     versions: dict[str, str] = {}
@@ -174,7 +204,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.informers")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--small", action="store_true", help="ours alone, the shortest scenarios")
-    parser.add_argument("--python", help="an interpreter that has the libraries  [default: one is made]")
+    parser.add_argument(
+        "--python", help="an interpreter that has the libraries  [default: one is made]"
+    )
     parser.add_argument("--seconds", type=float, default=SECONDS, help="how long each library runs")
     arguments = parser.parse_args()
     if arguments.small:

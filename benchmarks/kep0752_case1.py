@@ -1,8 +1,9 @@
 """KEP-0752's case 1 in reality: a service of 20,000 endpoints appears before 5,000 node proxies.
 
 5,000 TLS watchers, 200 EndpointSlices of 100 endpoints created as fast as the server takes them:
-1,000,000 events, 25.6 GB of JSON.  The time is from the first write until the last watcher has its last event, so on
-a small machine it includes the watchers' own reading, which runs beside the server.
+1,000,000 events, 25.6 GB of JSON. The time is from the first write until the last watcher has its
+last event, so on a small machine it includes the watchers' own reading, which runs beside the
+server.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ async def create(client: HttpClient, slices: int) -> None:
     """One after the other, as a controller writes the slices of one service."""
     for number in range(slices):
         pods = range(number * PER_SLICE, (number + 1) * PER_SLICE)
-        await client.create(EndpointSlices, NAMESPACE, encode(slice_document(f"web-{number:05d}", "web", pods)))
+        await client.create(
+            EndpointSlices, NAMESPACE, encode(slice_document(f"web-{number:05d}", "web", pods))
+        )
 
 
 async def measure(watchers: int, slices: int) -> list[Result]:
@@ -78,12 +81,17 @@ async def measure(watchers: int, slices: int) -> list[Result]:
         finally:
             await client.close()
     events = watchers * slices
-    size = f"{watchers:,} TLS watchers, {slices} slices, {events:,} events, {delivery.size / 1e9:.1f} GB"
+    size = (
+        f"{watchers:,} TLS watchers, {slices} slices, {events:,} events, "
+        f"{delivery.size / 1e9:.1f} GB"
+    )
     full = watchers == WATCHERS
     peer = UPSTREAM if full else ""
     return [
         Result(
-            name="20,000 endpoints appear, until all have them" if full else "slices appear, until all have them",
+            name="20,000 endpoints appear, until all have them"
+            if full
+            else "slices appear, until all have them",
             size=size,
             value=wall,
             unit="s",

@@ -1,8 +1,10 @@
-"""Load: 200 clients for a minute, all verbs mixed, on slices, Services, Pods and Leases; no request may fail.
+"""Load: 200 clients for a minute, all verbs mixed, on slices, Services, Pods and Leases; no request
+may fail.
 
-Each client sends a request every 0.2 s over a connection that it keeps, so the server gets about a thousand requests a
-second, and a third of them write.  Clients are processes of their own (``tools.load_clients``).  Printed are latencies
-as clients see them, the server's processor time for a request, and its memory in the last third against the first.
+Each client sends a request every 0.2 s over a connection that it keeps, so the server gets about a
+thousand requests a second, and a third of them write. Clients are processes of their own
+(``tools.load_clients``). Printed are latencies as clients see them, the server's processor time for
+a request, and its memory in the last third against the first.
 """
 
 from __future__ import annotations
@@ -42,20 +44,31 @@ async def prepare(kubeconfig: Path) -> None:
     try:
         await client.create(Namespaces, "", encode(namespace_document()))
         for number in range(SLICES):
-            document = slice_document(f"web-{number}", "web", range(number * PER_SLICE, number * PER_SLICE + 20))
+            document = slice_document(
+                f"web-{number}", "web", range(number * PER_SLICE, number * PER_SLICE + 20)
+            )
             await client.create(EndpointSlices, document["metadata"]["namespace"], encode(document))
     finally:
         await client.close()
 
 
-def drive(server: PlaneProcess, folder: Path, clients: int, seconds: float) -> tuple[list[dict], list[float], float]:
-    """What each process of clients says, the server's memory once a second (MiB), and its processor seconds."""
+def drive(
+    server: PlaneProcess, folder: Path, clients: int, seconds: float
+) -> tuple[list[dict], list[float], float]:
+    """What each process of clients says, the server's memory once a second (MiB), and its processor
+    seconds.
+    """
     count = clients // PROCESSES
     with ExitStack() as stack:
         fleets = [
             stack.enter_context(
                 Process(
-                    *(sys.executable, "-m", "benchmarks.tools.load_clients", str(server.kubeconfig)),
+                    *(
+                        sys.executable,
+                        "-m",
+                        "benchmarks.tools.load_clients",
+                        str(server.kubeconfig),
+                    ),
                     *(str(number * count), str(count), str(seconds)),
                     log=folder / "clients.log",
                 )
@@ -78,7 +91,10 @@ def drive(server: PlaneProcess, folder: Path, clients: int, seconds: float) -> t
 
 def run(small: bool = False) -> list[Result]:
     clients, seconds = (SMALL_CLIENTS, SMALL_S) if small else (CLIENTS, SECONDS)
-    with scratch() as name, PlaneProcess(Path(name), "--history-keep", HISTORY_KEEP, command="apiserver") as server:
+    with (
+        scratch() as name,
+        PlaneProcess(Path(name), "--history-keep", HISTORY_KEEP, command="apiserver") as server,
+    ):
         asyncio.run(prepare(server.kubeconfig))
         said, memory, cpu = drive(server, Path(name), clients, seconds)
     latencies: dict[str, list[float]] = defaultdict(list)
@@ -104,7 +120,12 @@ def run(small: bool = False) -> list[Result]:
             if latencies[verb]:
                 value = percentile(latencies[verb], percent) * 1e3
                 results.append(
-                    Result(name=f"{verb}, p{percent}", size=f"{len(latencies[verb]):,}", value=value, unit="ms")
+                    Result(
+                        name=f"{verb}, p{percent}",
+                        size=f"{len(latencies[verb]):,}",
+                        value=value,
+                        unit="ms",
+                    )
                 )
     return results
 

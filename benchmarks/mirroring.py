@@ -1,8 +1,10 @@
-"""The mirroring controller's own work: 50,000 Endpoints without a selector are mirrored, one changes, it starts again.
+"""The mirroring controller's own work: 50,000 Endpoints without a selector are mirrored, one
+changes, it starts again.
 
-What runs is the production core, ``EndpointSliceMirroringController``, between informers' changes and encoded writes;
-the answers come from just enough of a server.  Memory is what the core allocates (``tracemalloc``, so in a pass of its
-own), beside the objects that the informers' caches hold anyway.
+What runs is the production core, ``EndpointSliceMirroringController``, between informers' changes
+and encoded writes; the answers come from just enough of a server. Memory is what the core allocates
+(``tracemalloc``, so in a pass of its own), beside the objects that the informers' caches hold
+anyway.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ replace = msgspec.structs.replace
 
 def endpoints_document(number: int, turn: int) -> dict[str, object]:
     high, low = divmod(number, 250)
-    addresses = [{"ip": f"10.{turn % 250}.{high}.{low + 1}"}, {"ip": f"10.{turn % 250 + 1}.{high}.{low + 1}"}]
+    addresses = [
+        {"ip": f"10.{turn % 250}.{high}.{low + 1}"},
+        {"ip": f"10.{turn % 250 + 1}.{high}.{low + 1}"},
+    ]
     return {
         "apiVersion": "v1",
         "kind": "Endpoints",
@@ -43,7 +48,12 @@ def endpoints_document(number: int, turn: int) -> dict[str, object]:
             "uid": f"6f1c7a0e-0000-4000-8000-{number:012d}",
             "labels": {"team": f"team-{number % 50}"},
         },
-        "subsets": [{"addresses": addresses[:ADDRESSES], "ports": [{"name": "sql", "port": 5432, "protocol": "TCP"}]}],
+        "subsets": [
+            {
+                "addresses": addresses[:ADDRESSES],
+                "ports": [{"name": "sql", "port": 5432, "protocol": "TCP"}],
+            }
+        ],
     }
 
 
@@ -64,7 +74,10 @@ class Bench:
 
     def _service(self, number: int) -> Service:
         metadata = {"name": f"database-{number:05d}", "namespace": "default", "uid": str(number)}
-        return decode(encode({"metadata": {**metadata, "resourceVersion": self._version()}, "spec": {}}), Service)
+        return decode(
+            encode({"metadata": {**metadata, "resourceVersion": self._version()}, "spec": {}}),
+            Service,
+        )
 
     def _endpoints(self, number: int, turn: int) -> Endpoints:
         new = decode(encode(endpoints_document(number, turn)), Endpoints)
@@ -115,14 +128,20 @@ class Bench:
             generation = 1 if old is None else old.metadata.generation + 1
             uid = f"slice-{name}"
             metadata = replace(
-                new.metadata, name=name, uid=uid, generation=generation, resource_version=self._version()
+                new.metadata,
+                name=name,
+                uid=uid,
+                generation=generation,
+                resource_version=self._version(),
             )
             self.slices[name] = replace(new, metadata=metadata)
             echoes.append((old, self.slices[name]))
         return Done(job, tuple(encode(new) for _, new in echoes)), echoes
 
     def change(self, number: int, turn: int) -> float:
-        """Seconds from one object's change to the end of everything that it causes, the server's apart."""
+        """Seconds from one object's change to the end of everything that it causes, the server's
+        apart.
+        """
         old = self.endpoints[number]
         new = self._endpoints(number, turn)
         self.endpoints[number] = new
@@ -151,14 +170,22 @@ def run(small: bool = False) -> list[Result]:
     assert created == count, f"{created} writes for {count} objects"
     step = 7919  # a prime: changes visit all objects
     bench.writes = 0
-    changes = [bench.change(number * step % count, 100 + number % 100) for number in range(min(CHANGES, count))]
+    changes = [
+        bench.change(number * step % count, 100 + number % 100)
+        for number in range(min(CHANGES, count))
+    ]
     per_change = bench.writes / len(changes)
     again = bench.start()
     assert bench.writes == 0, f"a restart wrote {bench.writes} times"
     return [
         Result(name="all are mirrored, processor time", size=size, value=mirrored * 1e3, unit="ms"),
         Result(name="  writes", size=size, value=created, unit="writes", budget=count),
-        Result(name="one changes, processor time", size=size, value=statistics.median(changes) * 1e3, unit="ms"),
+        Result(
+            name="one changes, processor time",
+            size=size,
+            value=statistics.median(changes) * 1e3,
+            unit="ms",
+        ),
         Result(name="  writes", size=size, value=per_change, unit="writes", budget=1),
         Result(name="a restart with everything in place", size=size, value=again * 1e3, unit="ms"),
         Result(name="  writes", size=size, value=bench.writes, unit="writes", budget=0),

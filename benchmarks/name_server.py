@@ -1,8 +1,10 @@
-"""What a name costs, and how soon one that is gone is gone: ours beside CoreDNS, over one API server, with one load.
+"""What a name costs, and how soon one that is gone is gone: ours beside CoreDNS, over one API
+server, with one load.
 
-CPU of the server for a query: ``dnsperf`` asks as fast as it is answered.  CoreDNS has the usual Corefile without its
-cache, on one processor: it counts and rotates, as we do.  Then an endpoint of a headless Service turns not ready while
-a client asks: until it is gone from answers, for ours, for CoreDNS without its cache, and once with it.
+CPU of the server for a query: ``dnsperf`` asks as fast as it is answered. CoreDNS has the usual
+Corefile without its cache, on one processor: it counts and rotates, as we do. Then an endpoint of a
+headless Service turns not ready while a client asks: until it is gone from answers, for ours, for
+CoreDNS without its cache, and once with it.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ QUERY_SETS = {
     "ClusterIP": [f"s{number}.default.svc.{ZONE} A" for number in range(SERVICES)],
     "headless, 10 endpoints": [f"peers.default.svc.{ZONE} A"],
     "SRV, 10 endpoints": [f"_http._tcp.peers.default.svc.{ZONE} SRV"],
-    "NXDOMAIN": [f"github.com.default.svc.{ZONE} A", f"github.com.svc.{ZONE} A", f"github.com.{ZONE} A"],
+    "NXDOMAIN": [
+        f"github.com.default.svc.{ZONE} A",
+        f"github.com.svc.{ZONE} A",
+        f"github.com.{ZONE} A",
+    ],
 }
 #: 60,000 queries a second and core, and twice the peer
 BUDGET_US = 1e6 / 60_000
@@ -60,14 +66,22 @@ _COREFILE = """.:{port} {{
 def objects(services: int) -> Iterator[Wanted]:
     port = {"name": "http", "port": 80, "protocol": "TCP"}
     for number in range(services):
-        yield Services, "default", {"metadata": {"name": f"s{number}"}, "spec": {"ports": [port]}}, None
+        yield (
+            Services,
+            "default",
+            {"metadata": {"name": f"s{number}"}, "spec": {"ports": [port]}},
+            None,
+        )
     spec = {"clusterIP": "None", "ports": [port]}
     yield Services, "default", {"metadata": {"name": "peers"}, "spec": spec}, None
     yield EndpointSlices, "default", slice_document(10), None
 
 
 def slice_document(ready: int, count: int = 10) -> dict[str, Any]:
-    endpoints = [{"addresses": [f"10.128.0.{at + 1}"], "conditions": {"ready": at < ready}} for at in range(count)]
+    endpoints = [
+        {"addresses": [f"10.128.0.{at + 1}"], "conditions": {"ready": at < ready}}
+        for at in range(count)
+    ]
     return {
         "metadata": {"name": "peers-1", "labels": {"kubernetes.io/service-name": "peers"}},
         "addressType": "IPv4",
@@ -78,7 +92,16 @@ def slice_document(ready: int, count: int = 10) -> dict[str, Any]:
 
 def ours(kubeconfig: Path, folder: Path, forward: str = "none") -> tuple[Process, int]:
     process = Process(
-        *(sys.executable, "-m", "sliceplane", "dns", "--listen", "127.0.0.1:0", "--kubeconfig", str(kubeconfig)),
+        *(
+            sys.executable,
+            "-m",
+            "sliceplane",
+            "dns",
+            "--listen",
+            "127.0.0.1:0",
+            "--kubeconfig",
+            str(kubeconfig),
+        ),
         *("--forward", forward),
         log=folder / "dns.log",
     )
@@ -114,8 +137,12 @@ def coredns(program: Path, kubeconfig: Path, folder: Path, *, cache: bool) -> tu
     port, metrics = ports
     corefile = folder / f"Corefile-{port}"
     words = {"cache": "cache 30" if cache else "", "ttl": 30 if cache else 5}
-    corefile.write_text(_COREFILE.format(port=port, metrics=metrics, zone=ZONE, kubeconfig=kubeconfig, **words))
-    process = Process(str(program), "-conf", str(corefile), log=folder / "coredns.log", GOMAXPROCS="1")
+    corefile.write_text(
+        _COREFILE.format(port=port, metrics=metrics, zone=ZONE, kubeconfig=kubeconfig, **words)
+    )
+    process = Process(
+        str(program), "-conf", str(corefile), log=folder / "coredns.log", GOMAXPROCS="1"
+    )
     wait_for(lambda: addresses(port) == 10, "CoreDNS answers")
     return process, port
 
@@ -128,7 +155,9 @@ def wait_for(holds: Callable[[], bool], what: str, within_s: float = 60.0) -> No
         time.sleep(0.05)
 
 
-_PACKET = dns.message.make_query(f"peers.default.svc.{ZONE}", "A", use_edns=0, payload=1232).to_wire()
+_PACKET = dns.message.make_query(
+    f"peers.default.svc.{ZONE}", "A", use_edns=0, payload=1232
+).to_wire()
 
 
 def addresses(port: int) -> int:
@@ -144,13 +173,29 @@ def addresses(port: int) -> int:
     return int.from_bytes(answer[6:8], "big") if not answer[3] & 15 else -1
 
 
-def cost_us(process: Process, port: int, questions: list[str], folder: Path, seconds: float) -> tuple[float, float]:
+def cost_us(
+    process: Process, port: int, questions: list[str], folder: Path, seconds: float
+) -> tuple[float, float]:
     """CPU of the server for a query, and queries a second as the load tool counts them."""
     file = folder / "questions"
     file.write_text("".join(f"{line}\n" for line in questions))
     began = process.cpu_s()
     done = subprocess.run(
-        ["dnsperf", "-s", "127.0.0.1", "-p", str(port), "-d", str(file), "-l", str(seconds), "-c", "4", "-q", "200"],
+        [
+            "dnsperf",
+            "-s",
+            "127.0.0.1",
+            "-p",
+            str(port),
+            "-d",
+            str(file),
+            "-l",
+            str(seconds),
+            "-c",
+            "4",
+            "-q",
+            "200",
+        ],
         check=True,
         capture_output=True,
         text=True,
@@ -170,7 +215,9 @@ def gone_ms(kubeconfig: Path, port: int, runs: int) -> list[float]:
         async with HttpClient(from_file(kubeconfig)) as client:
             for _ in range(runs):
                 await _patch(client, 10)
-                await asyncio.to_thread(wait_for, lambda: addresses(port) == 10, "the endpoint is back")
+                await asyncio.to_thread(
+                    wait_for, lambda: addresses(port) == 10, "the endpoint is back"
+                )
                 began = time.perf_counter()
                 await _patch(client, 9)
                 while await asyncio.to_thread(addresses, port) != 9:
@@ -209,12 +256,18 @@ def run(small: bool) -> list[Result]:
             other = coredns(program, kubeconfig, folder, cache=False)
             stack.enter_context(other[0])
         if shutil.which("dnsperf") is None:
-            note("no dnsperf on this machine (apt-get install dnsperf): what a query costs is left out")
+            note(
+                "no dnsperf on this machine (apt-get install dnsperf): what a query costs is left "
+                "out"
+            )
         for size, questions in QUERY_SETS.items() if shutil.which("dnsperf") else ():
             questions = questions[: 50 if small else SERVICES]
             theirs = None if other is None else cost_us(*other, questions, folder, seconds)
             cost, rate = cost_us(process, port, questions, folder, seconds)
-            note(f"{size}: {rate:,.0f} queries a second" + (f", CoreDNS {theirs[1]:,.0f}" if theirs else ""))
+            note(
+                f"{size}: {rate:,.0f} queries a second"
+                + (f", CoreDNS {theirs[1]:,.0f}" if theirs else "")
+            )
             budget = BUDGET_US if theirs is None else min(BUDGET_US, theirs[0] * PEER_SHARE)
             results.append(
                 Result(
@@ -234,7 +287,9 @@ def run(small: bool) -> list[Result]:
             cost_us(asking, asking_port, names, folder, seconds)  # what is asked for the first time
             cost, rate = cost_us(asking, asking_port, names, folder, seconds)
             note(f"names of others, kept: {rate:,.0f} queries a second")
-            results.append(Result(name="CPU of a query", size="names of others, kept", value=cost, unit="us"))
+            results.append(
+                Result(name="CPU of a query", size="names of others, kept", value=cost, unit="us")
+            )
         took = gone_ms(kubeconfig, port, runs)
         their_times = [] if other is None else gone_ms(kubeconfig, other[1], runs)
         cached: list[float] = []

@@ -1,8 +1,10 @@
-"""The API server dies under a name server that is asked all the time, is away for a minute, and comes back with a list
-of 100,000 endpoints (kubernetes/kubernetes#139117: DNS servers that ran out of memory at such a moment).
+"""The API server dies under a name server that is asked all the time, is away for a minute, and
+comes back with a list of 100,000 endpoints (kubernetes/kubernetes#139117: DNS servers that ran out
+of memory at such a moment).
 
-Every answer is compared with what was there throughout.  Counted are wrong ones (SERVFAIL, NXDOMAIN, fewer addresses),
-questions without an answer, the name server's memory at its peak over what it had before, and the longest wait.
+Every answer is compared with what was there throughout. Counted are wrong ones (SERVFAIL, NXDOMAIN,
+fewer addresses), questions without an answer, the name server's memory at its peak over what it had
+before, and the longest wait.
 """
 
 from __future__ import annotations
@@ -46,11 +48,17 @@ def objects(services: int) -> Iterator[Wanted]:
 def slice_document(service: int, at: int) -> dict[str, Any]:
     first = (service * SLICES_PER_SERVICE + at) * SLICE_ENDPOINTS
     endpoints = [
-        {"addresses": [f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"], "conditions": {"ready": True}}
+        {
+            "addresses": [f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"],
+            "conditions": {"ready": True},
+        }
         for number in range(first, first + SLICE_ENDPOINTS)
     ]
     return {
-        "metadata": {"name": f"s{service}-{at}", "labels": {"kubernetes.io/service-name": f"s{service}"}},
+        "metadata": {
+            "name": f"s{service}-{at}",
+            "labels": {"kubernetes.io/service-name": f"s{service}"},
+        },
         "addressType": "IPv4",
         "endpoints": endpoints,
         "ports": [_PORT],
@@ -58,12 +66,16 @@ def slice_document(service: int, at: int) -> dict[str, Any]:
 
 
 class Asking(threading.Thread):
-    """Asks for one Service after the other, until told to stop.  A question that is not answered is asked again."""
+    """Asks for one Service after the other, until told to stop.  A question that is not answered is
+    asked again.
+    """
 
     def __init__(self, port: int, services: int) -> None:
         super().__init__(daemon=True)
         names = [f"s{number}.default.svc.cluster.local" for number in range(services)]
-        self._packets = [dns.message.make_query(name, "A", id=0, use_edns=0).to_wire() for name in names]
+        self._packets = [
+            dns.message.make_query(name, "A", id=0, use_edns=0).to_wire() for name in names
+        ]
         self._port = port
         self.stop = threading.Event()
         self.outcomes: Counter[str] = Counter()
@@ -115,11 +127,17 @@ def free_port() -> int:
 
 
 async def forget(data_dir: Path) -> None:
-    """The history that the name server has seen: it must list anew, and cannot go on where it was."""
-    async with ServerPlane(PlaneConfig(data_dir=str(data_dir), secure_port=0, history_keep_s=0.2)) as plane:
+    """The history that the name server has seen: it must list anew, and cannot go on where it
+    was.
+    """
+    async with ServerPlane(
+        PlaneConfig(data_dir=str(data_dir), secure_port=0, history_keep_s=0.2)
+    ) as plane:
         client = plane.client("benchmark")
         for number in range(8):
-            await client.create(ConfigMaps, "default", encode({"metadata": {"name": f"later-{number}"}}))
+            await client.create(
+                ConfigMaps, "default", encode({"metadata": {"name": f"later-{number}"}})
+            )
             await asyncio.sleep(0.1)
 
 
@@ -132,8 +150,22 @@ def run(small: bool) -> list[Result]:
         flags = ("--secure-port", str(secure))
         plane = PlaneProcess(folder, *flags, command="apiserver")
         server = Process(
-            *(sys.executable, "-m", "sliceplane", "dns", "--listen", "127.0.0.1:0", "--forward", "none"),
-            *("--kubeconfig", str(plane.kubeconfig), "--metrics-bind-address", f"127.0.0.1:{metrics}"),
+            *(
+                sys.executable,
+                "-m",
+                "sliceplane",
+                "dns",
+                "--listen",
+                "127.0.0.1:0",
+                "--forward",
+                "none",
+            ),
+            *(
+                "--kubeconfig",
+                str(plane.kubeconfig),
+                "--metrics-bind-address",
+                f"127.0.0.1:{metrics}",
+            ),
             log=folder / "dns.log",
         )
         try:
@@ -165,16 +197,30 @@ def run(small: bool) -> list[Result]:
         finally:
             plane.stop()
         note(
-            f"{before:.0f} MiB before, {peak:.0f} MiB at the peak; away: {dict(away)}; in all: {dict(asking.outcomes)}"
+            f"{before:.0f} MiB before, {peak:.0f} MiB at the peak; away: {dict(away)}; in all: "
+            f"{dict(asking.outcomes)}"
         )
         note(f"longest wait {asking.longest_s * 1000:.0f} ms")
     size = f"{services * SLICES_PER_SERVICE * SLICE_ENDPOINTS:,} endpoints, API away {away_s:.0f} s"
     return [
-        Result(name="wrong answers while the API is away and lists anew", size=size,
-               value=float(asking.outcomes["wrong"]), unit="", budget=0.0),
-        Result(name="memory peak over before", size=size, value=peak / before, unit="x", budget=RSS_BUDGET),
-        Result(name="longest wait for an answer", size=size, value=asking.longest_s * 1000, unit="ms"),
-    ]  # fmt: skip
+        Result(
+            name="wrong answers while the API is away and lists anew",
+            size=size,
+            value=float(asking.outcomes["wrong"]),
+            unit="",
+            budget=0.0,
+        ),
+        Result(
+            name="memory peak over before",
+            size=size,
+            value=peak / before,
+            unit="x",
+            budget=RSS_BUDGET,
+        ),
+        Result(
+            name="longest wait for an answer", size=size, value=asking.longest_s * 1000, unit="ms"
+        ),
+    ]
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Digests of what nodes hold: what a change costs, and what 5,000 nodes that report every ten seconds cost.
+"""Digests of what nodes hold: what a change costs, and what 5,000 nodes that report every ten
+seconds cost.
 
-*A change*: an EndpointSlice as a node proxy digests it, and as a controller does, with thousands of zones that slices
-are for.  *Leases*: reports of 5,000 nodes with two readings each, every one new, taken in and judged; the
-share is of one core at a report of every node each ten seconds.
+*A change*: an EndpointSlice as a node proxy digests it, and as a controller does, with thousands of
+zones that slices are for. *Leases*: reports of 5,000 nodes with two readings each, every one new,
+taken in and judged; the share is of one core at a report of every node each ten seconds.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ MEMORY_MIB = 100.0
 
 def slice_of(number: int, version: int, zone: str = "") -> EndpointSlice:
     labels = {LABEL_FOR_ZONE: zone} if zone else None
-    meta = ObjectMeta(namespace="shop", name=f"web-{number:05}-x7k2p", resource_version=str(version), labels=labels)
+    meta = ObjectMeta(
+        namespace="shop",
+        name=f"web-{number:05}-x7k2p",
+        resource_version=str(version),
+        labels=labels,
+    )
     return EndpointSlice(metadata=meta)
 
 
@@ -53,7 +59,9 @@ def lease(node: str, report: ProgressReport) -> Lease:
         annotations={ANNOTATION_PROGRESS: encode(report).decode()},
         owner_references=(OwnerReference(kind="Node", name=node, uid=node),),
     )
-    return Lease(metadata=meta, spec=LeaseSpec(holder_identity=node, lease_duration_seconds=LEASE_DURATION_S))
+    return Lease(
+        metadata=meta, spec=LeaseSpec(holder_identity=node, lease_duration_seconds=LEASE_DURATION_S)
+    )
 
 
 def rss_mib() -> float:
@@ -80,7 +88,10 @@ def fleet(small: bool) -> list[Result]:
     slices, nodes = (200, 50) if small else (SLICES, NODES)
     before = rss_mib()
     progress = NodeProgress()
-    held = [slice_of(number, number + 1, f"z{number % ZONES}" if number % 2 else "") for number in range(slices)]
+    held = [
+        slice_of(number, number + 1, f"z{number % ZONES}" if number % 2 else "")
+        for number in range(slices)
+    ]
     for item in held:
         progress.on_change(Change(EndpointSlices.key, None, item))
     progress.on_mark(Mark(EndpointSlices.key, str(slices), listed=True), 0.0)
@@ -99,7 +110,9 @@ def fleet(small: bool) -> list[Result]:
     version = slices + changes
     zone = digest_of(held[number] for number in range(1, slices, ZONES))
     reports = [
-        ProgressReport(endpointslices={"shared": Held(version, shared), "zone=z1": Held(version, zone)})
+        ProgressReport(
+            endpointslices={"shared": Held(version, shared), "zone=z1": Held(version, zone)}
+        )
         for _ in range(nodes)
     ]
     leases = [lease(f"node-{number:04}", reports[number]) for number in range(nodes)]
@@ -115,7 +128,9 @@ def fleet(small: bool) -> list[Result]:
     size = f"{slices:,} slices, {nodes:,} nodes"
     assert (lag.nodes, lag.behind) == (nodes, 0), lag
     return [
-        Result(name="a change of a slice, kept by version", size=size, value=per_change_us, unit="us"),
+        Result(
+            name="a change of a slice, kept by version", size=size, value=per_change_us, unit="us"
+        ),
         Result(
             name="reports of all nodes, one in 10 s each",
             size=size,
@@ -125,7 +140,11 @@ def fleet(small: bool) -> list[Result]:
         ),
         Result(name="who is behind, at most once a second", size=size, value=lag_ms, unit="ms"),
         Result(
-            name="memory of digests and reports", size=size, value=rss_mib() - before, unit="MiB", budget=MEMORY_MIB
+            name="memory of digests and reports",
+            size=size,
+            value=rss_mib() - before,
+            unit="MiB",
+            budget=MEMORY_MIB,
         ),
     ]
 

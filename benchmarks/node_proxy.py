@@ -1,14 +1,15 @@
-"""The node proxy: from lists to rules in the kernel, its memory, and one endpoint changed until the kernel has it.
+"""The node proxy: from lists to rules in the kernel, its memory, and one endpoint changed until the
+kernel has it.
 
-A real kernel, in a network namespace made for it and removed again; needs root.  The API server is replaced
-by its bytes (see ``tools/proxied.py``), so a first sync is decoding, tracking, rules, messages and the kernel.
-Kubernetes' own kube-proxy is measured beside it, at the largest size, once, as its syncs take seconds
-(``tools/kube_proxy.py``).
+A real kernel, in a network namespace made for it and removed again; needs root. The API server is
+replaced by its bytes (see ``tools/proxied.py``), so a first sync is decoding, tracking, rules,
+messages and the kernel. Kubernetes' own kube-proxy is measured beside it, at the largest size,
+once, as its syncs take seconds (``tools/kube_proxy.py``).
 
-Three changes are told apart: *one endpoint is replaced*, *one endpoint goes or comes*, *one service comes*.  The
-services here have cluster IPs alone, so each is data of maps and no rule, whatever else the node serves
-(``node.nft.draws``); what a rule would cost is told by ``tools/kernel_walk.py``.  When the kernel has a change, it says
-so itself (its notice of a new generation).
+Three changes are told apart: *one endpoint is replaced*, *one endpoint goes or comes*, *one service
+comes*. The services here have cluster IPs alone, so each is data of maps and no rule, whatever else
+the node serves (``node.nft.draws``); what a rule would cost is told by ``tools/kernel_walk.py``.
+When the kernel has a change, it says so itself (its notice of a new generation).
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ KUBERNETES = Path(__file__).parents[1] / "tests" / "peers" / "kubernetes"
 def missing() -> str:
     """What is needed and not there; "" if nothing is."""
     lacking = [] if os.geteuid() == 0 else ["root"]
-    return ", ".join(lacking + [program for program in ("nft", "ip") if shutil.which(program) is None])
+    return ", ".join(
+        lacking + [program for program in ("nft", "ip") if shutil.which(program) is None]
+    )
 
 
 @contextmanager
@@ -115,7 +118,9 @@ def parts(measured: list[dict[str, Any]]) -> list[Result]:
     return [Result(name=name, size=size, value=value, unit=unit) for name, value, unit in rows]
 
 
-def events(measured: list[dict[str, Any]], budget_ms: float | None = None, peer: Peer | None = None) -> list[Result]:
+def events(
+    measured: list[dict[str, Any]], budget_ms: float | None = None, peer: Peer | None = None
+) -> list[Result]:
     """The budget, and the peer, are for an endpoint that goes or comes."""
     size = _size(measured[0])
     return [
@@ -166,7 +171,10 @@ def kube_proxy() -> Peer:
     if program is None:
         return Peer(UPSTREAM, 4.26, 616.0, 2650.0)
     one = measure("benchmarks.tools.kube_proxy", str(program), HUGE, str(PEER_CHANGES))
-    note(f"kube-proxy's first sync with its lists, which our server serves: {one['listed_and_synced_s']:.2f} s")
+    note(
+        "kube-proxy's first sync with its lists, which our server serves: "
+        f"{one['listed_and_synced_s']:.2f} s"
+    )
     change_ms = statistics.median(one["change_s"]) * 1e3
     return Peer("kube-proxy 1.36.2 (this run)", one["first_sync_s"], one["rss_mib"], change_ms)
 
@@ -181,7 +189,15 @@ def huge() -> list[Result]:
     size = _size(measured[0])
     return [
         *(
-            Result(name=name, size=size, value=value, unit=unit, budget=budget, peer=peer.name, peer_value=theirs)
+            Result(
+                name=name,
+                size=size,
+                value=value,
+                unit=unit,
+                budget=budget,
+                peer=peer.name,
+                peer_value=theirs,
+            )
             for name, value, unit, budget, theirs in rows
         ),
         *events(measured, CHANGE_BUDGET_MS, peer),

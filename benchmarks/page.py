@@ -1,8 +1,9 @@
-"""The page: what fifty tabs cost ``sliceplane ui``, or an API server with ``--ui``, while the cluster changes, and how
-a browser copes with a large Service.
+"""The page: what fifty tabs cost ``sliceplane ui``, or an API server with ``--ui``, while the
+cluster changes, and how a browser copes with a large Service.
 
-Tabs of the first part are plain readers of streams, ten for each of five views; a hundred endpoints a second change,
-in a hundred Services.  The second part needs a Chromium (``tests.ui.browser``): one Service of 20,000 endpoints.
+Tabs of the first part are plain readers of streams, ten for each of five views; a hundred endpoints
+a second change, in a hundred Services. The second part needs a Chromium (``tests.ui.browser``): one
+Service of 20,000 endpoints.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ DELTA_PERIOD_S = 0.5
 async def fill(client: HttpClient, services: int, endpoints: int) -> None:
     await client.create(Namespaces, "", encode(namespace_document()))
     for number in range(NODES):
-        ready = {"conditions": [{"type": "Ready", "status": "True"}]}  # or Zones takes no client to be there
+        ready = {
+            "conditions": [{"type": "Ready", "status": "True"}]
+        }  # or Zones takes no client to be there
         await client.create(Nodes, "", encode({**node_document(number), "status": ready}))
     for number in range(services):
         await client.create(Services, NAMESPACE, encode(service_document(f"web-{number}")))
@@ -67,7 +70,9 @@ async def fill(client: HttpClient, services: int, endpoints: int) -> None:
 
 def _slice(service: int, first: int, count: int, turn: int = 0) -> dict[str, object]:
     """With each *turn* another one of its endpoints is not ready."""
-    document = slice_document(f"web-{service}-{first}", f"web-{service}", range(first, first + count))
+    document = slice_document(
+        f"web-{service}-{first}", f"web-{service}", range(first, first + count)
+    )
     for at, endpoint in enumerate(document["endpoints"]):
         endpoint["nodeName"] = node_document(at % NODES)["metadata"]["name"]
         endpoint["conditions"] = {"ready": at != turn % count or not turn}
@@ -88,7 +93,9 @@ async def change(client: HttpClient, services: int, seconds: float) -> float:
     return number / (time.monotonic() - began)
 
 
-async def read(session: aiohttp.ClientSession, url: str, opened: asyncio.Queue[None], received: list[int]) -> None:
+async def read(
+    session: aiohttp.ClientSession, url: str, opened: asyncio.Queue[None], received: list[int]
+) -> None:
     async with session.get(url, headers={"Sec-Fetch-Site": "same-origin"}) as response:
         assert response.status == 200, await response.text()
         opened.put_nowait(None)
@@ -109,17 +116,25 @@ class Cost(NamedTuple):
     rate: float
 
 
-async def watch_tabs(server: PlaneProcess, page: Process, url: str, tabs: int, *, small: bool) -> Cost:
-    """What *page* takes to serve *tabs* at *url*.  Who asks for a client certificate is shown one."""
+async def watch_tabs(
+    server: PlaneProcess, page: Process, url: str, tabs: int, *, small: bool
+) -> Cost:
+    """What *page* takes to serve *tabs* at *url*.  Who asks for a client certificate is shown
+    one.
+    """
     received, opened = [0], asyncio.Queue[None]()
     services, seconds = (SMALL_SERVICES, SMALL_S) if small else (SERVICES, SECONDS)
     connection = load(server.kubeconfig)
     async with (
         HttpClient(connection) as client,
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=connection.ssl_context or True)) as session,
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=connection.ssl_context or True)
+        ) as session,
     ):
         readers = [
-            asyncio.create_task(read(session, f"{url}v1/stream?view={VIEWS[tab % len(VIEWS)]}", opened, received))
+            asyncio.create_task(
+                read(session, f"{url}v1/stream?view={VIEWS[tab % len(VIEWS)]}", opened, received)
+            )
             for tab in range(tabs)
         ]
         async with asyncio.timeout(OPEN_S_MAX):
@@ -138,11 +153,14 @@ async def watch_tabs(server: PlaneProcess, page: Process, url: str, tabs: int, *
 
 
 def tabs_of(server: PlaneProcess, page: Process, url: str, *, small: bool) -> list[Result]:
-    """Of ``sliceplane ui``; and of the server's own page, beside what as many changes take without a tab."""
+    """Of ``sliceplane ui``; and of the server's own page, beside what as many changes take without
+    a tab.
+    """
     tabs = SMALL_TABS if small else TABS
     apart = asyncio.run(watch_tabs(server, page, url, tabs, small=small))
     none, own = (
-        asyncio.run(watch_tabs(server, server, f"{server.url}/ui/", number, small=small)) for number in (0, tabs)
+        asyncio.run(watch_tabs(server, server, f"{server.url}/ui/", number, small=small))
+        for number in (0, tabs)
     )
     what, rested = f"{tabs} tabs, {apart.rate:.0f} changes/s", f"{none.rate:.0f} changes/s"
     # What two runs differ by for other reasons may be more than tabs cost.
@@ -150,14 +168,23 @@ def tabs_of(server: PlaneProcess, page: Process, url: str, *, small: bool) -> li
     return [
         Result(name="CPU of sliceplane ui", size=what, value=apart.cpu, unit="%", budget=5.0),
         Result(name="sent to a tab", size=what, value=apart.sent / 1000 / tabs, unit="kB/s"),
-        Result(name="CPU of the API server, no tab at its /ui/", size=rested, value=none.cpu, unit="%"),
-        Result(name="CPU more with tabs", size=f"{tabs} tabs, {own.rate:.0f} changes/s", value=more,
-               unit="%", budget=5.0),
-    ]  # fmt: skip
+        Result(
+            name="CPU of the API server, no tab at its /ui/", size=rested, value=none.cpu, unit="%"
+        ),
+        Result(
+            name="CPU more with tabs",
+            size=f"{tabs} tabs, {own.rate:.0f} changes/s",
+            value=more,
+            unit="%",
+            budget=5.0,
+        ),
+    ]
 
 
 @contextmanager
-def serving(folder: Path, services: int, endpoints: int) -> Iterator[tuple[PlaneProcess, Process, str]]:
+def serving(
+    folder: Path, services: int, endpoints: int
+) -> Iterator[tuple[PlaneProcess, Process, str]]:
     async def prepare() -> None:
         async with HttpClient(load(server.kubeconfig)) as client:
             await fill(client, services, endpoints)
@@ -169,7 +196,8 @@ def serving(folder: Path, services: int, endpoints: int) -> Iterator[tuple[Plane
             yield server, page, page.line().split()[1]
 
 
-#: what the page did since it was loaded: marks of its own, paints, and tasks that kept it busy for over 50 ms
+#: what the page did since it was loaded: marks of its own, paints, and tasks that kept it busy for
+#: over 50 ms
 OBSERVED = """(() => {
   window.tasks = [];
   new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((task) => task.duration)))
@@ -189,7 +217,9 @@ async def flip(server: PlaneProcess, turns: range) -> None:
         for turn in turns:
             piece = turn % 5
             document = _slice(0, piece * PER_SLICE, PER_SLICE, 1 + turn)
-            await client.update(EndpointSlices, NAMESPACE, f"web-0-{piece * PER_SLICE}", encode(document))
+            await client.update(
+                EndpointSlices, NAMESPACE, f"web-0-{piece * PER_SLICE}", encode(document)
+            )
             await asyncio.sleep(DELTA_PERIOD_S)
 
 
@@ -207,9 +237,17 @@ def browse(server: PlaneProcess, url: str, *, small: bool) -> list[Result]:
             tab.trace()
             tab.go(view)
             canvases = "document.querySelectorAll('.map canvas').length"
-            tab.until(f"{canvases} && performance.getEntriesByName('map-drawn').length >= {canvases}")
-            paints.append(tab.until("performance.getEntriesByName('first-contentful-paint')[0]?.startTime"))
-            useful.append(tab.eval("Math.max(...performance.getEntriesByName('map-drawn').map((m) => m.startTime))"))
+            tab.until(
+                f"{canvases} && performance.getEntriesByName('map-drawn').length >= {canvases}"
+            )
+            paints.append(
+                tab.until("performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
+            )
+            useful.append(
+                tab.eval(
+                    "Math.max(...performance.getEntriesByName('map-drawn').map((m) => m.startTime))"
+                )
+            )
             busy.append(tab.eval("Math.max(0, ...window.tasks)"))
             cpu.append(tab.longest_task_ms("view-received"))
             if len(busy) < loads:
@@ -221,29 +259,65 @@ def browse(server: PlaneProcess, url: str, *, small: bool) -> list[Result]:
         tab.send("HeapProfiler.collectGarbage")
         memory = tab.eval("performance.memory.usedJSHeapSize") / 1e6
     return [
-        Result(name="first paint, median", size=what, value=percentile(paints, 50), unit="ms", budget=500.0),
-        Result(name="in view, median", size=what, value=percentile(useful, 50), unit="ms", budget=1500.0),
-        Result(name="longest task of a load, median", size=what, value=percentile(busy, 50), unit="ms", budget=50.0),
+        Result(
+            name="first paint, median",
+            size=what,
+            value=percentile(paints, 50),
+            unit="ms",
+            budget=500.0,
+        ),
+        Result(
+            name="in view, median",
+            size=what,
+            value=percentile(useful, 50),
+            unit="ms",
+            budget=1500.0,
+        ),
+        Result(
+            name="longest task of a load, median",
+            size=what,
+            value=percentile(busy, 50),
+            unit="ms",
+            budget=50.0,
+        ),
         Result(name="the same, CPU", size=what, value=percentile(cpu, 50), unit="ms", budget=50.0),
-        Result(name=f"a change drawn, median of {len(deltas)}", size=what, value=percentile(deltas, 50), unit="ms",
-               budget=16.0),
+        Result(
+            name=f"a change drawn, median of {len(deltas)}",
+            size=what,
+            value=percentile(deltas, 50),
+            unit="ms",
+            budget=16.0,
+        ),
         Result(name="the same, the longest", size=what, value=max(deltas), unit="ms"),
         Result(name="longest task of a change", size=what, value=late, unit="ms", budget=50.0),
         Result(name="memory of the page", size=what, value=memory, unit="MB", budget=150.0),
-    ]  # fmt: skip
+    ]
 
 
 def run(small: bool = False) -> list[Result]:
-    with scratch() as name, serving(Path(name), SMALL_SERVICES if small else SERVICES, ENDPOINTS) as served:
+    with (
+        scratch() as name,
+        serving(Path(name), SMALL_SERVICES if small else SERVICES, ENDPOINTS) as served,
+    ):
         results = tabs_of(*served, small=small)
     from tests.ui.browser import program
 
     if not program():
         note("there is no Chromium: how a browser copes is not measured")
         return results
-    with scratch() as name, serving(Path(name), 1, SMALL if small else LARGE) as (server, page, url):
+    with (
+        scratch() as name,
+        serving(Path(name), 1, SMALL if small else LARGE) as (server, page, url),
+    ):
         results += browse(server, url, small=small)
-        results.append(Result(name="memory of sliceplane ui", size=results[-1].size, value=page.rss_mib(), unit="MiB"))
+        results.append(
+            Result(
+                name="memory of sliceplane ui",
+                size=results[-1].size,
+                value=page.rss_mib(),
+                unit="MiB",
+            )
+        )
     return results
 
 

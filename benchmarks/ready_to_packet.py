@@ -1,10 +1,12 @@
-"""From a Pod's readiness to the next packet that the kernel routes to it, with 1,000 services on the node.
+"""From a Pod's readiness to the next packet that the kernel routes to it, with 1,000 services on
+the node.
 
-Everything is real: ``sliceplane up --proxy`` with its storage on disk, writing into a network namespace, and beside it,
-for comparison, ``up`` and ``sliceplane proxy`` as two processes; a backend in another namespace, TCP connections from
-the node to a cluster IP.  The service has one Pod, which turns ready and unready; the time runs from before the status
-patch is sent until the first connection is accepted.  Connections are tried one after the other, half a millisecond
-apart.  Needs root.
+Everything is real: ``sliceplane up --proxy`` with its storage on disk, writing into a network
+namespace, and beside it, for comparison, ``up`` and ``sliceplane proxy`` as two processes; a
+backend in another namespace, TCP connections from the node to a cluster IP. The service has one
+Pod, which turns ready and unready; the time runs from before the status patch is sent until the
+first connection is accepted. Connections are tried one after the other, half a millisecond apart.
+Needs root.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ while True:
 
 
 def cluster(services: int) -> Iterator[Wanted]:
-    """One service with a selector and one Pod, the others with slices of their own that do not change."""
+    """One service with a selector and one Pod, the others with slices of their own that do not
+    change.
+    """
     yield Namespaces, "", namespace_document(), None
     yield Nodes, "", node_document(0), None
     yield Services, NAMESPACE, service_document(), None
@@ -85,7 +89,9 @@ async def turn(client: HttpClient, probe: Process, number: int) -> float:
 
     async def patch(ready: bool) -> None:
         body = encode(pod_status(pod_ip(0), ready=ready, turn=2 * number + ready))
-        await client.patch(Pods, NAMESPACE, pod_name(0), body, patch_type="strategic", subresource="status")
+        await client.patch(
+            Pods, NAMESPACE, pod_name(0), body, patch_type="strategic", subresource="status"
+        )
 
     probe.say("up")
     began = time.monotonic()
@@ -106,7 +112,9 @@ async def measure(services: int, runs: int, *, embedded: bool) -> list[float]:
         node = net.add_host("node", (NODE_ADDRESS,))
         pod = net.add_host("pod", (f"{pod_ip(0)}/9",))
         on_node = ("--hostname-override", node_name(0), "--netns", node.namespace)
-        plane = stack.enter_context(PlaneProcess(folder, *(("--proxy", *on_node) if embedded else ())))
+        plane = stack.enter_context(
+            PlaneProcess(folder, *(("--proxy", *on_node) if embedded else ()))
+        )
         client = HttpClient(load(plane.kubeconfig))
         stack.push_async_callback(client.close)
         service = await client.get(Services, NAMESPACE, APP)
@@ -114,11 +122,22 @@ async def measure(services: int, runs: int, *, embedded: bool) -> list[float]:
         backend = stack.enter_context(Process(*pod.command(sys.executable, "-c", BACKEND)))
         assert backend.line() == "ready"
         if not embedded:
-            command = (sys.executable, "-m", "sliceplane", "proxy", "--kubeconfig", str(plane.kubeconfig), *on_node)
+            command = (
+                sys.executable,
+                "-m",
+                "sliceplane",
+                "proxy",
+                "--kubeconfig",
+                str(plane.kubeconfig),
+                *on_node,
+            )
             ready = stack.enter_context(Process(*command, log=folder / "proxy.log")).line()
             assert f"ipv4-services={services + 1}" in ready, ready  # and default/kubernetes
         probe = stack.enter_context(
-            Process(*node.command(sys.executable, str(prober.__file__), address, "80"), log=folder / "prober.log")
+            Process(
+                *node.command(sys.executable, str(prober.__file__), address, "80"),
+                log=folder / "prober.log",
+            )
         )
         assert probe.line() == "ready"
         probe.say("down")
@@ -138,7 +157,9 @@ def run(small: bool = False) -> list[Result]:
     apart = asyncio.run(measure(services, runs, embedded=False))
 
     def result(name: str, value: float, budget: float | None = None) -> Result:
-        return Result(name=name, size=size, value=value * 1e3, unit="ms", budget=None if small else budget)
+        return Result(
+            name=name, size=size, value=value * 1e3, unit="ms", budget=None if small else budget
+        )
 
     return [
         Result(

@@ -1,14 +1,16 @@
-"""The EndpointSlice controller's own work: one Pod of a service flips, and the first sync of a service.
+"""The EndpointSlice controller's own work: one Pod of a service flips, and the first sync of a
+service.
 
-What runs is the production core, ``EndpointSliceController``, between an informer's change and the encoded body of
-the write; no server, no sockets.  A *flip* is measured from the Pod's change to the job in the host's hands; the
-answer and the watch's echo, which cost a turn too, are a row of their own.  A *first sync* is a service that
-appears when its Pods are known: from the Service's change to the encoded bodies of all its slices, as upstream's begins
-with full caches; what filling them costs is the next row.
+What runs is the production core, ``EndpointSliceController``, between an informer's change and the
+encoded body of the write; no server, no sockets. A *flip* is measured from the Pod's change to the
+job in the host's hands; the answer and the watch's echo, which cost a turn too, are a row of their
+own. A *first sync* is a service that appears when its Pods are known: from the Service's change to
+the encoded bodies of all its slices, as upstream's begins with full caches; what filling them costs
+is the next row.
 
-The peer is upstream's own library, ``k8s.io/endpointslice``, in the same run (``peers/endpointslice``): its figure is
-``Reconcile`` alone, without the lists and the trigger time that its controller works out before (4% more at
-20,000), and its objects are encoded as protobuf.
+The peer is upstream's own library, ``k8s.io/endpointslice``, in the same run
+(``peers/endpointslice``): its figure is ``Reconcile`` alone, without the lists and the trigger time
+that its controller works out before (4% more at 20,000), and its objects are encoded as protobuf.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ FIRST_SYNC_BUDGET_MS = {20_000: 60.0, 100_000: 300.0}
 UPSTREAM_FIRST_SYNC_MS = {20_000: 199.0, 100_000: 1369.0}
 BALANCED = "sliceplane.dev/Balanced"
 AUTO = {"service.kubernetes.io/topology-mode": "Auto"}
-NODE_STATUS = {"status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "8"}}}
+NODE_STATUS = {
+    "status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "8"}}
+}
 SIZES = (100, 1_000, 20_000, 100_000)
 SMALL_SIZES = (100,)
 
@@ -66,7 +70,9 @@ class Bench:
     """A controller, the Pods that it knows, and just enough of a server to answer its writes."""
 
     def __init__(self, count: int, *, hints: bool = False, heuristic: str = "") -> None:
-        """*hints*: topology-mode Auto, over Nodes of equal CPU.  *heuristic*: the Service's trafficDistribution."""
+        """*hints*: topology-mode Auto, over Nodes of equal CPU.  *heuristic*: the Service's
+        trafficDistribution.
+        """
         self.count = count
         self.controller = EndpointSliceController()
         self.now = 1_800_000_000.0
@@ -74,9 +80,13 @@ class Bench:
         self.slices: dict[str, EndpointSlice] = {}
         nodes = range((count + PODS_PER_NODE - 1) // PODS_PER_NODE)
         self.nodes = [decode(encode(node_document(number) | NODE_STATUS), Node) for number in nodes]
-        self.service = decode(encode(self._stored(service_document(cluster_ip="10.96.0.10"), 0)), Service)
+        self.service = decode(
+            encode(self._stored(service_document(cluster_ip="10.96.0.10"), 0)), Service
+        )
         if hints:
-            self.service = replace(self.service, metadata=replace(self.service.metadata, annotations=AUTO))
+            self.service = replace(
+                self.service, metadata=replace(self.service.metadata, annotations=AUTO)
+            )
         if heuristic:
             spec = replace(self.service.spec, traffic_distribution=heuristic)
             self.service = replace(self.service, spec=spec)
@@ -84,11 +94,17 @@ class Bench:
 
     def _stored(self, document: dict[str, object], number: int) -> dict[str, object]:
         self.revision += 1
-        metadata = {**document["metadata"], "uid": uid(number), "resourceVersion": str(self.revision)}  # type: ignore[dict-item]
+        metadata = {
+            **document["metadata"],
+            "uid": uid(number),
+            "resourceVersion": str(self.revision),
+        }  # type: ignore[dict-item]
         return {**document, "metadata": metadata}
 
     def _pod(self, number: int, *, ready: bool) -> Pod:
-        document = pod_document(number) | pod_status(pod_ip(number), ready=ready, turn=self.revision)
+        document = pod_document(number) | pod_status(
+            pod_ip(number), ready=ready, turn=self.revision
+        )
         return decode(encode(self._stored(document, number)), Pod)
 
     def show(self, resource: str, old: Object | None, new: Object) -> None:
@@ -115,14 +131,18 @@ class Bench:
             new = decode(write.body, EndpointSlice)
             name = new.metadata.name or f"{new.metadata.generate_name}{len(self.slices):06d}"
             self.revision += 1
-            metadata = replace(new.metadata, name=name, uid=f"slice-{name}", resource_version=str(self.revision))
+            metadata = replace(
+                new.metadata, name=name, uid=f"slice-{name}", resource_version=str(self.revision)
+            )
             answers.append((self.slices.get(name), replace(new, metadata=metadata)))
             self.slices[name] = answers[-1][1]
         self.echoes = answers
         return Done(job, tuple(encode(new) for _, new in answers))
 
     def close_turn(self, done: Done) -> float:
-        """Seconds for the answer, the echoes and the sync that they cause, which must find nothing to do."""
+        """Seconds for the answer, the echoes and the sync that they cause, which must find nothing
+        to do.
+        """
         started = time.perf_counter()
         self.controller.on_done(done, self.now)
         for old, new in self.echoes:
@@ -143,7 +163,9 @@ class Bench:
         job = self.take()
         spent = time.perf_counter() - started
         (write,) = job.writes
-        assert pod_name(number).encode() in write.body, f"{write.verb} {write.name} is not about {pod_name(number)}"
+        assert pod_name(number).encode() in write.body, (
+            f"{write.verb} {write.name} is not about {pod_name(number)}"
+        )
         return spent, self.close_turn(self.perform(job))
 
 
@@ -212,7 +234,9 @@ def measure(count: int, flips: int, peer: Peer) -> list[Result]:
 
 
 def measure_hints(count: int, flips: int, heuristic: str = "") -> Result:
-    """A flip where the zones keep enough endpoints each, so that no hint moves: topology-mode Auto, or *heuristic*."""
+    """A flip where the zones keep enough endpoints each, so that no hint moves: topology-mode Auto,
+    or *heuristic*.
+    """
     bench = Bench(count, hints=not heuristic, heuristic=heuristic)
     bench.fill()
     bench.show(Services.key, None, bench.service)
@@ -224,7 +248,9 @@ def measure_hints(count: int, flips: int, heuristic: str = "") -> Result:
     name = f"one pod flips, with {heuristic or 'topology-mode Auto'}"
     size = f"{count:,} endpoints"
     budget = HEURISTIC_FLIP_BUDGET_MS if heuristic else FLIP_BUDGET_MS
-    return Result(name=name, size=size, value=statistics.median(turns) * 1e3, unit="ms", budget=budget)
+    return Result(
+        name=name, size=size, value=statistics.median(turns) * 1e3, unit="ms", budget=budget
+    )
 
 
 def run(small: bool = False) -> list[Result]:

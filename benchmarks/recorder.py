@@ -1,10 +1,12 @@
-"""What the flight recorder costs: bytes, a share of the slice controller's CPU, and the time of a question.
+"""What the flight recorder costs: bytes, a share of the slice controller's CPU, and the time of a
+question.
 
-*Bytes* and the recorder's own CPU time are of 2,000 flips of Pods of one service, as the slice controller is told of
-them: the Pod's change, the write, its answer, the slice's change.  The *share* is what the recorder takes of the CPU
-time of a host with the slice controller alone over HTTP, both measured in the same run, where Pods flip and where a
-rollout replaces them one by one.  The *question* is ``sliceplane timeline`` about one of 2,000 services over 500,000
-entries, all of it: reading the file, finding the blocks that are about the service, the answer.
+*Bytes* and the recorder's own CPU time are of 2,000 flips of Pods of one service, as the slice
+controller is told of them: the Pod's change, the write, its answer, the slice's change. The *share*
+is what the recorder takes of the CPU time of a host with the slice controller alone over HTTP, both
+measured in the same run, where Pods flip and where a rollout replaces them one by one. The
+*question* is ``sliceplane timeline`` about one of 2,000 services over 500,000 entries, all of it:
+reading the file, finding the blocks that are about the service, the answer.
 """
 
 from __future__ import annotations
@@ -80,9 +82,13 @@ class Flips:
         self.count = count
         self.told = [self._flip(bench, number * 7919 % pods) for number in range(count)]
 
-    def _flip(self, bench: Bench, number: int) -> tuple[float, Change[Object], Job, Done, list[Change[Object]]]:
+    def _flip(
+        self, bench: Bench, number: int
+    ) -> tuple[float, Change[Object], Job, Done, list[Change[Object]]]:
         old = bench.pods[number]
-        new = bench.pods[number] = bench._pod(number, ready=old.status.conditions[0].status != "True")
+        new = bench.pods[number] = bench._pod(
+            number, ready=old.status.conditions[0].status != "True"
+        )
         change: Change[Object] = Change(Pods.key, old, new)
         bench.controller.on_change(change, bench.now)
         job = bench.take()
@@ -97,7 +103,10 @@ class Flips:
         life = recorder.begin("endpointslice-controller", self.told[0][0])
         life.synced(self.told[0][0])
         nothing = Work()
-        told = [(now, change, Work(jobs=(job,)), done, echoes) for now, change, job, done, echoes in self.told]
+        told = [
+            (now, change, Work(jobs=(job,)), done, echoes)
+            for now, change, job, done, echoes in self.told
+        ]
         gc.collect()
         began = time.process_time()
         for now, change, work, done, echoes in told:
@@ -120,7 +129,10 @@ def cluster(pods: int) -> list[Wanted]:
         (Namespaces, "", namespace_document(), None),
         *((Nodes, "", node_document(number), None) for number in range(nodes)),
         (Services, NAMESPACE, service_document(), None),
-        *((Pods, NAMESPACE, pod_document(number), pod_status(pod_ip(number), ready=True)) for number in range(pods)),
+        *(
+            (Pods, NAMESPACE, pod_document(number), pod_status(pod_ip(number), ready=True))
+            for number in range(pods)
+        ),
     ]
 
 
@@ -141,7 +153,9 @@ class MeasuredRecorder(Recorder):
 
 
 class Share(NamedTuple):
-    """CPU seconds of a change: of the thread that the slice controller's host runs in, and of the recorder in it."""
+    """CPU seconds of a change: of the thread that the slice controller's host runs in, and of the
+    recorder in it.
+    """
 
     host_s: float
     recorder_s: float
@@ -162,7 +176,9 @@ async def shares(pods: int, changes: int, rounds: int) -> dict[str, list[Share]]
         stack.push_async_callback(client.close)
         now = time.time()
         recorder = MeasuredRecorder(LIMIT_BYTES, SALT, now)
-        host = make_host(client, (ControllerEntry(EndpointSliceController),), Rng(1), recorder=recorder)
+        host = make_host(
+            client, (ControllerEntry(EndpointSliceController),), Rng(1), recorder=recorder
+        )
         host.start()
         stack.push_async_callback(host.close)
         driver = Driver(server.kubeconfig, pods)
@@ -175,7 +191,9 @@ async def shares(pods: int, changes: int, rounds: int) -> dict[str, list[Share]]
                 recorder.encode()
                 appended = (_entries(recorder) - entries) * APPEND_S
                 recorded = recorder.spent_s - spent + appended
-                measured.setdefault(name, []).append(Share((time.thread_time() - began) / changes, recorded / changes))
+                measured.setdefault(name, []).append(
+                    Share((time.thread_time() - began) / changes, recorded / changes)
+                )
         assert not recorder.fault, recorder.fault
         return {name: found[1:] for name, found in measured.items()}
 
@@ -207,7 +225,9 @@ class Driver:
     async def flip(self, client: HttpClient) -> None:
         number = self._first + self._turn * 7919 % self._pods
         self._turn += 1
-        self._unready ^= {number}  # the other way each time: a patch that changes nothing would cost nothing
+        self._unready ^= {
+            number
+        }  # the other way each time: a patch that changes nothing would cost nothing
         await self._set(client, number, ready=number not in self._unready)
 
     async def replace(self, client: HttpClient) -> None:
@@ -220,7 +240,9 @@ class Driver:
 
     async def _set(self, client: HttpClient, number: int, *, ready: bool) -> None:
         status = encode(pod_status(pod_ip(number), ready=ready, turn=self._turn))
-        await client.patch(Pods, NAMESPACE, pod_name(number), status, patch_type="strategic", subresource="status")
+        await client.patch(
+            Pods, NAMESPACE, pod_name(number), status, patch_type="strategic", subresource="status"
+        )
 
 
 def big_recording(entries: int, services: int, pods: int = 10) -> list[bytes]:
@@ -241,10 +263,15 @@ def big_recording(entries: int, services: int, pods: int = 10) -> list[bytes]:
     for service in range(services):
         for number in range(pods):
             version += 1
-            document = pod_document(service * pods + number) | pod_status(pod_ip(service * pods + number), ready=True)
+            document = pod_document(service * pods + number) | pod_status(
+                pod_ip(service * pods + number), ready=True
+            )
             pod = decode(encode(document), Pod)
             meta = replace(
-                pod.metadata, name=f"pod-{service}-{number}", uid=f"{version}", resource_version=f"{version}"
+                pod.metadata,
+                name=f"pod-{service}-{number}",
+                uid=f"{version}",
+                resource_version=f"{version}",
             )
             held[service, number] = replace(pod, metadata=meta)
             tell(Change(Pods.key, None, held[service, number]))
@@ -260,7 +287,9 @@ def big_recording(entries: int, services: int, pods: int = 10) -> list[bytes]:
         held[service, number] = _flipped(old, version)
         tell(Change(Pods.key, old, held[service, number]))
         before = slices[service]
-        slices[service] = _slice(service, [held[service, place] for place in range(pods)], version + 1)
+        slices[service] = _slice(
+            service, [held[service, place] for place in range(pods)], version + 1
+        )
         _write(lives[0], service, slices[service], now)
         tell(Change(EndpointSlices.key, before, slices[service]))
     return list(write_lines(Header(schema=schema()), recorder.segments()))
@@ -268,7 +297,9 @@ def big_recording(entries: int, services: int, pods: int = 10) -> list[bytes]:
 
 def _flipped(pod: Pod, version: int) -> Pod:
     ready = pod.status.conditions[0].status == "True" if pod.status.conditions else False
-    conditions = tuple(replace(condition, status=str(not ready)) for condition in pod.status.conditions or ())
+    conditions = tuple(
+        replace(condition, status=str(not ready)) for condition in pod.status.conditions or ()
+    )
     meta = replace(pod.metadata, resource_version=f"{version}")
     return replace(pod, metadata=meta, status=replace(pod.status, conditions=conditions))
 
@@ -284,16 +315,27 @@ def _slice(service: int, pods: list[Pod], version: int = 1) -> EndpointSlice:
     endpoints = [
         {
             "addresses": [pod.status.pod_ip],
-            "conditions": {"ready": pod.status.conditions is not None and pod.status.conditions[0].status == "True"},
+            "conditions": {
+                "ready": pod.status.conditions is not None
+                and pod.status.conditions[0].status == "True"
+            },
             "targetRef": {"kind": "Pod", "name": pod.metadata.name},
         }
         for pod in pods
     ]
-    return decode(encode({"metadata": meta, "addressType": "IPv4", "endpoints": endpoints}), EndpointSlice)
+    return decode(
+        encode({"metadata": meta, "addressType": "IPv4", "endpoints": endpoints}), EndpointSlice
+    )
 
 
 def _write(life: LifeRecord, service: int, new: EndpointSlice, now: float) -> None:
-    write = Write(verb="update", resource=EndpointSlices, namespace=NAMESPACE, name=new.metadata.name, body=b"{}")
+    write = Write(
+        verb="update",
+        resource=EndpointSlices,
+        namespace=NAMESPACE,
+        name=new.metadata.name,
+        body=b"{}",
+    )
     job = Job(key=f"{NAMESPACE}/svc-{service}", writes=(write,))
     life.turn(Work(jobs=(job,)), 5, now)
     life.done(Done(job, (encode(new),)), now + 0.003)
@@ -311,7 +353,15 @@ def question(entries: int, services: int) -> list[Result]:
     gc.enable()
     size = f"{entries:,} entries"
     name = "timeline of a service, reading the file included"
-    return [Result(name=name, size=size, value=statistics.median(times) * 1e3, unit="ms", budget=QUESTION_BUDGET_MS)]
+    return [
+        Result(
+            name=name,
+            size=size,
+            value=statistics.median(times) * 1e3,
+            unit="ms",
+            budget=QUESTION_BUDGET_MS,
+        )
+    ]
 
 
 def _share_rows(name: str, found: list[Share]) -> list[Result]:
@@ -319,9 +369,18 @@ def _share_rows(name: str, found: list[Share]) -> list[Result]:
     percent = statistics.median(share.percent for share in found)
     size = "100 endpoints"
     return [
-        Result(name=f"the slice controller without recorder, {name}", size=size, value=host * 1e6, unit="us"),
         Result(
-            name="  what the recorder adds to that", size=size, value=percent, unit="%", budget=SHARE_BUDGET_PERCENT
+            name=f"the slice controller without recorder, {name}",
+            size=size,
+            value=host * 1e6,
+            unit="us",
+        ),
+        Result(
+            name="  what the recorder adds to that",
+            size=size,
+            value=percent,
+            unit="%",
+            budget=SHARE_BUDGET_PERCENT,
         ),
     ]
 
@@ -336,7 +395,13 @@ def run(small: bool = False) -> list[Result]:
     per_change = ring.size_bytes / (2 * flips)  # the Pod's and the slice's
     return [
         Result(name="bytes a change", size=size, value=per_change, unit="B", budget=BYTES_BUDGET),
-        Result(name="bytes an entry", size=size, value=ring.size_bytes / ring.entries, unit="B", budget=BYTES_BUDGET),
+        Result(
+            name="bytes an entry",
+            size=size,
+            value=ring.size_bytes / ring.entries,
+            unit="B",
+            budget=BYTES_BUDGET,
+        ),
         Result(name="the recorder's CPU time for a flip", size=size, value=spent * 1e6, unit="us"),
         Result(
             name="the recorder at 100 changes a second, of one CPU",

@@ -1,16 +1,19 @@
-"""A rolling update of 20,000 Pods: what the EndpointSlice controller writes, sends and burns (KEP-0752, same heading).
+"""A rolling update of 20,000 Pods: what the EndpointSlice controller writes, sends and burns
+(KEP-0752, same heading).
 
-The server is the embedded one, the controllers are ``sliceplane controllers`` in a process of their own, so that their
-processor time can be read.  ``SURGE`` Pods are replaced at a time, each as a kubelet and a Deployment would do it: a
-new Pod appears, turns ready, its predecessor is told to go (terminating), then it is gone.  A watcher counts the slice
-events and their bytes, which every node of the cluster would get too.  Run once with each batch period.
+The server is the embedded one, the controllers are ``sliceplane controllers`` in a process of their
+own, so that their processor time can be read. ``SURGE`` Pods are replaced at a time, each as a
+kubelet and a Deployment would do it: a new Pod appears, turns ready, its predecessor is told to go
+(terminating), then it is gone. A watcher counts the slice events and their bytes, which every node
+of the cluster would get too. Run once with each batch period.
 
-The KEP reckons with one write for each Pod.  Four changes make up to four writes if each is written by itself; writes
-that come while one of the Service is under way share the next one.
+The KEP reckons with one write for each Pod. Four changes make up to four writes if each is written
+by itself; writes that come while one of the Service is under way share the next one.
 
-The last rows are a controller that dies in the middle and comes back (on virtual time, so that the numbers
-are the same on every machine): Pods went on changing meanwhile; what it writes is compared with the least
-possible, the slices that hold something outdated plus those that the remaining newcomers need.
+The last rows are a controller that dies in the middle and comes back (on virtual time, so that the
+numbers are the same on every machine): Pods went on changing meanwhile; what it writes is compared
+with the least possible, the slices that hold something outdated plus those that the remaining
+newcomers need.
 """
 
 from __future__ import annotations
@@ -72,7 +75,9 @@ def cluster(pods: int) -> Iterator[Wanted]:
 
 
 async def count(client: HttpClient, since: str, traffic: Traffic) -> None:
-    async with client.watch(EndpointSlices, namespace=NAMESPACE, resource_version=since, bookmarks=False) as stream:
+    async with client.watch(
+        EndpointSlices, namespace=NAMESPACE, resource_version=since, bookmarks=False
+    ) as stream:
         async for message in stream:
             traffic.events += 1
             traffic.size += len(message.body)
@@ -82,7 +87,9 @@ async def replace_pod(client: HttpClient, old: int, new: int) -> None:
     node = node_name(old // PODS_PER_NODE)
     await client.create(Pods, NAMESPACE, encode(pod_document(new, node=node)))
     status = encode(pod_status(pod_ip(new), ready=True, turn=old))
-    await client.patch(Pods, NAMESPACE, pod_name(new), status, patch_type="merge", subresource="status")
+    await client.patch(
+        Pods, NAMESPACE, pod_name(new), status, patch_type="merge", subresource="status"
+    )
     await client.delete(Pods, NAMESPACE, pod_name(old))
     await client.delete(Pods, NAMESPACE, pod_name(old), NOW)
 
@@ -117,8 +124,20 @@ async def measure(folder: Path, pods: int, surge: int, batch: str) -> list[Resul
         stack.push_async_callback(client.close)
         controllers = stack.enter_context(
             Process(
-                *(sys.executable, "-m", "sliceplane", "controllers", "--kubeconfig", str(server.kubeconfig)),
-                *("--controllers=endpointslice-controller", "--leader-elect=false", "--log-level", "error"),
+                *(
+                    sys.executable,
+                    "-m",
+                    "sliceplane",
+                    "controllers",
+                    "--kubeconfig",
+                    str(server.kubeconfig),
+                ),
+                *(
+                    "--controllers=endpointslice-controller",
+                    "--leader-elect=false",
+                    "--log-level",
+                    "error",
+                ),
                 "--kube-api-qps=0",
                 *("--endpointslice-updates-batch-period", batch),
                 log=folder / "controllers.log",
@@ -138,12 +157,26 @@ async def measure(folder: Path, pods: int, surge: int, batch: str) -> list[Resul
             await counting
     size = f"{pods:,} Pods, {surge} at a time, batch {batch}"
     return [
-        Result(name="slice writes for each Pod", size=size, value=traffic.events / pods, unit="writes", peer="KEP-0752",
-               peer_value=1.0),
-        Result(name="  bytes to each watcher, for each Pod", size=size, value=traffic.size / pods / 1e3, unit="kB",
-               peer="KEP-0752", peer_value=10.0),
-        Result(name="  controllers' CPU for each Pod", size=size, value=cpu / pods * 1e3, unit="ms"),
-    ]  # fmt: skip
+        Result(
+            name="slice writes for each Pod",
+            size=size,
+            value=traffic.events / pods,
+            unit="writes",
+            peer="KEP-0752",
+            peer_value=1.0,
+        ),
+        Result(
+            name="  bytes to each watcher, for each Pod",
+            size=size,
+            value=traffic.size / pods / 1e3,
+            unit="kB",
+            peer="KEP-0752",
+            peer_value=10.0,
+        ),
+        Result(
+            name="  controllers' CPU for each Pod", size=size, value=cpu / pods * 1e3, unit="ms"
+        ),
+    ]
 
 
 async def measure_all(pods: int, surge: int, periods: tuple[str, ...]) -> list[Result]:
@@ -157,7 +190,10 @@ async def measure_all(pods: int, surge: int, periods: tuple[str, ...]) -> list[R
 
 def run(small: bool = False) -> list[Result]:
     if small:
-        return [*asyncio.run(measure_all(SMALL_PODS, SMALL_SURGE, ("0s",))), *restart_in_the_middle(30)]
+        return [
+            *asyncio.run(measure_all(SMALL_PODS, SMALL_SURGE, ("0s",))),
+            *restart_in_the_middle(30),
+        ]
     return [*asyncio.run(measure_all(PODS, SURGE, BATCH_PERIODS)), *restart_in_the_middle(2_000)]
 
 

@@ -1,9 +1,10 @@
-"""Many services in one namespace: what a Pod's event costs, from the informer's change to the encoded write.
+"""Many services in one namespace: what a Pod's event costs, from the informer's change to the
+encoded write.
 
-Every Service has four Pods, and every event is one of them turning unready or ready.  *Disjoint*: each Service
-selects by its own ``app`` and by what all have in common.  *Grid*: a pair of labels of which each is shared by many
-Services.  *Overlapping*: every Pod is in two Services, so two writes come of each event.  Upstream lists all
-Services of the namespace for each event.
+Every Service has four Pods, and every event is one of them turning unready or ready. *Disjoint*:
+each Service selects by its own ``app`` and by what all have in common. *Grid*: a pair of labels of
+which each is shared by many Services. *Overlapping*: every Pod is in two Services, so two writes
+come of each event. Upstream lists all Services of the namespace for each event.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from itertools import cycle
 import msgspec
 
 from benchmarks.harness import Result, main
-from benchmarks.tools.objects import node_document, pod_document, pod_ip, pod_status, service_document, uid
+from benchmarks.tools.objects import (
+    node_document,
+    pod_document,
+    pod_ip,
+    pod_status,
+    service_document,
+    uid,
+)
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import EndpointSlice
@@ -46,7 +54,11 @@ def grid(number: int) -> Labels:
 
 def overlapping(number: int) -> Labels:
     """Services 2n and 2n+1 select the same Pods, by different labels."""
-    return {"app": f"app-{number // 2}"} if number % 2 else {"part-of": "shop", "name": f"name-{number // 2}"}
+    return (
+        {"app": f"app-{number // 2}"}
+        if number % 2
+        else {"part-of": "shop", "name": f"name-{number // 2}"}
+    )
 
 
 def pod_labels(kind: Callable[[int], Labels], number: int) -> Labels:
@@ -66,15 +78,24 @@ class Namespace:
         self._show(Nodes.key, None, decode(encode(node_document(0)), Node))
         template = decode(encode(service_document(cluster_ip="10.96.0.10")), Service)
         for number in range(count):
-            meta = replace(template.metadata, name=f"s{number}", uid=uid(number), resource_version="1")
+            meta = replace(
+                template.metadata, name=f"s{number}", uid=uid(number), resource_version="1"
+            )
             spec = replace(template.spec, selector=kind(number))
             self._show(Services.key, None, replace(template, metadata=meta, spec=spec))
         ready, unready = (
-            decode(encode(pod_document(0) | pod_status(pod_ip(0), ready=state, turn=0)), Pod) for state in (True, False)
+            decode(encode(pod_document(0) | pod_status(pod_ip(0), ready=state, turn=0)), Pod)
+            for state in (True, False)
         )
         for number in range(count * PODS_PER_SERVICE):
             labels = pod_labels(kind, number // PODS_PER_SERVICE)
-            meta = replace(ready.metadata, name=f"p{number}", uid=uid(number), labels=labels, resource_version="1")
+            meta = replace(
+                ready.metadata,
+                name=f"p{number}",
+                uid=uid(number),
+                labels=labels,
+                resource_version="1",
+            )
             first, second = (replace(state, metadata=meta) for state in (ready, unready))
             self._show(Pods.key, None, first)
             self.pods.append((first, second))
@@ -110,7 +131,9 @@ class Namespace:
         writes = 0
         step = 7919  # a prime: events visit all services
         turns = [0] * len(self.pods)
-        for event, which in zip(range(events), cycle(range(0, step * len(self.pods), step)), strict=False):
+        for event, which in zip(
+            range(events), cycle(range(0, step * len(self.pods), step)), strict=False
+        ):
             index = which % len(self.pods)
             old, new = self.pods[index]
             self.revision += 1
@@ -135,12 +158,16 @@ def run(small: bool = False) -> list[Result]:
         first: float | None = None
         for count in counts:
             seconds, writes = Namespace(kind, count).flips(events)
-            assert writes == events * (2 if kind is overlapping else 1), f"{writes} writes of {events} events"
+            assert writes == events * (2 if kind is overlapping else 1), (
+                f"{writes} writes of {events} events"
+            )
             value = seconds * 1e6
             budget = None if first is None else first * FLAT
             first = first or value
             name = f"one Pod event of {events:,}, {kind.__name__} selectors"
-            results.append(Result(name=name, size=f"{count:,} services", value=value, unit="us", budget=budget))
+            results.append(
+                Result(name=name, size=f"{count:,} services", value=value, unit="us", budget=budget)
+            )
     return results
 
 

@@ -1,8 +1,9 @@
-"""What one write and one watch event cost the server: the figures that ``sliceplane simulate --scale`` computes with.
+"""What one write and one watch event cost the server: the figures that ``sliceplane simulate
+--scale`` computes with.
 
-*Writes*: an EndpointSlice of 20 endpoints is updated, the status of a Pod is patched, a Lease is renewed; a few at a
-time over TLS, nothing is watched.  *Events*: a slice changes alone, thousands of TLS watchers get it, at three sizes;
-so there is a part for each event and a part for each byte.
+*Writes*: an EndpointSlice of 20 endpoints is updated, the status of a Pod is patched, a Lease is
+renewed; a few at a time over TLS, nothing is watched. *Events*: a slice changes alone, thousands of
+TLS watchers get it, at three sizes; so there is a part for each event and a part for each byte.
 """
 
 from __future__ import annotations
@@ -71,7 +72,11 @@ async def writes(server: PlaneProcess, client: HttpClient, count: int) -> list[R
     for number in range(objects):
         await client.create(Pods, NAMESPACE, encode(pod_document(number, node=node_name(0))))
         await client.create(Leases, NAMESPACE, encode(lease(number, 0)))
-        await client.create(EndpointSlices, NAMESPACE, encode(slice_document(f"s-{number}", f"s-{number}", range(20))))
+        await client.create(
+            EndpointSlices,
+            NAMESPACE,
+            encode(slice_document(f"s-{number}", f"s-{number}", range(20))),
+        )
 
     async def renew(turn: int) -> None:
         number = turn % objects
@@ -81,7 +86,9 @@ async def writes(server: PlaneProcess, client: HttpClient, count: int) -> list[R
     async def tell(turn: int) -> None:
         number = turn % objects
         status = encode(pod_status(pod_ip(number), ready=turn // objects % 2 == 0, turn=turn))
-        await client.patch(Pods, NAMESPACE, pod_name(number), status, patch_type="merge", subresource="status")
+        await client.patch(
+            Pods, NAMESPACE, pod_name(number), status, patch_type="merge", subresource="status"
+        )
 
     async def change(turn: int) -> None:
         name = f"s-{turn % objects}"
@@ -90,19 +97,34 @@ async def writes(server: PlaneProcess, client: HttpClient, count: int) -> list[R
         await client.update(EndpointSlices, NAMESPACE, name, encode(document))
 
     results = []
-    for what, deed in (("an EndpointSlice of 20", change), ("a Pod's status", tell), ("a Lease", renew)):
+    for what, deed in (
+        ("an EndpointSlice of 20", change),
+        ("a Pod's status", tell),
+        ("a Lease", renew),
+    ):
         await repeat(objects, deed)
         before = server.cpu_s()
         await repeat(count, deed)
         cost = (server.cpu_s() - before) / count
         results.append(
-            Result(name="server CPU for a write", size=f"{what}, {count:,} times", value=cost * 1e3, unit="ms")
+            Result(
+                name="server CPU for a write",
+                size=f"{what}, {count:,} times",
+                value=cost * 1e3,
+                unit="ms",
+            )
         )
     return results
 
 
 async def events(
-    server: PlaneProcess, client: HttpClient, endpoints: int, *, folder: Path, watchers: int, rounds: int
+    server: PlaneProcess,
+    client: HttpClient,
+    endpoints: int,
+    *,
+    folder: Path,
+    watchers: int,
+    rounds: int,
 ) -> Result:
     name = f"web-{endpoints}"
     document = slice_document(name, "web", range(endpoints))
@@ -133,7 +155,9 @@ async def measure(watchers: int, rounds: int, count: int) -> list[Result]:
             await client.create(Namespaces, "", encode(namespace_document()))
             results = await writes(server, client, count)
             for endpoints in ENDPOINTS:
-                of = await events(server, client, endpoints, folder=Path(name), watchers=watchers, rounds=rounds)
+                of = await events(
+                    server, client, endpoints, folder=Path(name), watchers=watchers, rounds=rounds
+                )
                 results.append(of)
             return results
         finally:

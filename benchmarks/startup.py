@@ -1,7 +1,9 @@
-"""From the start to the first answered request: ``sliceplane up``, and a plane of ``sliceplane.testing``.
+"""From the start to the first answered request: ``sliceplane up``, and a plane of
+``sliceplane.testing``.
 
-*First* start of ``up`` makes the CA, the certificates and the database; a *later* start finds them.  The first plane of
-a test's process loads the modules, too; what every other one costs is what a suite of tests pays for each test.
+*First* start of ``up`` makes the CA, the certificates and the database; a *later* start finds them.
+The first plane of a test's process loads the modules, too; what every other one costs is what a
+suite of tests pays for each test.
 """
 
 from __future__ import annotations
@@ -44,7 +46,16 @@ def start_once(data_dir: Path) -> float:
     """Seconds until ``GET /readyz`` was answered with 200 over a TLS connection."""
     started = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "sliceplane", "up", "--data-dir", str(data_dir), "--secure-port", "0"],
+        [
+            sys.executable,
+            "-m",
+            "sliceplane",
+            "up",
+            "--data-dir",
+            str(data_dir),
+            "--secure-port",
+            "0",
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -90,7 +101,12 @@ def _planes(runs: int) -> list[Result]:
     first = [planes_of_tests(1)[0] for _ in range(runs)]
     starts = planes_of_tests(runs + 1)[1:]
     return [
-        Result(name=name, size=f"first of a process, median of {runs}", unit="s", value=statistics.median(first)),
+        Result(
+            name=name,
+            size=f"first of a process, median of {runs}",
+            unit="s",
+            value=statistics.median(first),
+        ),
         Result(
             name=name,
             size=f"another, median of {runs}",

@@ -1,7 +1,9 @@
-"""Storage: commits a second with many writers, what one writer waits, and a restart with 100,000 objects.
+"""Storage: commits a second with many writers, what one writer waits, and a restart with 100,000
+objects.
 
-The production store, committer and SQLite back end with every commit on disk (fsync); no HTTP.  The disk is that of
-the temporary folder, so the first two say as much about it as about us: ``TMPDIR`` chooses another.
+The production store, committer and SQLite back end with every commit on disk (fsync); no HTTP. The
+disk is that of the temporary folder, so the first two say as much about it as about us: ``TMPDIR``
+chooses another.
 """
 
 from __future__ import annotations
@@ -36,7 +38,13 @@ def build(key: Key, revision: int, size: int = BODY_BYTES, created: int = 0) -> 
     head = f'{{"kind":"Pod","metadata":{{"name":"{key.name}","resourceVersion":"{revision}"}},"fill":"'.encode()
     body = head + b"x" * (size - len(head) - 2) + b'"}'
     return Record(
-        key=key, revision=revision, created=created or revision, uid=key.name, body=body, labels=LABELS, fields={}
+        key=key,
+        revision=revision,
+        created=created or revision,
+        uid=key.name,
+        body=body,
+        labels=LABELS,
+        fields={},
     )
 
 
@@ -85,7 +93,9 @@ def restart(path: Path) -> float:
 
 def run(small: bool = False) -> list[Result]:
     commits, single, objects = (
-        (SMALL_COMMITS, SMALL_SINGLE_COMMITS, SMALL_OBJECTS) if small else (COMMITS, SINGLE_COMMITS, OBJECTS)
+        (SMALL_COMMITS, SMALL_SINGLE_COMMITS, SMALL_OBJECTS)
+        if small
+        else (COMMITS, SINGLE_COMMITS, OBJECTS)
     )
     with scratch() as name:
         folder = Path(name)
@@ -97,11 +107,31 @@ def run(small: bool = False) -> list[Result]:
     body = f"{BODY_BYTES / 1000:g} kB objects"
     return [
         Result(name="commits", size=f"{WRITERS} writers, {body}", value=commits / wall, unit="1/s"),
-        Result(name="  one commit, median", size=f"{WRITERS} writers", value=statistics.median(many) * 1e3, unit="ms"),
-        Result(name="  one commit, p99", size=f"{WRITERS} writers", value=percentile(many, 99) * 1e3, unit="ms"),
-        Result(name="one commit, median", size="1 writer", value=statistics.median(one) * 1e3, unit="ms"),
+        Result(
+            name="  one commit, median",
+            size=f"{WRITERS} writers",
+            value=statistics.median(many) * 1e3,
+            unit="ms",
+        ),
+        Result(
+            name="  one commit, p99",
+            size=f"{WRITERS} writers",
+            value=percentile(many, 99) * 1e3,
+            unit="ms",
+        ),
+        Result(
+            name="one commit, median",
+            size="1 writer",
+            value=statistics.median(one) * 1e3,
+            unit="ms",
+        ),
         Result(name="  p99", size="1 writer", value=percentile(one, 99) * 1e3, unit="ms"),
-        Result(name="restart, store ready", size=f"{objects:,} objects, {size:.0f} MB", value=restarted, unit="s"),
+        Result(
+            name="restart, store ready",
+            size=f"{objects:,} objects, {size:.0f} MB",
+            value=restarted,
+            unit="s",
+        ),
     ]
 
 

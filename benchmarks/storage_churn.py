@@ -1,8 +1,9 @@
-"""SQLite under churn: many writes over 100,000 objects; file, memory and latency over time, and the restart.
+"""SQLite under churn: many writes over 100,000 objects; file, memory and latency over time, and the
+restart.
 
-The production store, committer and retention, every commit on disk, and the tick of the server that compacts.  Bodies
-are small (300 bytes) so that the writes count, not their bytes.  ``--writes 10000000`` is the long run, ``--plot FILE``
-draws it.
+The production store, committer and retention, every commit on disk, and the tick of the server that
+compacts. Bodies are small (300 bytes) so that the writes count, not their bytes. ``--writes
+10000000`` is the long run, ``--plot FILE`` draws it.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ class Churn:
 
     def _build(self, key: Key, revision: int) -> Record:
         previous = self._storage.store.latest(key)
-        return build(key, revision, BODY_BYTES, created=revision if previous is None else previous.created)
+        return build(
+            key, revision, BODY_BYTES, created=revision if previous is None else previous.created
+        )
 
     def _note(self) -> None:
         window = self._window
@@ -144,7 +147,11 @@ def results(rows: Sequence[Row], objects: int, restarted: float) -> list[Result]
     return [
         result("durable writes", rate, "1/s"),
         result("  one write, median", percentile([row.p50_ms for row in steady], 50), "ms"),
-        result("  one write, p99 (median of its windows)", percentile([row.p99_ms for row in steady], 50), "ms"),
+        result(
+            "  one write, p99 (median of its windows)",
+            percentile([row.p99_ms for row in steady], 50),
+            "ms",
+        ),
         result("  one write, longest of all", max(row.max_ms for row in rows), "ms"),
         result("file, largest", max(row.file_mb for row in rows), "MB"),
         result("file, at the end", last.file_mb, "MB"),
@@ -199,11 +206,15 @@ def run(small: bool = False) -> list[Result]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--small", action="store_true", help="the smallest size that still runs everything")
+    parser.add_argument(
+        "--small", action="store_true", help="the smallest size that still runs everything"
+    )
     parser.add_argument("--writes", type=int, default=WRITES)
     parser.add_argument("--plot", type=Path, default=None, metavar="FILE")
     arguments = parser.parse_args()
-    measured = run(small=True) if arguments.small else measure(arguments.writes, OBJECTS, arguments.plot)
+    measured = (
+        run(small=True) if arguments.small else measure(arguments.writes, OBJECTS, arguments.plot)
+    )
     finish(measured, as_json=arguments.json)
 
 

@@ -1,9 +1,10 @@
 """Two servers over one etcd: what a write takes with one writer at each, and with 64 at both.
 
-The peer is a pair of kube-apiservers over an etcd of its own, with the same writers, in the same run: rounds alternate,
-so both meet the same neighbours.  A write replaces a ConfigMap of 1 kB that no other writer touches.  Budgets are upper
-bounds, and those of the design are about writes a second; so what is printed is the inverse, the time for one write of
-all writers together, and the median of the rounds.
+The peer is a pair of kube-apiservers over an etcd of its own, with the same writers, in the same
+run: rounds alternate, so both meet the same neighbours. A write replaces a ConfigMap of 1 kB that
+no other writer touches. Budgets are upper bounds, and those of the design are about writes a
+second; so what is printed is the inverse, the time for one write of all writers together, and the
+median of the rounds.
 """
 
 from __future__ import annotations
@@ -104,10 +105,14 @@ class Rounds:
     waits_ms: list[float]
 
 
-def measure(planes: dict[str, list[Path]], count: int, rounds: int, seconds: float, log: Path) -> dict[str, Rounds]:
+def measure(
+    planes: dict[str, list[Path]], count: int, rounds: int, seconds: float, log: Path
+) -> dict[str, Rounds]:
     """Of each plane, by its name."""
     with ExitStack() as stack:
-        processes = {name: stack.enter_context(writers(count, each, log)) for name, each in planes.items()}
+        processes = {
+            name: stack.enter_context(writers(count, each, log)) for name, each in planes.items()
+        }
         figures = {name: Rounds([], []) for name in planes}
         for _ in range(rounds):
             for name, process in processes.items():
@@ -126,11 +131,21 @@ def rows(count: int, factor: float, ours: Rounds, theirs: Rounds | None) -> Iter
         peer_value = figure(theirs) if theirs is not None else None
         budget = peer_value / factor if peer_value is not None and is_budget else None
         return Result(
-            name=name, size=size, value=figure(ours), unit="ms", budget=budget, peer=peer, peer_value=peer_value
+            name=name,
+            size=size,
+            value=figure(ours),
+            unit="ms",
+            budget=budget,
+            peer=peer,
+            peer_value=peer_value,
         )
 
-    yield row("time for one of all writes", lambda each: statistics.median(each.took_ms), is_budget=True)
-    yield row("  a write waits, median", lambda each: statistics.median(each.waits_ms), is_budget=False)
+    yield row(
+        "time for one of all writes", lambda each: statistics.median(each.took_ms), is_budget=True
+    )
+    yield row(
+        "  a write waits, median", lambda each: statistics.median(each.waits_ms), is_budget=False
+    )
     yield row("  a write waits, p99", lambda each: percentile(each.waits_ms, 99), is_budget=False)
 
 

@@ -1,12 +1,14 @@
-"""What xDS costs: ``sliceplane xds`` with its API server beside go-control-plane's server, the same clients for both.
+"""What xDS costs: ``sliceplane xds`` with its API server beside go-control-plane's server, the same
+clients for both.
 
-The peer's server (``peers/xds``) holds two linear caches and makes the messages that its author would; ours reads
-Services and EndpointSlices.  Both are whole servers in a process of their own, whose processor time and memory are
-read; clients are synthetic (``tools.push_clients``), 1,000 connections in one process.  A change is one endpoint of one
-Service; of each change every client gets one message, and acknowledges it.
+The peer's server (``peers/xds``) holds two linear caches and makes the messages that its author
+would; ours reads Services and EndpointSlices. Both are whole servers in a process of their own,
+whose processor time and memory are read; clients are synthetic (``tools.push_clients``), 1,000
+connections in one process. A change is one endpoint of one Service; of each change every client
+gets one message, and acknowledges it.
 
-go-control-plane 0.14.0 has no collections (LEDS): its message is the whole assignment, as ours is to clients that do
-not take collections.
+go-control-plane 0.14.0 has no collections (LEDS): its message is the whole assignment, as ours is
+to clients that do not take collections.
 """
 
 from __future__ import annotations
@@ -106,7 +108,9 @@ class Server:
 
 
 class Ours(Server):
-    def __init__(self, folder: Path, plane: PlaneProcess, client: HttpClient, size: int, tls: bool) -> None:
+    def __init__(
+        self, folder: Path, plane: PlaneProcess, client: HttpClient, size: int, tls: bool
+    ) -> None:
         self._folder = folder
         self._plane = plane
         self.client = client
@@ -127,11 +131,23 @@ class Ours(Server):
     def _start(self, port: int) -> None:
         flag, host = self._door
         secured = (
-            *("--tls-cert-file", str(self._pki.server_file), "--tls-private-key-file", str(self._pki.server_key_file)),
+            *(
+                "--tls-cert-file",
+                str(self._pki.server_file),
+                "--tls-private-key-file",
+                str(self._pki.server_key_file),
+            ),
             *("--client-ca-file", str(self._pki.ca_file), "--streams-per-user", "100000"),
         )
         self.process = Process(
-            *(sys.executable, "-m", "sliceplane", "xds", "--kubeconfig", str(self._plane.kubeconfig)),
+            *(
+                sys.executable,
+                "-m",
+                "sliceplane",
+                "xds",
+                "--kubeconfig",
+                str(self._plane.kubeconfig),
+            ),
             *(flag, f"{host}:{port}", *(secured if self.files else ()), "--log-level", "error"),
             *("--metrics-bind-address", "127.0.0.1:0"),
             log=self._folder / "xds.log",
@@ -148,7 +164,9 @@ class Ours(Server):
 
 
 class Theirs(Server):
-    def __init__(self, folder: Path, program: Path, services: int, size: int, pki: Pki | None) -> None:
+    def __init__(
+        self, folder: Path, program: Path, services: int, size: int, pki: Pki | None
+    ) -> None:
         self._log = folder / "peer.log"
         self.files = {} if pki is None else {"ca_file": str(pki.ca_file)}
         secured = () if pki is None else (str(pki.server_file), str(pki.server_key_file))
@@ -171,7 +189,9 @@ class Theirs(Server):
 class Scene:
     """A cluster, in which servers are started one after the other."""
 
-    def __init__(self, folder: Path, plane: PlaneProcess, client: HttpClient, services: int, size: int) -> None:
+    def __init__(
+        self, folder: Path, plane: PlaneProcess, client: HttpClient, services: int, size: int
+    ) -> None:
         self._folder = folder
         self._plane = plane
         self._client = client
@@ -197,9 +217,17 @@ class Scene:
 
     @asynccontextmanager
     async def fleet(self, server: Server, count: int, wish: Wish) -> AsyncIterator[Fleet]:
-        program = (sys.executable, "-m", "benchmarks.tools.push_clients", str(server.port), str(count))
+        program = (
+            sys.executable,
+            "-m",
+            "benchmarks.tools.push_clients",
+            str(server.port),
+            str(count),
+        )
         wish = msgspec.structs.replace(wish, **server.files)
-        process = Process(*program, msgspec.json.encode(wish).decode(), log=self._folder / "fleet.log")
+        process = Process(
+            *program, msgspec.json.encode(wish).decode(), log=self._folder / "fleet.log"
+        )
         try:
             fleet = Fleet(process, count)
             await fleet.until(0)
@@ -230,7 +258,9 @@ async def scene(services: int, size: int) -> AsyncIterator[Scene]:
 
 
 class Pushed(msgspec.Struct):
-    """A delta: CPU of the server for each client; until the last client had it, median and p99; its bytes; memory."""
+    """A delta: CPU of the server for each client; until the last client had it, median and p99; its
+    bytes; memory.
+    """
 
     cpu_us: float
     last_ms: float
@@ -269,7 +299,10 @@ async def costs(program: Path | None) -> list[Result]:
         async with scene(1, size) as stage:
             for tls in (False, True):
                 wish = Wish(names=(key_of(0),), leds=leds)
-                async with stage.ours(tls=tls) as server, stage.fleet(server, clients, wish) as fleet:
+                async with (
+                    stage.ours(tls=tls) as server,
+                    stage.fleet(server, clients, wish) as fleet,
+                ):
                     ours = await push(server, fleet, ROUNDS)
                 peer = None
                 if program is not None:
@@ -289,9 +322,16 @@ async def costs(program: Path | None) -> list[Result]:
                     budget=budgets[tls],
                 )
                 last = replace(
-                    made, name="  until the last client has it", value=ours.last_ms, unit="ms", budget=ALL_HAVE_IT_MS
+                    made,
+                    name="  until the last client has it",
+                    value=ours.last_ms,
+                    unit="ms",
+                    budget=ALL_HAVE_IT_MS,
                 )
-                found += [with_peer(made, peer and peer.cpu_us), with_peer(last, peer and peer.last_ms)]
+                found += [
+                    with_peer(made, peer and peer.cpu_us),
+                    with_peer(last, peer and peer.last_ms),
+                ]
     return found
 
 
@@ -363,10 +403,16 @@ async def flat(program: Path | None) -> list[Result]:
                 ours = await push(server, fleet, rounds)
             peer = None
             if program is not None:
-                async with stage.theirs(program) as server, stage.fleet(server, clients, wish) as fleet:
+                async with (
+                    stage.theirs(program) as server,
+                    stage.fleet(server, clients, wish) as fleet,
+                ):
                     peer = (await push(server, fleet, rounds)).cpu_us
             costs[services] = (ours.cpu_us, peer)
-            note(f"{services:,} Services of 10, {clients} clients of all: {ours.cpu_us:.1f} us, {PEER}: {peer}")
+            note(
+                f"{services:,} Services of 10, {clients} clients of all: {ours.cpu_us:.1f} us, "
+                f"{PEER}: {peer}"
+            )
     ours_few, peer_few = costs[few]
     ours_many, peer_many = costs[many]
     made = Result(
@@ -399,8 +445,16 @@ async def held(program: Path | None) -> list[Result]:
             async with stage.theirs(program) as server:
                 peer = await memory(stage, server)
     size = f"{clients:,} clients of {services} clusters"
-    one = Result(name="memory of an idle client", size=size, value=max(ours[0], 0.0), unit="kB", budget=CLIENT_KB)
-    whole = Result(name="  the whole server", size=size, value=ours[1], unit="MiB", budget=FLEET_MIB)
+    one = Result(
+        name="memory of an idle client",
+        size=size,
+        value=max(ours[0], 0.0),
+        unit="kB",
+        budget=CLIENT_KB,
+    )
+    whole = Result(
+        name="  the whole server", size=size, value=ours[1], unit="MiB", budget=FLEET_MIB
+    )
     return [with_peer(one, peer and peer[0]), with_peer(whole, peer and peer[1])]
 
 
@@ -428,8 +482,20 @@ async def again(program: Path | None, clients: int, services: int) -> list[Resul
             async with stage.theirs(program) as server:
                 peer = await come(stage, server)
     size = f"{clients:,} clients of {services:,} Services"
-    took = Result(name="all clients are back after a restart", size=size, value=ours[0], unit="s", budget=AGAIN_S)
-    sent = Result(name="  messages to each of what has not changed", size=size, value=ours[1], unit="", budget=0.0)
+    took = Result(
+        name="all clients are back after a restart",
+        size=size,
+        value=ours[0],
+        unit="s",
+        budget=AGAIN_S,
+    )
+    sent = Result(
+        name="  messages to each of what has not changed",
+        size=size,
+        value=ours[1],
+        unit="",
+        budget=0.0,
+    )
     return [with_peer(took, peer and peer[0]), with_peer(sent, peer and peer[1])]
 
 

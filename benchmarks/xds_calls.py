@@ -1,15 +1,18 @@
 """What xDS is worth to who calls: real programs, Python's gRPC and Envoy, call Pods of a plane.
 
-Everything is real but the Pods, which are servers of one process (``tools.pods``) at their own addresses, and it all
-happens in a network of the benchmark's own (``tools.loopback``; needs root).
+Everything is real but the Pods, which are servers of one process (``tools.pods``) at their own
+addresses, and it all happens in a network of the benchmark's own (``tools.loopback``; needs root).
 
-* A Pod turns ready: when does the next call go there?  The Service has 1,000 endpoints and ``sessionAffinity:
-  ClientIP``, so that it is known which call that is: a client goes to the same Pod as long as that is ready, to another
-  one meanwhile, and back.  Measured from before the Pod's status is written until the answer of the first call that the
-  Pod answers; calls follow one another half a millisecond apart.
-* A rolling update under calls that do not wait for one another: a new Pod, then the barrier (``client.drain``), which
-  counts the xDS server as a consumer, then the end of the old one, which cuts its connections.
-* Two servers without a leader behind one address: one is killed under calls.  Bytes are counted on the way.
+* A Pod turns ready: when does the next call go there? The Service has 1,000 endpoints and
+  ``sessionAffinity: ClientIP``, so that it is known which call that is: a client goes to the same
+  Pod as long as that is ready, to another one meanwhile, and back. Measured from before the Pod's
+  status is written until the answer of the first call that the Pod answers; calls follow one
+  another half a millisecond apart.
+* A rolling update under calls that do not wait for one another: a new Pod, then the barrier
+  (``client.drain``), which counts the xDS server as a consumer, then the end of the old one, which
+  cuts its connections.
+* Two servers without a leader behind one address: one is killed under calls. Bytes are counted on
+  the way.
 """
 
 from __future__ import annotations
@@ -83,7 +86,9 @@ NOW = b'{"gracePeriodSeconds":0}'
 
 def service(*, sticky: bool) -> Document:
     document = service_document()
-    document["spec"]["ports"].append({"name": "grpc", "protocol": "TCP", "port": 81, "targetPort": GRPC_PORT})
+    document["spec"]["ports"].append(
+        {"name": "grpc", "protocol": "TCP", "port": 81, "targetPort": GRPC_PORT}
+    )
     if sticky:
         document["spec"]["sessionAffinity"] = "ClientIP"
     return document
@@ -106,7 +111,12 @@ def others() -> Iterator[Wanted]:
         yield Services, NAMESPACE, document, None
     for number in range(1, OTHERS):
         numbers = range(number * 10, number * 10 + 10)
-        yield EndpointSlices, NAMESPACE, slice_document(f"other-{number}-1", f"other-{number}", numbers), None
+        yield (
+            EndpointSlices,
+            NAMESPACE,
+            slice_document(f"other-{number}-1", f"other-{number}", numbers),
+            None,
+        )
 
 
 class Stage:
@@ -119,7 +129,9 @@ class Stage:
         self._pods = self.run("pods", sys.executable, "-m", "benchmarks.tools.pods")
 
     def run(self, name: str, *command: str, **environment: str) -> Process:
-        return self._stack.enter_context(Process(*command, log=self._folder / f"{name}.log", **environment))
+        return self._stack.enter_context(
+            Process(*command, log=self._folder / f"{name}.log", **environment)
+        )
 
     def caller(self, kind: Kind, *, xds_port: int = XDS_PORT) -> Process:
         wish = replace(self._wish, node_id=kind, port=xds_port)
@@ -127,7 +139,13 @@ class Stage:
         program = (sys.executable, "-m", "benchmarks.tools.callers")
         if kind == "grpc":
             file.write_text(json.dumps(grpc_bootstrap(wish)))
-            return self.run("grpc", *program, "grpc", f"xds:///{APP}.{NAMESPACE}:81", GRPC_XDS_BOOTSTRAP=str(file))
+            return self.run(
+                "grpc",
+                *program,
+                "grpc",
+                f"xds:///{APP}.{NAMESPACE}:81",
+                GRPC_XDS_BOOTSTRAP=str(file),
+            )
         document = envoy_bootstrap(replace(wish, admin_port=19000))
         document["static_resources"]["listeners"] = [listener()]
         file.write_text(json.dumps(document))
@@ -142,8 +160,14 @@ def listener() -> Document:
     """Of a user's Envoy: HTTP to the Service, by source address if the Service wants that."""
     types = "type.googleapis.com/envoy.extensions.filters"
     hashed = [{"connection_properties": {"source_ip": True}}]
-    route = {"match": {"prefix": "/"}, "route": {"cluster": f"{NAMESPACE}/{APP}:http", "hash_policy": hashed}}
-    router = {"name": "envoy.filters.http.router", "typed_config": {"@type": f"{types}.http.router.v3.Router"}}
+    route = {
+        "match": {"prefix": "/"},
+        "route": {"cluster": f"{NAMESPACE}/{APP}:http", "hash_policy": hashed},
+    }
+    router = {
+        "name": "envoy.filters.http.router",
+        "typed_config": {"@type": f"{types}.http.router.v3.Router"},
+    }
     manager = {
         "@type": f"{types}.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": APP,
@@ -153,7 +177,11 @@ def listener() -> Document:
         },
         "http_filters": [router],
     }
-    chain = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
+    chain = {
+        "filters": [
+            {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
+        ]
+    }
     address = {"socket_address": {"address": "127.0.0.1", "port_value": ENVOY_PORT}}
     return {"name": APP, "address": address, "filter_chains": [chain]}
 
@@ -194,7 +222,8 @@ async def plane(pods: int, *flags: str, sticky: bool) -> AsyncIterator[tuple[Sta
         yield Stage(folder, stack, secured(folder)), client
 
 
-# -- a Pod turns ready -----------------------------------------------------------------------------------
+# -- a Pod turns ready
+# -----------------------------------------------------------------------------------
 
 
 async def ready(kind: Kind, endpoints: int, turns: int) -> list[Result]:
@@ -209,7 +238,14 @@ async def ready(kind: Kind, endpoints: int, turns: int) -> list[Result]:
 
         async def write(turn: int, is_ready: bool) -> None:
             body = encode(pod_status(address, ready=is_ready, turn=2 * turn + is_ready))
-            await client.patch(Pods, NAMESPACE, pod_name(number), body, patch_type="strategic", subresource="status")
+            await client.patch(
+                Pods,
+                NAMESPACE,
+                pod_name(number),
+                body,
+                patch_type="strategic",
+                subresource="status",
+            )
 
         times = []
         written = []
@@ -239,9 +275,20 @@ async def ready(kind: Kind, endpoints: int, turns: int) -> list[Result]:
     name = f"Pod ready until the next call goes there, {SHOWN[kind]}"
     times = times[WARM_TURNS:]
     return [
-        Result(name=f"{name}, p99", size=size, value=percentile(times, 99) * 1e3, unit="ms", budget=READY_MS),
+        Result(
+            name=f"{name}, p99",
+            size=size,
+            value=percentile(times, 99) * 1e3,
+            unit="ms",
+            budget=READY_MS,
+        ),
         Result(name="  median", size=size, value=statistics.median(times) * 1e3, unit="ms"),
-        Result(name="  until a watcher has the slice", size=size, value=statistics.median(written) * 1e3, unit="ms"),
+        Result(
+            name="  until a watcher has the slice",
+            size=size,
+            value=statistics.median(written) * 1e3,
+            unit="ms",
+        ),
         Result(name="  failed calls", size=size, value=failed, unit="", budget=0.0),
     ]
 
@@ -249,12 +296,15 @@ async def ready(kind: Kind, endpoints: int, turns: int) -> list[Result]:
 async def watch_slices(client: HttpClient, seen: deque[float]) -> None:
     """When events came."""
     since = (await client.list(EndpointSlices, namespace=NAMESPACE)).resource_version
-    async with client.watch(EndpointSlices, namespace=NAMESPACE, resource_version=since, bookmarks=False) as stream:
+    async with client.watch(
+        EndpointSlices, namespace=NAMESPACE, resource_version=since, bookmarks=False
+    ) as stream:
         async for _ in stream:
             seen.append(time.monotonic())
 
 
-# -- a rolling update ------------------------------------------------------------------------------------
+# -- a rolling update
+# ------------------------------------------------------------------------------------
 
 
 async def replace_pod(stage: Stage, client: HttpClient, old: int, new: int) -> int:
@@ -262,7 +312,9 @@ async def replace_pod(stage: Stage, client: HttpClient, old: int, new: int) -> i
     await stage.pod("start", pod_ip(new))
     await client.create(Pods, NAMESPACE, encode(pod_document(new, node=node_name(0))))
     status = encode(pod_status(pod_ip(new), ready=True))
-    await client.patch(Pods, NAMESPACE, pod_name(new), status, patch_type="merge", subresource="status")
+    await client.patch(
+        Pods, NAMESPACE, pod_name(new), status, patch_type="merge", subresource="status"
+    )
     await client.delete(Pods, NAMESPACE, pod_name(old))
     async with drain(client, f"{NAMESPACE}/{pod_name(old)}", timeout=WAIT_S) as answer:
         assert answer.outcome == "drained", answer.as_document()
@@ -287,7 +339,10 @@ async def roll(pods: int, replaced: int, rate: int, kinds: tuple[Kind, ...]) -> 
         took_s = time.monotonic() - began
         await asyncio.sleep(1.0)
         loads = [(kind, await ended(caller)) for kind, caller in callers.items()]
-    note(f"{replaced} Pods in {took_s:.1f} s; consumers besides nodes that the barrier counted: {set(consumers)}")
+    note(
+        f"{replaced} Pods in {took_s:.1f} s; consumers besides nodes that the barrier counted: "
+        f"{set(consumers)}"
+    )
     assert all(consumers), "a barrier did not count the xDS server"
     size = f"{pods} Pods, {replaced} replaced"
     return [result for kind, seen in loads for result in load_results(kind, size, seen)]
@@ -303,21 +358,29 @@ def load_results(kind: Kind, what: str, seen: Load) -> list[Result]:
         note(f"{SHOWN[kind]}: {seen.failed}")
     size = f"{what}, {calls:,} calls, {calls / seen.seconds:.0f}/s"
     failed = sum(seen.failed.values())
-    return [Result(name=f"failed calls, {SHOWN[kind]}", size=size, value=failed, unit="", budget=0.0)]
+    return [
+        Result(name=f"failed calls, {SHOWN[kind]}", size=size, value=failed, unit="", budget=0.0)
+    ]
 
 
-# -- a server dies ---------------------------------------------------------------------------------------
+# -- a server dies
+# ---------------------------------------------------------------------------------------
 
 
 async def kill(rate: int, kinds: tuple[Kind, ...]) -> list[Result]:
-    """The server that all clients have is killed; they come to the other one, and follow what changes then."""
+    """The server that all clients have is killed; they come to the other one, and follow what
+    changes then.
+    """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(scratch()))
         await populate(folder / "data", [*cluster(PODS, sticky=False), *others()])
         served = stack.enter_context(PlaneProcess(folder))
         client = await stack.enter_async_context(HttpClient(load(served.kubeconfig)))
         stage = Stage(folder, stack, BootstrapWish(host="127.0.0.1", port=0, insecure=True))
-        replicas = [stage.run(f"xds-{port}", *replica(served, port)) for port in (XDS_PORT + 1, XDS_PORT + 2)]
+        replicas = [
+            stage.run(f"xds-{port}", *replica(served, port))
+            for port in (XDS_PORT + 1, XDS_PORT + 2)
+        ]
         for server in replicas:
             await asyncio.to_thread(server.line)
         for number in range(PODS):
@@ -346,19 +409,26 @@ async def kill(rate: int, kinds: tuple[Kind, ...]) -> list[Result]:
         await stage.pod("start", pod_ip(PODS))
         await client.create(Pods, NAMESPACE, encode(pod_document(PODS)))
         status = encode(pod_status(pod_ip(PODS), ready=True))
-        await client.patch(Pods, NAMESPACE, pod_name(PODS), status, patch_type="merge", subresource="status")
+        await client.patch(
+            Pods, NAMESPACE, pod_name(PODS), status, patch_type="merge", subresource="status"
+        )
         await asyncio.sleep(2.0)
         results = []
         for kind, caller in callers.items():
             seen = await ended(caller)
             assert pod_ip(PODS) in seen.answered, f"{SHOWN[kind]} does not follow the other server"
             results += load_results(kind, "a server is killed", seen)
-    note(f"all clients came to the other server within {took_s:.2f} s; bytes at first {first}, again {second}")
+    note(
+        f"all clients came to the other server within {took_s:.2f} s; bytes at first {first}, "
+        f"again {second}"
+    )
     for kind in kinds:
         results.append(
             Result(
                 name=f"bytes to who comes again, nothing changed, {SHOWN[kind]}",
-                size=f"{OTHERS} Services of 10" if kind == "envoy" else "1 Service (all state is sent)",
+                size=f"{OTHERS} Services of 10"
+                if kind == "envoy"
+                else "1 Service (all state is sent)",
                 value=second[kind],
                 unit="B",
                 budget=AGAIN_BYTES if kind == "envoy" else None,
@@ -371,7 +441,16 @@ async def kill(rate: int, kinds: tuple[Kind, ...]) -> list[Result]:
 
 def replica(served: PlaneProcess, port: int) -> tuple[str, ...]:
     return (
-        *(sys.executable, "-m", "sliceplane", "xds", "--kubeconfig", str(served.kubeconfig), "--log-level", "error"),
+        *(
+            sys.executable,
+            "-m",
+            "sliceplane",
+            "xds",
+            "--kubeconfig",
+            str(served.kubeconfig),
+            "--log-level",
+            "error",
+        ),
         *("--insecure-bind-address", f"127.0.0.1:{port}", "--metrics-bind-address", "127.0.0.1:0"),
     )
 

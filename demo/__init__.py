@@ -1,4 +1,5 @@
-"""The main job end to end: KEP-4444's manifest, applied with kubectl, ends as packets routed by the kernel.
+"""The main job end to end: KEP-4444's manifest, applied with kubectl, ends as packets routed by the
+kernel.
 
 ``python -m demo`` (or ``make demo``) tells each step as it does it:
 

@@ -1,4 +1,6 @@
-"""The story of the demo, step by step.  Exit code 0 only if everything that it shows came out as it must."""
+"""The story of the demo, step by step.  Exit code 0 only if everything that it shows came out as it
+must.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ SEARCH = "default.svc.cluster.local svc.cluster.local cluster.local"
 CLIENT = Path(__file__).with_name("client.py")
 SLICES = ("get", "endpointslice", "-l", "kubernetes.io/service-name=demo-svc", "-o")
 NEAR_REQUESTS = 1000
-# Random choice spreads as the square root: 4,000 a client make 10% more than four standard deviations.
+# Random choice spreads as the square root: 4,000 a client make 10% more than four standard
+# deviations.
 SPREAD_REQUESTS = 4000
 SPREAD_TOLERANCE = 0.10
 SETTLE_S = 20.0
@@ -46,13 +49,17 @@ def launch(host: Host, address: str, count: str) -> subprocess.Popen[str]:
 
 
 def requests(clients: dict[str, Host], address: str, count: int) -> dict[str, Counter[str]]:
-    """Every client sends *count* requests, side by side.  Raises ``DemoError`` if one of them fails."""
+    """Every client sends *count* requests, side by side.  Raises ``DemoError`` if one of them
+    fails.
+    """
     running = {node: launch(host, address, str(count)) for node, host in clients.items()}
     answers: dict[str, Counter[str]] = {}
     for node, process in running.items():
         result = json.loads(process.communicate()[0])
         if result["failed"]:
-            raise DemoError(f"{result['failed']} of {count} requests from {node} failed: {result['errors']}")
+            raise DemoError(
+                f"{result['failed']} of {count} requests from {node} failed: {result['errors']}"
+            )
         answers[node] = Counter(result["answers"])
     return answers
 
@@ -89,20 +96,32 @@ def until(what: str, holds: object) -> None:
 
 
 def show_near(plane: Plane, clients: dict[str, Host], address: str) -> None:
-    step(f"{NEAR_REQUESTS} requests from each client to http://{address}: PreferSameZone keeps them in the zone")
+    step(
+        f"{NEAR_REQUESTS} requests from each client to http://{address}: PreferSameZone keeps "
+        "them in the zone"
+    )
 
     def near() -> bool:
         with contextlib.suppress(DemoError):
             zones = pods(plane)
             tried = requests(clients, address, 20)
-            return all(zones.get(pod) == Plane.NODES[node] for node, pods_ in tried.items() for pod in pods_)
+            return all(
+                zones.get(pod) == Plane.NODES[node]
+                for node, pods_ in tried.items()
+                for pod in pods_
+            )
         return False
 
     until("both nodes route to backends of their own zone", near)
     zones = pods(plane)
     answers = requests(clients, address, NEAR_REQUESTS)
     print_table(answers, zones)
-    strayed = sum(n for node, counts in answers.items() for pod, n in counts.items() if zones[pod] != Plane.NODES[node])
+    strayed = sum(
+        n
+        for node, counts in answers.items()
+        for pod, n in counts.items()
+        if zones[pod] != Plane.NODES[node]
+    )
     print(f"answered by another zone: {strayed}")
     if strayed:
         raise DemoError(f"{strayed} requests left their zone")
@@ -157,7 +176,10 @@ def show_spread(plane: Plane, clients: dict[str, Host], address: str) -> None:
     def spread() -> bool:
         zones = pods(plane)
         tried = requests(clients, address, 40)
-        return all({zones.get(pod) for pod in counts} >= set(Plane.NODES.values()) for counts in tried.values())
+        return all(
+            {zones.get(pod) for pod in counts} >= set(Plane.NODES.values())
+            for counts in tried.values()
+        )
 
     until("both nodes route to both zones", spread)
     zones = pods(plane)
@@ -202,9 +224,13 @@ def story() -> None:
         if missing:
             step("no packets this time")
             print(
-                f"missing: {', '.join(missing)}. Left out: the network namespaces, the node proxies, real requests, the"
+                f"missing: {', '.join(missing)}. Left out: the network namespaces, the node "
+                "proxies, real requests, the"
             )
-            print("drain and the spread of traffic. As root on Debian, `make demo` installs what it needs.")
+            print(
+                "drain and the spread of traffic. As root on Debian, `make demo` installs what it "
+                "needs."
+            )
             return
         address = plane.kubectl("get", "service", "demo-svc", "-o", "jsonpath={.spec.clusterIP}")
         show_near(plane, clients, address)

@@ -1,8 +1,9 @@
-"""The part of a kubelet that the emulation leaves to others: something real behind every Pod's address.
+"""The part of a kubelet that the emulation leaves to others: something real behind every Pod's
+address.
 
-Follows Pods with ``kubectl get pods --watch``.  A Pod with an address gets a host on the switch and an HTTP
-server there; when the server listens, the Pod is annotated ready, and the emulation says so in its status.
-When the Pod is gone, so are its server and its host.
+Follows Pods with ``kubectl get pods --watch``. A Pod with an address gets a host on the switch and
+an HTTP server there; when the server listens, the Pod is annotated ready, and the emulation says so
+in its status. When the Pod is gone, so are its server and its host.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Agent:
         self._net = net
         self._servers: dict[str, subprocess.Popen[str]] = {}
         self.problems: list[str] = []
-        self._watch = plane.popen_kubectl("get", "pods", "--watch", "--output-watch-events", "-o", "json")
+        self._watch = plane.popen_kubectl(
+            "get", "pods", "--watch", "--output-watch-events", "-o", "json"
+        )
         self._thread = threading.Thread(target=self._run, name="agent")
         self._thread.start()
 
@@ -51,9 +54,13 @@ class Agent:
         addresses = [item["ip"] for item in pod.get("status", {}).get("podIPs") or []]
         if not addresses or name in self._servers or pod["metadata"].get("deletionTimestamp"):
             return
-        host = self._net.add_host(name, tuple(a + ("/48" if ":" in a else "/16") for a in addresses))
+        host = self._net.add_host(
+            name, tuple(a + ("/48" if ":" in a else "/16") for a in addresses)
+        )
         server = subprocess.Popen(
-            host.command(sys.executable, str(BACKEND), name, str(PORT)), stdout=subprocess.PIPE, text=True
+            host.command(sys.executable, str(BACKEND), name, str(PORT)),
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self._servers[name] = server
         assert server.stdout is not None

@@ -1,7 +1,7 @@
 """What a Pod of the demo runs: an HTTP server that answers every GET with its own name.
 
-The manifest asks for agnhost's ``serve-hostname``; this does the same where there is no container runtime.
-Run as a script, in the Pod's network namespace: ``backend.py NAME PORT``.
+The manifest asks for agnhost's ``serve-hostname``; this does the same where there is no container
+runtime. Run as a script, in the Pod's network namespace: ``backend.py NAME PORT``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Sends requests to one address, each on a connection of its own, and counts who answered.
 
 Run as a script, in a node's network namespace: ``client.py HOST PORT COUNT`` (or ``forever``: until
-standard input closes).  Prints one JSON object: {"answers": {name: count}, "failed": n, "errors": [..]}.
+standard input closes). Prints one JSON object: {"answers": {name: count}, "failed": n, "errors":
+[..]}.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import select
 import sys
 import time
 
-TIMEOUT_S = 20.0  # on a busy machine a packet may be lost more than once, and is sent again after 1, 2 and 4 seconds
+# on a busy machine a packet may be lost more than once, and is sent again after 1, 2 and 4 seconds
+TIMEOUT_S = 20.0
 PACE_S = 0.002  # between requests of an endless run: steady load, not a flood
 
 
@@ -50,7 +52,11 @@ def main() -> None:
             answers[ask(host, port)] += 1
         except (OSError, http.client.HTTPException) as error:
             errors.append(f"{type(error).__name__}: {error}")
-    print(json.dumps({"answers": dict(sorted(answers.items())), "failed": len(errors), "errors": errors[:5]}))
+    print(
+        json.dumps(
+            {"answers": dict(sorted(answers.items())), "failed": len(errors), "errors": errors[:5]}
+        )
+    )
 
 
 if __name__ == "__main__":

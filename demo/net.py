@@ -1,4 +1,5 @@
-"""A small network of namespaces: one switch, hosts plugged into it.  Nothing in the root namespace changes.
+"""A small network of namespaces: one switch, hosts plugged into it. Nothing in the root namespace
+changes.
 
 Every name starts with a prefix of this process, and ``close`` removes every namespace that was made
 (with it go its interfaces, addresses, routes and nftables rules), and what it resolves names with.
@@ -21,7 +22,9 @@ class NetError(RuntimeError):
 
 
 def run_ip(*arguments: str, stdin: str = "") -> None:
-    done = subprocess.run(["ip", *arguments], input=stdin, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["ip", *arguments], input=stdin, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise NetError(f"ip {' '.join(arguments)}: {done.stderr.strip()}\n{stdin}".strip())
 
@@ -50,7 +53,9 @@ class Host:
         run_ip("-n", self.namespace, "addr", "add", f"{address}/32", "dev", "lo")
         folder = RESOLV / self.namespace
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "resolv.conf").write_text(f"nameserver {address}\nsearch {search}\noptions ndots:5\n")
+        (folder / "resolv.conf").write_text(
+            f"nameserver {address}\nsearch {search}\noptions ndots:5\n"
+        )
 
     def set_kernel(self, *settings: str) -> None:
         """Each ``path=value`` below ``/proc/sys/net`` of this host."""
@@ -80,11 +85,14 @@ class Net:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def add_host(self, name: str, addresses: tuple[str, ...], gateways: tuple[str, ...] = ()) -> Host:
-        """*addresses* with their prefix lengths, e.g. ``10.244.1.2/16``; a gateway for each family that has one.
+    def add_host(
+        self, name: str, addresses: tuple[str, ...], gateways: tuple[str, ...] = ()
+    ) -> Host:
+        """*addresses* with their prefix lengths, e.g. ``10.244.1.2/16``; a gateway for each family
+        that has one.
 
-        Without a gateway the default route is the switch itself, so that packets to addresses that no host has
-        (cluster IPs) have somewhere to go until they are rewritten.
+        Without a gateway the default route is the switch itself, so that packets to addresses that
+        no host has (cluster IPs) have somewhere to go until they are rewritten.
         """
         assert name not in self._hosts, f"host {name} exists"
         host = Host(f"{self._prefix}-{name}")
@@ -97,9 +105,12 @@ class Net:
             f"link add {port} type veth peer name eth0 netns {host.namespace}",
             f"link set {port} master br0 up",
         )
-        # Without these an IPv6 address is tentative for a second, and hosts are told of shorter ways.
+        # Without these an IPv6 address is tentative for a second, and hosts are told of shorter
+        # ways.
         host.set_kernel(
-            "ipv6/conf/all/accept_dad=0", "ipv6/conf/default/accept_dad=0", "ipv4/conf/all/send_redirects=0"
+            "ipv6/conf/all/accept_dad=0",
+            "ipv6/conf/default/accept_dad=0",
+            "ipv4/conf/all/send_redirects=0",
         )
         via = {_everywhere(gateway): f" via {gateway}" for gateway in gateways}
         families = sorted({_everywhere(address) for address in addresses})

@@ -45,7 +45,9 @@ class Process:
         if not line.startswith("ready"):
             self.stop()
             said = self._log.read_text().strip().splitlines()
-            raise DemoError(f"sliceplane {self._name} did not start: {said[-1] if said else 'it said nothing'}")
+            raise DemoError(
+                f"sliceplane {self._name} did not start: {said[-1] if said else 'it said nothing'}"
+            )
         return line.strip()
 
     def stop(self) -> None:
@@ -77,7 +79,10 @@ class Plane:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for process in reversed(self._processes):
             process.stop()
@@ -88,7 +93,13 @@ class Plane:
         up = Process(
             "up",
             *("--data-dir", str(self.folder / "data"), "--secure-port", "0"),
-            *("--emulate", "--emulate-nodes", str(len(self.NODES)), "--zones", ",".join(self.NODES.values())),
+            *(
+                "--emulate",
+                "--emulate-nodes",
+                str(len(self.NODES)),
+                "--zones",
+                ",".join(self.NODES.values()),
+            ),
             *("--emulate-readiness", readiness),
             log=self.folder / "up.log",
         )
@@ -114,10 +125,17 @@ class Plane:
         program, environment = self._kubectl()
         try:
             done = subprocess.run(
-                [program, *arguments], capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
+                [program, *arguments],
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                env=environment,
+                check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise DemoError(f"kubectl {' '.join(arguments)}: no end after {timeout_s:.0f} s") from error
+            raise DemoError(
+                f"kubectl {' '.join(arguments)}: no end after {timeout_s:.0f} s"
+            ) from error
         if done.returncode != 0:
             raise DemoError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
@@ -125,4 +143,6 @@ class Plane:
     def popen_kubectl(self, *arguments: str) -> subprocess.Popen[str]:
         """A kubectl that goes on (``--watch``); the caller ends it."""
         program, environment = self._kubectl()
-        return subprocess.Popen([program, *arguments], stdout=subprocess.PIPE, text=True, env=environment)
+        return subprocess.Popen(
+            [program, *arguments], stdout=subprocess.PIPE, text=True, env=environment
+        )

@@ -1,4 +1,5 @@
-"""Requests to a Service with aiohttp: each to the endpoint with the fewest in flight, to another one if that one fails.
+"""Requests to a Service with aiohttp: each to the endpoint with the fewest in flight, to another
+one if that one fails.
 
 python examples/aiohttp_client.py web shop http
 """
@@ -17,7 +18,9 @@ ATTEMPTS = 3
 
 
 async def get(session: aiohttp.ClientSession, picker: Picker, path: str) -> str:
-    """The body.  Raises ``aiohttp.ClientError`` or ``TimeoutError``, and ``NoEndpoint`` if there is none to use."""
+    """The body.  Raises ``aiohttp.ClientError`` or ``TimeoutError``, and ``NoEndpoint`` if there is
+    none to use.
+    """
     tried: list[Endpoint] = []
     why: Exception | None = None
     while len(tried) < ATTEMPTS:
@@ -27,8 +30,13 @@ async def get(session: aiohttp.ClientSession, picker: Picker, path: str) -> str:
                     async with session.get(f"http://{endpoint.authority}{path}") as response:
                         response.raise_for_status()
                         return await response.text()
-                except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
-                    # No whole answer: others shall not meet it either.  Repeat only what may be repeated, as GET.
+                except (
+                    aiohttp.ClientConnectionError,
+                    aiohttp.ClientPayloadError,
+                    TimeoutError,
+                ) as error:
+                    # No whole answer: others shall not meet it either. Repeat only what may be
+                    # repeated, as GET.
                     picker.failed(endpoint)
                     tried.append(endpoint)
                     why = error

@@ -1,9 +1,10 @@
-"""A FastAPI program that leaves its Services before it closes: readiness fails, no node sends any more, uvicorn ends.
+"""A FastAPI program that leaves its Services before it closes: readiness fails, no node sends any
+more, uvicorn ends.
 
     POD=shop/web-0 python examples/fastapi_drain.py
 
-uvicorn closes its sockets first when it is told to end, so the barrier comes before it is told.  A second signal ends
-it at once.
+uvicorn closes its sockets first when it is told to end, so the barrier comes before it is told. A
+second signal ends it at once.
 """
 
 from __future__ import annotations

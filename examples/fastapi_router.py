@@ -1,9 +1,10 @@
-"""A router in front of model servers: same conversation to the same Pod, streaming, health that tells the truth.
+"""A router in front of model servers: same conversation to the same Pod, streaming, health that
+tells the truth.
 
     SERVICE=vllm NAMESPACE=models PORT=http uvicorn examples.fastapi_router:app
 
-``/health`` fails when the endpoints have not been heard of for too long: a router whose health is green while it sends
-requests to Pods that went hours ago is worse than one that is restarted.
+``/health`` fails when the endpoints have not been heard of for too long: a router whose health is
+green while it sends requests to Pods that went hours ago is worse than one that is restarted.
 """
 
 from __future__ import annotations
@@ -23,12 +24,21 @@ ATTEMPTS = 3
 #: a server that answers is heard of every minute and a half, however quiet the Service is
 STALE_S = 180.0
 #: of one connection only, or what our own server adds
-HOP_BY_HOP = {b"connection", b"content-length", b"host", b"keep-alive", b"transfer-encoding", b"upgrade"}
+HOP_BY_HOP = {
+    b"connection",
+    b"content-length",
+    b"host",
+    b"keep-alive",
+    b"transfer-encoding",
+    b"upgrade",
+}
 OURS = {b"date", b"server"}
 
 
 class Relayed(StreamingResponse):
-    """An answer on its way through: *held*, its lease and its connection, last as long as it, however it ends."""
+    """An answer on its way through: *held*, its lease and its connection, last as long as it,
+    however it ends.
+    """
 
     def __init__(self, answer: aiohttp.ClientResponse, held: AsyncExitStack) -> None:
         super().__init__(answer.content.iter_any(), answer.status)
@@ -47,7 +57,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with (
         connect() as client,
         EndpointView(client, *place, port=os.environ.get("PORT")) as view,
-        # What passes through stays as it is: compressed, or not; a redirect; without headers or cookies of ours.
+        # What passes through stays as it is: compressed, or not; a redirect; without headers or
+        # cookies of ours.
         aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=2),
             auto_decompress=False,
@@ -68,7 +79,9 @@ app = FastAPI(lifespan=lifespan)
 async def health() -> dict[str, float | int]:
     view: EndpointView = app.state.view
     if view.staleness() > STALE_S:
-        raise HTTPException(503, f"the endpoints are {view.staleness():.0f} s old: {view.last_error}")
+        raise HTTPException(
+            503, f"the endpoints are {view.staleness():.0f} s old: {view.last_error}"
+        )
     return {"endpoints": len(view.usable), "staleness_s": round(view.staleness(), 1)}
 
 
@@ -76,17 +89,24 @@ async def health() -> dict[str, float | int]:
 async def route(path: str, request: Request) -> Relayed:
     picker = app.state.picker
     key = request.headers.get("x-conversation") or os.urandom(8)
-    passed = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw
-        if name not in HOP_BY_HOP]  # fmt: skip
+    passed = [
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in request.headers.raw
+        if name not in HOP_BY_HOP
+    ]
     tried: list[Endpoint] = []
     while True:
         async with AsyncExitStack() as stack:
             try:
                 endpoint = stack.enter_context(picker.lease(key, exclude=tried))
                 asking = app.state.session.request(
-                    request.method, f"http://{endpoint.authority}/{path}", headers=passed,
-                    params=request.query_params.multi_items(), data=await request.body(), allow_redirects=False,
-                )  # fmt: skip
+                    request.method,
+                    f"http://{endpoint.authority}/{path}",
+                    headers=passed,
+                    params=request.query_params.multi_items(),
+                    data=await request.body(),
+                    allow_redirects=False,
+                )
                 return Relayed(await stack.enter_async_context(asking), stack.pop_all())
             except NoEndpoint as error:
                 raise HTTPException(503, str(error)) from error

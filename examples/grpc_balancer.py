@@ -1,7 +1,9 @@
-"""gRPC to Pods: a channel for each endpoint, calls to the least busy, channels of Pods that went are closed.
+"""gRPC to Pods: a channel for each endpoint, calls to the least busy, channels of Pods that went
+are closed.
 
-grpcio resolves a DNS name when it connects and seldom after that, so that Pods that come get no calls; and Python
-has no interface for resolvers.  A channel per address does what a resolver and a balancer would.
+grpcio resolves a DNS name when it connects and seldom after that, so that Pods that come get no
+calls; and Python has no interface for resolvers. A channel per address does what a resolver and a
+balancer would.
 
     python examples/grpc_balancer.py web shop grpc
 """
@@ -22,7 +24,9 @@ T = TypeVar("T")
 
 
 class Channels:
-    """One channel for each address that is or was an endpoint of the view; use while the view runs."""
+    """One channel for each address that is or was an endpoint of the view; use while the view
+    runs.
+    """
 
     #: calls to a Pod that went may still come to their end
     GRACE_S = 30.0
@@ -34,16 +38,24 @@ class Channels:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     @asynccontextmanager
-    async def lease(self, exclude: Collection[Endpoint] = ()) -> AsyncIterator[tuple[grpc.aio.Channel, Endpoint]]:
-        """A channel to an endpoint, which counts as busy until the block is left: make stubs from it."""
+    async def lease(
+        self, exclude: Collection[Endpoint] = ()
+    ) -> AsyncIterator[tuple[grpc.aio.Channel, Endpoint]]:
+        """A channel to an endpoint, which counts as busy until the block is left: make stubs from
+        it.
+        """
         with self._picker.lease(exclude=exclude) as endpoint:
             channel = self._channels.get(endpoint.authority)
             if channel is None:
-                channel = self._channels[endpoint.authority] = grpc.aio.insecure_channel(endpoint.authority)
+                channel = self._channels[endpoint.authority] = grpc.aio.insecure_channel(
+                    endpoint.authority
+                )
             yield channel, endpoint
 
     async def call(self, ask: Callable[[grpc.aio.Channel], Awaitable[T]]) -> T:
-        """What *ask* gives, a call that may be repeated: an endpoint that cannot be reached leaves it to another."""
+        """What *ask* gives, a call that may be repeated: an endpoint that cannot be reached leaves
+        it to another.
+        """
         tried: list[Endpoint] = []
         while True:
             async with self.lease(tried) as (channel, endpoint):

@@ -1,4 +1,5 @@
-"""A gRPC server that leaves its Services before it stops: no node sends any more, then calls come to their end.
+"""A gRPC server that leaves its Services before it stops: no node sends any more, then calls come
+to their end.
 
 POD=shop/web-0 python examples/grpc_drain.py
 """
@@ -20,7 +21,9 @@ async def echo(request: bytes, _: grpc.aio.ServicerContext[bytes, bytes]) -> byt
 
 
 async def serve(server: grpc.aio.Server, leave: asyncio.Event) -> str:
-    """Until *leave* is set, and no node sends new connections to this Pod; at most 20 seconds longer."""
+    """Until *leave* is set, and no node sends new connections to this Pod; at most 20 seconds
+    longer.
+    """
     await server.start()
     await leave.wait()
     try:
@@ -33,7 +36,9 @@ async def serve(server: grpc.aio.Server, leave: asyncio.Event) -> str:
 async def main() -> None:
     server = grpc.aio.server()
     methods: dict[str, Any] = {"Echo": grpc.unary_unary_rpc_method_handler(echo)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("example.Echo", methods),))
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("example.Echo", methods),)
+    )
     server.add_insecure_port("[::]:50051")
     leave = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)

@@ -1,7 +1,7 @@
 """A transport for httpx: URLs name Services (``http://web.shop/path``), requests go to their Pods.
 
-Consistent hashing: requests with the same header ``x-session`` meet the same Pod, while Pods come and go; those
-without one go anywhere.
+Consistent hashing: requests with the same header ``x-session`` meet the same Pod, while Pods come
+and go; those without one go anywhere.
 
     python examples/httpx_transport.py http://web.shop/ http
 """
@@ -18,13 +18,16 @@ import httpx
 from sliceplane.client import Client, Endpoint, EndpointView, NoEndpoint, NotReady, Picker, connect
 
 ATTEMPTS = 3
-#: errors after which a Pod has seen nothing of the request, so that any request may go to another one
+#: errors after which a Pod has seen nothing of the request, so that any request may go to another
+#: one
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
 SAFE = ("GET", "HEAD", "OPTIONS")
 
 
 class ServiceTransport(httpx.AsyncHTTPTransport):
-    """Follows a Service from the first request to it on.  *port* is the name of the Services' port."""
+    """Follows a Service from the first request to it on.  *port* is the name of the Services'
+    port.
+    """
 
     def __init__(self, client: Client, *, port: str | None = None) -> None:
         super().__init__()
@@ -61,7 +64,8 @@ class ServiceTransport(httpx.AsyncHTTPTransport):
             raise httpx.ConnectError(str(error), request=request) from error
 
     async def _send(self, request: httpx.Request, endpoint: Endpoint) -> httpx.Response:
-        # A request of its own, for redirects are relative to the one that was made; the Host header stays the Service.
+        # A request of its own, for redirects are relative to the one that was made; the Host header
+        # stays the Service.
         to_pod = httpx.Request(
             request.method,
             request.url.copy_with(host=endpoint.address, port=endpoint.port),
@@ -86,7 +90,10 @@ class ServiceTransport(httpx.AsyncHTTPTransport):
 
 
 async def main(url: str, port: str) -> None:
-    async with connect() as client, httpx.AsyncClient(transport=ServiceTransport(client, port=port)) as session:
+    async with (
+        connect() as client,
+        httpx.AsyncClient(transport=ServiceTransport(client, port=port)) as session,
+    ):
         for number in range(10):
             response = await session.get(url, headers={"x-session": f"user-{number % 3}"})
             print(number % 3, response.status_code, response.text.strip())

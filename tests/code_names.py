@@ -1,15 +1,19 @@
-"""The names that our code defines, and the references to them in docstrings, comments and documents.
+"""The names that our code defines, and the references to them in docstrings, comments and
+documents.
 
-A reference is an identifier in double backquotes, or identifiers with dots between them; spans with other characters
-(commands, values, paths, placeholders in capitals) are none.  It resolves if
+A reference is an identifier in double backquotes, or identifiers with dots between them; spans with
+other characters (commands, values, paths, placeholders in capitals) are none. It resolves if
 
-* it is a package, a module or a member of one, from ``sliceplane`` or from any package below it: where its first
-  part is a package of ``sliceplane``, or its last part is a class or a constant, nothing else counts;
+* it is a package, a module or a member of one, from ``sliceplane`` or from any package below it:
+  where its first part is a package of ``sliceplane``, or its last part is a class or a constant,
+  nothing else counts;
 * its first part is a class of ours that has or inherits the member;
 * its first part is a module that our code imports from elsewhere;
-* every part of it is a word of the code or its data: an argument, an attribute, a field of Kubernetes, a label.
+* every part of it is a word of the code or its data: an argument, an attribute, a field of
+  Kubernetes, a label.
 
-The docstring of a package lists its modules: there a lower-case word is a module, a member, or a text of the package.
+The docstring of a package lists its modules: there a lower-case word is a module, a member, or a
+text of the package.
 """
 
 from __future__ import annotations
@@ -27,14 +31,18 @@ REFERENCE = re.compile(r"``(?P<name>[A-Za-z_]\w*(?:\.\w+)*)(?:\(\))?``")
 DATA = {".json", ".toml", ".txt", ".js", ".html"}
 #: names of others that no code of ours has
 FOREIGN = {
-    "Kubernetes": "Covers EqualRevision GuaranteedUpdate ParseIPSloppy getPatch metav1.LabelSelector metav1.MicroTime "
-    "metav1.Time mvccpb openapi.v2.Document openapi.v3.Document openapi3 core.PodList core.PodTemplateSpec "
+    "Kubernetes": "Covers EqualRevision GuaranteedUpdate ParseIPSloppy getPatch "
+    "metav1.LabelSelector metav1.MicroTime "
+    "metav1.Time mvccpb openapi.v2.Document openapi.v3.Document openapi3 core.PodList "
+    "core.PodTemplateSpec "
     "runtime.Unknown serviceport.go topologycache topologycache.SetNodes",
     "Go": "RFC3339Nano net.SplitHostPort rate.Limiter",
     "Python": "RotatingFileHandler conftest.py",
-    "Linux": "DELSET DELSETELEM NEWSET NEWSETELEM NFTA_DATA_VALUE NFTA_DATA_VERDICT PR_SET_PDEATHSIG close_notify "
+    "Linux": "DELSET DELSETELEM NEWSET NEWSETELEM NFTA_DATA_VALUE NFTA_DATA_VERDICT "
+    "PR_SET_PDEATHSIG close_notify "
     "destroy ifaddrmsg.ifa_scope jq nohup",
-    "Envoy": "BoolValue ConfigSource DeltaDiscoveryRequest DeltaDiscoveryResponse DiscoveryRequest DiscoveryResponse "
+    "Envoy": "BoolValue ConfigSource DeltaDiscoveryRequest DeltaDiscoveryResponse "
+    "DiscoveryRequest DiscoveryResponse "
     "HttpProtocolOptions.ExplicitHttpConfig LoadBalancingPolicy.Policy UInt32Value xds_protocol",
     "placeholders": "LEVEL ns0 agent.yaml",
 }
@@ -66,7 +74,9 @@ class Code:
 
     @cached_property
     def foreign(self) -> frozenset[str]:
-        return frozenset(word for text in self.texts.values() for word in _IMPORT.findall(text)) - {"sliceplane"}
+        return frozenset(word for text in self.texts.values() for word in _IMPORT.findall(text)) - {
+            "sliceplane"
+        }
 
     @cached_property
     def packages(self) -> frozenset[str]:
@@ -91,7 +101,9 @@ class Code:
         return found
 
     def members(self, module: str) -> set[str]:
-        """``name`` and ``Class.member`` of a module; a member is inherited, too, and may be made by any method."""
+        """``name`` and ``Class.member`` of a module; a member is inherited, too, and may be made by
+        any method.
+        """
         if module not in self._members:
             names = self._members[module] = set()
             for node in ast.parse(self.texts[module]).body:
@@ -107,7 +119,11 @@ class Code:
                 yield from self.members_of_class(module, name)
 
     def members_of_class(self, module: str, name: str) -> set[str]:
-        return {member.removeprefix(f"{name}.") for member in self.members(module) if member.startswith(f"{name}.")}
+        return {
+            member.removeprefix(f"{name}.")
+            for member in self.members(module)
+            if member.startswith(f"{name}.")
+        }
 
     def resolves(self, name: str) -> bool:
         name = name.removeprefix("sliceplane.")
@@ -119,7 +135,10 @@ class Code:
         if self._is_in_module(name) or (ROOT / f"{name.replace('.', '/')}.py").is_file():
             return True
         if first in self._modules_by_class:
-            inside = any(f"{first}.{rest[0]}" in self.members(module) for module in self._modules_by_class[first])
+            inside = any(
+                f"{first}.{rest[0]}" in self.members(module)
+                for module in self._modules_by_class[first]
+            )
             return inside and self.words.issuperset(rest[1:])
         if first in self.foreign or first.isupper() or name.endswith(".k8s.io"):
             return True
@@ -128,7 +147,9 @@ class Code:
         return self.words.issuperset((first, *rest))
 
     def is_of_package(self, package: str, name: str) -> bool:
-        """Returns True if *name*, a lower-case word, is a part of *package* that its docstring may name."""
+        """Returns True if *name*, a lower-case word, is a part of *package* that its docstring may
+        name.
+        """
         inside = [path for path in self.texts if f"{path}.".startswith(f"{package}.".lstrip("."))]
         return (
             name in self.texts
@@ -138,7 +159,11 @@ class Code:
             or keyword.iskeyword(name)
             or (SOURCE / package.replace(".", "/") / name).exists()
             or any(name in _TEXT.findall(self.texts[path]) for path in inside)
-            or any(member.rpartition(".")[2] == name for path in inside for member in self.members(path))
+            or any(
+                member.rpartition(".")[2] == name
+                for path in inside
+                for member in self.members(path)
+            )
         )
 
     def _is_in_module(self, name: str) -> bool:
@@ -179,14 +204,18 @@ def names_of_others() -> frozenset[str]:
 def dangling(code: Code, path: str) -> list[str]:
     """The references in the module at *path* that do not resolve."""
     text = code.texts[path]
-    missing = [name for match in REFERENCE.finditer(text) if not code.resolves(name := match["name"])]
+    missing = [
+        name for match in REFERENCE.finditer(text) if not code.resolves(name := match["name"])
+    ]
     if path in code.packages:
         plain = [
             name
             for match in REFERENCE.finditer(ast.get_docstring(ast.parse(text)) or "")
             if (name := match["name"]).islower() and "." not in name
         ]
-        missing += [name for name in plain if name not in missing and not code.is_of_package(path, name)]
+        missing += [
+            name for name in plain if name not in missing and not code.is_of_package(path, name)
+        ]
     return missing
 
 
@@ -195,6 +224,12 @@ def sliceplane() -> Code:
     texts = {}
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
-        texts[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text(encoding="utf-8")
-    data = "\n".join(path.read_text(encoding="utf-8") for path in sorted(SOURCE.rglob("*")) if path.suffix in DATA)
+        texts[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text(
+            encoding="utf-8"
+        )
+    data = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in sorted(SOURCE.rglob("*"))
+        if path.suffix in DATA
+    )
     return Code(texts, data)

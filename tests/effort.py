@@ -1,7 +1,8 @@
 """How hard property tests try.
 
-A test names the size at which it finds what there is to find; HYPOTHESIS_PROFILE scales it, so that ``make check``
-(15%) and ``make test`` (30%) stay quick and ``make soak``, which runs every property, means something (fifty times).
+A test names the size at which it finds what there is to find; HYPOTHESIS_PROFILE scales it, so that
+``make check`` (15%) and ``make test`` (30%) stay quick and ``make soak``, which runs every
+property, means something (fifty times).
 """
 
 from __future__ import annotations

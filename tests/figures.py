@@ -1,4 +1,6 @@
-"""Long tests: what they have counted, for people (``tools/soak.py`` keeps it with the run's date), and many seeds."""
+"""Long tests: what they have counted, for people (``tools/soak.py`` keeps it with the run's date),
+and many seeds.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def tell(line: str) -> None:
 
 
 def over_seeds(seeds: Iterable[int], run: Callable[[int], T]) -> list[T]:
-    """What each run gives.  One that fails does not end a run of hours: all that failed are told at the end."""
+    """What each run gives.  One that fails does not end a run of hours: all that failed are told at
+    the end.
+    """
     results: list[T] = []
     failed: dict[int, AssertionError] = {}
     for seed in seeds:
@@ -33,5 +37,7 @@ def over_seeds(seeds: Iterable[int], run: Callable[[int], T]) -> list[T]:
     if failed:
         first = next(iter(failed.values()))
         count = len(results) + len(failed)
-        raise AssertionError(f"{len(failed)} of {count} failed: {', '.join(map(str, failed))}; {first}") from first
+        raise AssertionError(
+            f"{len(failed)} of {count} failed: {', '.join(map(str, failed))}; {first}"
+        ) from first
     return results

@@ -1,12 +1,14 @@
-"""Our programs start from a process that has loaded them already: a start costs a fork, not half a second of imports.
+"""Our programs start from a process that has loaded them already: a start costs a fork, not half a
+second of imports.
 
-A test still starts ``python -m sliceplane ...`` with ``subprocess`` or ``asyncio``, and gets a process of its own: its
-child, with the standard streams, the environment and the folder that it gave, in which the command line begins where
-it always does.  What makes it is a *template*, a process without any test in it that loaded what our programs load; it
-clones itself, and the clone's parent is the test's process (``CLONE_PARENT``).
+A test still starts ``python -m sliceplane ...`` with ``subprocess`` or ``asyncio``, and gets a
+process of its own: its child, with the standard streams, the environment and the folder that it
+gave, in which the command line begins where it always does. What makes it is a *template*, a
+process without any test in it that loaded what our programs load; it clones itself, and the clone's
+parent is the test's process (``CLONE_PARENT``).
 
-A start that asks for anything else than streams, environment, folder, session and ``ip netns exec`` is made as always,
-and so is one with ``FRESH`` in its environment: for what imports cost, or lack.
+A start that asks for anything else than streams, environment, folder, session and ``ip netns exec``
+is made as always, and so is one with ``FRESH`` in its environment: for what imports cost, or lack.
 """
 
 from __future__ import annotations
@@ -108,7 +110,11 @@ class Template:
                 stdin=away,
                 stdout=subprocess.DEVNULL,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTHONUNBUFFERED": ""},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+                    "PYTHONUNBUFFERED": "",
+                },
             )
         self._home = home
 
@@ -122,9 +128,20 @@ _HEEDED: Final = {
     *("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"),
 }
 _USUAL: Final = {
-    "executable": None, "preexec_fn": None, "close_fds": True, "pass_fds": (), "startupinfo": None, "creationflags": 0,
-    "shell": False, "restore_signals": True, "gid": None, "gids": None, "uid": None, "umask": -1, "process_group": -1,
-}  # fmt: skip
+    "executable": None,
+    "preexec_fn": None,
+    "close_fds": True,
+    "pass_fds": (),
+    "startupinfo": None,
+    "creationflags": 0,
+    "shell": False,
+    "restore_signals": True,
+    "gid": None,
+    "gids": None,
+    "uid": None,
+    "umask": -1,
+    "process_group": -1,
+}
 
 
 _interpreter: Final[dict[str, str]] = {}
@@ -145,12 +162,24 @@ def _execute_child(*arguments: Any, **named: Any) -> None:
     process, start = asked["self"], _start(asked)
     if start is not None:
         streams = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
-        pid = _template.start(start, tuple(own if fd == -1 else fd for own, fd in enumerate(streams)))
+        pid = _template.start(
+            start, tuple(own if fd == -1 else fd for own, fd in enumerate(streams))
+        )
         if pid is not None:
             process.pid = pid
             process._child_created = True
             process._close_pipe_fds(
-                *(asked[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"))
+                *(
+                    asked[name]
+                    for name in (
+                        "p2cread",
+                        "p2cwrite",
+                        "c2pread",
+                        "c2pwrite",
+                        "errread",
+                        "errwrite",
+                    )
+                )
             )
             return
     _original(*arguments, **named)
@@ -158,10 +187,16 @@ def _execute_child(*arguments: Any, **named: Any) -> None:
 
 def _start(asked: dict[str, Any]) -> Start | None:
     """What the template can make of it, if it can."""
-    if any(value != _USUAL.get(name, value) for name, value in asked.items() if name not in _HEEDED):
+    if any(
+        value != _USUAL.get(name, value) for name, value in asked.items() if name not in _HEEDED
+    ):
         return None
     command = asked["args"]
-    words = [] if isinstance(command, str | bytes | os.PathLike) else [os.fsdecode(word) for word in command]
+    words = (
+        []
+        if isinstance(command, str | bytes | os.PathLike)
+        else [os.fsdecode(word) for word in command]
+    )
     namespace = words[3] if words[:3] == _INSIDE else ""
     if namespace:
         if (Path("/etc/netns") / namespace).exists():
@@ -172,15 +207,24 @@ def _start(asked: dict[str, Any]) -> Start | None:
     environment = dict(os.environ if asked["env"] is None else asked["env"])
     if FRESH in environment or _of_interpreter(environment) != _interpreter:
         return None
-    folder, ignored = os.fspath(asked["cwd"] or Path.cwd()), signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    folder, ignored = (
+        os.fspath(asked["cwd"] or Path.cwd()),
+        signal.getsignal(signal.SIGHUP) == signal.SIG_IGN,
+    )
     hanging_up = signal.SIG_IGN if ignored else signal.SIG_DFL
-    return Start(namespace, words[2:], environment, folder, bool(asked["start_new_session"]), hanging_up)
+    return Start(
+        namespace, words[2:], environment, folder, bool(asked["start_new_session"]), hanging_up
+    )
 
 
 def _of_interpreter(environment: dict[str, str]) -> dict[str, str]:
     """What is read when an interpreter begins, but for a path on which our packages are."""
     ours = {str(ROOT), str(ROOT / "src"), "src", "", *sys.path}
-    read = {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LC_ALL", "LD_"))}
+    read = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(("PYTHON", "LC_ALL", "LD_"))
+    }
     for heeded in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):
         read.pop(heeded, None)
     if set(read.get("PYTHONPATH", "").split(os.pathsep)) <= ours:
@@ -192,7 +236,9 @@ def _of_interpreter(environment: dict[str, str]) -> dict[str, str]:
 
 
 def serve() -> None:
-    """Clone as often as is asked; what a clone does is done here, at its end, by its own process."""
+    """Clone as often as is asked; what a clone does is done here, at its end, by its own
+    process.
+    """
     for module in pkgutil.walk_packages(sliceplane.__path__, "sliceplane."):
         if not module.name.startswith(_LATER) and not module.name.endswith("__main__"):
             with contextlib.suppress(ModuleNotFoundError):  # of an extra that is not installed
@@ -226,12 +272,15 @@ def serve() -> None:
 
 
 def _run(module: str) -> None:
-    """As ``python -m``, but what is loaded is not taken apart at the end: that would copy all of the template's memory,
-    which costs more than most of our programs do."""
+    """As ``python -m``, but what is loaded is not taken apart at the end: that would copy all of
+    the template's memory, which costs more than most of our programs do.
+    """
     code: object = 0
     try:
         if not hasattr(sys.modules.get(module), "__path__"):
-            sys.modules.pop(module, None)  # runpy warns of a module that is loaded; of a package it runs ``__main__``
+            sys.modules.pop(
+                module, None
+            )  # runpy warns of a module that is loaded; of a package it runs ``__main__``
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as leaving:
         code = leaving.code or 0
@@ -263,7 +312,9 @@ def _clone() -> int:
 
 
 def _enter(namespace: str) -> None:
-    """As ``ip netns exec`` does: the network, and what ``/sys`` tells of it, in mounts of our own."""
+    """As ``ip netns exec`` does: the network, and what ``/sys`` tells of it, in mounts of our
+    own.
+    """
     kernel = ctypes.CDLL(None, use_errno=True)
     with open(f"/run/netns/{namespace}", "rb") as place:
         results = [kernel.setns(place.fileno(), _NEWNET)]

@@ -1,5 +1,6 @@
-"""Every cache and share of the tree stands in the table of what clients fill (docs/security.md), and what the table
-names is there."""
+"""Every cache and share of the tree stands in the table of what clients fill (docs/security.md),
+and what the table names is there.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,13 @@ def _calls(node: ast.AST) -> set[str]:
     for part in ast.walk(node):
         made = part.func if isinstance(part, ast.Call) else None
         while isinstance(made, ast.Subscript | ast.Attribute | ast.Call):
-            made = made.func if isinstance(made, ast.Call) else made.value if isinstance(made, ast.Subscript) else None
+            made = (
+                made.func
+                if isinstance(made, ast.Call)
+                else made.value
+                if isinstance(made, ast.Subscript)
+                else None
+            )
         if isinstance(made, ast.Name):
             names.add(made.id)
     return names
@@ -96,8 +103,12 @@ def test_every_cache_and_share_is_in_the_table() -> None:
     known = named()
     assert len(tables()) > 30, "the search finds what is there"
     # ``cache`` is for what the program itself has: kinds, schemas, types; see the test below.
-    missing = sorted(name for name, maker in tables().items() if name not in known and maker != "cache")
-    assert missing == [], f"say in {SECURITY.name}, {HEADING!r}, how many bytes clients can put there"
+    missing = sorted(
+        name for name, maker in tables().items() if name not in known and maker != "cache"
+    )
+    assert missing == [], (
+        f"say in {SECURITY.name}, {HEADING!r}, how many bytes clients can put there"
+    )
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: re.sub(r"\W+", "-", row[0])[:40])
@@ -129,15 +140,21 @@ def _split(name: str) -> tuple[str, str, str]:
 
 
 async def test_what_is_remembered_without_a_bound_does_not_grow_with_what_clients_say() -> None:
-    """Every ``functools.cache`` has as many entries after a second round of invented requests as after the first."""
+    """Every ``functools.cache`` has as many entries after a second round of invented requests as
+    after the first.
+    """
     sizes = []
     async with Application(1, Heavy(Inline())) as application:
         for number in range(3):
             for ask in invented(number):
                 await application.whole(ask)
-            sizes.append({name: _cached(name) for name, maker in tables().items() if maker == "cache"})
+            sizes.append(
+                {name: _cached(name) for name, maker in tables().items() if maker == "cache"}
+            )
     assert len(sizes[-1]) > 20
-    grown = {name: (sizes[1][name], size) for name, size in sizes[-1].items() if size > sizes[1][name]}
+    grown = {
+        name: (sizes[1][name], size) for name, size in sizes[-1].items() if size > sizes[1][name]
+    }
     assert grown == {}
 
 
@@ -157,11 +174,26 @@ def invented(number: int) -> Iterator[Ask]:
         word: {word: 1},
     }
     body = json.dumps(document).encode()
-    for path in (f"/openapi/v3/{word}", f"/openapi/v3/apis/{word}/v1", f"/apis/{word}/v1/{word}", f"/{word}"):
+    for path in (
+        f"/openapi/v3/{word}",
+        f"/openapi/v3/apis/{word}/v1",
+        f"/apis/{word}/v1/{word}",
+        f"/{word}",
+    ):
         for accept in (JSON, PROTOBUF, f"{JSON};as=Table;v=v1;g=meta.k8s.io", word):
             yield asked("GET", path, b"", query=f"{word}={word}".encode(), accept=accept)
     for media in (JSON, YAML, PROTOBUF, word):
-        yield asked("POST", CONFIG_MAPS, body if media != PROTOBUF else b"k8s\0\n\x08" + word.encode(), media)
+        yield asked(
+            "POST",
+            CONFIG_MAPS,
+            body if media != PROTOBUF else b"k8s\0\n\x08" + word.encode(),
+            media,
+        )
     for media in (MERGE, JSON_PATCH, STRATEGIC, APPLY):
         yield asked("PATCH", f"{CONFIG_MAPS}/{word}", body, media, f"fieldManager={word}".encode())
-    yield asked("GET", CONFIG_MAPS, b"", query=f"labelSelector={word}%3D{word}&fieldSelector={word}%3D1".encode())
+    yield asked(
+        "GET",
+        CONFIG_MAPS,
+        b"",
+        query=f"labelSelector={word}%3D{word}&fieldSelector={word}%3D1".encode(),
+    )

@@ -1,4 +1,6 @@
-"""Every double-backquoted name in docstrings and comments of ``src`` resolves (``tests.code_names`` says how)."""
+"""Every double-backquoted name in docstrings and comments of ``src`` resolves (``tests.code_names``
+says how).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,18 @@ from tests.code_names import REFERENCE, Code, dangling, names_of_others, slicepl
 
 def test_every_name_in_docstrings_and_comments_resolves() -> None:
     code = sliceplane()
-    problems = [f"{path or 'sliceplane'}: ``{name}``" for path in code.texts for name in dangling(code, path)]
+    problems = [
+        f"{path or 'sliceplane'}: ``{name}``"
+        for path in code.texts
+        for name in dangling(code, path)
+    ]
     assert problems == [], "\n".join(problems)
 
 
 def testnames_of_others_are_used() -> None:
-    used = {match["name"] for text in sliceplane().texts.values() for match in REFERENCE.finditer(text)}
+    used = {
+        match["name"] for text in sliceplane().texts.values() for match in REFERENCE.finditer(text)
+    }
     assert names_of_others() <= used, sorted(names_of_others() - used)
 
 

@@ -1,5 +1,6 @@
-"""``docs/conformance.md`` counts what it lists, and every row has its tests or a reason (that the tests exist is for
-``test_docs``)."""
+"""``docs/conformance.md`` counts what it lists, and every row has its tests or a reason (that the
+tests exist is for ``test_docs``).
+"""
 
 from __future__ import annotations
 

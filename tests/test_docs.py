@@ -1,4 +1,6 @@
-"""The documents say what is so: names exist, links lead somewhere, outputs and figures are today's, examples run."""
+"""The documents say what is so: names exist, links lead somewhere, outputs and figures are today's,
+examples run.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +37,23 @@ DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "finding
 PAGES = [*DOCS, *(path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if path.exists())]
 #: kubectl.md and findings are real transcripts, whose IPv6 addresses look like names of tests
 HISTORIC = ROOT / "docs" / "historic-bugs.md"
-TEST_NAMING = [path for path in PAGES if path.name != "kubectl.md" and path.parent.name != "findings"]
+TEST_NAMING = [
+    path for path in PAGES if path.name != "kubectl.md" and path.parent.name != "findings"
+]
 #: documents whose dotted names in backticks are names of the package
-NAMING = [ROOT / "docs" / name for name in ("architecture.md", "invariants.md", "operations.md", "cli.md", "api.md")]
+NAMING = [
+    ROOT / "docs" / name
+    for name in ("architecture.md", "invariants.md", "operations.md", "cli.md", "api.md")
+]
 
 _TEST = re.compile(r"(?P<path>tests/[\w/]+\.py)?(?P<names>(?:::\w+)+)|(?P<file>tests/[\w/]+\.py)")
 _LINK = re.compile(r"\[[^\]\n]*(?:\n[^\]\n]+)?\]\((?P<target>[^)\s]+)\)")
 _DOTTED = re.compile(r"`(?P<name>[a-z]\w*(?:\.\w+)+)`")
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
-_EXAMPLE = re.compile(r"<!-- example (?P<name>\w+) -->\n```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+_EXAMPLE = re.compile(
+    r"<!-- example (?P<name>\w+) -->\n```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
+)
 #: numbered sections of, and marks for, texts that are not in the repository
 _PRIVATE = re.compile(
     r"\b[Rr]eference[,:]?\s+\(?(?:[AB]?\d|[a-z-]+\.md|users-and-peers)|\bcontrollers(?:\.md)?,?\s+(?:section\s+\d|\d\.\d)|\[quirk"
@@ -63,7 +72,8 @@ CITING = [
         path
         for folder in ("src", "tests", "docs", "benchmarks", "tools", "demo", "examples")
         for path in sorted((ROOT / folder).rglob("*"))
-        if path.suffix in {".py", ".md", ".sh"} and path.name not in {"decisions.md", Path(__file__).name}
+        if path.suffix in {".py", ".md", ".sh"}
+        and path.name not in {"decisions.md", Path(__file__).name}
     ),
 ]
 _UNITS = {"": 1, "s": 1, "levels": 1, "KiB": 1024, "MiB": 1024**2, "characters": 1}
@@ -75,8 +85,9 @@ def page(path: Path) -> str:
 
 @cache
 def names_in(path: Path) -> frozenset[str]:
-    """What is defined in a module: ``name`` and ``Class.member``, also by assignment; what a package imports to offer
-    it."""
+    """What is defined in a module: ``name`` and ``Class.member``, also by assignment; what a
+    package imports to offer it.
+    """
     names: set[str] = set()
 
     def collect(body: list[ast.stmt], prefix: str) -> None:
@@ -88,7 +99,9 @@ def names_in(path: Path) -> frozenset[str]:
                     names.add(prefix + name)
                     collect(inside, f"{prefix}{name}.")
                 case ast.Assign(targets=targets):
-                    names.update(prefix + target.id for target in targets if isinstance(target, ast.Name))
+                    names.update(
+                        prefix + target.id for target in targets if isinstance(target, ast.Name)
+                    )
                 case ast.AnnAssign(target=ast.Name(id=name)):
                     names.add(prefix + name)
                 case ast.ImportFrom(names=aliases) if path.name == "__init__.py":
@@ -137,7 +150,9 @@ def test_dotted_names_exist(path: Path) -> None:
 
 @cache
 def pages_beside(folder: Path) -> frozenset[str]:
-    return frozenset({path.name for path in (*ROOT.glob("*.md"), *DOCS, *folder.glob("*.md"))} | _SITE)
+    return frozenset(
+        {path.name for path in (*ROOT.glob("*.md"), *DOCS, *folder.glob("*.md"))} | _SITE
+    )
 
 
 @cache
@@ -146,7 +161,9 @@ def is_file(path: Path) -> bool:
 
 
 def citations_that_lead_nowhere(text: str, folder: Path) -> list[str]:
-    """What *text*, which stands in *folder*, cites and a reader who has only the repository cannot open."""
+    """What *text*, which stands in *folder*, cites and a reader who has only the repository cannot
+    open.
+    """
     files = [
         match.group()
         for match in _FILE.finditer(text)
@@ -168,12 +185,22 @@ def citations_that_lead_nowhere(text: str, folder: Path) -> list[str]:
     ("text", "problems"),
     [
         (
-            "KEP-0752, RFC 6902, kubernetes/kubernetes#1; pkg/apis/core/types.go, docs/etcd.md, etcd.md, kit/names.py",
+            (
+                "KEP-0752, RFC 6902, kubernetes/kubernetes#1; pkg/apis/core/types.go, "
+                "docs/etcd.md, "
+                "etcd.md, kit/names.py"
+            ),
             [],
         ),
-        ("``server.store.mvcc.Store`` of ``discovery.k8s.io``, ``api.Group``", ["sliceplane.api.Group does not exist"]),
+        (
+            "``server.store.mvcc.Store`` of ``discovery.k8s.io``, ``api.Group``",
+            ["sliceplane.api.Group does not exist"],
+        ),
         ("as upstream (reference\n    B4), controllers 5.2", ["reference B4", "controllers 5.2"]),
-        ("[quirk: a name]; see controllers.md and api/defaults.py", ["[quirk", "controllers.md", "api/defaults.py"]),
+        (
+            "[quirk: a name]; see controllers.md and api/defaults.py",
+            ["[quirk", "controllers.md", "api/defaults.py"],
+        ),
     ],
 )
 def test_a_citation_that_leads_nowhere_is_seen(text: str, problems: list[str]) -> None:
@@ -202,26 +229,38 @@ def test_every_guarantee_names_a_test() -> None:
 
 
 def test_every_historic_bug_has_a_test_of_its_name() -> None:
-    """Lines that concern controllers; the first test of each bears the number of an issue of its line."""
+    """Lines that concern controllers; the first test of each bears the number of an issue of its
+    line.
+    """
     stories = re.findall(
         r"^## (\d+)\. .*?^\* \*\*told in\*\* (.*?)^\* \*\*must hold:.*?"
         r"^\* \*\*tested by\*\*(.*?)^\* \*\*put back:\*\* (?:yes|no)$",
         HISTORIC.read_text(encoding="utf-8"),
         re.DOTALL | re.MULTILINE,
     )
-    assert [int(line) for line, _, _ in stories] == [*range(1, 10), 12, 13, *range(16, 21), *range(22, 25)]
+    assert [int(line) for line, _, _ in stories] == [
+        *range(1, 10),
+        12,
+        13,
+        *range(16, 21),
+        *range(22, 25),
+    ]
     for line, issues, tests in stories:
         named = _TEST.search(tests)
         assert named is not None, f"line {line} has no test"
         numbers = re.findall(r"#(\d+)", issues)
-        assert any(f"_{number}_" in named["names"] for number in numbers), f"line {line}: {named['names']} of {issues}"
+        assert any(f"_{number}_" in named["names"] for number in numbers), (
+            f"line {line}: {named['names']} of {issues}"
+        )
 
 
 def test_rooms_of_the_architecture_are_those_that_exist() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
     there = {folder.name for folder in SOURCE.iterdir() if (folder / "__init__.py").exists()}
-    assert named == there, f"only named: {sorted(named - there)}; only there: {sorted(there - named)}"
+    assert named == there, (
+        f"only named: {sorted(named - there)}; only there: {sorted(there - named)}"
+    )
 
 
 # Links
@@ -276,9 +315,13 @@ def flags_of(command: click.Command) -> set[str]:
 
 
 def test_flags_of_the_command_line() -> None:
-    """Outside the help texts, too, every flag is named where its command is described, and no other anywhere."""
+    """Outside the help texts, too, every flag is named where its command is described, and no other
+    anywhere.
+    """
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", _FENCE.sub("", text), re.DOTALL | re.MULTILINE))
+    sections = dict(
+        re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", _FENCE.sub("", text), re.DOTALL | re.MULTILINE)
+    )
     commands = {name: main.get_command(click.Context(main), name) for name in COMMANDS}
     known = {"--help", "--version"}
     for name, command in commands.items():
@@ -286,24 +329,36 @@ def test_flags_of_the_command_line() -> None:
         known |= flags_of(command)
         missing = flags_of(command) - set(_FLAG.findall(sections[f"`sliceplane {name}`"]))
         assert not missing, f"docs/cli.md does not describe {sorted(missing)} of {name}"
-    assert set(_FLAG.findall(text)) <= known, f"no such flags: {sorted(set(_FLAG.findall(text)) - known)}"
+    assert set(_FLAG.findall(text)) <= known, (
+        f"no such flags: {sorted(set(_FLAG.findall(text)) - known)}"
+    )
 
 
 def value_of(dotted: str) -> Any:
     """A constant, or the default of a value's member."""
     parts = dotted.split(".")
-    length = next(n for n in range(len(parts), 0, -1) if SOURCE.joinpath(*parts[:n]).with_suffix(".py").is_file())
+    length = next(
+        n
+        for n in range(len(parts), 0, -1)
+        if SOURCE.joinpath(*parts[:n]).with_suffix(".py").is_file()
+    )
     value: Any = importlib.import_module(".".join(("sliceplane", *parts[:length])))
     for part in parts[length:]:
         is_value = isinstance(value, type) and issubclass(value, msgspec.Struct)
-        defaults = {member.name: member.default for member in msgspec.structs.fields(value)} if is_value else {}
+        defaults = (
+            {member.name: member.default for member in msgspec.structs.fields(value)}
+            if is_value
+            else {}
+        )
         value = defaults[part] if part in defaults else getattr(value, part)
     return value
 
 
 def test_limits_are_those_of_the_code() -> None:
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| [^|]+ \| ([\d,]+) ?([A-Za-z]*) \|[^|]+\| `([\w.]+)` \|$", text, re.MULTILINE)
+    rows = re.findall(
+        r"^\| [^|]+ \| ([\d,]+) ?([A-Za-z]*) \|[^|]+\| `([\w.]+)` \|$", text, re.MULTILINE
+    )
     assert len(rows) > 25
     for number, unit, constant in rows:
         documented = int(number.replace(",", "")) * _UNITS[unit]
@@ -329,7 +384,9 @@ async def fetch(plane: ServerPlane, path: str) -> str:
     context.load_cert_chain(plane.pki.admin_file, plane.pki.admin_key_file)
 
     def read() -> bytes:
-        connection = http.client.HTTPSConnection(plane.url.removeprefix("https://"), context=context, timeout=60)
+        connection = http.client.HTTPSConnection(
+            plane.url.removeprefix("https://"), context=context, timeout=60
+        )
         with contextlib.closing(connection):
             connection.request("GET", path)
             return connection.getresponse().read()
@@ -340,7 +397,9 @@ async def fetch(plane: ServerPlane, path: str) -> str:
 async def test_metrics_are_those_of_a_server(server: ServerPlane) -> None:
     shown = dict(re.findall(r"^# TYPE (\w+) (\w+)$", await fetch(server, "/metrics"), re.MULTILINE))
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    documented = dict(re.findall(r"^\| `(\w+)` \| (counter|gauge|histogram) \|", text, re.MULTILINE))
+    documented = dict(
+        re.findall(r"^\| `(\w+)` \| (counter|gauge|histogram) \|", text, re.MULTILINE)
+    )
     assert documented == shown
 
 
@@ -374,6 +433,8 @@ async def test_examples_of_the_api(server: ServerPlane) -> None:
     assert client["addresses"] == ["198.51.100.7"]
     async with asyncio.timeout(60):
         await seen.wait()
-        await asyncio.to_thread(client["discovery"].delete_namespaced_endpoint_slice, "billing-1", "default")
+        await asyncio.to_thread(
+            client["discovery"].delete_namespaced_endpoint_slice, "billing-1", "default"
+        )
         assert await following == {}
     client["discovery"].api_client.close()

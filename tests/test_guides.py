@@ -1,4 +1,6 @@
-"""How guides are read and compared (``tools/guides.py``), and how they are wrapped; ``tests/kernel`` runs them."""
+"""How guides are read and compared (``tools/guides.py``), and how they are wrapped;
+``tests/kernel`` runs them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ COLUMNS_MAX = 100
 
 
 def test_steps_of_a_block() -> None:
-    block = "$ one \\\n    two\nsaid\n$ cat >f <<'EOF'\n$ not a command\nEOF\n$ three |\n    four\n...\n"
+    block = (
+        "$ one \\\n    two\nsaid\n$ cat >f <<'EOF'\n$ not a command\nEOF\n$ three |\n    "
+        "four\n...\n"
+    )
     assert [(step.command, step.output) for step in steps(block)] == [
         ("one \\\n    two", ("said",)),
         ("cat >f <<'EOF'\n$ not a command\nEOF", ()),
@@ -81,17 +86,29 @@ SOUGHT = {
 
 def test_search_of_the_site_finds_what_readers_type() -> None:
     """A word is found whole, after the text was cut where mkdocs.yml says; case does not matter."""
-    separator = re.search(r"^plugins: \[search: \{separator: '(.*)'\}\]$", configuration(), re.MULTILINE)
+    separator = re.search(
+        r"^plugins: \[search: \{separator: '(.*)'\}\]$", configuration(), re.MULTILINE
+    )
     assert separator is not None
     for word, page in SOUGHT.items():
         text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-        assert word.lower() in re.split(separator[1], text.lower()), f"{page} does not have the word {word}"
+        assert word.lower() in re.split(separator[1], text.lower()), (
+            f"{page} does not have the word {word}"
+        )
 
 
 def test_navigation_has_the_words_of_the_field() -> None:
     nav = configuration().partition("\nnav:\n")[2]
     titles = set(re.findall(r"(?:- |\[|, )([A-Z][\w ]+): ", nav))
-    assert {"Features", "Web UI", "DNS", "Troubleshooting", "Security", "Performance", "Operations"} <= titles
+    assert {
+        "Features",
+        "Web UI",
+        "DNS",
+        "Troubleshooting",
+        "Security",
+        "Performance",
+        "Operations",
+    } <= titles
     sections = re.findall(r"^- ([\w ]+):", nav, re.MULTILINE)
     assert {"Getting started", "Operating", "Deploying", "Reference"} <= set(sections)
 
@@ -105,9 +122,12 @@ def test_code_of_the_site_wraps_and_is_not_cut_off() -> None:
 
 
 def test_lists_that_github_reads_are_lists_in_the_site() -> None:
-    text = "Words\n* one\n  goes on\n\n  ```\n  code\n  ```\n  - below\n1. first\n   goes on\n\nend\n"
+    text = (
+        "Words\n* one\n  goes on\n\n  ```\n  code\n  ```\n  - below\n1. first\n   goes on\n\nend\n"
+    )
     assert deepened(text) == (
-        "Words\n\n* one\n    goes on\n\n    ```\n    code\n    ```\n    - below\n1. first\n    goes on\n\nend\n"
+        "Words\n\n* one\n    goes on\n\n    ```\n    code\n    ```\n    - below\n1. first\n    "
+        "goes on\n\nend\n"
     )
 
 

@@ -1,7 +1,8 @@
-"""Every command that a document shows can be typed: programs, subcommands, options, kinds, targets and files exist.
+"""Every command that a document shows can be typed: programs, subcommands, options, kinds, targets
+and files exist.
 
-Guides that ``tools/guides.py`` names are run as well (``tests/kernel/test_guides.py``); here each command of every
-fenced block is parsed, whatever it needs to run.
+Guides that ``tools/guides.py`` names are run as well (``tests/kernel/test_guides.py``); here each
+command of every fenced block is parsed, whatever it needs to run.
 """
 
 from __future__ import annotations
@@ -32,8 +33,20 @@ PAGES: Final = [
     *sorted((ROOT / "docs" / "findings").glob("*.md")),
 ]
 #: a block without a language is a block of commands if it begins with one of these
-_BEGINS: Final = ("sliceplane", "make", "kubectl", "pip", "python3", "python", "curl", "helm", "docker")
-_BLOCK: Final = re.compile(r"^ *```(?P<language>[a-z]*)\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE)
+_BEGINS: Final = (
+    "sliceplane",
+    "make",
+    "kubectl",
+    "pip",
+    "python3",
+    "python",
+    "curl",
+    "helm",
+    "docker",
+)
+_BLOCK: Final = re.compile(
+    r"^ *```(?P<language>[a-z]*)\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE
+)
 #: a command of ours in running text, with at least one word behind its name
 _INLINE: Final = re.compile(r"(?<!`)`(?P<command>(?:sliceplane|make|kubectl) [a-z][^`\n]*)`(?!`)")
 _HERE: Final = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?.*?^\s*\1$", re.DOTALL | re.MULTILINE)
@@ -50,13 +63,26 @@ _OTHERS = """[ apt-get cat chmod chown cp curl dig docker done echo envoy etcd e
 head iptables jq kill mkdir nft nslookup openssl printf resolvectl rm scp sed seq skopeo sleep sort tail tar tee uniq
 wait xargs }"""
 PROGRAMS: Final = frozenset(_OTHERS.split())
-_FILE: Final = re.compile(r"^(?:\./)?(?:demo|deploy|docs|examples|tools|tests|src|benchmarks)/[\w./*-]+$")
+_FILE: Final = re.compile(
+    r"^(?:\./)?(?:demo|deploy|docs|examples|tools|tests|src|benchmarks)/[\w./*-]+$"
+)
 
 _VERBS = """annotate api-resources api-versions apply attach auth autoscale config cordon cp create delete describe diff
 drain edit exec explain expose get label logs patch port-forward replace rollout scale set taint top uncordon version
 wait"""
 KUBECTL: Final = frozenset(_VERBS.split())
-_OF_KINDS: Final = ("annotate", "delete", "describe", "edit", "explain", "get", "label", "patch", "scale", "wait")
+_OF_KINDS: Final = (
+    "annotate",
+    "delete",
+    "describe",
+    "edit",
+    "explain",
+    "get",
+    "label",
+    "patch",
+    "scale",
+    "wait",
+)
 _KINDS_TO_CREATE = """clusterrole clusterrolebinding configmap deployment namespace role rolebinding secret service
 serviceaccount token"""
 _CREATED: Final = frozenset(_KINDS_TO_CREATE.split())
@@ -67,7 +93,9 @@ _VALUED: Final = frozenset(_WITH_VALUE.split())
 
 
 def shown(text: str) -> Iterator[str]:
-    """The commands of all fenced blocks, in order, a here-document included; and ours in running text."""
+    """The commands of all fenced blocks, in order, a here-document included; and ours in running
+    text.
+    """
     for block in _BLOCK.finditer(text):
         body = _PROMPT.sub("$ ", block["text"])
         if block["language"] == "console":
@@ -125,17 +153,22 @@ def problem_of(words: list[str]) -> str:
 
 
 def _sliceplane(arguments: list[str]) -> str:
-    """Placeholders (NAME) parse as values, and an option of running text may lack its own; what follows "--" is
-    another program's."""
+    """Placeholders (NAME) parse as values, and an option of running text may lack its own; what
+    follows "--" is another program's.
+    """
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    result = CliRunner().invoke(main, [*(word for word in ours if word not in ("...", "[...]")), "--help"])
+    result = CliRunner().invoke(
+        main, [*(word for word in ours if word not in ("...", "[...]")), "--help"]
+    )
     is_known = not result.exit_code or "'--help' is not" in result.output
     return "" if is_known else result.output.strip()
 
 
 @cache
 def targets() -> frozenset[str]:
-    return frozenset(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    return frozenset(
+        re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
 
 
 def _make(arguments: list[str]) -> str:
@@ -194,7 +227,9 @@ def _python(arguments: list[str]) -> str:
 
 
 def _pip(arguments: list[str]) -> str:
-    """Nothing is published, so that what is installed is a folder or a wheel, or what an installed one lacks."""
+    """Nothing is published, so that what is installed is a folder or a wheel, or what an installed
+    one lacks.
+    """
     names = [word for word in arguments[1:] if re.match(r"sliceplane(?![\w/.-]*\.whl)", word)]
     fetched = [name for name in names if "[" not in name or "--upgrade" in arguments]
     return f"{fetched[0]} is at no index" if fetched else ""
@@ -221,7 +256,9 @@ def _helm(arguments: list[str]) -> str:
 
 def _systemctl(arguments: list[str]) -> str:
     units = [word for word in arguments[1:] if not word.startswith("-")]
-    missing = [unit for unit in units if not (ROOT / "deploy" / "systemd" / f"{unit}.service").exists()]
+    missing = [
+        unit for unit in units if not (ROOT / "deploy" / "systemd" / f"{unit}.service").exists()
+    ]
     return f"there is no unit {missing[0]}" if missing else ""
 
 

@@ -18,13 +18,18 @@ _TELLS = "from tests.figures import tell; print('first'); tell('7 steps, nothing
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(soak, "FIGURES", tmp_path / "figures.jsonl")
     page = tmp_path / "page"
-    page.write_text(f"a\n{soak.RUNS_MARK}\n{soak.END_MARK}\nb\n{soak.FIGURES_MARK}\nold\n{soak.END_MARK}\nc\n")
+    page.write_text(
+        f"a\n{soak.RUNS_MARK}\n{soak.END_MARK}\nb\n{soak.FIGURES_MARK}\nold\n{soak.END_MARK}\nc\n"
+    )
     monkeypatch.setattr(soak, "PAGE", page)
     return page
 
 
 def play(monkeypatch: pytest.MonkeyPatch, *names: str, **programs: str) -> None:
-    runs = {name: SoakRun(name, ("-c", program), "once", "a fault") for name, program in programs.items()}
+    runs = {
+        name: SoakRun(name, ("-c", program), "once", "a fault")
+        for name, program in programs.items()
+    }
     monkeypatch.setattr(soak, "RUNS", runs)
     monkeypatch.setattr("sys.argv", ["soak.py", *names])
     soak.main()
@@ -47,7 +52,9 @@ def test_a_run_leaves_its_figures_and_a_row(kept: Path, monkeypatch: pytest.Monk
     assert text.endswith(f"{soak.END_MARK}\nc\n")
 
 
-def test_a_run_that_fails_is_told_and_the_others_are_run(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_is_told_and_the_others_are_run(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(SystemExit, match="failed: bad"):
         play(monkeypatch, bad="print('seed 5'); raise SystemExit(3)", good=_TELLS)
     text = kept.read_text()
@@ -55,16 +62,28 @@ def test_a_run_that_fails_is_told_and_the_others_are_run(kept: Path, monkeypatch
     assert "7 steps, nothing found |" in text
 
 
-def test_a_name_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         play(monkeypatch, "kils", kills=_TELLS)
     assert "no run is named kils" in capsys.readouterr().err
 
 
 def test_rows_of_a_benchmark_are_figures() -> None:
-    row = {"name": "  writes", "size": "64", "value": 3.5, "unit": "ms", "peer": "", "budget": None, "met": None}
+    row = {
+        "name": "  writes",
+        "size": "64",
+        "value": 3.5,
+        "unit": "ms",
+        "peer": "",
+        "budget": None,
+        "met": None,
+    }
     missed = {**row, "name": "reads", "budget": 2.0, "met": False}
-    said = soak._said(["--json"], f"hello\n{json.dumps(row)}\n{json.dumps(missed)}\n", Path("/nowhere"))
+    said = soak._said(
+        ["--json"], f"hello\n{json.dumps(row)}\n{json.dumps(missed)}\n", Path("/nowhere")
+    )
     assert said == ("writes 64 3.5 ms", "reads 64 3.5 ms (missed: 2)")
 
 
@@ -72,7 +91,11 @@ def test_places_of_runs_are_there() -> None:
     for name, run in RUNS.items():
         places = [place for place in run.arguments if place.startswith("tests/")]
         assert all((soak.ROOT / place).exists() for place in places), name
-        modules = [run.arguments[1]] if run.arguments[:1] == ("-m",) and run.arguments[1] != "pytest" else []
+        modules = (
+            [run.arguments[1]]
+            if run.arguments[:1] == ("-m",) and run.arguments[1] != "pytest"
+            else []
+        )
         for module in modules:
             path = soak.ROOT / module.replace(".", "/")
             assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name

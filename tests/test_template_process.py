@@ -34,12 +34,19 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("words", "code"), [(("version",), 0), (("version", "--help"), 0), (("simulate", "--faults", "rain"), 64)]
+    ("words", "code"),
+    [(("version",), 0), (("version", "--help"), 0), (("simulate", "--faults", "rain"), 64)],
 )
-def test_it_says_what_a_new_interpreter_says(words: tuple[str, ...], code: int, made: list[int]) -> None:
+def test_it_says_what_a_new_interpreter_says(
+    words: tuple[str, ...], code: int, made: list[int]
+) -> None:
     def said(**environment: str) -> tuple[int, str, str]:
         done = subprocess.run(
-            [*VERSION[:3], *words], env={**os.environ, **environment}, capture_output=True, text=True, check=False
+            [*VERSION[:3], *words],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         return done.returncode, done.stdout, done.stderr
 
@@ -54,7 +61,11 @@ def test_it_ends_as_a_new_interpreter_does_where_nobody_reads(made: list[int]) -
         os.close(reading)
         try:
             done = subprocess.run(
-                VERSION, env={**os.environ, **environment}, stdout=writing, stderr=subprocess.PIPE, check=False
+                VERSION,
+                env={**os.environ, **environment},
+                stdout=writing,
+                stderr=subprocess.PIPE,
+                check=False,
             )
         finally:
             os.close(writing)
@@ -64,7 +75,9 @@ def test_it_ends_as_a_new_interpreter_does_where_nobody_reads(made: list[int]) -
     assert len(made) == 1
 
 
-def test_it_has_the_streams_the_folder_and_the_environment_that_it_was_given(tmp_path: Path, made: list[int]) -> None:
+def test_it_has_the_streams_the_folder_and_the_environment_that_it_was_given(
+    tmp_path: Path, made: list[int]
+) -> None:
     (tmp_path / "out").touch()
     with (tmp_path / "out").open("w") as out:
         process = subprocess.Popen(
@@ -82,7 +95,9 @@ def test_it_has_the_streams_the_folder_and_the_environment_that_it_was_given(tmp
 
 async def test_it_is_our_child_and_takes_signals(made: list[int]) -> None:
     worker = (sys.executable, "-m", WORKER)
-    process = await asyncio.create_subprocess_exec(*worker, stdin=asyncio.subprocess.PIPE, start_new_session=True)
+    process = await asyncio.create_subprocess_exec(
+        *worker, stdin=asyncio.subprocess.PIPE, start_new_session=True
+    )
     assert made == [process.pid]
     assert os.getsid(process.pid) == process.pid
     process.send_signal(signal.SIGKILL)
@@ -101,14 +116,21 @@ def test_it_is_inside_of_a_namespace(made: list[int]) -> None:
         assert made == [worker.pid]
         inside = Path(f"/proc/{worker.pid}/ns/net").stat().st_ino
         assert inside == Path(f"/run/netns/{host.namespace}").stat().st_ino
-        assert [path.name for path in Path(f"/proc/{worker.pid}/root/sys/class/net").glob("eth*")] == ["eth0"]
+        assert [
+            path.name for path in Path(f"/proc/{worker.pid}/root/sys/class/net").glob("eth*")
+        ] == ["eth0"]
         worker.communicate()
         assert worker.returncode == 0
 
 
 @pytest.mark.parametrize(
     "asked",
-    [{"env": {FRESH: ""}}, {"env": {"PYTHONHASHSEED": "1"}}, {"preexec_fn": lambda: None}, {"umask": 0o77}],
+    [
+        {"env": {FRESH: ""}},
+        {"env": {"PYTHONHASHSEED": "1"}},
+        {"preexec_fn": lambda: None},
+        {"umask": 0o77},
+    ],
     ids=["fresh", "hash seed", "a function of its own", "umask"],
 )
 def test_what_it_cannot_do_is_done_as_always(asked: dict[str, Any], made: list[int]) -> None:
@@ -116,7 +138,9 @@ def test_what_it_cannot_do_is_done_as_always(asked: dict[str, Any], made: list[i
     assert not made
 
 
-def test_without_the_right_to_clone_it_is_done_as_always(monkeypatch: pytest.MonkeyPatch, made: list[int]) -> None:
+def test_without_the_right_to_clone_it_is_done_as_always(
+    monkeypatch: pytest.MonkeyPatch, made: list[int]
+) -> None:
     monkeypatch.setattr(template_process, "_template", Template())
     monkeypatch.setattr(template_process, "_SERVE", "raise SystemExit")
     assert subprocess.run(VERSION, capture_output=True, check=False).returncode == 0

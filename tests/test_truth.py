@@ -54,7 +54,11 @@ ABSENCES: Final[dict[str, Callable[[], bool]]] = {
 #: bold titles of docs/features.md: modules of the package and commands that are the feature
 FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "API server": ("server.io.requests.app", "apiserver", "up"),
-    "Access": ("server.registry.authorization", "server.registry.authentication", "server.io.audit.log"),
+    "Access": (
+        "server.registry.authorization",
+        "server.registry.authentication",
+        "server.io.audit.log",
+    ),
     "Storage": ("server.io.storage.sqlite", "server.io.storage.replicated", "snapshot"),
     "Controllers": ("controllers.endpointslice", "controllers.endpoints", "controllers"),
     "Hints": ("slices.hints", "slices.heuristics.shipped", "controllers.traffic_distribution"),
@@ -63,7 +67,16 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "DNS": ("dns.server", "dns"),
     "xDS": ("xds.catalog", "xds"),
     "Endpoints outside": ("consume.agents.registration", "agent"),
-    "Answers": ("diagnose.explain.chain", "explain", "lint", "status", "drift", "drain", "ui", "guard"),
+    "Answers": (
+        "diagnose.explain.chain",
+        "explain",
+        "lint",
+        "status",
+        "drift",
+        "drain",
+        "ui",
+        "guard",
+    ),
     "A recorder": ("diagnose.timeline.replay", "recorder", "timeline"),
     "A conformance kit": ("lab.conformance.story", "conformance"),
     "A Python client": ("consume.io.client.view",),
@@ -80,7 +93,9 @@ _NO_KINDS: Final = frozenset(("CoreDNS",))
 
 
 def absent(text: str) -> list[str]:
-    """The entries of the list of *text* that begins with "Not there:"; remarks in parentheses are none."""
+    """The entries of the list of *text* that begins with "Not there:"; remarks in parentheses are
+    none.
+    """
     listed = _LISTED.search(text)
     assert listed is not None, "there is no such list"
     plain = " ".join(re.sub(r"\([^)]*\)", "", listed["list"]).split())
@@ -88,10 +103,18 @@ def absent(text: str) -> list[str]:
 
 
 def untrue(entries: list[str]) -> list[str]:
-    """Returns a sentence for each entry that is there, or unknown, and each absence that is not named."""
+    """Returns a sentence for each entry that is there, or unknown, and each absence that is not
+    named.
+    """
     unknown = [f"{entry}: no probe knows it" for entry in entries if entry not in ABSENCES]
-    present = [f"{entry} is there" for entry in entries if entry in ABSENCES and not ABSENCES[entry]()]
-    unnamed = [f"{entry} is not named" for entry, is_absent in ABSENCES.items() if is_absent() and entry not in entries]
+    present = [
+        f"{entry} is there" for entry in entries if entry in ABSENCES and not ABSENCES[entry]()
+    ]
+    unnamed = [
+        f"{entry} is not named"
+        for entry, is_absent in ABSENCES.items()
+        if is_absent() and entry not in entries
+    ]
     return [*unknown, *present, *unnamed]
 
 
@@ -103,7 +126,8 @@ def test_what_is_not_there_is_not_there(path: str) -> None:
 def test_a_list_that_is_no_longer_true_is_found() -> None:
     """As README had it beside a command ``xds``."""
     text = (
-        "Not there: ipvs and Windows as modes that run, published images and packages, xDS, and kubelets that run\n"
+        "Not there: ipvs and Windows as modes that run, published images and packages, xDS, and "
+        "kubelets that run\n"
         "containers. What differs from upstream"
     )
     found = untrue(absent(text))
@@ -113,9 +137,18 @@ def test_a_list_that_is_no_longer_true_is_found() -> None:
 def test_the_page_that_a_404_names_lists_what_is_absent() -> None:
     path, _, anchor = NOT_SERVED.partition("#")
     title = "## " + anchor.replace("-", " ").capitalize()
-    section = (ROOT / path).read_text(encoding="utf-8").partition(f"\n{title}\n")[2].partition("\n## ")[0]
+    section = (
+        (ROOT / path).read_text(encoding="utf-8").partition(f"\n{title}\n")[2].partition("\n## ")[0]
+    )
     kinds = [entry for entry in ABSENCES if re.fullmatch(r"[A-Z]\w+", entry)]
-    for name in (*kinds, "dmission webhooks", "ggregated APIs", "`kubectl logs`", "`exec`", "`port-forward`"):
+    for name in (
+        *kinds,
+        "dmission webhooks",
+        "ggregated APIs",
+        "`kubectl logs`",
+        "`exec`",
+        "`port-forward`",
+    ):
         assert name in section, f"{path}, {title}: {name} is not named"
 
 
@@ -124,7 +157,11 @@ def test_each_feature_is_a_module_or_a_command() -> None:
     titles = re.findall(r"^\* \*\*\[?(.*?)\]?(?:\([\w.-]+\))?[.:]?\*\*", text, re.MULTILINE)
     assert titles == list(FEATURES)
     for title, names in FEATURES.items():
-        missing = [name for name in names if name not in COMMANDS and find_spec(f"sliceplane.{name}") is None]
+        missing = [
+            name
+            for name in names
+            if name not in COMMANDS and find_spec(f"sliceplane.{name}") is None
+        ]
         assert not missing, f"{title}: there is no {missing}"
 
 
@@ -133,12 +170,19 @@ def test_each_command_is_a_feature() -> None:
     text = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
     for command in set(COMMANDS) - set(_PLAIN):
         assert command in named, f"no feature is {command}"
-        assert re.search(rf"`(?:sliceplane )?{command}\b", text), f"docs/features.md does not name {command}"
+        assert re.search(rf"`(?:sliceplane )?{command}\b", text), (
+            f"docs/features.md does not name {command}"
+        )
 
 
 @pytest.mark.parametrize("path", ["README.md", "docs/features.md"])
 def test_kinds_that_are_named_are_served_or_said_to_be_absent(path: str) -> None:
-    text = re.sub(r"^```.*?^```$", "", (ROOT / path).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"^```.*?^```$",
+        "",
+        (ROOT / path).read_text(encoding="utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
+    )
     words = _KIND_LIKE.findall(text)
     singular = {word if word in KINDS else re.sub(r"(?<=Class)es$|s$", "", word) for word in words}
     served = {row.kind for row in SERVED}

@@ -1,4 +1,6 @@
-"""Several processes for one run: each test once, each report told, and what a worker that dies leaves behind fails."""
+"""Several processes for one run: each test once, each report told, and what a worker that dies
+leaves behind fails.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,23 @@ def _run(folder: Path, *arguments: str, **files: str) -> subprocess.CompletedPro
     for name, text in files.items():
         (folder / f"test_{name}.py").write_text(text, encoding="utf-8")
     (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT}\n", encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-p", "tests.workers", "-q", "-rA", f"--basetemp={folder}/base"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.workers",
+        "-q",
+        "-rA",
+        f"--basetemp={folder}/base",
+    ]
     return subprocess.run(
-        [*command, *arguments], cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+        [*command, *arguments],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -64,10 +80,14 @@ def test_each_test_runs_once_in_one_of_two_processes_and_tells_its_report(tmp_pa
     assert done.returncode == 1, done.stderr
     assert "1 failed, 3 passed" in done.stdout
     assert "said 2" in done.stdout, "what a failing test printed"
-    assert (tmp_path / "ended").read_text(encoding="utf-8") == "0 1 2", "a module's fixture lived once"
+    assert (tmp_path / "ended").read_text(encoding="utf-8") == "0 1 2", (
+        "a module's fixture lived once"
+    )
     (other,) = tmp_path.glob("b-*")
     first = sorted(tmp_path.glob("a-*"))
-    assert [path.name for path in first] == [f"a-gw{1 - int(other.name[-1])}-{number}" for number in range(3)]
+    assert [path.name for path in first] == [
+        f"a-gw{1 - int(other.name[-1])}-{number}" for number in range(3)
+    ]
     folders = {path.read_text(encoding="utf-8") for path in (*first, other)}
     assert len(folders) == 4
 
@@ -116,7 +136,9 @@ def test_the_first_failure_ends_the_run_when_it_shall(tmp_path: Path) -> None:
     assert (done.returncode, "1 failed in" in done.stdout) == (1, True), done.stdout
 
 
-def test_a_quick_run_leaves_out_the_files_that_take_long_unless_they_are_named(tmp_path: Path) -> None:
+def test_a_quick_run_leaves_out_the_files_that_take_long_unless_they_are_named(
+    tmp_path: Path,
+) -> None:
     slow = next(iter(cost_by_file()))
     (tmp_path / slow).parent.mkdir(parents=True)
     (tmp_path / slow).write_text("def test_slow(): pass\n", encoding="utf-8")
@@ -127,7 +149,11 @@ def test_a_quick_run_leaves_out_the_files_that_take_long_unless_they_are_named(t
 def test_a_quick_run_has_a_file_of_every_room() -> None:
     """But of rooms in which the shortest takes longer than a quick run has time for."""
     folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
-    skipped = {folder for folder in folders if all(takes_long(path, ROOT) for path in folder.glob("test_*.py"))}
+    skipped = {
+        folder
+        for folder in folders
+        if all(takes_long(path, ROOT) for path in folder.glob("test_*.py"))
+    }
     assert {folder.name for folder in skipped} == {"benchmarks", "growth"}
     for folder in skipped:
         costs = [cost_by_file()[str(path.relative_to(ROOT))] for path in folder.glob("test_*.py")]

@@ -1,8 +1,10 @@
-"""How a test waits for what happens by itself: it looks until it is so, and tells what it saw last if it never is.
+"""How a test waits for what happens by itself: it looks until it is so, and tells what it saw last
+if it never is.
 
-``until`` blocks, ``eventually`` lets the loop of asyncio go on.  Both look at once, then ever less often, and rest for
-as long as a look took: one that starts a program must not take a core from what it waits for.  The deadline is no
-measure of how long a thing may take: on a busy machine everything takes several times as long.
+``until`` blocks, ``eventually`` lets the loop of asyncio go on. Both look at once, then ever less
+often, and rest for as long as a look took: one that starts a program must not take a core from what
+it waits for. The deadline is no measure of how long a thing may take: on a busy machine everything
+takes several times as long.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 PATIENCE_S: Final = 120.0
-#: of the time that it has waited: what comes soon is seen at once, and what takes long is not looked at all the time
+#: of the time that it has waited: what comes soon is seen at once, and what takes long is not
+#: looked at all the time
 _PAUSE_SHARE: Final = 0.05
 _PAUSE_MIN_S: Final = 0.001
 _PAUSE_MAX_S: Final = 1.0
@@ -29,7 +32,9 @@ def until(
     within_s: float = PATIENCE_S,
     ignoring: tuple[type[Exception], ...] = (),
 ) -> T:
-    """What *look* gives as soon as it *holds*; an error that is to be ignored is one more "not yet"."""
+    """What *look* gives as soon as it *holds*; an error that is to be ignored is one more "not
+    yet".
+    """
     began = time.monotonic()
     while True:
         seen: object
@@ -52,7 +57,9 @@ async def eventually(
     within_s: float = PATIENCE_S,
     ignoring: tuple[type[Exception], ...] = (),
 ) -> Any:
-    """``until`` for a coroutine; *look* may be one itself, and is given up if it does not come back."""
+    """``until`` for a coroutine; *look* may be one itself, and is given up if it does not come
+    back.
+    """
     loop = asyncio.get_running_loop()
     began, seen = loop.time(), "nothing"
     try:
@@ -75,7 +82,9 @@ async def eventually(
 
 
 async def turns(count: int = 20) -> None:
-    """The loop goes round so often: what needs no clock, thread or socket has happened by then, or never does."""
+    """The loop goes round so often: what needs no clock, thread or socket has happened by then, or
+    never does.
+    """
     for _ in range(count):
         await asyncio.sleep(0)
 

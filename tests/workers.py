@@ -1,10 +1,12 @@
-"""Several processes for one run (``pytest -p tests.workers --workers 4``): tests are collected once, then it forks.
+"""Several processes for one run (``pytest -p tests.workers --workers 4``): tests are collected
+once, then it forks.
 
-Collecting ten thousand tests takes a processor 15 seconds, which workers that each collect on their own (those of
-pytest-xdist) spend each; and what is loaded before the fork is shared.  A file is the unit of work, so that what it
-sets up once lives once.  Two pipes hold the numbers of all files, longest first: of those that compute, and of those
-that mostly wait.  A worker takes its next file out of one, and then out of the other, so that processors have something
-to do as long as tests wait for clocks and processes; it sends home what it begins and how it ended.
+Collecting ten thousand tests takes a processor 15 seconds, which workers that each collect on their
+own (those of pytest-xdist) spend each; and what is loaded before the fork is shared. A file is the
+unit of work, so that what it sets up once lives once. Two pipes hold the numbers of all files,
+longest first: of those that compute, and of those that mostly wait. A worker takes its next file
+out of one, and then out of the other, so that processors have something to do as long as tests wait
+for clocks and processes; it sends home what it begins and how it ended.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ _QUICK: Final = Cost(0.0, 0.0)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--workers", type=int, default=0, help="run the tests in so many processes")
     parser.addoption(
-        "--quick", action="store_true", help=f"leave out the files of {LONGEST_FILES.name}, but one in each folder"
+        "--quick",
+        action="store_true",
+        help=f"leave out the files of {LONGEST_FILES.name}, but one in each folder",
     )
 
 
@@ -64,14 +68,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A file that is named on the command line is not asked about, so it is run however long it takes."""
+    """A file that is named on the command line is not asked about, so it is run however long it
+    takes.
+    """
     if not config.getoption("quick") or collection_path.suffix != ".py":
         return None
     return takes_long(collection_path, config.rootpath) or None
 
 
 def takes_long(path: Path, root: Path) -> bool:
-    """Returns True if a quick run leaves *path* out: it is in the table, and its room has a quicker file."""
+    """Returns True if a quick run leaves *path* out: it is in the table, and its room has a quicker
+    file.
+    """
     relative = path.relative_to(root)
     cost = cost_by_file().get(str(relative))
     if cost is None or cost.seconds < _QUICK_S_OF_ROOM.get(str(relative.parent), 0.0):
@@ -84,7 +92,8 @@ def _kept_in_a_quick_run(folder: Path, root: Path) -> Path | None:
     """The shortest file of a room in which all files are in the table, if it is short enough."""
     costs = cost_by_file()
     by_path = {
-        path: costs.get(str(path.relative_to(root)), _QUICK).seconds for path in sorted(folder.glob("test_*.py"))
+        path: costs.get(str(path.relative_to(root)), _QUICK).seconds
+        for path in sorted(folder.glob("test_*.py"))
     }
     shortest = min(by_path, key=by_path.__getitem__)
     return shortest if 0.0 < by_path[shortest] <= QUICK_S_MAX else None
@@ -152,7 +161,9 @@ class _Worker:
         if what == "takes":
             self._taken += self._files[told]
         elif what == "begins":
-            hook.pytest_runtest_logstart(nodeid=self._taken[0].nodeid, location=self._taken[0].location)
+            hook.pytest_runtest_logstart(
+                nodeid=self._taken[0].nodeid, location=self._taken[0].location
+            )
         elif what == "reports":
             report = hook.pytest_report_from_serializable(config=self._config, data=told)
             hook.pytest_runtest_logreport(report=report)
@@ -180,7 +191,9 @@ class _Child:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         config = self._session.config
-        self.tell("reports", config.hook.pytest_report_to_serializable(config=config, report=report))
+        self.tell(
+            "reports", config.hook.pytest_report_to_serializable(config=config, report=report)
+        )
 
     def tell(self, what: str, told: Any = None) -> None:
         try:
@@ -195,7 +208,9 @@ def _files(items: list[pytest.Item]) -> list[list[pytest.Item]]:
     by_path = groupby(items, _path)
     return [
         list(of)
-        for path, of in sorted(((p, list(of)) for p, of in by_path), key=lambda at: -costs.get(at[0], _QUICK).seconds)
+        for path, of in sorted(
+            ((p, list(of)) for p, of in by_path), key=lambda at: -costs.get(at[0], _QUICK).seconds
+        )
     ]
 
 
@@ -237,7 +252,9 @@ def _work(
     number: int,
     count: int,
 ) -> NoReturn:
-    """Runs files until there are none left: one worker for each processor, and another, prefers those that compute."""
+    """Runs files until there are none left: one worker for each processor, and another, prefers
+    those that compute.
+    """
     code = 1
     try:
         _settle(session.config, number, count)
@@ -247,7 +264,9 @@ def _work(
         preferred = queues if number <= (os.cpu_count() or 1) else queues[::-1]
 
         def taken() -> Iterator[tuple[pytest.Item, Any]]:
-            """Each test, and the node until which all is taken down after it: a file is not taken before it begins."""
+            """Each test, and the node until which all is taken down after it: a file is not taken
+            before it begins.
+            """
             for queue in preferred:
                 while read := os.read(queue, _NUMBER.size):
                     (file,) = _NUMBER.unpack(read)
@@ -272,8 +291,8 @@ def _work(
 def _settle(config: pytest.Config, number: int, count: int) -> None:
     """Gives a process its own name (that of pytest-xdist's), output, folder, and lock of iptables.
 
-    The legacy flavour of iptables has one lock for all network namespaces: a test that writes 100,000 rules would make
-    tests of other processes fail.
+    The legacy flavour of iptables has one lock for all network namespaces: a test that writes
+    100,000 rules would make tests of other processes fail.
     """
     os.environ["PYTEST_XDIST_WORKER"] = f"gw{number}"
     os.environ["PYTEST_XDIST_WORKER_COUNT"] = str(count)

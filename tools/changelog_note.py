@@ -1,4 +1,5 @@
-"""Says so when sources changed and ``CHANGELOG.md`` did not: in the working tree, or in commits since its last change.
+"""Says so when sources changed and ``CHANGELOG.md`` did not: in the working tree, or in commits
+since its last change.
 
 A note, not a failure: a change that no user sees needs no line.
 """

@@ -1,12 +1,14 @@
-"""Draws which room imports which, as ``docs/images/imports.svg``: rooms in the layers of the first import contract
-(``pyproject.toml``), arrows from a room to those that it imports.
+"""Draws which room imports which, as ``docs/images/imports.svg``: rooms in the layers of the first
+import contract (``pyproject.toml``), arrows from a room to those that it imports.
 
-``python tools/draw_imports.py`` writes the picture; the same source gives the same bytes.  An arrow that follows from
-others is left out: what imports ``controllers`` may import what ``controllers`` imports.  An import that goes up or
-sideways is no picture but an error, so the picture cannot have a circle.
+``python tools/draw_imports.py`` writes the picture; the same source gives the same bytes. An arrow
+that follows from others is left out: what imports ``controllers`` may import what ``controllers``
+imports. An import that goes up or sideways is no picture but an error, so the picture cannot have a
+circle.
 
-The layout is Sugiyama's: long arrows get a place in every row that they cross (*bends*), rows are ordered so that few
-arrows cross, and each place moves towards its neighbours as far as the order allows.
+The layout is Sugiyama's: long arrows get a place in every row that they cross (*bends*), rows are
+ordered so that few arrows cross, and each place moves towards its neighbours as far as the order
+allows.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def imports() -> frozenset[Arrow]:
         importer = path.relative_to(SOURCE).with_suffix("").parts[0]
         for module in IMPORT.findall(path.read_text(encoding="utf-8")):
             arrows.add((importer, module.split(".")[0]))
-    return frozenset(arrow for arrow in arrows if arrow[0] != arrow[1] and not arrow[0].startswith("__"))
+    return frozenset(
+        arrow for arrow in arrows if arrow[0] != arrow[1] and not arrow[0].startswith("__")
+    )
 
 
 def layers() -> list[list[str]]:
@@ -61,7 +65,9 @@ def layers() -> list[list[str]]:
 
 
 def essential(arrows: Collection[Arrow], rows: Sequence[Sequence[str]]) -> list[Arrow]:
-    """*arrows* without those that follow from others.  Raises ``ValueError`` for one that does not go down."""
+    """*arrows* without those that follow from others.  Raises ``ValueError`` for one that does not
+    go down.
+    """
     height = {name: number for number, row in enumerate(rows) for name in row}
     below: dict[str, set[str]] = defaultdict(set)
     for importer, imported in sorted(arrows):
@@ -99,7 +105,9 @@ class Place:
 Trail = list[Place]
 
 
-def placed(rows: Sequence[Sequence[str]], arrows: Sequence[Arrow]) -> tuple[list[list[Place]], list[Trail]]:
+def placed(
+    rows: Sequence[Sequence[str]], arrows: Sequence[Arrow]
+) -> tuple[list[list[Place]], list[Trail]]:
     """The places of each row from left to right, and those that each arrow passes."""
     lines: list[list[Place]] = [[] for _ in rows]
     boxes: dict[str, Place] = {}
@@ -129,15 +137,25 @@ def placed(rows: Sequence[Sequence[str]], arrows: Sequence[Arrow]) -> tuple[list
 
 
 def _order(lines: list[list[Place]], neighbours: Mapping[Place, Sequence[Place]]) -> None:
-    """Sort each line by the middle of its neighbours, up and down in turn, and keep the order with fewest crossings."""
+    """Sort each line by the middle of its neighbours, up and down in turn, and keep the order with
+    fewest crossings.
+    """
     best = [list(line) for line in lines]
     fewest = None
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
         for line in lines if down else reversed(lines):
-            position = {place: index / len(other) for other in lines for index, place in enumerate(other, 1)}
+            position = {
+                place: index / len(other) for other in lines for index, place in enumerate(other, 1)
+            }
             middles = {
-                place: _mean([position[other] for other in neighbours[place] if (other.row < place.row) == down])
+                place: _mean(
+                    [
+                        position[other]
+                        for other in neighbours[place]
+                        if (other.row < place.row) == down
+                    ]
+                )
                 for place in line
             }
             line.sort(key=lambda place: middles.get(place) or position[place])  # used at once
@@ -148,21 +166,30 @@ def _order(lines: list[list[Place]], neighbours: Mapping[Place, Sequence[Place]]
     lines[:] = best
 
 
-def _crossings(lines: Sequence[Sequence[Place]], neighbours: Mapping[Place, Sequence[Place]]) -> int:
+def _crossings(
+    lines: Sequence[Sequence[Place]], neighbours: Mapping[Place, Sequence[Place]]
+) -> int:
     index = {place: number for line in lines for number, place in enumerate(line)}
     count = 0
     for line in lines:
         ends = [
-            (index[place], index[other]) for place in line for other in neighbours[place] if other.row == place.row + 1
+            (index[place], index[other])
+            for place in line
+            for other in neighbours[place]
+            if other.row == place.row + 1
         ]
         count += sum(a < c and b > d for a, b in ends for c, d in ends)
     return count
 
 
 def _spread(
-    lines: Sequence[Sequence[Place]], neighbours: Mapping[Place, Sequence[Place]], trails: Mapping[Place, Trail]
+    lines: Sequence[Sequence[Place]],
+    neighbours: Mapping[Place, Sequence[Place]],
+    trails: Mapping[Place, Trail],
 ) -> None:
-    """Move boxes towards their neighbours and straighten arrows, without changing the order or the gaps of a line."""
+    """Move boxes towards their neighbours and straighten arrows, without changing the order or the
+    gaps of a line.
+    """
     for line in lines:
         _set(line, [0.0] * len(line))
     for sweep in range(4 * SWEEPS):
@@ -185,7 +212,9 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _set(line: Sequence[Place], wanted: Sequence[float]) -> None:
-    """The positions nearest to *wanted* that keep order and gaps (isotonic regression, pooling adjacent violators)."""
+    """The positions nearest to *wanted* that keep order and gaps (isotonic regression, pooling
+    adjacent violators).
+    """
     offsets = [0.0]
     for place, following in pairwise(line):
         offsets.append(offsets[-1] + (place.wide + following.wide) / 2 + GAP_PX)
@@ -201,7 +230,9 @@ def _set(line: Sequence[Place], wanted: Sequence[float]) -> None:
 
 
 def _ports(paths: Sequence[Trail], end: int) -> dict[int, float]:
-    """Where each arrow leaves its box (*end* 0) or comes to it (*end* -1): side by side, in the order of the others."""
+    """Where each arrow leaves its box (*end* 0) or comes to it (*end* -1): side by side, in the
+    order of the others.
+    """
     at: dict[Place, list[int]] = defaultdict(list)
     for number, path in enumerate(paths):
         at[path[end]].append(number)
@@ -260,7 +291,10 @@ def drawn() -> str:
 
 
 def _rect(kind: str, x: float, y: float, wide: float, high: float) -> str:
-    return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="5"/>'
+    return (
+        f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" '
+        'rx="5"/>'
+    )
 
 
 def _marker(kind: str) -> str:

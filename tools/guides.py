@@ -1,8 +1,8 @@
 """Run the commands of a guide in the order in which a person pastes them, and keep what they print.
 
-A guide is a Markdown document whose ``console`` blocks are one session: what begins with ``$`` is typed into one
-shell, what a command exports stays.  A command goes on over a line end after ``\\``, ``|`` or inside a here-document.
-A comment on the line before a block says what is special:
+A guide is a Markdown document whose ``console`` blocks are one session: what begins with ``$`` is
+typed into one shell, what a command exports stays. A command goes on over a line end after ``\\``,
+``|`` or inside a here-document. A comment on the line before a block says what is special:
 
 - ``<!-- stays -->``: its last command goes on running, as in a terminal of its own, until the guide ends;
 - ``<!-- ends with N -->``: its last command must end with this exit code instead of 0;
@@ -10,11 +10,13 @@ A comment on the line before a block says what is special:
 - ``<!-- on a laptop -->``, alone or before the others (``<!-- on a laptop, stays -->``): it is typed into a second
   shell, of a machine that has an address, ``LAPTOP``, and a ``/etc/resolv.conf`` of its own.
 
-A line ``...`` in an output stands for what is left out.  ``refreshed`` makes the outputs anew and leaves out as much;
-``shape`` is what must stay the same from run to run: numbers, random names and the width of columns may change.
-The shell lives in a network namespace, a home and a folder of its own, so it needs root and meets no other plane.
+A line ``...`` in an output stands for what is left out. ``refreshed`` makes the outputs anew and
+leaves out as much; ``shape`` is what must stay the same from run to run: numbers, random names and
+the width of columns may change. The shell lives in a network namespace, a home and a folder of its
+own, so it needs root and meets no other plane.
 
-``PYTHONPATH=src:. .venv/bin/python tools/guides.py [FILE ...]``, from the root of the repository, writes the outputs.
+``PYTHONPATH=src:. .venv/bin/python tools/guides.py [FILE ...]``, from the root of the repository,
+writes the outputs.
 """
 
 from __future__ import annotations
@@ -37,11 +39,13 @@ GUIDES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("tour.md", "et
 #: what a guide may use of the repository, beside what it makes itself
 SHOWN = ("demo", "deploy", "docs", "examples", "src", ".venv")
 COMMAND_S = 120.0
-#: what goes on running has said what it says at its start when it was silent for so long: for a short time if that is
-#: as many lines as the guide shows, and for a long one if a guide is made anew and it says less
+#: what goes on running has said what it says at its start when it was silent for so long: for a
+#: short time if that is as many lines as the guide shows, and for a long one if a guide is made
+#: anew and it says less
 SILENCE_S = 1.0
 LONG_SILENCE_S = 30.0
-#: what is left running has so long to end; an agent would wait longer for a server that ended before it
+#: what is left running has so long to end; an agent would wait longer for a server that ended
+#: before it
 END_S = 3.0
 #: the other end of its wire leads nowhere
 LAPTOP = """ip link add wlan0 type veth peer name air && ip link set air up
@@ -56,9 +60,11 @@ _BLOCK = re.compile(
 )
 #: what the shell says, sooner or later, of a program that was killed
 _JOB = re.compile(r"^bash: line \d+: +\d+ (?:Killed|Terminated) .*\n", re.MULTILINE)
-#: kubectl's log if its own end cancels a watch whose event is on its way (client-go): the answer is the line after it
+#: kubectl's log if its own end cancels a watch whose event is on its way (client-go): the answer is
+#: the line after it
 _CANCELLED = re.compile(
-    r'^I\d{4} .* reflector\.go:\d+\] "Warning: watch ended with error" .*context canceled.*\n', re.MULTILINE
+    r'^I\d{4} .* reflector\.go:\d+\] "Warning: watch ended with error" .*context canceled.*\n',
+    re.MULTILINE,
 )
 _HERE = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 #: what changes from run to run, in this order, and what ``shape`` puts there
@@ -69,7 +75,10 @@ _CHANGES = tuple(
         (r"\b(demo|web)((?:-[a-z]+)*)(-[a-z0-9]{8,10})?-[a-z0-9]{5}\b", r"\1\2-NAME"),
         (r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME"),
         (r"\b(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|[0-9a-f]{8})\b", "ID"),
-        (r"^[0-9a-f]{4,8}(?=, \d+, \d+, \d)", "ID"),  # etcdctl prints a hash without its leading zeros
+        (
+            r"^[0-9a-f]{4,8}(?=, \d+, \d+, \d)",
+            "ID",
+        ),  # etcdctl prints a hash without its leading zeros
         (r"\b(?:\d+[hms]){1,3}(?= |$)", "AGE"),
         (r"\d[\d.,:]*", "N"),
         (r"\bzone-[ab]\b", "ZONE"),
@@ -125,7 +134,17 @@ class Terminal:
         kept = {name: os.environ[name] for name in ("LANG", "TERM") if name in os.environ}
         path = f"{ROOT}/.venv/bin:{os.environ['PATH']}:/usr/sbin:/sbin"
         self._shell = subprocess.Popen(
-            ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "--norc", "--noprofile"],
+            [
+                "unshare",
+                "--net",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "bash",
+                "--norc",
+                "--noprofile",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -148,7 +167,9 @@ class Terminal:
         self.run(Step("ip link set lo up", ()))
 
     def run(self, step: Step, seconds: float = COMMAND_S) -> list[str]:
-        """What it prints; an end with another code than the step's is an ``AssertionError`` with all that it said."""
+        """What it prints; an end with another code than the step's is an ``AssertionError`` with
+        all that it said.
+        """
         if step.stays:
             self._log.write_bytes(b"")
             self._ask(f"{{ {step.command}\n}} </dev/null >{self._log} 2>&1 &", seconds)
@@ -166,16 +187,22 @@ class Terminal:
         said = b""
         end = time.monotonic() + seconds
         while not (done := re.search(rf"{mark} (\d+)\n".encode(), said)):
-            readable, _, _ = select.select([self._shell.stdout], [], [], max(0.0, end - time.monotonic()))
+            readable, _, _ = select.select(
+                [self._shell.stdout], [], [], max(0.0, end - time.monotonic())
+            )
             more = os.read(self._shell.stdout.fileno(), 65536) if readable else b""
             assert more, f"no end after {seconds:.0f} s:\n{script}\n{said.decode()}{self._logs()}"
             said += more
         return int(done[1]), said[: done.start()].decode()
 
     def _logs(self) -> str:
-        """The ends of what programs in the background have said: one of them is why a step does not end."""
+        """The ends of what programs in the background have said: one of them is why a step does not
+        end.
+        """
         files = sorted({*self._folder.glob("*.log"), *(self._folder / "sliceplane").glob("*.log")})
-        return "".join(f"\n--- {file.name}\n{file.read_text(errors='replace')[-2000:]}" for file in files)
+        return "".join(
+            f"\n--- {file.name}\n{file.read_text(errors='replace')[-2000:]}" for file in files
+        )
 
     def _settled(self, step: Step, seconds: float) -> str:
         end = time.monotonic() + seconds
@@ -198,7 +225,9 @@ class Terminal:
         return [line.rstrip() for line in said.rstrip("\n").splitlines()]
 
     def close(self) -> None:
-        """End the shell and all that it left running: no process outlives the first of its PID namespace."""
+        """End the shell and all that it left running: no process outlives the first of its PID
+        namespace.
+        """
         with contextlib.suppress(AssertionError):
             self._ask("kill -TERM -1; wait", END_S)
         self._shell.kill()
@@ -228,7 +257,10 @@ def sessions(text: str) -> Iterator[tuple[re.Match[str], list[tuple[Step, list[s
                 shell = terminals[laptop] = stack.enter_context(terminal())
                 if laptop:
                     shell.run(Step(LAPTOP, ()))
-            yield block, [(step, terminals[laptop].run(step)) for step in steps(block["text"], mark)]
+            yield (
+                block,
+                [(step, terminals[laptop].run(step)) for step in steps(block["text"], mark)],
+            )
 
 
 def cut(shown: tuple[str, ...], real: list[str]) -> list[str]:
@@ -256,7 +288,9 @@ def refreshed(text: str) -> str:
     parts: list[str] = []
     done = 0
     for block, ran in sessions(text):
-        lines = [line for step, said in ran for line in (f"$ {step.command}", *cut(step.output, said))]
+        lines = [
+            line for step, said in ran for line in (f"$ {step.command}", *cut(step.output, said))
+        ]
         parts += [text[done : block.start("text")], "\n".join(lines), "\n"]
         done = block.end("text")
     return "".join([*parts, text[done:]])

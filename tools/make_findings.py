@@ -1,5 +1,5 @@
-"""Write docs/findings/: a page for each cause of the catalogue, with the answer of ``sliceplane explain`` to a planted
-fault, and an index.
+"""Write docs/findings/: a page for each cause of the catalogue, with the answer of ``sliceplane
+explain`` to a planted fault, and an index.
 
 Run from the root of the repository: ``PYTHONPATH=src:. .venv/bin/python tools/make_findings.py``.
 ``tests/test_docs.py`` fails if a page is not as this makes it.
@@ -22,7 +22,10 @@ FINDINGS = Path(__file__).parents[1] / "docs" / "findings"
 WIDTH = 100
 #: letter of its codes -> a part of the way, and what one sees where it is broken
 PARTS = {
-    "S": ("Name and Service", "the name is not known, a port is refused, the address leads elsewhere"),
+    "S": (
+        "Name and Service",
+        "the name is not known, a port is refused, the address leads elsewhere",
+    ),
     "B": ("Selection", "there are Pods, and none of them is an endpoint; or one too many is"),
     "R": ("Pods", "Pods do not start, are not ready, or leave"),
     "T": ("Ports and families", "connections to ready Pods are refused"),
@@ -30,7 +33,10 @@ PARTS = {
     "Z": ("Zones and hints", "traffic leaves its zone, or presses into one"),
     "X": ("Policies and ways in", "some clients get through, others do not"),
     "D": ("Rollouts", "connections fail while Pods are replaced"),
-    "C": ("Names and clients", "the name fails and the address works, or one program alone has other endpoints"),
+    "C": (
+        "Names and clients",
+        "the name fails and the address works, or one program alone has other endpoints",
+    ),
     "N": ("Nodes and kernels", "some nodes use other endpoints than others"),
     "L": ("Endpoints", "programs that read Endpoints have other addresses"),
 }
@@ -54,18 +60,33 @@ def _index() -> str:
     lines = [
         "# Findings",
         "",
-        "What `sliceplane explain`, `lint`, `drift`, `trace` and `endpoints audit` can name, in the order of the way",
-        "from a name to an endpoint. Look for what you see; or ask: `sliceplane explain service NAME`. A code never",
+        (
+            "What `sliceplane explain`, `lint`, `drift`, `trace` and `endpoints audit` can name, "
+            "in "
+            "the order of the way"
+        ),
+        (
+            "from a name to an endpoint. Look for what you see; or ask: `sliceplane explain "
+            "service "
+            "NAME`. A code never"
+        ),
         "changes its meaning.",
         "",
     ]
     causes = catalogue()
     assert {code[0] for code in causes} == PARTS.keys(), "each letter is a part"
     lines += [
-        f"* [{title}](#{title.lower().replace(',', '').replace(' ', '-')}): {sees}" for title, sees in PARTS.values()
+        f"* [{title}](#{title.lower().replace(',', '').replace(' ', '-')}): {sees}"
+        for title, sees in PARTS.values()
     ]
     for letter, (title, _) in PARTS.items():
-        lines += ["", f"## {title}", "", "| what one sees | code | cause | severity |", "|---|---|---|---|"]
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            "| what one sees | code | cause | severity |",
+            "|---|---|---|---|",
+        ]
         lines += [
             f"| {cause.symptom} | [{code}]({code}.md) | {cause.title} | {cause.severity} |"
             for code, cause in causes.items()
@@ -75,7 +96,12 @@ def _index() -> str:
 
 
 def _page(code: str, cause: Cause) -> str:
-    lines = [f"# {code}: {cause.title}", "", f"*{cause.severity}; seen in {_SEEN_IN[cause.seen_in]}.*", ""]
+    lines = [
+        f"# {code}: {cause.title}",
+        "",
+        f"*{cause.severity}; seen in {_SEEN_IN[cause.seen_in]}.*",
+        "",
+    ]
     lines += [
         f"**What one sees**: {cause.symptom}.",
         "",
@@ -88,12 +114,19 @@ def _page(code: str, cause: Cause) -> str:
     if example is not None:
         lines += ["```console", _command(example), *_transcript(example).splitlines(), "```", ""]
     if cause.sources:
-        lines += ["Where it happened, or is specified:", "", *(f"- {_link(source)}" for source in cause.sources), ""]
+        lines += [
+            "Where it happened, or is specified:",
+            "",
+            *(f"- {_link(source)}" for source in cause.sources),
+            "",
+        ]
     return "\n".join(lines)
 
 
 def _transcript(fault: Fault) -> str:
-    """Without the links that are well: those are the others, and more with every link that joins the chain."""
+    """Without the links that are well: those are the others, and more with every link that joins
+    the chain.
+    """
     if isinstance(fault, AuditFault):
         return audit_text.as_text(fault.report(), WIDTH)
     return explain_text.as_text(replace(fault.answer(), well=()), WIDTH)

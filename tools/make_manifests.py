@@ -11,7 +11,9 @@ import re
 
 from tests.deploy.helm import MANIFESTS, rendered
 
-_NOT_HELM = re.compile(r"^ *(helm\.sh/chart: .*|app\.kubernetes\.io/managed-by: Helm|# Source: .*)\n", re.MULTILINE)
+_NOT_HELM = re.compile(
+    r"^ *(helm\.sh/chart: .*|app\.kubernetes\.io/managed-by: Helm|# Source: .*)\n", re.MULTILINE
+)
 #: what helm assumes of no server by itself
 POLICY_KIND = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
 #: file -> how it begins, and the values it is rendered with
@@ -21,23 +23,42 @@ FILES = {
         ("--set=controllers.mode=work",),
     ),
     "controllers-shadow.yaml": (
-        "The controllers as a shadow: they write nothing and report where they would differ from what is there.",
+        (
+            "The controllers as a shadow: they write nothing and report where they would differ "
+            "from "
+            "what is there."
+        ),
         ("--set=controllers.mode=shadow",),
     ),
     "proxy.yaml": (
-        "The node proxy.  kube-proxy must be off.  Replace API-SERVER by the address where nodes reach the API server.",
-        ("--set=controllers.enabled=false", "--set=proxy.enabled=true", "--set=proxy.apiServer.host=API-SERVER"),
+        (
+            "The node proxy.  kube-proxy must be off.  Replace API-SERVER by the address where "
+            "nodes "
+            "reach the API server."
+        ),
+        (
+            "--set=controllers.enabled=false",
+            "--set=proxy.enabled=true",
+            "--set=proxy.apiServer.host=API-SERVER",
+        ),
     ),
     "dns.yaml": (
         "The name server, two replicas, beside the cluster's own.",
         ("--set=controllers.enabled=false", "--set=dns.enabled=true"),
     ),
     "xds.yaml": (
-        "The xDS server, two replicas.  Its certificate is in the Secret sliceplane-xds: docs/deploy.md.",
+        (
+            "The xDS server, two replicas.  Its certificate is in the Secret sliceplane-xds: "
+            "docs/deploy.md."
+        ),
         ("--set=controllers.enabled=false", "--set=xds.enabled=true"),
     ),
     "lease-policy.yaml": (
-        "For Kubernetes from 1.30 on: a Pod of the other manifests writes the Lease that has its name, and no other.",
+        (
+            "For Kubernetes from 1.30 on: a Pod of the other manifests writes the Lease that has "
+            "its "
+            "name, and no other."
+        ),
         (
             f"--api-versions={POLICY_KIND}",
             "--show-only=templates/lease-policy.yaml",

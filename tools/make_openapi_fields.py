@@ -1,5 +1,5 @@
-"""Write ``src/sliceplane/server/documents/openapi/fields.tsv``: the facts of ``tools/openapi_facts.json``, the texts as
-they are.
+"""Write ``src/sliceplane/server/documents/openapi/fields.tsv``: the facts of
+``tools/openapi_facts.json``, the texts as they are.
 
 A development script, run by hand when a kind is added, after ``make_schema.py``::
 
@@ -11,9 +11,10 @@ Kubernetes version is to be followed::
     go mod download k8s.io/kubernetes          (in tests/peers/kubernetes)
     .venv/bin/python tools/make_openapi_fields.py ~/go/pkg/mod/k8s.io/kubernetes@v1.36.2
 
-Facts only are read: the default of a field from the published documents (``api/openapi-spec/v3``), the values of an
-enumeration, which those lack, from ``pkg/generated/openapi/zz_generated.openapi.go``.  Descriptions are left behind.
-Texts are written by hand, in the file itself; this script keeps them, and names the fields that have none.
+Facts only are read: the default of a field from the published documents (``api/openapi-spec/v3``),
+the values of an enumeration, which those lack, from
+``pkg/generated/openapi/zz_generated.openapi.go``. Descriptions are left behind. Texts are written
+by hand, in the file itself; this script keeps them, and names the fields that have none.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ FACTS: Final = Path(__file__).parent / "openapi_facts.json"
 OUTPUT: Final = Path(__file__).parent.parent / "src/sliceplane/server/documents/openapi/fields.tsv"
 _STABLE: Final = re.compile(r"^io\.k8s\.api\.(\w+)\.v1\.(\w+)$")
 _FUNCTION: Final = re.compile(
-    r"^func schema_(?:k8sio_api|pkg_apis)_([a-z]+)_v1_(\w+)\(.*?\n(.*?)^\}", re.MULTILINE | re.DOTALL
+    r"^func schema_(?:k8sio_api|pkg_apis)_([a-z]+)_v1_(\w+)\(.*?\n(.*?)^\}",
+    re.MULTILINE | re.DOTALL,
 )
 _FIELD: Final = re.compile(r'^\t{5}"(\w+)": \{\n(.*?)^\t{5}\}', re.MULTILINE | re.DOTALL)
 _ENUM: Final = re.compile(r"Enum: +\[\]interface\{\}\{(.*)\},")
@@ -55,7 +57,9 @@ def taken(kubernetes: Path) -> str:
     for path in sorted((kubernetes / "api/openapi-spec/v3").glob("*_openapi.json")):
         schemas |= json.loads(path.read_text())["components"].get("schemas", {})
     enums = enumerations((kubernetes / "pkg/generated/openapi/zz_generated.openapi.go").read_text())
-    names = {full: f"{package}.{name}" for full in schemas for package, name in _STABLE.findall(full)}
+    names = {
+        full: f"{package}.{name}" for full in schemas for package, name in _STABLE.findall(full)
+    }
     names |= {struct(name).full_name: name for name in definition_names()}
     lines: list[str] = []
     for full, name in sorted(names.items(), key=lambda item: item[1]):
@@ -64,7 +68,10 @@ def taken(kubernetes: Path) -> str:
             row = {"default": published["default"]} if "default" in published else {}
             enum = enums.get((name, field))
             if enum:
-                elements = next((member for member in ("items", "additionalProperties") if member in published), "")
+                elements = next(
+                    (member for member in ("items", "additionalProperties") if member in published),
+                    "",
+                )
                 row |= {elements: {"enum": enum}} if elements else {"enum": enum}
             if row:
                 rows[field] = row
@@ -76,11 +83,19 @@ def taken(kubernetes: Path) -> str:
 def facts_of(text: str) -> dict[tuple[str, str], dict[str, Any]]:
     """The facts of each field that has some, by definition and field."""
     known = json.loads(text)
-    return {(name, field): row for name in definition_names() for field, row in known.get(name, {}).items()}
+    return {
+        (name, field): row
+        for name in definition_names()
+        for field, row in known.get(name, {}).items()
+    }
 
 
-def render(facts: dict[tuple[str, str], dict[str, Any]], table: dict[str, dict[str, FieldRow]]) -> str:
-    """The table: a section for each definition, and in it a row for each field that has facts or a text."""
+def render(
+    facts: dict[tuple[str, str], dict[str, Any]], table: dict[str, dict[str, FieldRow]]
+) -> str:
+    """The table: a section for each definition, and in it a row for each field that has facts or a
+    text.
+    """
     sections = []
     for name in (SHARED, *definition_names()):
         texts = {field: row.text for field, row in table.get(name, {}).items()}

@@ -1,7 +1,8 @@
-"""Write ``docs/images/ui-*.png``: the web UI in Chromium, of a plane in memory with what the pictures tell.
+"""Write ``docs/images/ui-*.png``: the web UI in Chromium, of a plane in memory with what the
+pictures tell.
 
-``PYTHONPATH=src:. .venv/bin/python tools/make_pictures.py`` needs Chromium.  Names of Pods and times differ from run to
-run, so no test compares the files; look at them after a change of the page.
+``PYTHONPATH=src:. .venv/bin/python tools/make_pictures.py`` needs Chromium. Names of Pods and times
+differ from run to run, so no test compares the files; look at them after a change of the page.
 """
 
 from __future__ import annotations
@@ -35,7 +36,13 @@ def objects() -> dict[str, list[Document]]:
         ],
         "data": [
             deployment("mail", 3),
-            {**service("mail"), "spec": {"selector": {"app": "mail"}, "ports": [{"port": 25, "targetPort": "smtp"}]}},
+            {
+                **service("mail"),
+                "spec": {
+                    "selector": {"app": "mail"},
+                    "ports": [{"port": 25, "targetPort": "smtp"}],
+                },
+            },
             deployment("reports", 0),
             service("reports"),
         ],
@@ -43,7 +50,9 @@ def objects() -> dict[str, list[Document]]:
 
 
 def stage(plane: Plane) -> tuple[list[tuple[str, str]], int]:
-    """Creates the objects; returns what the last node still believes when the others are up to date."""
+    """Creates the objects; returns what the last node still believes when the others are up to
+    date.
+    """
     for namespace, made in objects().items():
         plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         plane.apply(made, namespace=namespace)
@@ -55,7 +64,9 @@ def stage(plane: Plane) -> tuple[list[tuple[str, str]], int]:
 
 
 class Studio:
-    """Takes pictures of a page while the node proxies report as they do: one of them holds what was so before."""
+    """Takes pictures of a page while the node proxies report as they do: one of them holds what was
+    so before.
+    """
 
     def __init__(self, plane: Plane, url: str, behind: tuple[list[tuple[str, str]], int]) -> None:
         self._plane = plane
@@ -65,7 +76,9 @@ class Studio:
     def _report(self) -> None:
         leases = [proxy_lease(node, self._plane) for node in NODES if node != BEHIND]
         known, revision = self._behind
-        self._plane.apply([*leases, proxy_lease(BEHIND, self._plane, told=known, revision=revision)])
+        self._plane.apply(
+            [*leases, proxy_lease(BEHIND, self._plane, told=known, revision=revision)]
+        )
 
     def shoot(self, tab: Tab, view: str, name: str, texts: list[str]) -> None:
         """Writes the picture when the view shows *texts*."""
@@ -74,7 +87,9 @@ class Studio:
         def missing() -> list[str]:
             self._report()
             seen = tab.text()
-            return [text for text in texts if text not in seen] + ["an answer"] * ("running the controllers" in seen)
+            return [text for text in texts if text not in seen] + ["an answer"] * (
+                "running the controllers" in seen
+            )
 
         until(missing, lambda found: not found)
         tab.screenshot(IMAGES / f"ui-{name}.png")
@@ -90,10 +105,17 @@ def main() -> None:
         light = browser.tab(width=1280, height=760)
         studio.shoot(light, "now", "now", ["B1", "T2", "B7", "11 of 12 nodes in step", "1 behind"])
         studio.shoot(light, "service/shop/search", "explain", ["B1", "serach"])
-        studio.shoot(light, "what-if/shop/api?set=traffic-distribution%3DPreferSameZone", "what-if", ["zone-c"])
+        studio.shoot(
+            light,
+            "what-if/shop/api?set=traffic-distribution%3DPreferSameZone",
+            "what-if",
+            ["zone-c"],
+        )
         plane.apply(deployment("cart", 96, image="web:2"), namespace="shop")
         dark = browser.tab(width=1280, height=960, dark=True)
-        studio.shoot(dark, "service/shop/cart?client=node/node-4", "service", ["evenly", "terminating"])
+        studio.shoot(
+            dark, "service/shop/cart?client=node/node-4", "service", ["evenly", "terminating"]
+        )
     print("written:", *sorted(path.name for path in IMAGES.glob("ui-*.png")))
 
 

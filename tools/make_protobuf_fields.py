@@ -1,4 +1,5 @@
-"""Write ``src/sliceplane/server/documents/protobuf/fields.txt`` from the facts in ``tools/protobuf_facts.txt``.
+"""Write ``src/sliceplane/server/documents/protobuf/fields.txt`` from the facts in
+``tools/protobuf_facts.txt``.
 
 A development script, run by hand when a kind is added::
 
@@ -10,14 +11,15 @@ are taken anew when a new Kubernetes version is to be followed::
     go mod download k8s.io/kubernetes          (in tests/peers/kubernetes)
     .venv/bin/python tools/make_protobuf_fields.py ~/go/pkg/mod/k8s.io v0.36.2
 
-The messages are the kinds of ``api.scheme`` and of the bodies of subresources with their lists, the kinds of
-``meta.k8s.io`` that the table has, and every message that they refer to; of the kinds that are only listed, which have
-no objects, the metadata alone.  Facts only are read: names, numbers and types
-of fields from ``generated.proto``, and presence from the structs beside it.
+The messages are the kinds of ``api.scheme`` and of the bodies of subresources with their lists, the
+kinds of ``meta.k8s.io`` that the table has, and every message that they refer to; of the kinds that
+are only listed, which have no objects, the metadata alone. Facts only are read: names, numbers and
+types of fields from ``generated.proto``, and presence from the structs beside it.
 
-The output has a line ``kind|message PACKAGE NAME`` for each message, followed by its fields in the order
-of their numbers: ``NUMBER JSON TYPE PRESENCE``, with ``[]`` before the type of a repeated field and ``{}``
-before the value type of a map.  A type of the same package is written without the package.  Presence is one of
+The output has a line ``kind|message PACKAGE NAME`` for each message, followed by its fields in the
+order of their numbers: ``NUMBER JSON TYPE PRESENCE``, with ``[]`` before the type of a repeated
+field and ``{}`` before the value type of a map. A type of the same package is written without the
+package. Presence is one of
 
 pointer   absent and zero differ, and neither wire nor JSON has an absent one;
 always    a plain value, in JSON even when it is zero;
@@ -39,12 +41,15 @@ from sliceplane.server.documents.protobuf.schema import META, SCALARS, package_o
 
 FACTS: Final = Path(__file__).parent / "protobuf_facts.txt"
 OUTPUT: Final = Path(__file__).parent.parent / "src/sliceplane/server/documents/protobuf/fields.txt"
-#: packages that stay as they are: forms that no struct shows (``server.documents.protobuf.special``), and discovery,
-#: whose lists the server writes even if they are empty
+#: packages that stay as they are: forms that no struct shows
+#: (``server.documents.protobuf.special``), and discovery, whose lists the server writes even if
+#: they are empty
 KEPT: Final = ("k8s.io.apimachinery.pkg", "k8s.io.api.apidiscovery")
 _STABLE: Final = re.compile(r"\.v\d+$")
 _MESSAGE: Final = re.compile(r"^message (\w+) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
-_FIELD: Final = re.compile(r"^  (?:(optional|repeated) ([.\w]+)|map<string, ([.\w]+)>) (\w+) = (\d+);", re.MULTILINE)
+_FIELD: Final = re.compile(
+    r"^  (?:(optional|repeated) ([.\w]+)|map<string, ([.\w]+)>) (\w+) = (\d+);", re.MULTILINE
+)
 _STRUCT: Final = re.compile(r"^type (\w+) struct \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _MEMBER: Final = re.compile(r"^\t(?:\w+ +)?(\S+) +`([^`]*)`", re.MULTILINE)
 
@@ -58,7 +63,10 @@ class Package:
         self.messages = dict(_MESSAGE.findall(proto))
         self.structs: dict[str, str] = {}
         for path in sorted(folder.glob("*.go")):
-            if not path.name.startswith(("zz_", "generated", "types_swagger")) and "_test" not in path.name:
+            if (
+                not path.name.startswith(("zz_", "generated", "types_swagger"))
+                and "_test" not in path.name
+            ):
                 self.structs.update(_STRUCT.findall(path.read_text()))
 
     def lines(self, message: str) -> list[str]:
@@ -83,7 +91,13 @@ def _member(found: tuple[str, str]) -> tuple[str, tuple[str, str]]:
     name = re.search(r'protobuf:"[^"]*name=(\w+)', tags)
     json = re.search(r'json:"([^"]*)"', tags)
     spelled, *options = json.group(1).split(",") if json else [""]
-    presence = "pointer" if kind.startswith("*") else "omit" if {"omitempty", "omitzero"} & {*options} else "always"
+    presence = (
+        "pointer"
+        if kind.startswith("*")
+        else "omit"
+        if {"omitempty", "omitzero"} & {*options}
+        else "always"
+    )
     return name.group(1) if name else spelled or kind[0].lower() + kind[1:], (
         spelled,
         "inline" if "inline" in options else presence,
@@ -105,7 +119,10 @@ def listed() -> dict[str, list[str]]:
     lines: dict[str, list[str]] = {}
     for resource in LISTED:
         package = f"k8s.io.api.{package_of(resource.group)}.{resource.version}"
-        lines[f"{package}.{resource.kind}"] = [f"kind {package} {resource.kind}", f"1 metadata {META}.ObjectMeta omit"]
+        lines[f"{package}.{resource.kind}"] = [
+            f"kind {package} {resource.kind}",
+            f"1 metadata {META}.ObjectMeta omit",
+        ]
         lines[f"{package}.{resource.list_kind}"] = [
             f"kind {package} {resource.list_kind}",
             f"1 metadata {META}.ListMeta omit",
@@ -141,7 +158,9 @@ def joined(messages: Iterable[list[str]]) -> str:
 def made(facts: str, table: str) -> str:
     """The whole file.  *table* is the present one."""
     known = blocks(facts)
-    done = {name: lines for name, lines in blocks(table).items() if name.startswith(KEPT)} | listed()
+    done = {
+        name: lines for name, lines in blocks(table).items() if name.startswith(KEPT)
+    } | listed()
     wanted = roots()
     while wanted:
         name = wanted.pop()

@@ -1,9 +1,11 @@
-"""Write docs/recording.svg: real commands in a pseudo-terminal, and what they print, as a picture that plays once.
+"""Write docs/recording.svg: real commands in a pseudo-terminal, and what they print, as a picture
+that plays once.
 
-``PYTHONPATH=src:. .venv/bin/python tools/make_recording.py``, from the root of the repository, as root: the shells live
-in a network namespace, a home and a folder of their own.  Two terminals, as a person has: one for the plane, one for
-the questions.  Lines light up as they came, pauses are cut to what a reader waits for; in the end all of it is lit,
-and so it is at once for readers who do not want motion.  The picture needs no script, no font and nothing else.
+``PYTHONPATH=src:. .venv/bin/python tools/make_recording.py``, from the root of the repository, as
+root: the shells live in a network namespace, a home and a folder of their own. Two terminals, as a
+person has: one for the plane, one for the questions. Lines light up as they came, pauses are cut to
+what a reader waits for; in the end all of it is lit, and so it is at once for readers who do not
+want motion. The picture needs no script, no font and nothing else.
 """
 
 from __future__ import annotations
@@ -49,7 +51,13 @@ TOP = 34.0
 
 _SGR = re.compile(r"\x1b\[([\d;]*)m")
 _OTHER = re.compile(r"\x1b\[[?\d;]*[A-Za-ln-z]|\x1b[=>]|\r")
-_COLOURS = dict(zip("01234567", ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"), strict=True))
+_COLOURS = dict(
+    zip(
+        "01234567",
+        ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"),
+        strict=True,
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,8 @@ class Said:
 def namespace() -> Iterator[list[str]]:
     """How to run a program in a network namespace that has a loopback device."""
     holder = subprocess.Popen(
-        ["unshare", "--net", "sh", "-c", "ip link set lo up && echo up && exec sleep 600"], stdout=subprocess.PIPE
+        ["unshare", "--net", "sh", "-c", "ip link set lo up && echo up && exec sleep 600"],
+        stdout=subprocess.PIPE,
     )
     try:
         assert holder.stdout is not None
@@ -92,15 +101,21 @@ class Shell:
         setup = f"stty -echo cols {COLUMNS} rows {LINES}; exec bash --norc --noprofile --noediting"
         self._process = subprocess.Popen(
             [*prefix, "setsid", "--ctty", "sh", "-c", setup],
-            stdin=theirs, stdout=theirs, stderr=theirs, cwd=work, env=environment,
-        )  # fmt: skip
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=work,
+            env=environment,
+        )
         os.close(theirs)
         self._until(PROMPT)
 
     def _until(self, mark: str) -> str:
         said = ""
         end = time.monotonic() + STEP_S
-        while not said.endswith(mark) and not re.search(rf"^\s*{re.escape(mark)}.*\n", said, re.MULTILINE):
+        while not said.endswith(mark) and not re.search(
+            rf"^\s*{re.escape(mark)}.*\n", said, re.MULTILINE
+        ):
             readable, _, _ = select.select([self._end], [], [], max(0.0, end - time.monotonic()))
             assert readable, f"no {mark!r} within {STEP_S:.0f} s:\n{said}"
             said += os.read(self._end, 65536).decode()
@@ -112,7 +127,11 @@ class Shell:
         began = time.monotonic()
         os.write(self._end, f"{command}\n".encode())
         said = self._until(until).removesuffix(PROMPT).replace(self._home, "/home/you")
-        return Said(command, tuple(line.rstrip() for line in said.rstrip().splitlines()), time.monotonic() - began)
+        return Said(
+            command,
+            tuple(line.rstrip() for line in said.rstrip().splitlines()),
+            time.monotonic() - began,
+        )
 
     def close(self) -> None:
         """Interrupt what runs, and leave."""
@@ -157,7 +176,11 @@ def spans(line: str) -> str:
     for position, part in enumerate(_SGR.split(line)):
         if position % 2:
             codes = part.split(";")
-            names = [_COLOURS[code[1]] for code in codes if len(code) == 2 and code[0] in "39" and code[1] in _COLOURS]
+            names = [
+                _COLOURS[code[1]]
+                for code in codes
+                if len(code) == 2 and code[0] in "39" and code[1] in _COLOURS
+            ]
             classes = " ".join([*names, *(["bold"] if "1" in codes else [])])
         elif part:
             made += f'<tspan class="{classes}">{escape(part)}</tspan>' if classes else escape(part)
@@ -184,7 +207,11 @@ def picture(terminals: list[list[Said]]) -> str:
             rows.append(f'<path class="rule" d="M0 {y:g}H{2 * MARGIN + COLUMNS * WIDE:g}"/>')
             line += 1
         for said in terminal:
-            add(f'<tspan class="prompt">$</tspan> {escape(said.command)}', PROMPT + said.command, "command")
+            add(
+                f'<tspan class="prompt">$</tspan> {escape(said.command)}',
+                PROMPT + said.command,
+                "command",
+            )
             at += min(max(said.seconds, ANSWER_MIN_S), ANSWER_MAX_S)
             for output in said.output:
                 if output:

@@ -34,7 +34,9 @@ COLUMNS = 100
 
 _MEANWHILE = re.compile(r"[0-9]+ s: ")
 _RUN = re.compile(r"(?<=<!-- run -->\n```console\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
-_TABLE = re.compile(r"(?<=^<!-- table )(?P<name>[\w-]+)( -->\n).*?(?=\n\n)", re.DOTALL | re.MULTILINE)
+_TABLE = re.compile(
+    r"(?<=^<!-- table )(?P<name>[\w-]+)( -->\n).*?(?=\n\n)", re.DOTALL | re.MULTILINE
+)
 
 
 def refreshed(text: str) -> str:
@@ -54,7 +56,14 @@ def _run_again(block: str) -> str:
             result = _run_over_snapshot(words) if SNAPSHOT in words else _run(words, None)
             code = result.exit_code
             # What is told meanwhile depends on how busy the machine is.
-            lines += [line, *(said for said in result.output.rstrip().splitlines() if not _MEANWHILE.match(said))]
+            lines += [
+                line,
+                *(
+                    said
+                    for said in result.output.rstrip().splitlines()
+                    if not _MEANWHILE.match(said)
+                ),
+            ]
     return "\n".join(lines) + "\n"
 
 
@@ -81,7 +90,8 @@ def resource_table() -> str:
         below = ", ".join(f"`{name}`" for name in resource.subresources)
         scope = "yes" if resource.namespaced else "no"
         rows.append(
-            f"| `{resource.plural}` | `{resource.api_version}` | {resource.kind} | {short} | {scope} | {below} |"
+            f"| `{resource.plural}` | `{resource.api_version}` | {resource.kind} | {short} | "
+            f"{scope} | {below} |"
         )
     return "\n".join(rows)
 
@@ -89,7 +99,9 @@ def resource_table() -> str:
 def subresource_table() -> str:
     rows = ["| subresource | of | verbs |", "|---|---|---|"]
     for name, row in sorted(SUBRESOURCES.items()):
-        of = ", ".join(f"`{resource.plural}`" for resource in RESOURCES if name in resource.subresources)
+        of = ", ".join(
+            f"`{resource.plural}`" for resource in RESOURCES if name in resource.subresources
+        )
         rows.append(f"| `{name}` | {of} | {', '.join(row.verbs)} |")
     return "\n".join(rows)
 
@@ -108,7 +120,10 @@ def rule_table() -> str:
         return "yes" if rule(resource) else "no"
 
     rows = [
-        "| resource | PUT creates | PUT without resourceVersion | generation counts | a delete answers |",
+        (
+            "| resource | PUT creates | PUT without resourceVersion | generation counts | a delete "
+            "answers |"
+        ),
         "|---|---|---|---|---|",
     ]
     counts = {name: f"changes of `{name}`" for name in ("spec", "template")}

@@ -5,10 +5,11 @@ A development script, run by hand when a kind is added or a new Kubernetes versi
 
     .venv/bin/python tools/make_schema.py --version 1.36
 
-The kinds are those of ``api.scheme``, of the bodies of subresources, and what every server reads and answers besides.
-What is taken over are facts only: the names of types and fields, the types of fields, which are required, and
-how lists merge.  Descriptions are left behind; ours are in ``server/documents/openapi/fields.tsv``.  The shape of the
-output is told in ``api/schema.py``.  The same input gives the same bytes.
+The kinds are those of ``api.scheme``, of the bodies of subresources, and what every server reads
+and answers besides. What is taken over are facts only: the names of types and fields, the types of
+fields, which are required, and how lists merge. Descriptions are left behind; ours are in
+``server/documents/openapi/fields.tsv``. The shape of the output is told in ``api/schema.py``. The
+same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def short(definition: str) -> str:
 
 
 def json_type(schema: dict[str, Any]) -> str:
-    """The one type that is not null; the schemas say ``["string", "null"]`` for what is optional."""
+    """The one type that is not null; the schemas say ``["string", "null"]`` for what is
+    optional.
+    """
     kind = schema["type"]
     if isinstance(kind, str):
         return kind
@@ -103,7 +106,9 @@ def build(definitions: dict[str, Any], version: str) -> dict[str, Any]:
     kinds = {f"meta.k8s.io/v1 {name}": f"{META}.{name}" for name in META_KINDS}
     bodies = [row.body for row in SUBRESOURCES.values() if row.body is not None]
     for served in (*DESCRIBED, *bodies):
-        kinds[f"{served.api_version} {served.kind}"] = f"io.k8s.api.{package_of(served.group)}.v1.{served.kind}"
+        kinds[f"{served.api_version} {served.kind}"] = (
+            f"io.k8s.api.{package_of(served.group)}.v1.{served.kind}"
+        )
     wanted = [*EXTRA, *kinds.values()]
     packages: dict[str, str] = {}
     out: dict[str, dict[str, str]] = {}
@@ -111,12 +116,17 @@ def build(definitions: dict[str, Any], version: str) -> dict[str, Any]:
         definition = wanted.pop()
         name = short(definition)
         package = definition.rsplit(".", 1)[0]
-        assert packages.setdefault(name.split(".", maxsplit=1)[0], package) == package, f"{name} names two packages"
+        assert packages.setdefault(name.split(".", maxsplit=1)[0], package) == package, (
+            f"{name} names two packages"
+        )
         if name in out:
             continue
         schema = definitions[definition]
         required = schema.get("required", [])
-        fields = {field: spell_field(value, field in required, wanted) for field, value in schema["properties"].items()}
+        fields = {
+            field: spell_field(value, field in required, wanted)
+            for field, value in schema["properties"].items()
+        }
         if schema.get("x-kubernetes-map-type") == "atomic":
             fields[""] = "atomic"
         out[name] = dict(sorted(fields.items()))
@@ -153,7 +163,9 @@ def made(version: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--version", default="1.36", help="Kubernetes minor version whose schemas to take")
+    parser.add_argument(
+        "--version", default="1.36", help="Kubernetes minor version whose schemas to take"
+    )
     arguments = parser.parse_args()
     OUTPUT.write_text(made(arguments.version))
     print(f"{OUTPUT}: {OUTPUT.stat().st_size} bytes")

@@ -67,8 +67,12 @@ def main() -> None:
     DOCUMENT.write_text("\n".join(parts), encoding="utf-8")
     text = OPERATIONS.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
-    listed = "".join(f"* [{symptom.title}](symptoms.md#{anchor(symptom.title)})\n" for symptom in STORY)
-    OPERATIONS.write_text(f"{before}{BEGIN}\n{listed}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    listed = "".join(
+        f"* [{symptom.title}](symptoms.md#{anchor(symptom.title)})\n" for symptom in STORY
+    )
+    OPERATIONS.write_text(
+        f"{before}{BEGIN}\n{listed}\n{END}{rest.partition(END)[2]}", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Write docs/kubectl.md, every step of the kubectl tour with its real output, and the transcripts of docs/hints.md and
-docs/recorder.md.
+"""Write docs/kubectl.md, every step of the kubectl tour with its real output, and the transcripts
+of docs/hints.md and docs/recorder.md.
 
-Run from the root of the repository: ``PYTHONPATH=src:. .venv/bin/python tools/make_transcripts.py``.
-With the argument ``hints`` or ``timeline``, only those of the one or the other.  The steps of the first two are those
-that ``tests/e2e/test_kubectl_tour.py`` and ``test_hint_story.py`` drive, so what the documents show is what is tested.
+Run from the root of the repository: ``PYTHONPATH=src:. .venv/bin/python
+tools/make_transcripts.py``. With the argument ``hints`` or ``timeline``, only those of the one or
+the other. The steps of the first two are those that ``tests/e2e/test_kubectl_tour.py`` and
+``test_hint_story.py`` drive, so what the documents show is what is tested.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def transcript(step: Step, stdout: str, stderr: str) -> str:
     if step.stdin:
         lines += [f"$ kubectl {step.args} <<EOF", *step.stdin.rstrip().splitlines(), "EOF"]
     else:
-        lines.append(f"$ {''.join(f'{k}={v!r} ' for k, v in step.environment.items())}kubectl {step.args}")
+        lines.append(
+            f"$ {''.join(f'{k}={v!r} ' for k, v in step.environment.items())}kubectl {step.args}"
+        )
     if step.meanwhile:
         lines.append(f"# meanwhile: kubectl {step.meanwhile}")
     said = [*stdout.rstrip().splitlines(), *stderr.rstrip().splitlines()]
@@ -68,7 +71,9 @@ def write_hints() -> None:
     ):
         for chapter in STORY:
             shown = [
-                f"$ {step.command}\n{run(plane, step)}" if not step.hidden else run(plane, step) and ""
+                f"$ {step.command}\n{run(plane, step)}"
+                if not step.hidden
+                else run(plane, step) and ""
                 for step in chapter.steps
             ]
             text = f"{chapter.text}\n\n" if chapter.text else ""
@@ -78,7 +83,9 @@ def write_hints() -> None:
 
 
 def write_timeline() -> None:
-    """A rollout of 100 Pods, with watchers, as ``sliceplane timeline`` tells it on a screen of 80 columns."""
+    """A rollout of 100 Pods, with watchers, as ``sliceplane timeline`` tells it on a screen of 80
+    columns.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="sliceplane-timeline-") as folder,
         running_plane(Path(folder), "--emulate", "--emulate-nodes", "3") as plane,
@@ -89,7 +96,9 @@ def write_timeline() -> None:
         def run_steps(steps: tuple[str, ...]) -> None:
             for step in steps:
                 command = [*kubectl, *step.split()]
-                subprocess.run(command, env=plane.environment, check=True, capture_output=True, timeout=60)
+                subprocess.run(
+                    command, env=plane.environment, check=True, capture_output=True, timeout=60
+                )
             time.sleep(TIMELINE_REST_S)
 
         run_steps(TIMELINE_BEFORE)
@@ -102,12 +111,20 @@ def write_timeline() -> None:
         time.sleep(TIMELINE_REST_S)
         run_steps(TIMELINE_AFTER)
         sliceplane = [sys.executable, "-m", "sliceplane", "timeline", "service", "web"]
-        environment = {**plane.environment, "COLUMNS": "80", "PYTHONPATH": str(DOCUMENT.parents[1] / "src")}
-        shown = subprocess.run(sliceplane, env=environment, check=True, capture_output=True, text=True).stdout
+        environment = {
+            **plane.environment,
+            "COLUMNS": "80",
+            "PYTHONPATH": str(DOCUMENT.parents[1] / "src"),
+        }
+        shown = subprocess.run(
+            sliceplane, env=environment, check=True, capture_output=True, text=True
+        ).stdout
     before, _, rest = RECORDER.read_text(encoding="utf-8").partition(TIMELINE_MARKS[0])
     after = rest.partition(TIMELINE_MARKS[1])[2]
     block = f"```console\n$ sliceplane timeline service web\n{shown.rstrip()}\n```\n"
-    RECORDER.write_text(f"{before}{TIMELINE_MARKS[0]}{block}{TIMELINE_MARKS[1]}{after}", encoding="utf-8")
+    RECORDER.write_text(
+        f"{before}{TIMELINE_MARKS[0]}{block}{TIMELINE_MARKS[1]}{after}", encoding="utf-8"
+    )
 
 
 def main() -> None:
@@ -121,7 +138,9 @@ def write_tour() -> None:
     parts = [HEAD]
     with (
         tempfile.TemporaryDirectory(prefix="sliceplane-transcripts-") as folder,
-        running_plane(Path(folder), "--emulate", "--emulate-nodes", "2", "--zones", "zone-a,zone-b") as plane,
+        running_plane(
+            Path(folder), "--emulate", "--emulate-nodes", "2", "--zones", "zone-a,zone-b"
+        ) as plane,
     ):
         for chapter in TOUR:
             parts.append(f"\n## {chapter.title}\n")

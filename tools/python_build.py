@@ -1,8 +1,10 @@
-"""Whether this Python was built with optimisation: ``quick`` or ``slow``; exit code 1 where it is too old for us.
+"""Whether this Python was built with optimisation: ``quick`` or ``slow``; exit code 1 where it is
+too old for us.
 
-A Python that was configured without ``--enable-optimizations`` and loads libpython, as pyenv builds it, takes a third
-longer for everything than Debian's, whose library is in the program.  ``install.sh`` asks each Python that it finds, so
-this runs with any version; ``python -m benchmarks`` says what its figures were made with.
+A Python that was configured without ``--enable-optimizations`` and loads libpython, as pyenv builds
+it, takes a third longer for everything than Debian's, whose library is in the program.
+``install.sh`` asks each Python that it finds, so this runs with any version; ``python -m
+benchmarks`` says what its figures were made with.
 """
 
 import sys

@@ -1,8 +1,10 @@
-"""What mkdocs needs to be told about our documents, which are written for GitHub and for a terminal.
+"""What mkdocs needs to be told about our documents, which are written for GitHub and for a
+terminal.
 
-README.md, CONTRIBUTING.md and CHANGELOG.md become pages.  A link to a file that is no page leads to the repository.
-Lists get the four spaces that Python-Markdown asks for.  Cells of a table say which column they are of, for
-narrow screens.  A site that would fetch something from elsewhere is an error.
+README.md, CONTRIBUTING.md and CHANGELOG.md become pages. A link to a file that is no page leads to
+the repository. Lists get the four spaces that Python-Markdown asks for. Cells of a table say which
+column they are of, for narrow screens. A site that would fetch something from elsewhere is an
+error.
 """
 
 from __future__ import annotations
@@ -19,9 +21,15 @@ from site_markdown import breakable, deepened, labelled
 
 ROOT = Path(__file__).parents[1]
 #: page of the site: file of the repository
-OUTSIDE = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+OUTSIDE = {
+    "index.md": "README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+}
 
-_LINK = re.compile(r"(?P<before>!?\[[^\]\n]*(?:\n[^\]\n]+)?\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
+_LINK = re.compile(
+    r"(?P<before>!?\[[^\]\n]*(?:\n[^\]\n]+)?\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))"
+)
 _FETCHED = re.compile(
     r"<(?:script|img|iframe|source)[^>]*\bsrc=\"(?:https?:)?//"
     r"|<link(?![^>]*rel=\"canonical\")[^>]*\bhref=\"(?:https?:)?//|@import|url\(\"?(?:https?:)?//"
@@ -30,7 +38,9 @@ _FETCHED = re.compile(
 
 def on_files(files: Files, config: Any) -> Files:
     for page, source in OUTSIDE.items():
-        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+        files.append(
+            File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8"))
+        )
     return files
 
 
@@ -38,7 +48,9 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
     source = OUTSIDE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     parts = re.split(r"(^ *```.*?^ *```$)", deepened(markdown), flags=re.DOTALL | re.MULTILINE)
     for number in range(0, len(parts), 2):
-        parts[number] = _LINK.sub(lambda link: _retargeted(link, source, config, files), parts[number])
+        parts[number] = _LINK.sub(
+            lambda link: _retargeted(link, source, config, files), parts[number]
+        )
     return "".join(parts)
 
 
@@ -63,5 +75,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def on_post_build(config: Any) -> None:
     for path in sorted(Path(config.site_dir).rglob("*")):
-        if path.suffix in (".html", ".css") and (found := _FETCHED.search(path.read_text(encoding="utf-8"))):
+        if path.suffix in (".html", ".css") and (
+            found := _FETCHED.search(path.read_text(encoding="utf-8"))
+        ):
             raise PluginError(f"{path.name} fetches from elsewhere: {found[0]}")

@@ -1,4 +1,6 @@
-"""Our Markdown as Python-Markdown reads it, and its tables for narrow screens: text in, text out (``site_hooks``)."""
+"""Our Markdown as Python-Markdown reads it, and its tables for narrow screens: text in, text out
+(``site_hooks``).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 
 
 def deepened(markdown: str) -> str:
-    """Lists as Python-Markdown reads them: an empty line before them, their inside by four spaces a level."""
+    """Lists as Python-Markdown reads them: an empty line before them, their inside by four spaces a
+    level.
+    """
     made: list[str] = []
     inside = fenced = False
     shift = 0
@@ -45,11 +49,15 @@ def labelled(html: str) -> str:
 
 def breakable(html: str) -> str:
     """Long names may be broken where their words end."""
-    return _LONG.sub(lambda name: "<code>" + re.sub(r"(::|[_/.,])(?=\w)", r"\1<wbr>", name[1]) + "</code>", html)
+    return _LONG.sub(
+        lambda name: "<code>" + re.sub(r"(::|[_/.,])(?=\w)", r"\1<wbr>", name[1]) + "</code>", html
+    )
 
 
 def _labelled_table(table: str) -> str:
-    heads = [re.sub(r"<.*?>", "", head) for head in re.findall(r"<th[^>]*>(.*?)</th>", table, re.DOTALL)]
+    heads = [
+        re.sub(r"<.*?>", "", head) for head in re.findall(r"<th[^>]*>(.*?)</th>", table, re.DOTALL)
+    ]
 
     def row(cells: re.Match[str]) -> str:
         names = iter(heads)

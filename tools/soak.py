@@ -1,8 +1,10 @@
-"""Runs that take minutes or hours, one after the other: ``make soak``, or ``python tools/soak.py NAME...`` for some.
+"""Runs that take minutes or hours, one after the other: ``make soak``, or ``python tools/soak.py
+NAME...`` for some.
 
-Each is a process of its own; what it took and what it said becomes a line of ``docs/long-runs.jsonl``, and the newest
-line of each run a row of the tables in ``docs/reliability.md``.  ``--list`` prints the runs, ``--table`` writes the
-tables alone.  Exit code: 1 when a run failed; the others are run nevertheless.
+Each is a process of its own; what it took and what it said becomes a line of
+``docs/long-runs.jsonl``, and the newest line of each run a row of the tables in
+``docs/reliability.md``. ``--list`` prints the runs, ``--table`` writes the tables alone. Exit code:
+1 when a run failed; the others are run nevertheless.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _LOOK_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class SoakRun:
-    """``arguments`` are Python's; ``finds``: what it would find.  A benchmark's rows are its figures."""
+    """``arguments`` are Python's; ``finds``: what it would find.  A benchmark's rows are its
+    figures.
+    """
 
     what: str
     arguments: tuple[str, ...]
@@ -45,7 +49,9 @@ class SoakRun:
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """A line of the file.  ``load``: the median of the machine's, this run's own included; 2 is two busy cores."""
+    """A line of the file.  ``load``: the median of the machine's, this run's own included; 2 is two
+    busy cores.
+    """
 
     run: str
     commit: str
@@ -63,103 +69,167 @@ def _slow(*places: str) -> tuple[str, ...]:
 
 RUNS: Final = {
     "engine": SoakRun(
-        "random histories of the slice engine", _slow("tests/slices/test_engine_history.py"), "10,000,000 steps",
-        "an endpoint that the plain specification has otherwise; more writes or bytes than upstream's packing",
+        "random histories of the slice engine",
+        _slow("tests/slices/test_engine_history.py"),
+        "10,000,000 steps",
+        "an endpoint that the plain specification has otherwise; more writes or bytes than "
+        "upstream's packing",
     ),
     "clusters": SoakRun(
-        "simulated clusters under faults", _slow("tests/sim/test_simulation.py"), "2,000 seeds of 100 steps",
+        "simulated clusters under faults",
+        _slow("tests/sim/test_simulation.py"),
+        "2,000 seeds of 100 steps",
         "an invariant of [these](invariants.md) that breaks",
     ),
     "drains": SoakRun(
-        "drains in the simulator", _slow("tests/sim/test_drains.py"), "10,000 seeds", '"drained" that is said too early'
+        "drains in the simulator",
+        _slow("tests/sim/test_drains.py"),
+        "10,000 seeds",
+        '"drained" that is said too early',
     ),
     "removals": SoakRun(
-        "mass removals", _slow("tests/sim/test_guard.py"), "10,000 seeds",
+        "mass removals",
+        _slow("tests/sim/test_guard.py"),
+        "10,000 seeds",
         "endpoints held that should go, and the other way",
     ),
     "recordings": SoakRun(
-        "recordings", _slow("tests/recorder/test_replay.py"), "1,000 incidents", "a replay with other writes"
+        "recordings",
+        _slow("tests/recorder/test_replay.py"),
+        "1,000 incidents",
+        "a replay with other writes",
     ),
     "replicas": SoakRun(
-        "interleavings of two servers", _slow("tests/replicated/test_replica_interleavings.py"), "1,000 seeds",
+        "interleavings of two servers",
+        _slow("tests/replicated/test_replica_interleavings.py"),
+        "1,000 seeds",
         "a replica that differs from the log",
     ),
     "chaos": SoakRun(
-        "chaos over etcd", ("-m", "tests.replicated.chaos", "--seconds", "1800", "--seed", "2"), "30 minutes",
+        "chaos over etcd",
+        ("-m", "tests.replicated.chaos", "--seconds", "1800", "--seed", "2"),
+        "30 minutes",
         "a lost write, a stale read, a gap in a watch",
     ),
     "kills": SoakRun(
         "kill -9 of the storage, and of a plane under load",
-        _slow("tests/shell/server/storage/test_kill.py", "tests/e2e/test_kill9.py"), "1,000 kills each",
+        _slow("tests/shell/server/storage/test_kill.py", "tests/e2e/test_kill9.py"),
+        "1,000 kills each",
         "an acknowledged write that is gone",
     ),
     "churn": SoakRun(
-        "everything at once", ("-m", "tests.e2e.churn", "--seconds", "1800", "--seed", "1"), "30 minutes",
-        "wrong state after kills, stops, slow clients and a full disk; growth of memory, files, threads",
+        "everything at once",
+        ("-m", "tests.e2e.churn", "--seconds", "1800", "--seed", "1"),
+        "30 minutes",
+        "wrong state after kills, stops, slow clients and a full disk; growth of memory, files, "
+        "threads",
     ),
     "drain-packets": SoakRun(
-        "drains under load", _slow("tests/kernel/test_drain_packets.py"), "1,000 drains, 1,000 connections a second",
+        "drains under load",
+        _slow("tests/kernel/test_drain_packets.py"),
+        "1,000 drains, 1,000 connections a second",
         "a failed connection",
     ),
     "rollouts": SoakRun(
-        "rolling updates under load", _slow("tests/kernel/test_rolling_update_packets.py"), "100 updates",
+        "rolling updates under load",
+        _slow("tests/kernel/test_rolling_update_packets.py"),
+        "100 updates",
         "a failed request",
     ),
     "proxy-kills": SoakRun(
-        "node proxy killed under load", _slow("tests/kernel/test_restart_under_load.py"), "20 kills", "a failed request"
+        "node proxy killed under load",
+        _slow("tests/kernel/test_restart_under_load.py"),
+        "20 kills",
+        "a failed request",
     ),
     "kernel": SoakRun(
-        "kernel against shadow", _slow("tests/kernel/test_shadow_equals_kernel.py"), "1,000,000 events",
+        "kernel against shadow",
+        _slow("tests/kernel/test_shadow_equals_kernel.py"),
+        "1,000,000 events",
         "rules that are left behind",
     ),
     "proxy-memory": SoakRun(
-        "node proxy's memory", _slow("tests/proxy/test_proxy_history.py"), "1,000,000 events",
+        "node proxy's memory",
+        _slow("tests/proxy/test_proxy_history.py"),
+        "1,000,000 events",
         "memory that grows with history",
     ),
     "agents": SoakRun(
-        "agents outside", _slow("tests/external"), "200 histories; 1,000 agents, 600 cut off",
+        "agents outside",
+        _slow("tests/external"),
+        "200 histories; 1,000 agents, 600 cut off",
         "endpoints taken away, or kept, wrongly",
     ),
     "xds": SoakRun(
-        "xDS against the node proxy", _slow("tests/xds/test_model_against_node_proxy.py"), "10,000 states",
+        "xDS against the node proxy",
+        _slow("tests/xds/test_model_against_node_proxy.py"),
+        "10,000 states",
         "an endpoint that Envoy is told and a node would not use",
     ),
     "grpc": SoakRun(
-        "xDS under rolling updates", _slow("tests/shell/xds/test_grpc_programs.py"),
+        "xDS under rolling updates",
+        _slow("tests/shell/xds/test_grpc_programs.py"),
         "50 rolling updates, 500 calls a second",
         "a failed call",
     ),
     "load": SoakRun(
-        "HTTP load", ("-m", "benchmarks.load", "--json"), "200 clients, a minute", "a failed request; growth"
+        "HTTP load",
+        ("-m", "benchmarks.load", "--json"),
+        "200 clients, a minute",
+        "a failed request; growth",
     ),
     "garbage": SoakRun(
-        "garbage collection", ("-m", "benchmarks.garbage", "--json"), "1,000 owners of 100; 100,000 of one, Foreground",
+        "garbage collection",
+        ("-m", "benchmarks.garbage", "--json"),
+        "1,000 owners of 100; 100,000 of one, Foreground",
         "an object that is left; growth",
     ),
     "fuzz-requests": SoakRun(
-        "fuzzing: requests in process", ("-m", "tests.fuzz", "--seconds", "720"), "12 minutes",
+        "fuzzing: requests in process",
+        ("-m", "tests.fuzz", "--seconds", "720"),
+        "12 minutes",
         "a 500, a broken promise, growth over 32 MiB",
     ),
     "fuzz-names": SoakRun(
-        "fuzzing: packets to the name server", ("-m", "tests.fuzz.names", "--seconds", "720"), "12 minutes",
+        "fuzzing: packets to the name server",
+        ("-m", "tests.fuzz.names", "--seconds", "720"),
+        "12 minutes",
         "an error, a slow answer, growth",
     ),
     "fuzz-sockets": SoakRun(
-        "fuzzing: sockets", ("-m", "tests.fuzz.wire", "--seconds", "720"), "12 minutes", "a 500, a traceback, growth"
+        "fuzzing: sockets",
+        ("-m", "tests.fuzz.wire", "--seconds", "720"),
+        "12 minutes",
+        "a 500, a traceback, growth",
     ),
     "fuzz-http2": SoakRun(
-        "fuzzing: HTTP/2", ("-m", "tests.fuzz.http2", "--seconds", "720"), "12 minutes",
-        "an error, memory without bound"
+        "fuzzing: HTTP/2",
+        ("-m", "tests.fuzz.http2", "--seconds", "720"),
+        "12 minutes",
+        "an error, memory without bound",
     ),
     "fuzz-xds": SoakRun(
-        "fuzzing: requests of xDS", ("-m", "tests.fuzz.xds_requests", "--seconds", "720"), "12 minutes", "an error"
+        "fuzzing: requests of xDS",
+        ("-m", "tests.fuzz.xds_requests", "--seconds", "720"),
+        "12 minutes",
+        "an error",
     ),
     "properties": SoakRun(
         "every property, fifty times as long; all other slow tests",
-        ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "slow or hypothesis", "--timeout=14400"),
-        "5,000 examples each", "whatever a test finds",
+        (
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "slow or hypothesis",
+            "--timeout=14400",
+        ),
+        "5,000 examples each",
+        "whatever a test finds",
     ),
-}  # fmt: skip
+}
 
 
 def run(name: str) -> RunFigures:
@@ -167,16 +237,26 @@ def run(name: str) -> RunFigures:
     chosen = RUNS[name]
     arguments = list(chosen.arguments)
     if name == "properties":
-        places = {place for each in RUNS.values() for place in each.arguments if place.startswith("tests/")}
+        places = {
+            place
+            for each in RUNS.values()
+            for place in each.arguments
+            if place.startswith("tests/")
+        }
         arguments += [f"--ignore={place}" for place in sorted(places)]
     with tempfile.TemporaryDirectory(prefix="sliceplane-soak-") as folder:
         told = Path(folder) / "figures"
         environment = {
-            **os.environ, "PYTHONPATH": "src:.", "HYPOTHESIS_PROFILE": "soak", VARIABLE: str(told),
-        }  # fmt: skip
+            **os.environ,
+            "PYTHONPATH": "src:.",
+            "HYPOTHESIS_PROFILE": "soak",
+            VARIABLE: str(told),
+        }
         began, cpu_before, loads = time.time(), _cpu_of_children_s(), [os.getloadavg()[0]]
         with (Path(folder) / "output").open("w+", encoding="utf-8") as output:
-            process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment, stdout=output)
+            process = subprocess.Popen(
+                [sys.executable, *arguments], cwd=ROOT, env=environment, stdout=output
+            )
             try:
                 while True:
                     try:
@@ -212,7 +292,11 @@ def _said(arguments: list[str], printed: str, told: Path) -> tuple[str, ...]:
 
 
 def _row_in_words(row: dict[str, Any]) -> str:
-    words = " ".join(str(row[key]).strip() for key in ("name", "size", "value", "unit") if row[key] not in ("", None))
+    words = " ".join(
+        str(row[key]).strip()
+        for key in ("name", "size", "value", "unit")
+        if row[key] not in ("", None)
+    )
     return f"{words} (missed: {row['budget']:g})" if row["met"] is False else words
 
 
@@ -226,7 +310,9 @@ def _commit() -> str:
 
 
 def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        ["git", *words], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def _cpu_of_children_s() -> float:
@@ -255,7 +341,10 @@ def page() -> str:
 
 
 def _table_of_runs() -> list[str]:
-    rows = [f"| `{name}` | {chosen.what} | {chosen.size} | {chosen.finds} |" for name, chosen in RUNS.items()]
+    rows = [
+        f"| `{name}` | {chosen.what} | {chosen.size} | {chosen.finds} |"
+        for name, chosen in RUNS.items()
+    ]
     return ["| name | run | size | what it would find |", "|---|---|---|---|", *rows]
 
 
@@ -281,9 +370,13 @@ def _duration(seconds: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python tools/soak.py", description=__doc__)
-    parser.add_argument("runs", nargs="*", metavar="NAME", help="of --list; all of them where none is given")
+    parser.add_argument(
+        "runs", nargs="*", metavar="NAME", help="of --list; all of them where none is given"
+    )
     parser.add_argument("--list", action="store_true", help="print the runs and end")
-    parser.add_argument("--table", action="store_true", help="write the tables of docs/reliability.md and end")
+    parser.add_argument(
+        "--table", action="store_true", help="write the tables of docs/reliability.md and end"
+    )
     arguments = parser.parse_args()
     unknown = [name for name in arguments.runs if name not in RUNS]
     if unknown:
@@ -300,7 +393,10 @@ def main() -> None:
             file.write(json.dumps(asdict(figures)) + "\n")
         if not figures.passed:
             failed.append(name)
-        print(f"{name}: {'passed' if figures.passed else 'FAILED'} after {_duration(figures.wall_s)}", flush=True)
+        print(
+            f"{name}: {'passed' if figures.passed else 'FAILED'} after {_duration(figures.wall_s)}",
+            flush=True,
+        )
     PAGE.write_text(page(), encoding="utf-8")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")

@@ -1,12 +1,15 @@
-"""The walk of one ready Pod: which files and functions run between its status patch and the kernel's rule.
+"""The walk of one ready Pod: which files and functions run between its status patch and the
+kernel's rule.
 
-A plane with a node proxy (``up --proxy``) runs in a network namespace of its own, with a profile of all its threads.  A
-Pod of a Service turns ready and unready a few times; then what runs while nothing happens is noted, and then what runs
-while the Pod turns ready, over a new TLS connection, until its address is in the kernel.  The difference is the walk:
-request, storage, watches, EndpointSlices, Endpoints and the other controllers, and the rules of the node.
+A plane with a node proxy (``up --proxy``) runs in a network namespace of its own, with a profile of
+all its threads. A Pod of a Service turns ready and unready a few times; then what runs while
+nothing happens is noted, and then what runs while the Pod turns ready, over a new TLS connection,
+until its address is in the kernel. The difference is the walk: request, storage, watches,
+EndpointSlices, Endpoints and the other controllers, and the rules of the node.
 
-Chores that come every few seconds may fall into it, so it is done ``WALKS`` times and what is in all of them counts.
-Comprehensions are functions to Python 3.11, and count.  Run it as root, with nftables and kubectl:
+Chores that come every few seconds may fall into it, so it is done ``WALKS`` times and what is in
+all of them counts. Comprehensions are functions to Python 3.11, and count. Run it as root, with
+nftables and kubectl:
 
     python tools/walk.py             # two figures
     python tools/walk.py --list      # and every function, by file
@@ -56,7 +59,9 @@ spec: {nodeName: node-0, containers: [{name: c, image: i}]}
 
 
 def profiled(folder: Path, arguments: list[str]) -> None:
-    """Runs ``sliceplane`` with *arguments*, and notes its functions under the name that the file ``phase`` has."""
+    """Runs ``sliceplane`` with *arguments*, and notes its functions under the name that the file
+    ``phase`` has.
+    """
     phase_file = folder / "phase"
     phase = ""
     seen: dict[str, set[str]] = collections.defaultdict(set)
@@ -74,7 +79,9 @@ def profiled(folder: Path, arguments: list[str]) -> None:
             phase = phase_file.read_text()
             if phase == "end":
                 phase = ""
-                (folder / "seen.new").write_text(json.dumps({name: sorted(calls) for name, calls in seen.items()}))
+                (folder / "seen.new").write_text(
+                    json.dumps({name: sorted(calls) for name, calls in seen.items()})
+                )
                 (folder / "seen.new").rename(folder / "seen")
                 return
             time.sleep(0.002)
@@ -97,12 +104,21 @@ def patch_status(kubeconfig: Path, *, ready: bool) -> None:
     config = yaml.safe_load(kubeconfig.read_text())
     cluster = config["clusters"][0]["cluster"]
     user = config["users"][0]["user"]
-    context = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    context = ssl.create_default_context(
+        cadata=base64.b64decode(cluster["certificate-authority-data"]).decode()
+    )
     shown = kubeconfig.with_name("shown.pem")
-    shown.write_bytes(b"".join(base64.b64decode(user[f"client-{part}-data"]) for part in ("certificate", "key")))
+    shown.write_bytes(
+        b"".join(base64.b64decode(user[f"client-{part}-data"]) for part in ("certificate", "key"))
+    )
     context.load_cert_chain(shown)
     condition = {"type": "Ready", "status": str(ready)}
-    status = {"phase": "Running", "podIP": ADDRESS, "podIPs": [{"ip": ADDRESS}], "conditions": [condition]}
+    status = {
+        "phase": "Running",
+        "podIP": ADDRESS,
+        "podIPs": [{"ip": ADDRESS}],
+        "conditions": [condition],
+    }
     request = urllib.request.Request(
         f"{cluster['server']}/api/v1/namespaces/default/pods/p/status",
         json.dumps({"status": status}).encode(),
@@ -115,7 +131,9 @@ def patch_status(kubeconfig: Path, *, ready: bool) -> None:
 def until(present: bool) -> None:
     """Waits until the kernel leads to the Pod, or does not."""
     for _ in range(2000):
-        rules = subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True, check=True).stdout
+        rules = subprocess.run(
+            ["nft", "list", "ruleset"], capture_output=True, text=True, check=True
+        ).stdout
         if (ADDRESS in rules) is present:
             return
         time.sleep(0.01)
@@ -124,7 +142,15 @@ def until(present: bool) -> None:
 
 def walk(folder: Path) -> set[str]:
     data = folder / "data"
-    flags = ["--data-dir", str(data), "--secure-port", str(PORT), "--proxy", "--hostname-override", "node-0"]
+    flags = [
+        "--data-dir",
+        str(data),
+        "--secure-port",
+        str(PORT),
+        "--proxy",
+        "--hostname-override",
+        "node-0",
+    ]
     (folder / "phase").write_text("")
     kubeconfig = data / "admin.kubeconfig"
     with (folder / "log").open("w") as log:
@@ -133,7 +159,9 @@ def walk(folder: Path) -> set[str]:
         plane = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
         kubectl = ["kubectl", "--kubeconfig", str(kubeconfig), "apply", "-f", "-"]
-        while subprocess.run(kubectl, input=OBJECTS, text=True, capture_output=True, check=False).returncode:
+        while subprocess.run(
+            kubectl, input=OBJECTS, text=True, capture_output=True, check=False
+        ).returncode:
             if plane.poll() is not None:
                 raise SystemExit((folder / "log").read_text())
             time.sleep(0.2)
@@ -173,7 +201,14 @@ def main() -> None:
         profiled(Path(options.profiled), options.arguments)
         return
     if not options.inside:
-        command = ["unshare", "--net", sys.executable, __file__, "--inside", *(["--list"] if options.list else [])]
+        command = [
+            "unshare",
+            "--net",
+            sys.executable,
+            __file__,
+            "--inside",
+            *(["--list"] if options.list else []),
+        ]
         raise SystemExit(subprocess.run(command, check=False).returncode)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["ip", "address", "add", "10.9.0.1/24", "dev", "lo"], check=True)

@@ -1,1 +1,3 @@
-"""What benchmarks are made of: objects of a given size, processes that are watched, cheap TLS watchers."""
+"""What benchmarks are made of: objects of a given size, processes that are watched, cheap TLS
+watchers.
+"""

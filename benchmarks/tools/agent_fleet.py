@@ -1,9 +1,9 @@
-"""Agents as a server sees them: each has four TLS connections, one that renews its Lease, and three that watch its
-Lease, its slice and its Service by name.  What is written is made by the production code; there is no client library,
-so that two processes can play a thousand.
+"""Agents as a server sees them: each has four TLS connections, one that renews its Lease, and three
+that watch its Lease, its slice and its Service by name. What is written is made by the production
+code; there is no client library, so that two processes can play a thousand.
 
-``python -m benchmarks.tools.agent_fleet KUBECONFIG FIRST COUNT SERVICES``; says "ready" when all of them serve, and
-answers each line with the number of renewals so far.
+``python -m benchmarks.tools.agent_fleet KUBECONFIG FIRST COUNT SERVICES``; says "ready" when all of
+them serve, and answers each line with the number of renewals so far.
 """
 
 from __future__ import annotations
@@ -22,12 +22,18 @@ from sliceplane.agent.tenure import SPREAD, AgentConfig, Tenure
 from sliceplane.api.codec import encode
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Resource, Services
-from sliceplane.consume.agents.registration import FIELD_MANAGER, AgentPort, Registration, lease_name
+from sliceplane.consume.agents.registration import (
+    FIELD_MANAGER,
+    AgentPort,
+    Registration,
+    lease_name,
+)
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.io.kubeconfig import load
 
 NAMESPACE: Final = "default"
-#: that begin together; the next when these serve, so that a busy machine is not asked for more than it can
+#: that begin together; the next when these serve, so that a busy machine is not asked for more than
+#: it can
 TOGETHER: Final = 20
 TRIES: Final = 5
 _MEDIA: Final = {"apply": "application/apply-patch+yaml", "merge": "application/merge-patch+json"}
@@ -54,14 +60,25 @@ class Agent:
         assert self._tenure.lease is not None, "the Lease was applied"
         ((name, family, _),) = self._registration.slices
         uid = self._tenure.lease.metadata.uid
-        document = self._registration.document(family, "passing", lease_uid=uid, hint=False, publish_not_ready=False)
+        document = self._registration.document(
+            family, "passing", lease_uid=uid, hint=False, publish_not_ready=False
+        )
         await self._perform(
-            Write(verb="patch", resource=EndpointSlices, namespace=NAMESPACE, name=name, body=encode(document),
-                patch_type="apply", force=True)
-        )  # fmt: skip
+            Write(
+                verb="patch",
+                resource=EndpointSlices,
+                namespace=NAMESPACE,
+                name=name,
+                body=encode(document),
+                patch_type="apply",
+                force=True,
+            )
+        )
         watched: tuple[tuple[Resource, str], ...] = (
-            (Leases, lease_name(self._config.name)), (EndpointSlices, name), (Services, self._registration.service),
-        )  # fmt: skip
+            (Leases, lease_name(self._config.name)),
+            (EndpointSlices, name),
+            (Services, self._registration.service),
+        )
         for client, (resource, watched_name) in zip(self._watchers, watched, strict=True):
             path = f"{resource.path(NAMESPACE)}?watch=1&allowWatchBookmarks=true"
             await client.open()  # not before: a server ends connections that ask for nothing
@@ -69,7 +86,9 @@ class Agent:
 
     async def renew_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(self._config.terms.renew_s * self._rng.uniform(1 - SPREAD, 1 + SPREAD))
+            await asyncio.sleep(
+                self._config.terms.renew_s * self._rng.uniform(1 - SPREAD, 1 + SPREAD)
+            )
             await self._renew()
             self.renewals += 1
 
@@ -81,11 +100,15 @@ class Agent:
     async def _perform(self, write: Write) -> bytes:
         path = f"{write.resource.path(write.namespace, write.name)}?fieldManager={FIELD_MANAGER}"
         media = _MEDIA[write.patch_type]
-        return await self._client.exchange("PATCH", f"{path}{'&force=true' if write.force else ''}", write.body, media)
+        return await self._client.exchange(
+            "PATCH", f"{path}{'&force=true' if write.force else ''}", write.body, media
+        )
 
 
 async def begun(agent: Agent) -> None:
-    """Again after a while if a busy server has ended a connection that had asked for nothing yet."""
+    """Again after a while if a busy server has ended a connection that had asked for nothing
+    yet.
+    """
     for _ in range(TRIES - 1):
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             await agent.begin()

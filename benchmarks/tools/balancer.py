@@ -1,4 +1,6 @@
-"""A TCP balancer before several servers: a connection goes to the first that accepts it, and its bytes are counted."""
+"""A TCP balancer before several servers: a connection goes to the first that accepts it, and its
+bytes are counted.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class Balancer:
         writer.close()
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, carried: Carried | None) -> None:
+async def _copy(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, carried: Carried | None
+) -> None:
     with suppress(OSError):
         while data := await reader.read(65536):
             if carried is not None:

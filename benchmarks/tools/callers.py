@@ -1,5 +1,6 @@
-"""A program that calls a Service: by gRPC (``grpc TARGET``, its xDS server by ``GRPC_XDS_BOOTSTRAP``), or by HTTP
-through an Envoy (``http HOST:PORT``).  Lines of standard input tell it what to do.
+"""A program that calls a Service: by gRPC (``grpc TARGET``, its xDS server by
+``GRPC_XDS_BOOTSTRAP``), or by HTTP through an Envoy (``http HOST:PORT``). Lines of standard input
+tell it what to do.
 
     call            one call: the address of the Pod that answered, or "!" and what went wrong
     until ADDRESS   calls until that Pod answers: "MONOTONIC FAILED CALLS"
@@ -45,11 +46,17 @@ class HttpCaller:
     async def call(self) -> str:
         """Raises ``OSError`` and ``IncompleteReadError``."""
         async with self._slots:
-            reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(*self._place)
+            reader, writer = (
+                self._idle.pop() if self._idle else await asyncio.open_connection(*self._place)
+            )
             try:
                 writer.write(b"GET / HTTP/1.1\r\nhost: web\r\n\r\n")
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
-                length = next(int(line.partition(":")[2]) for line in head if line.startswith("content-length:"))
+                length = next(
+                    int(line.partition(":")[2])
+                    for line in head
+                    if line.startswith("content-length:")
+                )
                 body = (await reader.readexactly(length)).decode()
             except BaseException:
                 writer.close()

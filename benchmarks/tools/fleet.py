@@ -1,4 +1,6 @@
-"""A fleet of watchers as the benchmark sees it: open them, expect events, learn when all were delivered."""
+"""A fleet of watchers as the benchmark sees it: open them, expect events, learn when all were
+delivered.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ Ciphersuites = TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY13
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """``at``: when the last watcher had its last event (``time.monotonic``); ``size``: bytes that all of them got since
-    they were opened; ``version``: the last event's resourceVersion."""
+    """``at``: when the last watcher had its last event (``time.monotonic``); ``size``: bytes that
+    all of them got since they were opened; ``version``: the last event's resourceVersion.
+    """
 
     at: float
     size: int
@@ -36,7 +39,9 @@ class Delivery:
 
 
 class Fleet:
-    """*count* watchers of the EndpointSlices after the version *since*, in one process.  A context manager."""
+    """*count* watchers of the EndpointSlices after the version *since*, in one process.  A context
+    manager.
+    """
 
     def __init__(self, kubeconfig: Path, count: int, since: str, folder: Path) -> None:
         self.count = count
@@ -44,7 +49,14 @@ class Fleet:
         # Go's order of ciphers, as client-go and so nearly every watcher has it.
         settings = folder / "openssl.cnf"
         settings.write_text(OPENSSL_SETTINGS)
-        command = (sys.executable, "-m", "benchmarks.tools.watchers", str(kubeconfig), path, str(count))
+        command = (
+            sys.executable,
+            "-m",
+            "benchmarks.tools.watchers",
+            str(kubeconfig),
+            path,
+            str(count),
+        )
         self._stack = ExitStack()
         self.process = self._stack.enter_context(
             Process(*command, log=folder / "watchers.log", OPENSSL_CONF=str(settings))
@@ -61,7 +73,10 @@ class Fleet:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stack.close()
 

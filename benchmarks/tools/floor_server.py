@@ -1,12 +1,14 @@
-"""What fan-out costs at least: a server that knows one event and one HTTP head, and writes them by hand.
+"""What fan-out costs at least: a server that knows one event and one HTTP head, and writes them by
+hand.
 
-Every connection gets the head of a chunked answer for whatever it asks, and for each line of the standard input the
-same 25 KB chunk.  No objects, no watches, no queues, no limits: what is left is TLS, the kernel, and the loop.
+Every connection gets the head of a chunked answer for whatever it asks, and for each line of the
+standard input the same 25 KB chunk. No objects, no watches, no queues, no limits: what is left is
+TLS, the kernel, and the loop.
 
-Run as ``python -m benchmarks.tools.floor_server HOW CERTIFICATE KEY EVENT``; HOW is ``loop`` (TLS by the event loop:
-encrypted in memory, then sent) or ``socket`` (OpenSSL writes to the socket itself, as in the real server: one copy
-less).
-Prints ``ready PORT``.  EVENT is a file; ends with its standard input.
+Run as ``python -m benchmarks.tools.floor_server HOW CERTIFICATE KEY EVENT``; HOW is ``loop`` (TLS
+by the event loop: encrypted in memory, then sent) or ``socket`` (OpenSSL writes to the socket
+itself, as in the real server: one copy less). Prints ``ready PORT``. EVENT is a file; ends with its
+standard input.
 """
 
 from __future__ import annotations

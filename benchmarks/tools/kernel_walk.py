@@ -1,13 +1,16 @@
-"""What a change of one thing costs the kernel, by how much else the table has: the walk over chains and verdict maps.
+"""What a change of one thing costs the kernel, by how much else the table has: the walk over chains
+and verdict maps.
 
-Run as root, ``python -m benchmarks.tools.kernel_walk [SIZES]`` (``1000,5000,44000``) in a network namespace of its own.
-Nothing of the proxy takes part but its messages.  Each size is loaded three times: with a chain and a verdict for each
-destination, with verdicts that lead to a few chains, and as data alone.  Prints the median of one more element of a map
-of targets, of one more verdict, and of one rule written again, each a transaction, in milliseconds.
+Run as root, ``python -m benchmarks.tools.kernel_walk [SIZES]`` (``1000,5000,44000``) in a network
+namespace of its own. Nothing of the proxy takes part but its messages. Each size is loaded three
+times: with a chain and a verdict for each destination, with verdicts that lead to a few chains, and
+as data alone. Prints the median of one more element of a map of targets, of one more verdict, and
+of one rule written again, each a transaction, in milliseconds.
 
-Of a transaction that adds a rule or a verdict to a table, the kernel walks all rules that base chains lead to, and all
-elements of verdict maps there, once from each base chain (``nft_table_validate``, net/netfilter/nf_tables_api.c).  A
-transaction that only deletes, or only adds data, makes no walk.
+Of a transaction that adds a rule or a verdict to a table, the kernel walks all rules that base
+chains lead to, and all elements of verdict maps there, once from each base chain
+(``nft_table_validate``, net/netfilter/nf_tables_api.c). A transaction that only deletes, or only
+adds data, makes no walk.
 """
 
 from __future__ import annotations
@@ -78,17 +81,27 @@ def of_chains(size: int, chains: int) -> list[Command]:
 
 
 def of_data(size: int) -> list[Command]:
-    """*size* destinations in a room, with an endpoint each, and a chain for the rule that is written again."""
+    """*size* destinations in a room, with an endpoint each, and a chain for the rule that is
+    written again.
+    """
     members = tuple((destination(number), None) for number in range(size))
     endpoints = tuple(((*key, 0), TARGET) for key, _ in members)
-    places = [AddElements(members_of(4).name, members), AddElements(endpoints_of(4).name, endpoints)]
+    places = [
+        AddElements(members_of(4).name, members),
+        AddElements(endpoints_of(4).name, endpoints),
+    ]
     return [*commands_of(4), *places, *of_chains(1, 1)]
 
 
 def measured(what: list[Command]) -> tuple[float, float, float]:
     channel = Channel()
     static = static_commands(TABLE.family, Surroundings())
-    base: list[Command] = [AddTable(), *static, AddContainer(TARGETS), AddElements(TARGETS.name, (((0,), TARGET),))]
+    base: list[Command] = [
+        AddTable(),
+        *static,
+        AddContainer(TARGETS),
+        AddElements(TARGETS.name, (((0,), TARGET),)),
+    ]
     send(channel, *base, *what)
 
     def median(change: Callable[[int], tuple[Command, ...]]) -> float:
@@ -98,7 +111,13 @@ def measured(what: list[Command]) -> tuple[float, float, float]:
     try:
         return (
             median(lambda number: (AddElements(TARGETS.name, (((1 + number,), TARGET),)),)),
-            median(lambda number: (AddElements(SERVICE_IPS.name, ((destination(NEW + number), jump("service-0")),)),)),
+            median(
+                lambda number: (
+                    AddElements(
+                        SERVICE_IPS.name, ((destination(NEW + number), jump("service-0")),)
+                    ),
+                )
+            ),
             median(lambda _: (FlushChain("service-0"), rule)),
         )
     finally:
@@ -106,7 +125,9 @@ def measured(what: list[Command]) -> tuple[float, float, float]:
 
 
 def main(sizes: str) -> None:
-    print(f"{'destinations':>12}  {'led to by':20}{'a target':>10}{'a verdict':>11}{'a rule':>9}   ms")
+    print(
+        f"{'destinations':>12}  {'led to by':20}{'a target':>10}{'a verdict':>11}{'a rule':>9}   ms"
+    )
     for size in map(int, sizes.split(",")):
         layouts = (
             ("a chain each", of_chains(size, size)),

@@ -1,10 +1,12 @@
-"""Kubernetes' own kube-proxy in nftables mode, over the same Services and EndpointSlices as ``proxied``.
+"""Kubernetes' own kube-proxy in nftables mode, over the same Services and EndpointSlices as
+``proxied``.
 
-It needs a server, which is ours, filled beforehand.  Run as ``python -m benchmarks.tools.kube_proxy PROGRAM SIZES
-CHANGES`` in a network namespace made for it.  Prints one JSON object as ``proxied`` does, without ``nft_s``:
-``first_sync_s`` is what its log calls the time elapsed, which begins when all lists are decoded (ours includes that),
-``listed_and_synced_s`` is with the lists and so with the server's time, ``change_s`` is from the server's answer to a
-patch until the kernel has the change.
+It needs a server, which is ours, filled beforehand. Run as ``python -m benchmarks.tools.kube_proxy
+PROGRAM SIZES CHANGES`` in a network namespace made for it. Prints one JSON object as ``proxied``
+does, without ``nft_s``: ``first_sync_s`` is what its log calls the time elapsed, which begins when
+all lists are decoded (ours includes that), ``listed_and_synced_s`` is with the lists and so with
+the server's time, ``change_s`` is from the server's answer to a patch until the kernel has the
+change.
 """
 
 from __future__ import annotations
@@ -40,22 +42,42 @@ from sliceplane.watch.io.kubeconfig import load
 WAIT_MAX_S = 120.0
 #: its syncs take seconds, and one that is due waits for the one before it
 QUIET_S = 4.0
-_BEGIN = re.compile(r"^I\d{4} (\S+) .*\"Listing and watching\" type=\"\*v1\.(?:Service|EndpointSlice)\"", re.MULTILINE)
-_END = re.compile(r"^I\d{4} (\S+) .*\"SyncProxyRules complete\" ipFamily=\"IPv4\" elapsed=\"(\S+)\"", re.MULTILINE)
+_BEGIN = re.compile(
+    r"^I\d{4} (\S+) .*\"Listing and watching\" type=\"\*v1\.(?:Service|EndpointSlice)\"",
+    re.MULTILINE,
+)
+_END = re.compile(
+    r"^I\d{4} (\S+) .*\"SyncProxyRules complete\" ipFamily=\"IPv4\" elapsed=\"(\S+)\"", re.MULTILINE
+)
 _ELAPSED = re.compile(r"(?:(\d+)m)?([\d.]+)(m?s)")
 
 
 def objects(sizes: list[int]) -> Iterator[Wanted]:
     yield Namespaces, "", namespace_document(), None
     # It waits for its node and the node's address.
-    yield Nodes, "", node_document(0), {"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}
+    yield (
+        Nodes,
+        "",
+        node_document(0),
+        {"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}},
+    )
     for number in range(len(sizes)):
-        yield Services, NAMESPACE, service_document(_service(number), cluster_ip=service_ip(number + 2)), None
+        yield (
+            Services,
+            NAMESPACE,
+            service_document(_service(number), cluster_ip=service_ip(number + 2)),
+            None,
+        )
     first = 0
     for number, size in enumerate(sizes):
         for part, begin in enumerate(range(first, first + size, PER_SLICE)):
             pods = range(begin, min(begin + PER_SLICE, first + size))
-            yield EndpointSlices, NAMESPACE, slice_document(_slice(number, part), _service(number), pods), None
+            yield (
+                EndpointSlices,
+                NAMESPACE,
+                slice_document(_slice(number, part), _service(number), pods),
+                None,
+            )
         first += size
 
 
@@ -74,8 +96,16 @@ def configuration(folder: Path, kubeconfig: Path) -> Path:
         "kind": "KubeProxyConfiguration",
         "mode": "nftables",
         "hostnameOverride": node_name(0),
-        "clientConnection": {"kubeconfig": str(kubeconfig), "contentType": "application/vnd.kubernetes.protobuf"},
-        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+        "clientConnection": {
+            "kubeconfig": str(kubeconfig),
+            "contentType": "application/vnd.kubernetes.protobuf",
+        },
+        "conntrack": {
+            "maxPerCore": 0,
+            "min": 0,
+            "tcpEstablishedTimeout": "0s",
+            "tcpCloseWaitTimeout": "0s",
+        },
         "oomScoreAdj": 0,
     }
     path = folder / "kube-proxy.json"
@@ -103,7 +133,9 @@ def _second_of_day(clock: str) -> float:
 
 
 async def changes(client: HttpClient, commits: Commits, size: int, count: int) -> list[float]:
-    """Endpoint 0 of the first service goes and comes back, *count* times in all: seconds to the kernel."""
+    """Endpoint 0 of the first service goes and comes back, *count* times in all: seconds to the
+    kernel.
+    """
     times = []
     for number in range(count):
         await asyncio.sleep(QUIET_S)
@@ -112,7 +144,11 @@ async def changes(client: HttpClient, commits: Commits, size: int, count: int) -
             endpoints[0]["conditions"] = {"ready": False, "serving": False, "terminating": False}
         before = len(commits.times)
         await client.patch(
-            EndpointSlices, NAMESPACE, _slice(0, 0), encode({"endpoints": endpoints}), patch_type="merge"
+            EndpointSlices,
+            NAMESPACE,
+            _slice(0, 0),
+            encode({"endpoints": endpoints}),
+            patch_type="merge",
         )
         answered = time.perf_counter()
         async with asyncio.timeout(WAIT_MAX_S):
@@ -138,13 +174,22 @@ async def measure(program: str, sizes: list[int], count: int, folder: Path) -> d
             finally:
                 commits.close()
                 await client.close()
-    return {"services": len(sizes), "endpoints": sum(sizes), **taken, "rss_mib": memory, "change_s": times}
+    return {
+        "services": len(sizes),
+        "endpoints": sum(sizes),
+        **taken,
+        "rss_mib": memory,
+        "change_s": times,
+    }
 
 
 def main(program: str, groups: str, count: str) -> None:
     run_ip("link", "set", "lo", "up")
     with scratch() as folder:
-        print(json.dumps(asyncio.run(measure(program, sizes_of(groups), int(count), Path(folder)))), flush=True)
+        print(
+            json.dumps(asyncio.run(measure(program, sizes_of(groups), int(count), Path(folder)))),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Clients that do what controllers, agents and people do: read, list in pages, watch, create, update, patch, delete.
+"""Clients that do what controllers, agents and people do: read, list in pages, watch, create,
+update, patch, delete.
 
-Run as ``python -m benchmarks.tools.load_clients KUBECONFIG FIRST COUNT SECONDS``: *COUNT* clients, numbered from
-*FIRST*, each with a TLS connection that it keeps, ``PACE_S`` from one request to the next.  Prints ``open`` when all
-of them are connected, starts when it gets a line, and prints one line of JSON: the latencies of each verb in seconds,
-and what went wrong.  A client owns its objects, so no conflict is anybody's fault.
+Run as ``python -m benchmarks.tools.load_clients KUBECONFIG FIRST COUNT SECONDS``: *COUNT* clients,
+numbered from *FIRST*, each with a TLS connection that it keeps, ``PACE_S`` from one request to the
+next. Prints ``open`` when all of them are connected, starts when it gets a line, and prints one
+line of JSON: the latencies of each verb in seconds, and what went wrong. A client owns its objects,
+so no conflict is anybody's fault.
 """
 
 from __future__ import annotations
@@ -36,9 +38,17 @@ PATHS = {
     "lease": f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases",
 }
 VERBS = {
-    "get": 30, "list": 8, "create": 12, "update": 12, "json patch": 6, "merge patch": 6, "strategic patch": 6,
-    "delete": 8, "dry run": 6, "watch": 2,
-}  # fmt: skip
+    "get": 30,
+    "list": 8,
+    "create": 12,
+    "update": 12,
+    "json patch": 6,
+    "merge patch": 6,
+    "strategic patch": 6,
+    "delete": 8,
+    "dry run": 6,
+    "watch": 2,
+}
 
 
 def document_of(kind: str, name: str, number: int) -> dict[str, Any]:
@@ -52,9 +62,13 @@ def document_of(kind: str, name: str, number: int) -> dict[str, Any]:
         return body | {"spec": {"selector": {"app": name}, "ports": [{"name": "http", "port": 80}]}}
     if kind == "pod":
         # Without a grace period a delete is one at once, as there is no kubelet.
-        containers = [{"name": "c", "image": "registry.example.com/app:1", "ports": [{"containerPort": 8080}]}]
+        containers = [
+            {"name": "c", "image": "registry.example.com/app:1", "ports": [{"containerPort": 8080}]}
+        ]
         return body | {"spec": {"containers": containers, "terminationGracePeriodSeconds": 0}}
-    return body | {"spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "leaseTransitions": 0}}
+    return body | {
+        "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "leaseTransitions": 0}
+    }
 
 
 class Client:
@@ -87,7 +101,9 @@ class Client:
             try:
                 async with asyncio.timeout(ANSWER_MAX_S):
                     await self._do(self._rng.choices(verbs, weights)[0])
-            except Exception as error:  # whatever it is, it is counted, and the next request has a new connection
+            except (
+                Exception
+            ) as error:  # whatever it is, it is counted, and the next request has a new connection
                 self.errors[repr(error)[:200]] += 1
                 self._writer.transport.abort()
                 await self.open()
@@ -112,7 +128,13 @@ class Client:
                 document["metadata"].setdefault("annotations", {})["n"] = str(time.monotonic())
                 await self._timed("update", "PUT", path, document)
             case "json patch":
-                operations = [{"op": "add", "path": "/metadata/labels/p", "value": str(self._rng.randrange(1000))}]
+                operations = [
+                    {
+                        "op": "add",
+                        "path": "/metadata/labels/p",
+                        "value": str(self._rng.randrange(1000)),
+                    }
+                ]
                 await self._timed(verb, "PATCH", path, operations, "application/json-patch+json")
             case "merge patch" | "strategic patch":
                 change = {"metadata": {"labels": {"p": str(self._rng.randrange(1000))}}}
@@ -130,7 +152,9 @@ class Client:
                 body = document_of(kind, f"dry-{self._number}", self._number)
                 await self._timed(verb, "POST", f"{PATHS[kind]}?dryRun=All", body)
             case "watch":
-                await self._watch(f"{PATHS[kind]}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3D{name}")
+                await self._watch(
+                    f"{PATHS[kind]}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3D{name}"
+                )
 
     async def _create(self) -> None:
         kind = self._rng.choice(list(PATHS))
@@ -147,7 +171,9 @@ class Client:
     ) -> bytes:
         """The body of the answer.  Raises ``RuntimeError`` if it is an error."""
         began = time.perf_counter()
-        content = await self.exchange(method, path, b"" if body is None else json.dumps(body).encode(), media)
+        content = await self.exchange(
+            method, path, b"" if body is None else json.dumps(body).encode(), media
+        )
         self.latencies[verb].append(time.perf_counter() - began)
         return content
 
@@ -183,8 +209,15 @@ class Client:
             await self._reader.readexactly(int(line, 16) + 2)
         await self._reader.readexactly(2)
 
-    async def _send(self, method: str, path: str, raw: bytes = b"", media: str = "application/json") -> bytes:
-        lines = (f"{method} {path} HTTP/1.1", "Host: x", "Accept: application/json", f"Content-Type: {media}")
+    async def _send(
+        self, method: str, path: str, raw: bytes = b"", media: str = "application/json"
+    ) -> bytes:
+        lines = (
+            f"{method} {path} HTTP/1.1",
+            "Host: x",
+            "Accept: application/json",
+            f"Content-Type: {media}",
+        )
         head = "\r\n".join((*lines, f"Content-Length: {len(raw)}", "", ""))
         self._writer.write(head.encode() + raw)
         return await self._reader.readuntil(b"\r\n\r\n")
@@ -194,7 +227,9 @@ async def run(kubeconfig: Path, first: int, count: int, seconds: float) -> dict[
     connection = load(kubeconfig)
     host, _, port = connection.server.removeprefix("https://").rpartition(":")
     assert connection.ssl_context is not None, connection.server
-    clients = [Client(first + number, host, int(port), connection.ssl_context) for number in range(count)]
+    clients = [
+        Client(first + number, host, int(port), connection.ssl_context) for number in range(count)
+    ]
     for client in clients:
         await client.open()
     print("open", flush=True)
@@ -213,7 +248,10 @@ async def run(kubeconfig: Path, first: int, count: int, seconds: float) -> dict[
 def main() -> None:
     kubeconfig, first, count, seconds = sys.argv[1:]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        print(json.dumps(runner.run(run(Path(kubeconfig), int(first), int(count), float(seconds)))), flush=True)
+        print(
+            json.dumps(runner.run(run(Path(kubeconfig), int(first), int(count), float(seconds)))),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Documents as a large cluster has them: Pods, Nodes, Services and EndpointSlices by number, always the same bytes."""
+"""Documents as a large cluster has them: Pods, Nodes, Services and EndpointSlices by number, always
+the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ def namespace_document() -> Document:
 
 def node_document(number: int) -> Document:
     labels = {"topology.kubernetes.io/zone": ZONES[number % len(ZONES)]}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node_name(number), "labels": labels}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node_name(number), "labels": labels},
+    }
 
 
 def service_document(name: str = APP, *, cluster_ip: str = "", port: int = 80) -> Document:
@@ -47,8 +53,18 @@ def service_document(name: str = APP, *, cluster_ip: str = "", port: int = 80) -
         "ports": [{"name": "http", "protocol": "TCP", "port": port, "targetPort": 8080}],
     }
     if cluster_ip:
-        spec |= {"clusterIP": cluster_ip, "clusterIPs": [cluster_ip], "ipFamilies": ["IPv4"], "type": "ClusterIP"}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
+        spec |= {
+            "clusterIP": cluster_ip,
+            "clusterIPs": [cluster_ip],
+            "ipFamilies": ["IPv4"],
+            "type": "ClusterIP",
+        }
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": spec,
+    }
 
 
 def pod_document(number: int, *, node: str = "") -> Document:
@@ -73,7 +89,11 @@ def pod_document(number: int, *, node: str = "") -> Document:
 def pod_status(address: str, *, ready: bool, turn: int = 0) -> Document:
     """*turn* makes transition times differ, as a kubelet's do."""
     when = f"2026-11-21T{turn // 3600 % 24:02d}:{turn // 60 % 60:02d}:{turn % 60:02d}Z"
-    condition = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": when}
+    condition = {
+        "type": "Ready",
+        "status": "True" if ready else "False",
+        "lastTransitionTime": when,
+    }
     return {
         "status": {
             "phase": "Running",
@@ -88,7 +108,12 @@ def endpoint(number: int) -> Document:
     return {
         "addresses": [pod_ip(number)],
         "conditions": {"ready": True, "serving": True, "terminating": False},
-        "targetRef": {"kind": "Pod", "namespace": NAMESPACE, "name": pod_name(number), "uid": uid(number)},
+        "targetRef": {
+            "kind": "Pod",
+            "namespace": NAMESPACE,
+            "name": pod_name(number),
+            "uid": uid(number),
+        },
         "nodeName": node_name(number // PODS_PER_NODE),
         "zone": ZONES[number // PODS_PER_NODE % len(ZONES)],
     }

@@ -1,6 +1,8 @@
-"""Programs of ours that run upstream's own libraries, built with the machine's Go and kept between runs; Envoy.
+"""Programs of ours that run upstream's own libraries, built with the machine's Go and kept between
+runs; Envoy.
 
-Without Go, or without a module proxy, there is no peer: the caller falls back on recorded figures and says so.
+Without Go, or without a module proxy, there is no peer: the caller falls back on recorded figures
+and says so.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ BUILD_TIMEOUT_S = 900
 
 
 def build(name: str, module: Path | None = None, package: str = ".") -> Path | None:
-    """The program of a module, by default ``peers/<name>``; ``None``, after a note, if it cannot be built here."""
+    """The program of a module, by default ``peers/<name>``; ``None``, after a note, if it cannot be
+    built here.
+    """
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if go is None:
         note(f"no Go on this machine: {name} is compared with recorded figures")
@@ -46,7 +50,10 @@ def build(name: str, module: Path | None = None, package: str = ".") -> Path | N
         timeout=BUILD_TIMEOUT_S,
     )
     if done.returncode:
-        note(f"{name} does not build, so it is compared with recorded figures: {done.stderr.strip()[-400:]}")
+        note(
+            f"{name} does not build, so it is compared with recorded figures: "
+            f"{done.stderr.strip()[-400:]}"
+        )
         return None
     return program
 
@@ -57,7 +64,17 @@ def wheel(pin: str) -> Path:
     cache = CACHE / pin
     if not cache.exists():
         part = cache.with_name(f"{cache.name}.{os.getpid()}")
-        command = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(part), pin)
+        command = (
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--target",
+            str(part),
+            pin,
+        )
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
         with contextlib.suppress(OSError):  # another process was quicker
@@ -66,11 +83,15 @@ def wheel(pin: str) -> Path:
 
 
 def envoy() -> str:
-    """The path of Envoy.  It is in a folder of its own: its wheel has a package ``envoy``, as ``xds-protos`` has."""
+    """The path of Envoy.  It is in a folder of its own: its wheel has a package ``envoy``, as
+    ``xds-protos`` has.
+    """
     return str(wheel(ENVOY) / "envoy" / "_bin" / "envoy")
 
 
 def run(program: Path, *arguments: str, timeout_s: float = 600.0) -> list[dict[str, Any]]:
     """Its lines of JSON."""
-    done = subprocess.run([str(program), *arguments], check=True, stdout=subprocess.PIPE, text=True, timeout=timeout_s)
+    done = subprocess.run(
+        [str(program), *arguments], check=True, stdout=subprocess.PIPE, text=True, timeout=timeout_s
+    )
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,8 +1,9 @@
-"""Pods, as servers of one process: HTTP at port 8080 and gRPC at 9090 of an address, which they answer with.
+"""Pods, as servers of one process: HTTP at port 8080 and gRPC at 9090 of an address, which they
+answer with.
 
-Lines of standard input are ``start ADDRESS`` and ``stop ADDRESS``, each of which is answered with a line.  0.0.0.0 is
-every Pod that has no server of its own.  A Pod that stops closes its HTTP connections at once, whatever is under way,
-and gives gRPC a second.
+Lines of standard input are ``start ADDRESS`` and ``stop ADDRESS``, each of which is answered with a
+line. 0.0.0.0 is every Pod that has no server of its own. A Pod that stops closes its HTTP
+connections at once, whatever is under way, and gives gRPC a second.
 """
 
 from __future__ import annotations
@@ -50,11 +51,17 @@ class EmulatedPod:
     async def start(self, address: str) -> None:
         loop = asyncio.get_running_loop()
         self._http = await loop.create_server(
-            lambda: HttpConnection(self._transports), address, HTTP_PORT, reuse_port=True, backlog=512
+            lambda: HttpConnection(self._transports),
+            address,
+            HTTP_PORT,
+            reuse_port=True,
+            backlog=512,
         )
         self._grpc = aio.server()
         handlers = {"Say": unary_unary_rpc_method_handler(say)}
-        self._grpc.add_generic_rpc_handlers((method_handlers_generic_handler("test.Echo", handlers),))
+        self._grpc.add_generic_rpc_handlers(
+            (method_handlers_generic_handler("test.Echo", handlers),)
+        )
         self._grpc.add_insecure_port(f"{address}:{GRPC_PORT}")
         await self._grpc.start()
 

@@ -1,7 +1,9 @@
-"""Connects to a service address from a node's network namespace, again and again, and tells when it got through.
+"""Connects to a service address from a node's network namespace, again and again, and tells when it
+got through.
 
-Run as ``prober.py ADDRESS PORT`` in the namespace.  For each line of standard input it says ``refused`` once a
-connection fails, if the line is ``down``, or, if it is ``up``, ``MONOTONIC`` of the moment when one succeeds.
+Run as ``prober.py ADDRESS PORT`` in the namespace. For each line of standard input it says
+``refused`` once a connection fails, if the line is ``down``, or, if it is ``up``, ``MONOTONIC`` of
+the moment when one succeeds.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ WAIT_MAX_S = 20.0
 def connects(address: str, port: int) -> bool:
     with socket.socket() as sock:
         sock.settimeout(1.0)
-        # Closed with a reset: thousands of ports in TIME_WAIT would be a benchmark of something else.
+        # Closed with a reset: thousands of ports in TIME_WAIT would be a benchmark of something
+        # else.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
         return sock.connect_ex((address, port)) == 0
 

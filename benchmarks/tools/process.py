@@ -1,4 +1,6 @@
-"""Processes under measurement: started and stopped in order, their CPU time and memory read from the kernel."""
+"""Processes under measurement: started and stopped in order, their CPU time and memory read from
+the kernel.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _CPUCLOCK_SCHED = 2
 
 def child_environment() -> dict[str, str]:
     """As a user's process has it: byte code is cached, or every start would compile everything."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     paths = [str(ROOT / "src"), str(ROOT), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return environment
@@ -32,8 +36,8 @@ def child_environment() -> dict[str, str]:
 class Process:
     """A child whose standard output is a sequence of lines that the benchmark waits for.
 
-    Use as a context manager; leaving it ends the child (SIGTERM, then SIGKILL).  *log*: where standard error goes;
-    *environment*: what differs from ours.
+    Use as a context manager; leaving it ends the child (SIGTERM, then SIGKILL). *log*: where
+    standard error goes; *environment*: what differs from ours.
     """
 
     def __init__(self, *command: str, log: Path | None = None, **environment: str) -> None:
@@ -53,7 +57,10 @@ class Process:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 
@@ -67,14 +74,18 @@ class Process:
             self.process.communicate()
 
     def line(self, timeout_s: float = START_S) -> str:
-        """The next line of standard output.  Raises ``RuntimeError`` with the end of the log if there is none."""
+        """The next line of standard output.  Raises ``RuntimeError`` with the end of the log if
+        there is none.
+        """
         output = self.process.stdout
         assert output is not None, "standard output is a pipe"
         while b"\n" not in self._buffer:
             readable, _, _ = select.select([output], [], [], timeout_s)
             data = os.read(output.fileno(), 65536) if readable else b""
             if not data:
-                said = self._log.read_text().strip().splitlines()[-5:] if self._log is not None else []
+                said = (
+                    self._log.read_text().strip().splitlines()[-5:] if self._log is not None else []
+                )
                 what = "ended" if readable else f"said nothing for {timeout_s:.0f} s"
                 raise RuntimeError(f"{self.process.args!r} {what}: {' | '.join(said)}")
             self._buffer += data
@@ -87,8 +98,10 @@ class Process:
         self.process.stdin.flush()
 
     def cpu_s(self) -> float:
-        """User and system time so far, of the process and all of its threads: to the nanosecond, where /proc counts
-        ticks of 10 ms.  The clock's number is as clock_getcpuclockid(3) makes it of the process's."""
+        """User and system time so far, of the process and all of its threads: to the nanosecond,
+        where /proc counts ticks of 10 ms. The clock's number is as clock_getcpuclockid(3) makes it
+        of the process's.
+        """
         return time.clock_gettime((~self.process.pid << 3) | _CPUCLOCK_SCHED)
 
     def rss_mib(self, *, peak: bool = False) -> float:
@@ -100,12 +113,23 @@ class Process:
 
 
 class PlaneProcess(Process):
-    """``sliceplane up`` (or another serving command) on a free port of 127.0.0.1, ready to answer."""
+    """``sliceplane up`` (or another serving command) on a free port of 127.0.0.1, ready to
+    answer.
+    """
 
     def __init__(self, folder: Path, *flags: str, command: str = "up") -> None:
         data = ("--data-dir", str(folder / "data")) if "--data-dir" not in flags else ()
         super().__init__(
-            *(sys.executable, "-m", "sliceplane", command, "--secure-port", "0", "--log-level", "warning"),
+            *(
+                sys.executable,
+                "-m",
+                "sliceplane",
+                command,
+                "--secure-port",
+                "0",
+                "--log-level",
+                "warning",
+            ),
             *data,
             *flags,
             log=folder / "plane.log",

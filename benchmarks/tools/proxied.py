@@ -1,16 +1,20 @@
-"""A node proxy in a process of its own, fed with made Services and EndpointSlices, writing to a real kernel.
+"""A node proxy in a process of its own, fed with made Services and EndpointSlices, writing to a
+real kernel.
 
-The informers are the production ones; their server is replaced by lists and watch events made here, as bytes, so
-that what is measured is the node's own work: decoding, tracking, rules, messages, the kernel.
+The informers are the production ones; their server is replaced by lists and watch events made here,
+as bytes, so that what is measured is the node's own work: decoding, tracking, rules, messages, the
+kernel.
 
-Run as ``python -m benchmarks.tools.proxied SIZES CHANGES`` in the network namespace to write to.  SIZES is like
-``5000x40,7x100``: so many services with so many endpoints each, of which the first one changes.  Prints one JSON
-object: ``services``, ``endpoints``; ``first_sync_s``, of which ``first_write_s`` from the finished transaction on, and
-``first_cpu_s`` all CPU until then, ``first_bytes`` of its text, ``rss_mib`` after it; ``change``, ``scaled`` and
-``added`` (one endpoint is replaced by another, one goes or comes, one service comes), each of lists: ``kernel_s`` until
-the kernel has it, ``ours_s`` of that until the transaction is finished, ``end_s`` until the writer knows, ``cpu_s`` of
-all of it, and ``bytes`` of its text; ``by_program``, how many writes were made by ``nft``; ``load_s``, ``load_cpu_s``
-and ``list_s``: ``nft`` alone loads the text of the first sync again, and lists the table.
+Run as ``python -m benchmarks.tools.proxied SIZES CHANGES`` in the network namespace to write to.
+SIZES is like ``5000x40,7x100``: so many services with so many endpoints each, of which the first
+one changes. Prints one JSON object: ``services``, ``endpoints``; ``first_sync_s``, of which
+``first_write_s`` from the finished transaction on, and ``first_cpu_s`` all CPU until then,
+``first_bytes`` of its text, ``rss_mib`` after it; ``change``, ``scaled`` and ``added`` (one
+endpoint is replaced by another, one goes or comes, one service comes), each of lists: ``kernel_s``
+until the kernel has it, ``ours_s`` of that until the transaction is finished, ``end_s`` until the
+writer knows, ``cpu_s`` of all of it, and ``bytes`` of its text; ``by_program``, how many writes
+were made by ``nft``; ``load_s``, ``load_cpu_s`` and ``list_s``: ``nft`` alone loads the text of the
+first sync again, and lists the table.
 """
 
 from __future__ import annotations
@@ -30,7 +34,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from benchmarks.tools.objects import PER_SLICE, node_document, node_name, service_document, slice_document, uid
+from benchmarks.tools.objects import (
+    PER_SLICE,
+    node_document,
+    node_name,
+    service_document,
+    slice_document,
+    uid,
+)
 from sliceplane.api.codec import encode
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, Services
@@ -86,13 +97,21 @@ class Cluster:
             first += size
 
     def service(self, number: int, revision: int = 1) -> bytes:
-        return self._stored(service_document(f"s-{number:05d}", cluster_ip=service_ip(number + 2)), number, revision)
+        return self._stored(
+            service_document(f"s-{number:05d}", cluster_ip=service_ip(number + 2)), number, revision
+        )
 
-    def slice(self, service: int, part: int, pods: Sequence[int], *, without: int = -1, revision: int = 1) -> bytes:
+    def slice(
+        self, service: int, part: int, pods: Sequence[int], *, without: int = -1, revision: int = 1
+    ) -> bytes:
         name = f"s-{service:05d}"
         document = slice_document(f"{name}-{part:03d}", name, pods)
         if without >= 0:
-            document["endpoints"][without]["conditions"] = {"ready": False, "serving": False, "terminating": False}
+            document["endpoints"][without]["conditions"] = {
+                "ready": False,
+                "serving": False,
+                "terminating": False,
+            }
         return self._stored(document, service * 1000 + part, revision)
 
     @staticmethod
@@ -117,18 +136,26 @@ class Server:
             Nodes.key: _spool(iter((encode(node),))),
         }
 
-    def send(self, body: bytes, resource: Resource = EndpointSlices, what: str = "MODIFIED") -> None:
+    def send(
+        self, body: bytes, resource: Resource = EndpointSlices, what: str = "MODIFIED"
+    ) -> None:
         self._events[resource.key].put_nowait(WatchMessage(what, body))
 
     async def list(self, selection: Selection, **ignored: object) -> ListPage:
         """Pages of 500, as over HTTP."""
         resource = selection.resource
         spool = self._spools.get(resource.key)
-        lines = [] if spool is None else [line.rstrip(b"\n") for line in itertools.islice(spool, PAGE)]
-        return ListPage(tuple(lines), str(self._cluster.revision), "more" if len(lines) == PAGE else "")
+        lines = (
+            [] if spool is None else [line.rstrip(b"\n") for line in itertools.islice(spool, PAGE)]
+        )
+        return ListPage(
+            tuple(lines), str(self._cluster.revision), "more" if len(lines) == PAGE else ""
+        )
 
     @asynccontextmanager
-    async def watch(self, selection: Selection, **ignored: object) -> AsyncIterator[AsyncIterator[WatchMessage]]:
+    async def watch(
+        self, selection: Selection, **ignored: object
+    ) -> AsyncIterator[AsyncIterator[WatchMessage]]:
         async def events() -> AsyncIterator[WatchMessage]:
             resource = selection.resource
             while True:
@@ -141,7 +168,9 @@ class Server:
 
 
 def _spool(bodies: Iterator[bytes]) -> IO[bytes]:
-    """A file, one body a line, so that what a server would hold does not count as the proxy's memory."""
+    """A file, one body a line, so that what a server would hold does not count as the proxy's
+    memory.
+    """
     file = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
     for body in bodies:
         file.write(body + b"\n")
@@ -157,7 +186,9 @@ def rss_mib() -> float:
 
 
 class Commits:
-    """When the kernel took a transaction, from its own mouth: nftables tells listeners of each new generation."""
+    """When the kernel took a transaction, from its own mouth: nftables tells listeners of each new
+    generation.
+    """
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -234,7 +265,13 @@ class Measures:
     """One list for each figure."""
 
     def __init__(self) -> None:
-        self.lists: dict[str, list[float]] = {"kernel_s": [], "ours_s": [], "end_s": [], "cpu_s": [], "bytes": []}
+        self.lists: dict[str, list[float]] = {
+            "kernel_s": [],
+            "ours_s": [],
+            "end_s": [],
+            "cpu_s": [],
+            "bytes": [],
+        }
 
     async def wait(self, runner: Watched, started: float, used: float) -> None:
         """For the transaction that a change of *started* makes."""
@@ -250,13 +287,19 @@ class Measures:
         await asyncio.sleep(PAUSE_S)
 
 
-async def scale(server: Server, runner: Watched, cluster: Cluster, size: int, count: int) -> Measures:
-    """Endpoint 0 of the first service goes and comes back, *count* times in all; beside an only one another comes."""
+async def scale(
+    server: Server, runner: Watched, cluster: Cluster, size: int, count: int
+) -> Measures:
+    """Endpoint 0 of the first service goes and comes back, *count* times in all; beside an only one
+    another comes.
+    """
     pods = range(max(2, min(size, PER_SLICE)))
     measures = Measures()
     for number in range(count):
         cluster.revision += 1
-        body = cluster.slice(0, 0, pods, without=0 if number % 2 == 0 else -1, revision=cluster.revision)
+        body = cluster.slice(
+            0, 0, pods, without=0 if number % 2 == 0 else -1, revision=cluster.revision
+        )
         started = time.perf_counter()
         used = cpu_s()
         server.send(body)
@@ -264,8 +307,12 @@ async def scale(server: Server, runner: Watched, cluster: Cluster, size: int, co
     return measures
 
 
-async def replace_endpoints(server: Server, runner: Watched, cluster: Cluster, size: int, count: int) -> Measures:
-    """All endpoints of a slice of the first service but one stay, and that one moves, *count* times in all."""
+async def replace_endpoints(
+    server: Server, runner: Watched, cluster: Cluster, size: int, count: int
+) -> Measures:
+    """All endpoints of a slice of the first service but one stay, and that one moves, *count* times
+    in all.
+    """
     measures = Measures()
     stay = min(size, PER_SLICE) - 1
     for number in range(count):
@@ -279,13 +326,19 @@ async def replace_endpoints(server: Server, runner: Watched, cluster: Cluster, s
     return measures
 
 
-async def add_services(server: Server, runner: Watched, cluster: Cluster, sizes: list[int], count: int) -> Measures:
-    """Services with as many endpoints as the first (a slice's worth at most) come one after the other."""
+async def add_services(
+    server: Server, runner: Watched, cluster: Cluster, sizes: list[int], count: int
+) -> Measures:
+    """Services with as many endpoints as the first (a slice's worth at most) come one after the
+    other.
+    """
     measures = Measures()
     first = sum(sizes)
     for number in range(len(sizes), len(sizes) + count):
         cluster.revision += 1
-        slice_body = cluster.slice(number, 0, range(first, first + min(sizes[0], PER_SLICE)), revision=cluster.revision)
+        slice_body = cluster.slice(
+            number, 0, range(first, first + min(sizes[0], PER_SLICE)), revision=cluster.revision
+        )
         service_body = cluster.service(number, cluster.revision)
         started = time.perf_counter()
         used = cpu_s()

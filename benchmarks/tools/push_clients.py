@@ -1,9 +1,11 @@
-"""Many clients of incremental xDS in one process: each has a stream, and acknowledges what it is sent.
+"""Many clients of incremental xDS in one process: each has a stream, and acknowledges what it is
+sent.
 
-``python -m benchmarks.tools.push_clients PORT CLIENTS [OPTIONS]``; OPTIONS is JSON of ``Wish``.  For each number N that
-it reads it prints a line of JSON (``Told``) when N messages more than at the line before have come to all together; for
-0 when no message has come for half a second.  HTTP/2 by hand, the same for all servers; messages are made once for all
-clients, and answers are looked into only where a client must know more than their nonce.
+``python -m benchmarks.tools.push_clients PORT CLIENTS [OPTIONS]``; OPTIONS is JSON of ``Wish``. For
+each number N that it reads it prints a line of JSON (``Told``) when N messages more than at the
+line before have come to all together; for 0 when no message has come for half a second. HTTP/2 by
+hand, the same for all servers; messages are made once for all clients, and answers are looked into
+only where a client must know more than their nonce.
 """
 
 from __future__ import annotations
@@ -45,9 +47,10 @@ _HEADERS = literals(
 
 
 class Wish(msgspec.Struct, kw_only=True):
-    """``names``: whose assignments.  ``clusters``: all of them, by wildcard.  ``leds``: as an Envoy that takes
-    endpoints one by one.  ``ca_file``, ``cert_file``, ``key_file``: over TLS.  ``again``: come again, with what is
-    held, when the server is gone."""
+    """``names``: whose assignments. ``clusters``: all of them, by wildcard. ``leds``: as an Envoy
+    that takes endpoints one by one. ``ca_file``, ``cert_file``, ``key_file``: over TLS. ``again``:
+    come again, with what is held, when the server is gone.
+    """
 
     names: tuple[str, ...] = ("default/web:http",)
     clusters: bool = False
@@ -72,11 +75,15 @@ def data(message: bytes) -> tuple[bytes, ...]:
     """Frames."""
     parts = b"\0" + len(message).to_bytes(4, "big") + message
     starts = range(0, len(parts), FRAME_MAX)
-    return tuple(frames.frame(frames.DATA, 0, 1, parts[start : start + FRAME_MAX]) for start in starts)
+    return tuple(
+        frames.frame(frames.DATA, 0, 1, parts[start : start + FRAME_MAX]) for start in starts
+    )
 
 
 def request(type_url: str, **members: object) -> bytes:
-    encoded: bytes = discovery_pb2.DeltaDiscoveryRequest(type_url=type_url, **members).SerializeToString()
+    encoded: bytes = discovery_pb2.DeltaDiscoveryRequest(
+        type_url=type_url, **members
+    ).SerializeToString()
     return encoded
 
 
@@ -230,14 +237,21 @@ class Fleet:
         loop = asyncio.get_running_loop()
         name = "localhost" if self._context is not None else None
         await loop.create_connection(
-            lambda: Client(self, number), "127.0.0.1", self._port, ssl=self._context, server_hostname=name
+            lambda: Client(self, number),
+            "127.0.0.1",
+            self._port,
+            ssl=self._context,
+            server_hostname=name,
         )
 
     def _make_subscriptions(self) -> None:
         made = []
         if self.wish.clusters:
             made.append(request(CLUSTER, initial_resource_versions=self._held[CLUSTER]))
-        names = {"resource_names_subscribe": self.wish.names, "initial_resource_versions": self._held[ASSIGNMENT]}
+        names = {
+            "resource_names_subscribe": self.wish.names,
+            "initial_resource_versions": self._held[ASSIGNMENT],
+        }
         made.append(request(ASSIGNMENT, **names))
         # All but the node, which is in the first one and differs.
         first, *others = made
@@ -275,7 +289,9 @@ class Fleet:
             if kind == ASSIGNMENT and self.wish.leds:
                 made = endpoint_pb2.ClusterLoadAssignment.FromString(resource.resource.value)
                 configs = [locality.leds_cluster_locality_config for locality in made.endpoints]
-                globs.update(config.leds_collection_name for config in configs if config.leds_collection_name)
+                globs.update(
+                    config.leds_collection_name for config in configs if config.leds_collection_name
+                )
         if not globs:
             return ()
         before = self._followed.get(number, set())
@@ -303,7 +319,8 @@ class Fleet:
                 continue
             return
 
-    # -- what the driver asks ----------------------------------------------------------------------------
+    # -- what the driver asks
+    # ----------------------------------------------------------------------------
 
     def on_line(self, line: str) -> None:
         if int(line):

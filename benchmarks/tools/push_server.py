@@ -1,7 +1,9 @@
-"""A server that pushes a message to each call when it comes, and to all for each line that it reads; prints its port.
+"""A server that pushes a message to each call when it comes, and to all for each line that it
+reads; prints its port.
 
-``python -m benchmarks.tools.push_server ours|grpc BYTES [PKI]``: the port of the xDS server with a handler that does
-nothing else, or ``grpc.aio``.  With PKI, the folder of a certificate authority of ours, over TLS.
+``python -m benchmarks.tools.push_server ours|grpc BYTES [PKI]``: the port of the xDS server with a
+handler that does nothing else, or ``grpc.aio``. With PKI, the folder of a certificate authority of
+ours, over TLS.
 """
 
 from __future__ import annotations
@@ -119,4 +121,8 @@ async def serve(kind: str, size: int, pki: Pki | None) -> None:
 if __name__ == "__main__":
     arguments = sys.argv[1:]
     runner = uvloop.run if arguments[0] == "ours" else asyncio.run
-    runner(serve(arguments[0], int(arguments[1]), Pki(Path(arguments[2])) if len(arguments) > 2 else None))
+    runner(
+        serve(
+            arguments[0], int(arguments[1]), Pki(Path(arguments[2])) if len(arguments) > 2 else None
+        )
+    )

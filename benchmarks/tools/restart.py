@@ -1,4 +1,6 @@
-"""A controller that dies in the middle of a rolling update, on virtual time: what it writes when it comes back."""
+"""A controller that dies in the middle of a rolling update, on virtual time: what it writes when it
+comes back.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ from sliceplane.lab.sim.cluster import Cluster
 
 
 def restart_in_the_middle(pods: int) -> list[Result]:
-    """Half of *pods* are replaced, the controller dies, a quarter is replaced without it, it comes back.
+    """Half of *pods* are replaced, the controller dies, a quarter is replaced without it, it comes
+    back.
 
     Asserts that no endpoint was lost or doubled.
     """
@@ -47,7 +50,11 @@ def restart_in_the_middle(pods: int) -> list[Result]:
     for number in range(pods // 2, pods // 2 + pods // 4):
         _replace(cluster, number, pods)
     wanted = {
-        pod_ip(number) for number in (*range(pods // 2 + pods // 4, pods), *range(pods, pods + pods // 2 + pods // 4))
+        pod_ip(number)
+        for number in (
+            *range(pods // 2 + pods // 4, pods),
+            *range(pods, pods + pods // 2 + pods // 4),
+        )
     }
     least = least_writes(cluster.list(EndpointSlices, NAMESPACE), wanted)
     cluster.writes.clear()
@@ -69,13 +76,17 @@ def restart_in_the_middle(pods: int) -> list[Result]:
 
 
 def least_writes(slices: list[Document], wanted: set[str]) -> int:
-    """Slices that hold an address that has to go must be written; newcomers fit into what that frees, then into
-    slices with room, then into new ones."""
+    """Slices that hold an address that has to go must be written; newcomers fit into what that
+    frees, then into slices with room, then into new ones.
+    """
     outdated = [slice_ for slice_ in slices if not set(_addresses(slice_)) <= wanted]
     newcomers = len(wanted - {address for slice_ in slices for address in _addresses(slice_)})
     room = sum(PER_SLICE - len(set(_addresses(slice_)) & wanted) for slice_ in outdated)
     left = max(0, newcomers - room)
-    free = sorted((PER_SLICE - len(_addresses(slice_)) for slice_ in slices if slice_ not in outdated), reverse=True)
+    free = sorted(
+        (PER_SLICE - len(_addresses(slice_)) for slice_ in slices if slice_ not in outdated),
+        reverse=True,
+    )
     extra = 0
     for places in free:
         if left <= 0 or not places:
@@ -98,9 +109,9 @@ def _replace(cluster: Cluster, number: int, pods: int) -> None:
 
 def _slices(cluster: Cluster) -> list[Document]:
     slices = cluster.list(EndpointSlices, NAMESPACE)
-    assert all(slice_["metadata"]["labels"]["kubernetes.io/service-name"] == APP for slice_ in slices), (
-        "only one service"
-    )
+    assert all(
+        slice_["metadata"]["labels"]["kubernetes.io/service-name"] == APP for slice_ in slices
+    ), "only one service"
     return slices
 
 

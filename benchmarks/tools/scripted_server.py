@@ -1,9 +1,10 @@
-"""An API server for Pods that plays a part: lists and watches over plain HTTP/1.1, and whatever goes wrong on them.
+"""An API server for Pods that plays a part: lists and watches over plain HTTP/1.1, and whatever
+goes wrong on them.
 
-A ``World`` is what is true: Pods, one counter of versions, the history of events and how far it is compacted.  A
-``Stage`` serves one world on a port of its own.  Unless its scenario says otherwise it answers as a real API server
-does: a watch from a version that is compacted gets 410, one from a version that is not reached yet 504, bookmarks come
-every second where they were asked for.
+A ``World`` is what is true: Pods, one counter of versions, the history of events and how far it is
+compacted. A ``Stage`` serves one world on a port of its own. Unless its scenario says otherwise it
+answers as a real API server does: a watch from a version that is compacted gets 410, one from a
+version that is not reached yet 504, bookmarks come every second where they were asked for.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class World:
         self.events.clear()
 
     def restore(self, version: int) -> None:
-        """As after a restore of a backup: versions count on from *version*, and what was later never happened."""
+        """As after a restore of a backup: versions count on from *version*, and what was later
+        never happened.
+        """
         self.version = version
         self.compacted = 0
         self.events.clear()
@@ -99,7 +102,9 @@ def believed(each: dict[str, Any]) -> tuple[str, int]:
     return metadata["uid"], int(metadata["labels"]["generation"])
 
 
-def status(code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> dict[str, Any]:
+def status(
+    code: int, reason: str, message: str, details: dict[str, Any] | None = None
+) -> dict[str, Any]:
     made = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code}
     return made | {"reason": reason, "message": message} | ({"details": details} if details else {})
 
@@ -109,8 +114,15 @@ def expired() -> dict[str, Any]:
 
 
 def too_large(asked: int, current: int) -> dict[str, Any]:
-    details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
-    return status(504, "Timeout", TOO_LARGE.format(asked=asked, current=current), details | {"retryAfterSeconds": 1})
+    details = {
+        "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
+    }
+    return status(
+        504,
+        "Timeout",
+        TOO_LARGE.format(asked=asked, current=current),
+        details | {"retryAfterSeconds": 1},
+    )
 
 
 class Stream:
@@ -133,7 +145,13 @@ class Stream:
 
     async def bookmark(self, version: int) -> None:
         metadata = {"resourceVersion": str(version), "creationTimestamp": None}
-        what = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": None}, "status": {}}
+        what = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": metadata,
+            "spec": {"containers": None},
+            "status": {},
+        }
         await self.event("BOOKMARK", what)
 
     async def end(self) -> None:
@@ -212,7 +230,9 @@ class Stage:
         await self.follow(request, stream)
 
     def refuse(self, request: Request) -> None:
-        """Raise ``Refused``, or ``ConnectionError`` to hang up, before anything else is looked at."""
+        """Raise ``Refused``, or ``ConnectionError`` to hang up, before anything else is
+        looked at.
+        """
 
     # What a real server does
 
@@ -238,7 +258,8 @@ class Stage:
     async def begin(self, request: Request, stream: Stream) -> None:
         """Bring the watcher up to now: the state if it named no version, else the events after it.
 
-        Raises ``Refused`` with 504 before the stream begins; 410 comes as an event, as from a real server.
+        Raises ``Refused`` with 504 before the stream begins; 410 comes as an event, as from a real
+        server.
         """
         version = request.version
         world = self.world
@@ -309,9 +330,15 @@ class Stage:
         return False
 
     @staticmethod
-    async def _reply(writer: asyncio.StreamWriter, code: int, body: dict[str, Any], retry_after_s: int = 0) -> None:
+    async def _reply(
+        writer: asyncio.StreamWriter, code: int, body: dict[str, Any], retry_after_s: int = 0
+    ) -> None:
         data = json.dumps(body).encode()
-        lines = [f"HTTP/1.1 {code} Answer", "Content-Type: application/json", f"Content-Length: {len(data)}"]
+        lines = [
+            f"HTTP/1.1 {code} Answer",
+            "Content-Type: application/json",
+            f"Content-Length: {len(data)}",
+        ]
         if retry_after_s:
             lines.append(f"Retry-After: {retry_after_s}")
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + data)

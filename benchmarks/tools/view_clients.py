@@ -1,8 +1,9 @@
-"""A client that follows one Service, in a process of its own: ``python -m benchmarks.tools.view_clients WHO KUBECONFIG
-NAMESPACE SERVICE CHANGES``.
+"""A client that follows one Service, in a process of its own: ``python -m
+benchmarks.tools.view_clients WHO KUBECONFIG NAMESPACE SERVICE CHANGES``.
 
-Prints ``synced SECONDS BYTES ENDPOINTS`` after the first list (seconds from the request on, resident bytes that it
-took), then takes CHANGES changes of one endpoint each and prints ``changed CPU_SECONDS``.
+Prints ``synced SECONDS BYTES ENDPOINTS`` after the first list (seconds from the request on,
+resident bytes that it took), then takes CHANGES changes of one endpoint each and prints ``changed
+CPU_SECONDS``.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ async def ours(kubeconfig: str, namespace: str, service: str, changes: int) -> N
 
 
 def official(kubeconfig: str, namespace: str, service: str, changes: int) -> None:
-    """List in pages, watch from the list's version, keep the slices and an index by Pod: typed models throughout."""
+    """List in pages, watch from the list's version, keep the slices and an index by Pod: typed
+    models throughout.
+    """
     from kubernetes import client, config, watch
 
     config.load_kube_config(kubeconfig)
@@ -81,7 +84,9 @@ def official(kubeconfig: str, namespace: str, service: str, changes: int) -> Non
     token = None
     version = ""
     while True:
-        page = api.list_namespaced_endpoint_slice(namespace, label_selector=selector, limit=500, _continue=token)
+        page = api.list_namespaced_endpoint_slice(
+            namespace, label_selector=selector, limit=500, _continue=token
+        )
         for item in page.items:
             put(item)
         token = page.metadata._continue
@@ -92,7 +97,10 @@ def official(kubeconfig: str, namespace: str, service: str, changes: int) -> Non
     print("following", flush=True)
     spent = time.process_time()
     following = watch.Watch().stream(
-        api.list_namespaced_endpoint_slice, namespace, label_selector=selector, resource_version=version
+        api.list_namespaced_endpoint_slice,
+        namespace,
+        label_selector=selector,
+        resource_version=version,
     )
     for _ in range(changes):
         put(next(following)["object"])

@@ -1,8 +1,9 @@
-"""What goes wrong on watches, each as a scenario for ``scripted_server``: a failure of a public report, played once.
+"""What goes wrong on watches, each as a scenario for ``scripted_server``: a failure of a public
+report, played once.
 
-In each of them a watcher is up to date, then it misses something by no fault of its own, and the world ends in a state
-that every client could learn from a new list.  The question is who does.  Sources are public reports, named by
-repository and number.
+In each of them a watcher is up to date, then it misses something by no fault of its own, and the
+world ends in a state that every client could learn from a new list. The question is who does.
+Sources are public reports, named by repository and number.
 """
 
 from __future__ import annotations
@@ -10,7 +11,16 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar
 
-from benchmarks.tools.scripted_server import Refused, Request, Stage, Stream, expired, line, status, too_large
+from benchmarks.tools.scripted_server import (
+    Refused,
+    Request,
+    Stage,
+    Stream,
+    expired,
+    line,
+    status,
+    too_large,
+)
 
 #: how long a first watch is healthy before its trouble begins
 CALM_S = 0.4
@@ -57,7 +67,11 @@ class GoneAtConnect(GapCompacted):
     source = "lightkube#153"
 
     def refuse(self, request: Request) -> None:
-        if request.is_watch and request.version is not None and request.version < self.world.compacted:
+        if (
+            request.is_watch
+            and request.version is not None
+            and request.version < self.world.compacted
+        ):
             raise Refused(expired())
 
 
@@ -181,7 +195,9 @@ class Busy(GoneAtConnect):
         super().refuse(request)
         if asyncio.get_running_loop().time() < self.free_at:
             self.early += 1
-            raise Refused(status(429, "TooManyRequests", "too many requests", {"retryAfterSeconds": 3}), 3)
+            raise Refused(
+                status(429, "TooManyRequests", "too many requests", {"retryAfterSeconds": 3}), 3
+            )
 
 
 class BookmarksOnly(Scenario):

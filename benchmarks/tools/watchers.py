@@ -1,16 +1,19 @@
-"""Many watchers in a process of their own, as cheap as can be, so that the server is what is measured.
+"""Many watchers in a process of their own, as cheap as can be, so that the server is what is
+measured.
 
-Real watchers decrypt on machines of their own; here they would take the server's processors away.  So every
-connection makes a full TLS handshake and request, but only one in ``DECRYPTING`` decrypts what comes: it counts
-events by their line ends (a watch event is one line of JSON in one HTTP chunk: head, event and tail make three), and
-the first of them keeps its stream and reads it properly at the end of each round.  The others follow the TLS records,
-whose heads tell how much plain text is in them, and must get exactly as many bytes as the ones that look.  No event
-loop and no HTTP library: one ``epoll``.
+Real watchers decrypt on machines of their own; here they would take the server's processors away.
+So every connection makes a full TLS handshake and request, but only one in ``DECRYPTING`` decrypts
+what comes: it counts events by their line ends (a watch event is one line of JSON in one HTTP
+chunk: head, event and tail make three), and the first of them keeps its stream and reads it
+properly at the end of each round. The others follow the TLS records, whose heads tell how much
+plain text is in them, and must get exactly as many bytes as the ones that look. No event loop and
+no HTTP library: one ``epoll``.
 
-Run as ``python -m benchmarks.tools.watchers KUBECONFIG PATH COUNT``.  It prints ``open SECONDS`` when all watches are
-open.  For each line ``NUMBER`` of its standard input it waits until every watcher has got NUMBER events more, and
-prints ``got MONOTONIC BYTES LAST``: when that was, what all of them got, the last event's resourceVersion.
-Ends with its standard input; ends with an error when a stream does.
+Run as ``python -m benchmarks.tools.watchers KUBECONFIG PATH COUNT``. It prints ``open SECONDS``
+when all watches are open. For each line ``NUMBER`` of its standard input it waits until every
+watcher has got NUMBER events more, and prints ``got MONOTONIC BYTES LAST``: when that was, what all
+of them got, the last event's resourceVersion. Ends with its standard input; ends with an error when
+a stream does.
 """
 
 from __future__ import annotations
@@ -59,7 +62,10 @@ class Watcher:
             except ssl.SSLWantReadError:
                 self.sock.sendall(outgoing.read())
                 self._incoming.write(self.sock.recv(65536))
-        self._tls.write(f"GET {path} HTTP/1.1\r\nHost: {url.netloc}\r\nAccept: application/json\r\n\r\n".encode())
+        self._tls.write(
+            f"GET {path} HTTP/1.1\r\nHost: {url.netloc}\r\nAccept: "
+            "application/json\r\n\r\n".encode()
+        )
         self.sock.sendall(outgoing.read())
         head = b""
         while b"\r\n\r\n" not in head:
@@ -77,7 +83,9 @@ class Watcher:
         self.sock.setblocking(False)
 
     def _receive(self) -> int:
-        """One read of the socket: how many bytes of plain text it brought.  Raises ``ConnectionError`` at the end."""
+        """One read of the socket: how many bytes of plain text it brought.  Raises
+        ``ConnectionError`` at the end.
+        """
         count = self.sock.recv_into(self._cipher)
         if not count:
             raise ConnectionError("the server closed the connection")
@@ -124,7 +132,9 @@ class Watcher:
 
 
 def last_version(stream: bytearray, events: int) -> str:
-    """The resourceVersion of the last event of *stream*, which must be *events* chunks of one event each."""
+    """The resourceVersion of the last event of *stream*, which must be *events* chunks of one event
+    each.
+    """
     text = bytes(stream)
     last = ""
     at = 0
@@ -141,7 +151,9 @@ def last_version(stream: bytearray, events: int) -> str:
 
 
 def wait_for(watchers: dict[int, Watcher], poll: select.epoll, line_ends: int) -> None:
-    """Until every watcher that decrypts has *line_ends*, and every other one as many bytes as they."""
+    """Until every watcher that decrypts has *line_ends*, and every other one as many bytes as
+    they.
+    """
     looking = [watcher for watcher in watchers.values() if watcher.decrypts]
     while any(watcher.line_ends < line_ends for watcher in looking):
         for number, _ in poll.poll():
@@ -153,7 +165,9 @@ def wait_for(watchers: dict[int, Watcher], poll: select.epoll, line_ends: int) -
             watchers[number].read()
             if watchers[number].size >= size and not watchers[number].behind:
                 late.discard(number)
-    assert {watcher.size for watcher in watchers.values()} == {size}, "every stream has the same bytes"
+    assert {watcher.size for watcher in watchers.values()} == {size}, (
+        "every stream has the same bytes"
+    )
 
 
 def main() -> None:

@@ -1,8 +1,10 @@
-"""The xDS core's own work, before anything is sent: one endpoint of one slice changes, and there are its octets.
+"""The xDS core's own work, before anything is sent: one endpoint of one slice changes, and there
+are its octets.
 
-What runs is ``xds.catalog``, between a change of the informer's cache and the encoded resource for one place; slices
-hold 100 endpoints each.  By EDS the resource is the whole assignment, by LEDS the one member.  The peer is the same
-assignment made of objects of the protobuf library (xds-protos), which is what a server does that does not keep pieces.
+What runs is ``xds.catalog``, between a change of the informer's cache and the encoded resource for
+one place; slices hold 100 endpoints each. By EDS the resource is the whole assignment, by LEDS the
+one member. The peer is the same assignment made of objects of the protobuf library (xds-protos),
+which is what a server does that does not keep pieces.
 """
 
 from __future__ import annotations
@@ -40,7 +42,10 @@ BUDGETS_MS: dict[Way, dict[int, float]] = {
 }
 #: of the cost with most Services to that with fewest
 GROWTH_BUDGET = 1.5
-CLIENTS = {"EDS": XdsClient(kind="grpc", zone="zone-a"), "LEDS": XdsClient(kind="envoy", zone="zone-a", leds=True)}
+CLIENTS = {
+    "EDS": XdsClient(kind="grpc", zone="zone-a"),
+    "LEDS": XdsClient(kind="envoy", zone="zone-a", leds=True),
+}
 
 
 def service(name: str, number: int) -> Service:
@@ -126,7 +131,9 @@ def all_ready(held: EndpointSlice) -> bool:
 
 def library_ms(size: int) -> float:
     """The assignment made of objects."""
-    endpoints = [endpoint for held in Bench(1, size, ()).slices.values() for endpoint in held.endpoints or ()]
+    endpoints = [
+        endpoint for held in Bench(1, size, ()).slices.values() for endpoint in held.endpoints or ()
+    ]
 
     def make() -> bytes:
         made = endpoint_pb2.ClusterLoadAssignment(cluster_name=f"{NAMESPACE}/web:http")
@@ -144,7 +151,9 @@ def library_ms(size: int) -> float:
 
 
 def memory(services: int, size: int, way: Way) -> float:
-    """Octets for each endpoint, of a catalog whose client follows all Services; without the slices themselves."""
+    """Octets for each endpoint, of a catalog whose client follows all Services; without the slices
+    themselves.
+    """
     bench = Bench(services, size, ())
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -171,7 +180,10 @@ def changed(way: Way, size: int) -> Result:
 
 def growth(way: Way, services: tuple[int, int]) -> Result:
     few, many = (Bench(count, 30, (way,)).changed_ms(way, 30) for count in services)
-    note(f"30 endpoints each, {way}: {few:.4f} ms with {services[0]} Services, {many:.4f} ms with {services[1]:,}")
+    note(
+        f"30 endpoints each, {way}: {few:.4f} ms with {services[0]} Services, {many:.4f} ms with "
+        f"{services[1]:,}"
+    )
     return Result(
         name=f"the same, growth from {services[0]} Services, {way}",
         size=f"{services[1]:,} Services of 30",

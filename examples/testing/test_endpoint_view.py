@@ -1,4 +1,5 @@
-"""A consumer's tests with the Python client: a view follows real controllers, and survives what servers do to it.
+"""A consumer's tests with the Python client: a view follows real controllers, and survives what
+servers do to it.
 
 Run with ``pytest``; the fixtures come with Sliceplane (in a clone, ``pip install '.[server]'``).
 """

@@ -1,4 +1,6 @@
-"""A consumer's tests with the official ``kubernetes`` client: a loop of list and watch must survive 410 and 429."""
+"""A consumer's tests with the official ``kubernetes`` client: a loop of list and watch must survive
+410 and 429.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from sliceplane.testing import Plane
 SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{port: 80}]}\n"
 
 
-def follow(discovery: client.DiscoveryV1Api, held: dict[str, set[str]], going_on: Callable[[], bool]) -> None:
+def follow(
+    discovery: client.DiscoveryV1Api, held: dict[str, set[str]], going_on: Callable[[], bool]
+) -> None:
     """What is tested here: keep *held*, addresses by slice, as the cluster has them."""
     selector = "kubernetes.io/service-name=web"
     while going_on():

@@ -1,7 +1,7 @@
 """Sliceplane: a Kubernetes-compatible service-discovery plane.
 
-The rooms are layers; each one's docstring says what it promises and what it must never do.  Read them in this order,
-in which none needs one that comes later:
+The rooms are layers; each one's docstring says what it promises and what it must never do. Read
+them in this order, in which none needs one that comes later:
 
 - what all of them know: kit, api;
 - a client of any API server, and what its readers share: watch, consume;
@@ -15,7 +15,8 @@ in which none needs one that comes later:
 
 Programs of others import ``sliceplane.client`` and ``sliceplane.testing``.
 
-``docs/architecture.md`` draws the way of a change through them, and says where the place for something new is.
+``docs/architecture.md`` draws the way of a change through them, and says where the place for
+something new is.
 """
 
 from __future__ import annotations
@@ -41,5 +42,6 @@ if not TYPE_CHECKING:  # a type checker must find a name that does not exist
 
             return import_module(f"{__name__}.{name}")
         raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}: its public names are {', '.join(__all__)}"
+            f"module {__name__!r} has no attribute {name!r}: its public names are "
+            f"{', '.join(__all__)}"
         )

@@ -6,11 +6,12 @@
         with picker.lease() as endpoint:
             ...  # a request to endpoint.authority
 
-Promises: what a view or an informer holds is what the API server last said, and how long ago that was can be asked;
-after any loss of connection or of history the difference is delivered, deletes included; no state is ever torn; nothing
-that follows blocks on a slow reader, and a slow reader costs bounded memory.  Names in ``__all__`` stay.
-Never: writes to the cluster, but the mark of ``drain``; prints (it tells the standard logger ``sliceplane.client``);
-imports what only servers need.
+Promises: what a view or an informer holds is what the API server last said, and how long ago that
+was can be asked; after any loss of connection or of history the difference is delivered, deletes
+included; no state is ever torn; nothing that follows blocks on a slow reader, and a slow reader
+costs bounded memory. Names in ``__all__`` stay. Never: writes to the cluster, but the mark of
+``drain``; prints (it tells the standard logger ``sliceplane.client``); imports what only servers
+need.
 
 Needs the package alone, no extra.  See ``docs/python-client.md``.
 """

@@ -1,9 +1,12 @@
-"""Fixtures for the tests of programs that use Services: pytest finds them where Sliceplane is installed.
+"""Fixtures for the tests of programs that use Services: pytest finds them where Sliceplane is
+installed.
 
-Nothing but pytest is imported until a test asks for a fixture.  All fixtures are plain functions, whose planes live in
-threads of their own: they mean the same to tests that are coroutines, in whatever mode or library runs those.
+Nothing but pytest is imported until a test asks for a fixture. All fixtures are plain functions,
+whose planes live in threads of their own: they mean the same to tests that are coroutines, in
+whatever mode or library runs those.
 
-- ``sliceplane``: a plane (``sliceplane.testing.Plane``) of this test's own, with ``sliceplane_options``.
+- ``sliceplane``: a plane (``sliceplane.testing.Plane``) of this test's own, with
+  ``sliceplane_options``.
 - ``sliceplane_options``: what a module or a ``conftest.py`` overrides to have another one.
 - ``sliceplane_planes``: makes any number of planes, which end with the test.
 """
@@ -20,21 +23,27 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Keep pytest from rewriting our assertions, as it does for all of a package that brings a plug-in: each process
-    that cannot keep bytecode would spend seconds on it, and what ours say needs no help."""
+    """Keep pytest from rewriting our assertions, as it does for all of a package that brings a
+    plug-in: each process that cannot keep bytecode would spend seconds on it, and what ours say
+    needs no help.
+    """
     marked: set[str] = getattr(pluginmanager.rewrite_hook, "_must_rewrite", set())
     marked.discard("sliceplane")
 
 
 @pytest.fixture
 def sliceplane_options() -> dict[str, Any]:
-    """Keyword arguments of the ``Plane`` of the fixture ``sliceplane``; none unless you override this."""
+    """Keyword arguments of the ``Plane`` of the fixture ``sliceplane``; none unless you override
+    this.
+    """
     return {}
 
 
 @pytest.fixture
 def sliceplane(sliceplane_options: dict[str, Any]) -> Iterator[Plane]:
-    """A plane of this test's own: an API server and controllers, empty at the start and gone at the end."""
+    """A plane of this test's own: an API server and controllers, empty at the start and gone at the
+    end.
+    """
     from sliceplane.testing import Plane
 
     with Plane(**sliceplane_options) as plane:

@@ -1,13 +1,15 @@
-"""A real plane for the tests of programs that use Services: started in 0.1 s, gone at the end, faults on request.
+"""A real plane for the tests of programs that use Services: started in 0.1 s, gone at the end,
+faults on request.
 
     with Plane(nodes=2) as plane:
         plane.apply(Path("web.yaml"))
         plane.wait_for(lambda: len(plane.endpoints("web")) == 3)
 
-Promises: it is the server and the controllers of ``sliceplane up``, over TLS on a free port, in a thread of its own, so
-that what is tested may block or be a coroutine; any number live side by side; nothing outlives the ``with`` block.
-Names in ``__all__`` and the fixtures of ``sliceplane.pytest_plugin`` stay.
-Never: imported by another package of ours.  Importing it needs no extra, starting a plane needs ``server``.
+Promises: it is the server and the controllers of ``sliceplane up``, over TLS on a free port, in a
+thread of its own, so that what is tested may block or be a coroutine; any number live side by side;
+nothing outlives the ``with`` block. Names in ``__all__`` and the fixtures of
+``sliceplane.pytest_plugin`` stay. Never: imported by another package of ours. Importing it needs no
+extra, starting a plane needs ``server``.
 
 See ``docs/testing.md``.
 """

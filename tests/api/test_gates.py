@@ -66,7 +66,10 @@ def test_a_whole_stage_and_one_of_it() -> None:
         ("EndpointSlice", "missing bool value for EndpointSlice"),
         (
             "EndpointSlice=maybe",
-            'invalid value of EndpointSlice=maybe, err: strconv.ParseBool: parsing "maybe": invalid syntax',
+            (
+                'invalid value of EndpointSlice=maybe, err: strconv.ParseBool: parsing "maybe": '
+                "invalid syntax"
+            ),
         ),
         (
             "TopologyAwareHints=false",

@@ -1,4 +1,6 @@
-"""Own writes against a server that answers late, and a cache that is late, repeats itself and loses events."""
+"""Own writes against a server that answers late, and a cache that is late, repeats itself and loses
+events.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from tests.effort import effort
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta, is_newer, is_older, revision_of
-from sliceplane.api.own_writes import STALE_PLANS, UNSEEN_TIMEOUT_S, OwnWrites, PlannedWrite, Shown, Unseen
+from sliceplane.api.own_writes import (
+    STALE_PLANS,
+    UNSEEN_TIMEOUT_S,
+    OwnWrites,
+    PlannedWrite,
+    Shown,
+    Unseen,
+)
 
 NAMES = ("a", "b")
 
@@ -33,7 +42,8 @@ def believed(history: list[Told]) -> dict[str, tuple[str, int]]:
     dead: set[str] = set()
     for told in history:
         if told.source in ("gone", "deleted", "missing"):
-            # A server without it had it once: events from before its end may still be on their way, and count anew.
+            # A server without it had it once: events from before its end may still be on their way,
+            # and count anew.
             if told.source == "missing":
                 newest.pop(told.uid, None)
             elif told.source == "gone" or holder.get(told.name) == told.uid:
@@ -45,10 +55,14 @@ def believed(history: list[Told]) -> dict[str, tuple[str, int]]:
             newest[told.uid] = told.version
             continue
         newest[told.uid] = max(told.version, newest.get(told.uid, 0))
-        if told.uid not in dead and (told.source == "shown" or (told.source == "created" and told.name not in holder)):
+        if told.uid not in dead and (
+            told.source == "shown" or (told.source == "created" and told.name not in holder)
+        ):
             before = holder.get(told.name)
             if before not in (None, told.uid):
-                newest.pop(before, None)  # another took the name: what was known of this one is forgotten
+                newest.pop(
+                    before, None
+                )  # another took the name: what was known of this one is forgotten
             holder[told.name] = told.uid
     return {name: (uid, newest[uid]) for name, uid in holder.items()}
 
@@ -78,7 +92,9 @@ class World:
         uid = f"{name}-{self.revision}" if known is None else known.uid
         generation = 1 if known is None else known.generation + self.revision % 2
         version = str(self.revision)
-        meta = ObjectMeta(name=name, namespace="n", uid=uid, generation=generation, resource_version=version)
+        meta = ObjectMeta(
+            name=name, namespace="n", uid=uid, generation=generation, resource_version=version
+        )
         self.server[name] = meta
         self.events.append((meta, True))
         return meta
@@ -92,7 +108,11 @@ class World:
         known = self.server.get(write.name)
         answer: bytes | StatusError = b"{}"
         if write.verb == "create":
-            answer = StatusError(409, "AlreadyExists", "") if known is not None else self.answer(write.name)
+            answer = (
+                StatusError(409, "AlreadyExists", "")
+                if known is not None
+                else self.answer(write.name)
+            )
         elif known is None or known.uid != write.uid:
             answer = StatusError(404, "NotFound", "")
         elif write.verb == "delete":
@@ -131,7 +151,9 @@ class World:
                     self.history.append(Told("deleted", write.name, write.uid))
             else:
                 meta = decode(answer, Object).metadata
-                source: Literal["created", "updated"] = "created" if write.verb == "create" else "updated"
+                source: Literal["created", "updated"] = (
+                    "created" if write.verb == "create" else "updated"
+                )
                 if source == "created" or (known is not None and known.uid == meta.uid):
                     self.history.append(Told(source, meta.name, meta.uid, meta.revision))
             self.own.succeeded(write, answer, lambda body: decode(body, Object).metadata, self.now)
@@ -139,7 +161,8 @@ class World:
             if answer.reason == "NotFound" and known is not None and known.uid == write.uid:
                 self.history.append(Told("missing", write.name, write.uid))
             if self.own.failed(write, answer) and answer.reason == "Conflict":
-                # Refused twice, and the cache showed an older version: taken for a server restored from a copy.
+                # Refused twice, and the cache showed an older version: taken for a server restored
+                # from a copy.
                 adopted = self.own.objects[write.name]
                 assert known is not None
                 assert adopted.revision < known.revision
@@ -182,7 +205,19 @@ class World:
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ("put", "remove", "create", "update", "update", "delete", "answer", "answer", "deliver", "again", "relist")
+            (
+                "put",
+                "remove",
+                "create",
+                "update",
+                "update",
+                "delete",
+                "answer",
+                "answer",
+                "deliver",
+                "again",
+                "relist",
+            )
         ),
         st.sampled_from(NAMES),
     ),
@@ -220,7 +255,9 @@ def test_what_is_known_is_what_all_that_was_told_amounts_to(steps: list[tuple[st
 
 
 def meta_at(version: str, generation: int = 0) -> ObjectMeta:
-    return ObjectMeta(name="a", namespace="n", uid="u", resource_version=version, generation=generation)
+    return ObjectMeta(
+        name="a", namespace="n", uid="u", resource_version=version, generation=generation
+    )
 
 
 def known_at(version: str) -> World:
@@ -231,7 +268,9 @@ def known_at(version: str) -> World:
 
 def refuse(world: World) -> bool:
     """An update of what is known meets a conflict."""
-    return world.own.failed(PlannedWrite.update(world.own.objects["a"], b""), StatusError(409, "Conflict", ""))
+    return world.own.failed(
+        PlannedWrite.update(world.own.objects["a"], b""), StatusError(409, "Conflict", "")
+    )
 
 
 def test_after_a_conflict_some_plans_wait_for_the_cache() -> None:
@@ -281,7 +320,8 @@ def test_an_older_event_before_our_own_is_no_sign_of_a_copy() -> None:
 def test_a_name_that_is_taken_is_waited_for() -> None:
     world = World()
     world.own.failed(
-        PlannedWrite(verb="create", namespace="n", name="a", body=b""), StatusError(409, "AlreadyExists", "")
+        PlannedWrite(verb="create", namespace="n", name="a", body=b""),
+        StatusError(409, "AlreadyExists", ""),
     )
     assert world.own.waits
     world.own.on_shown(meta_at("5"), lambda: meta_at("5"))
@@ -291,7 +331,9 @@ def test_a_name_that_is_taken_is_waited_for() -> None:
 def test_an_answer_that_cannot_be_read_tells_nothing() -> None:
     world = known_at("5")
     write = PlannedWrite.update(world.own.objects["a"], b"")
-    assert not world.own.succeeded(write, b"<html>", lambda body: decode(body, Object).metadata, 0.0)
+    assert not world.own.succeeded(
+        write, b"<html>", lambda body: decode(body, Object).metadata, 0.0
+    )
     assert world.own.objects == {"a": meta_at("5")}
 
 
@@ -318,7 +360,9 @@ def test_a_key_waits_for_what_was_not_shown(steps: list[tuple[str, str, str, int
             case "wait" | "end":
                 awaited = [entry for entry in awaited if entry[1] != uid]
                 awaited.append((key, uid, version if step == "wait" else float("inf"), now + 10.0))
-                unseen.wait(key, uid, version, now) if step == "wait" else unseen.wait_for_end(key, uid, now)
+                unseen.wait(key, uid, version, now) if step == "wait" else unseen.wait_for_end(
+                    key, uid, now
+                )
             case "shown":
                 behind = any(entry[1] == uid and version < entry[2] for entry in awaited)
                 assert unseen.on_shown(uid, str(version)) is not behind
@@ -337,14 +381,27 @@ def test_a_key_waits_for_what_was_not_shown(steps: list[tuple[str, str, str, int
                 awaited = [entry for entry in awaited if entry[3] > now]
         unseen.check()
         for name in KEYS:
-            assert unseen.deadline(name) == min((entry[3] for entry in awaited if entry[0] == name), default=None)
+            assert unseen.deadline(name) == min(
+                (entry[3] for entry in awaited if entry[0] == name), default=None
+            )
 
 
 def test_versions_are_numbers_and_where_they_are_not_the_generation_decides() -> None:
-    assert [revision_of(text) for text in ("12", "", "x", "-1", "²", "9" * 5000)] == [12, 0, 0, 0, 0, 0]
+    assert [revision_of(text) for text in ("12", "", "x", "-1", "²", "9" * 5000)] == [
+        12,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
     assert is_older("9", "10")
-    assert not any(is_older(*pair) for pair in (("10", "9"), ("9", "9"), ("x", "9"), ("9", "y"), ("", "9")))
-    assert is_newer(meta_at("10"), meta_at("9", generation=3)), "after a restore generations may be smaller"
+    assert not any(
+        is_older(*pair) for pair in (("10", "9"), ("9", "9"), ("x", "9"), ("9", "y"), ("", "9"))
+    )
+    assert is_newer(meta_at("10"), meta_at("9", generation=3)), (
+        "after a restore generations may be smaller"
+    )
     assert not is_newer(meta_at("9", generation=3), meta_at("10"))
     assert not is_newer(meta_at("x", generation=2), meta_at("x"))
     assert is_newer(meta_at("y"), meta_at("x"))

@@ -29,14 +29,20 @@ ADDRESSES = st.one_of(
 def test_plain_means_that_no_rule_complains(text: str) -> None:
     version = plain_version(text)
     if version:
-        assert (ip_problem(text), ip_problem(text, canonical=True), special_problem(text)) == ("", "", "")
+        assert (ip_problem(text), ip_problem(text, canonical=True), special_problem(text)) == (
+            "",
+            "",
+            "",
+        )
         assert version_of(text) == version
         assert str(parse_lenient(text)) == text
     elif not ip_problem(text, canonical=True):
         assert special_problem(text), f"{text!r} has nothing against it and is not plain"
 
 
-@pytest.mark.parametrize(("text", "version"), [("10.1.2.3", 4), ("2001:db8::1", 6), ("127.0.0.1", 0), ("FD00::1", 0)])
+@pytest.mark.parametrize(
+    ("text", "version"), [("10.1.2.3", 4), ("2001:db8::1", 6), ("127.0.0.1", 0), ("FD00::1", 0)]
+)
 def test_versions(text: str, version: int) -> None:
     assert plain_version(text) == version
 

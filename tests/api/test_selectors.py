@@ -29,7 +29,9 @@ from sliceplane.api.selectors import (
 )
 
 #: input, and upstream's canonical text or error (k8s.io/apimachinery 0.36.2)
-GOLDEN: dict[str, list[dict[str, str]]] = json.loads((Path(__file__).parent / "data" / "selectors.json").read_text())
+GOLDEN: dict[str, list[dict[str, str]]] = json.loads(
+    (Path(__file__).parent / "data" / "selectors.json").read_text()
+)
 
 
 @pytest.mark.parametrize("case", GOLDEN["labels"], ids=lambda case: repr(case["in"]))
@@ -47,7 +49,9 @@ def test_label_grammar_is_upstreams(case: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("case", GOLDEN["fields"], ids=lambda case: repr(case["in"]))
 def test_field_grammar_is_upstreams(case: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sliceplane.api.selectors.fields._known_field", lambda field, resource: field)
+    monkeypatch.setattr(
+        "sliceplane.api.selectors.fields._known_field", lambda field, resource: field
+    )
     if "error" in case:
         with pytest.raises(StatusError) as caught:
             parse_fields(case["in"], scheme.Pods)
@@ -65,12 +69,17 @@ def test_field_grammar_is_upstreams(case: dict[str, str], monkeypatch: pytest.Mo
         (
             scheme.EndpointSlices,
             "addressType=IPv4",
-            '"addressType" is not a known field selector: only "metadata.name", "metadata.namespace"',
+            (
+                '"addressType" is not a known field selector: only "metadata.name", '
+                '"metadata.namespace"'
+            ),
         ),
         (scheme.Pods, "zzz", "invalid selector: 'zzz'; can't understand 'zzz'"),
     ],
 )
-def test_unknown_fields_are_refused_in_the_words_of_the_kind(resource: Resource, text: str, message: str) -> None:
+def test_unknown_fields_are_refused_in_the_words_of_the_kind(
+    resource: Resource, text: str, message: str
+) -> None:
     with pytest.raises(StatusError) as caught:
         parse_fields(text, resource)
     assert (caught.value.code, caught.value.message) == (400, message)
@@ -94,15 +103,23 @@ def test_missing_fields_select_as_empty_or_false() -> None:
     assert parse_fields("spec.nodeName=", scheme.Pods).matches("a", "b", {})
     assert parse_fields("spec.unschedulable=false", scheme.Nodes).matches("a", "", {})
     assert not parse_fields("spec.unschedulable=", scheme.Nodes).matches("a", "", {})
-    assert parse_fields("spec.hostNetwork=true", scheme.Pods).matches("a", "b", {"spec.hostNetwork": "true"})
-    assert not parse_fields("status.podIPs=10.0.0.1", scheme.Pods).matches("a", "b", {"status.podIP": "10.0.0.1"})
+    assert parse_fields("spec.hostNetwork=true", scheme.Pods).matches(
+        "a", "b", {"spec.hostNetwork": "true"}
+    )
+    assert not parse_fields("status.podIPs=10.0.0.1", scheme.Pods).matches(
+        "a", "b", {"status.podIP": "10.0.0.1"}
+    )
 
 
 def test_two_names_of_one_field_are_one() -> None:
-    assert parse_fields("spec.host=n1", scheme.Pods) == parse_fields("spec.nodeName=n1", scheme.Pods)
+    assert parse_fields("spec.host=n1", scheme.Pods) == parse_fields(
+        "spec.nodeName=n1", scheme.Pods
+    )
 
 
-LABELS = st.dictionaries(st.sampled_from("abc"), st.sampled_from(["", "x", "y", "1", "7", "10"]), max_size=3)
+LABELS = st.dictionaries(
+    st.sampled_from("abc"), st.sampled_from(["", "x", "y", "1", "7", "10"]), max_size=3
+)
 
 
 @st.composite
@@ -139,7 +156,9 @@ def naive(requirement: Requirement, labels: Mapping[str, str]) -> bool:
 
 
 @given(st.lists(requirements(), max_size=4), LABELS)
-def test_compiled_matchers_equal_the_naive_evaluator(wanted: list[Requirement], labels: dict[str, str]) -> None:
+def test_compiled_matchers_equal_the_naive_evaluator(
+    wanted: list[Requirement], labels: dict[str, str]
+) -> None:
     compiled = LabelRequirements(wanted)
     expected = all(naive(requirement, labels) for requirement in wanted)
     assert compiled.matches(labels) is expected
@@ -183,13 +202,18 @@ def test_label_selector_objects() -> None:
     [
         ({"key": "a", "operator": "Gt"}, '"Gt" is not a valid label selector operator'),
         ({"key": "a", "operator": "In"}, "for 'in', 'notin' operators, values set can't be empty"),
-        ({"key": "a", "operator": "Exists", "values": ("x",)}, "values set must be empty for exists"),
+        (
+            {"key": "a", "operator": "Exists", "values": ("x",)},
+            "values set must be empty for exists",
+        ),
         ({"key": "a/", "operator": "Exists"}, "name part must be non-empty"),
     ],
 )
 def test_label_selector_objects_are_checked(expression: dict[str, Any], message: str) -> None:
     with pytest.raises(StatusError) as caught:
-        from_label_selector(LabelSelector(match_expressions=(LabelSelectorRequirement(**expression),)))
+        from_label_selector(
+            LabelSelector(match_expressions=(LabelSelectorRequirement(**expression),))
+        )
     assert caught.value.code == 400
     assert message in caught.value.message
 
@@ -226,13 +250,26 @@ _TERMS = st.sampled_from(
 )
 
 
-@given(st.lists(_TERMS, min_size=5, max_size=12), st.dictionaries(st.sampled_from("abc"), st.sampled_from("0123x")))
+@given(
+    st.lists(_TERMS, min_size=5, max_size=12),
+    st.dictionaries(st.sampled_from("abc"), st.sampled_from("0123x")),
+)
 def test_many_terms_together_mean_what_each_means(terms: list[str], labels: dict[str, str]) -> None:
-    assert parse_labels(",".join(terms)).matches(labels) == all(parse_labels(term).matches(labels) for term in terms)
-    assert parse_labels(",".join(terms)).matches(None) == all(parse_labels(term).matches(None) for term in terms)
+    assert parse_labels(",".join(terms)).matches(labels) == all(
+        parse_labels(term).matches(labels) for term in terms
+    )
+    assert parse_labels(",".join(terms)).matches(None) == all(
+        parse_labels(term).matches(None) for term in terms
+    )
 
 
-@given(st.lists(st.sampled_from(("a", "!a", "b=1", "b==1", "c!=2", "d=", "in", "notin=x")), min_size=101, max_size=110))
+@given(
+    st.lists(
+        st.sampled_from(("a", "!a", "b=1", "b==1", "c!=2", "d=", "in", "notin=x")),
+        min_size=101,
+        max_size=110,
+    )
+)
 def test_a_long_plain_selector_means_what_its_terms_mean(terms: list[str]) -> None:
     together, alone = parse_labels(",".join(terms)), [parse_labels(term) for term in terms]
     for labels in (

@@ -21,7 +21,8 @@ def shard(start: str, end: str, field: str = "object.metadata.uid") -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("", 0xCBF29CE484222325), ("a", 0xAF63DC4C8601EC8C), ("foobar", 0x85944171F73967E8)]
+    ("text", "value"),
+    [("", 0xCBF29CE484222325), ("a", 0xAF63DC4C8601EC8C), ("foobar", 0x85944171F73967E8)],
 )
 def test_hash_is_fnv_1a(text: str, value: int) -> None:
     assert fnv1a(text) == value
@@ -56,16 +57,25 @@ def test_alternatives_are_of_one_field() -> None:
         ("true", 'unsupported expression "true"; only shardRange() and || are allowed'),
         ("size(object)", 'unsupported function "size"; only shardRange() and || are allowed'),
         ("shardRange(object.metadata.uid)", "shardRange() requires exactly 3 arguments, got 1"),
-        (shard(LOW, HIGH, "object.spec"), 'unsupported field path "object.spec"; supported: object.metadata.uid'),
+        (
+            shard(LOW, HIGH, "object.spec"),
+            'unsupported field path "object.spec"; supported: object.metadata.uid',
+        ),
         (shard(HIGH, LOW), f"shard range start {HIGH} must be less than end {LOW}"),
         (shard(LOW, LOW), "must be less than end"),
         (shard("0", HIGH), "hexStart must have '0x' prefix, got \"0\""),
         (shard("0x", HIGH), "hexStart: hex value is required after '0x'"),
         (shard(LOW, "0x8"), 'got "0x8" (did you mean "0x0000000000000008"?)'),
         (shard(LOW, "0xG000000000000000"), 'hexEnd: invalid hex character "G"'),
-        (shard(LOW, "0x20000000000000000"), "17-digit hex value must be '0x10000000000000000' (2^64)"),
+        (
+            shard(LOW, "0x20000000000000000"),
+            "17-digit hex value must be '0x10000000000000000' (2^64)",
+        ),
         (shard(LOW, "0x100000000000000000"), "hex value too long (18 chars, max 17)"),
-        ("shardRange(object.metadata.uid, 0, 1)", "hexStart must be a string literal (e.g. '0xff'), got \"0\""),
+        (
+            "shardRange(object.metadata.uid, 0, 1)",
+            "hexStart must be a string literal (e.g. '0xff'), got \"0\"",
+        ),
         (f"{shard(LOW, HIGH)} && {shard(LOW, HIGH)}", 'unexpected "&"'),
         (f"{shard(LOW, HIGH)} ||", "ends too early"),
         (f"({shard(LOW, HIGH)}", "ends too early"),
@@ -93,6 +103,9 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 )
 def test_shards_that_meet_divide_everything(cuts: set[int], uids: list[str]) -> None:
     bounds = [0, *sorted(cuts), END]
-    shards = [parse_shards(shard(f"0x{start:016x}", f"0x{end:016x}")) for start, end in itertools.pairwise(bounds)]
+    shards = [
+        parse_shards(shard(f"0x{start:016x}", f"0x{end:016x}"))
+        for start, end in itertools.pairwise(bounds)
+    ]
     for uid in uids:
         assert sum(each.matches(uid, "") for each in shards) == 1

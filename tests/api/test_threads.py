@@ -32,5 +32,7 @@ print("read")
 
 def test_the_first_look_at_a_projection_may_be_in_several_threads() -> None:
     """Two threads that made the first decoder of a type at once ended the process with SIGSEGV."""
-    done = subprocess.run([sys.executable, "-c", _READ], capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", _READ], capture_output=True, text=True, check=False, timeout=300
+    )
     assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr

@@ -1,7 +1,7 @@
 """``make attack``: every attack, one after another, with what it cost and what it may cost.
 
-``python -m tests.attack [NAME ...] [--json]``.  Each module beside this one that has ``ATTACKS`` takes part.
-Exits with 1 when a figure is above its limit.
+``python -m tests.attack [NAME ...] [--json]``. Each module beside this one that has ``ATTACKS``
+takes part. Exits with 1 when a figure is above its limit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def _tell(attack: Attack, figures: tuple[Figure, ...], seconds: float) -> None:
 def main() -> None:
     known = attacks()
     parser = argparse.ArgumentParser(prog="python -m tests.attack")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all unless given: {', '.join(known)}")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"all unless given: {', '.join(known)}"
+    )
     parser.add_argument("--json", action="store_true", help="one object a line")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in known]
@@ -61,9 +63,17 @@ def main() -> None:
         bad += sum(not figure.met for figure in figures)
         if arguments.json:
             for figure in figures:
-                row = {"attack": name, "what": figure.what, "value": figure.value, "unit": figure.unit}
+                row = {
+                    "attack": name,
+                    "what": figure.what,
+                    "value": figure.value,
+                    "unit": figure.unit,
+                }
                 print(
-                    json.dumps(row | {"limit": figure.limit, "at_least": figure.at_least, "met": figure.met}),
+                    json.dumps(
+                        row
+                        | {"limit": figure.limit, "at_least": figure.at_least, "met": figure.met}
+                    ),
                     flush=True,
                 )
         else:

@@ -1,7 +1,8 @@
-"""A running agent among enemies: its API server, the process that it checks, its child, its file, its socket.
+"""A running agent among enemies: its API server, the process that it checks, its child, its file,
+its socket.
 
-The agent is ``sliceplane agent`` itself, in a process that measures the steps of its loop (``stepped_process``), from
-the moment at which it runs.
+The agent is ``sliceplane agent`` itself, in a process that measures the steps of its loop
+(``stepped_process``), from the moment at which it runs.
 """
 
 from __future__ import annotations
@@ -26,10 +27,23 @@ from tests.fakes.hostile_api import HostileApi
 from sliceplane.consume.agents.registration import lease_name
 
 _SERVERS: Final = (
-    "endless-body", "endless-pages", "gzip-bomb", "crowded-lists", "many-ports", "tiny-chunks", "tiny-events",
-    "endless-bookmarks", "endless-objects", "long-line", "other-kinds", "answers-with-another-object",
-    "answers-writes-with-garbage", "drips-its-body", "lies-about-its-version", "no-json",
-)  # fmt: skip
+    "endless-body",
+    "endless-pages",
+    "gzip-bomb",
+    "crowded-lists",
+    "many-ports",
+    "tiny-chunks",
+    "tiny-events",
+    "endless-bookmarks",
+    "endless-objects",
+    "long-line",
+    "other-kinds",
+    "answers-with-another-object",
+    "answers-writes-with-garbage",
+    "drips-its-body",
+    "lies-about-its-version",
+    "no-json",
+)
 #: of a hostile server, for each agent
 FOLLOWS_S: Final = 4.0
 START_S: Final = 5.0
@@ -66,11 +80,31 @@ async def agent(folder: Path, kubeconfig: Path, *flags: str) -> AsyncIterator[Ru
     runtime = folder / "run"
     runtime.mkdir(mode=0o700)
     step = LongestStep(folder / "step")
-    places = {"XDG_STATE_HOME": str(folder / "state"), "XDG_RUNTIME_DIR": str(runtime), "HOME": str(folder)}
+    places = {
+        "XDG_STATE_HOME": str(folder / "state"),
+        "XDG_RUNTIME_DIR": str(runtime),
+        "HOME": str(folder),
+    }
     with (folder / "errors").open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.attack.stepped_process", str(step.path), "agent", *flags),
-            *("--kubeconfig", str(kubeconfig), "--name", "vm-1", "--address", "192.0.2.1", "--lease", "3s"),
+            *(
+                sys.executable,
+                "-m",
+                "tests.attack.stepped_process",
+                str(step.path),
+                "agent",
+                *flags,
+            ),
+            *(
+                "--kubeconfig",
+                str(kubeconfig),
+                "--name",
+                "vm-1",
+                "--address",
+                "192.0.2.1",
+                "--lease",
+                "3s",
+            ),
             *("--drain", "0s", "--log-level", "error"),
             env=child_environment() | places,
             stdout=asyncio.subprocess.PIPE,
@@ -115,9 +149,13 @@ async def hostile_server(folder: Path) -> Sequence[Figure]:
                 async with agent(own, kubeconfig, *flags) as running:
                     ends = time.monotonic() + START_S
                     while (
-                        not running.socket.exists() and running.process.returncode is None and time.monotonic() < ends
+                        not running.socket.exists()
+                        and running.process.returncode is None
+                        and time.monotonic() < ends
                     ):
-                        await asyncio.sleep(0.02)  # it runs, or its first question is answered badly
+                        await asyncio.sleep(
+                            0.02
+                        )  # it runs, or its first question is answered badly
                     running.step.reset()
                     before = len(api.requests)
                     await asyncio.sleep(FOLLOWS_S)
@@ -136,12 +174,29 @@ async def hostile_server(folder: Path) -> Sequence[Figure]:
     outcomes = await asyncio.gather(*map(play, _SERVERS))
     slowest = max(outcomes, key=lambda outcome: outcome.step_s)
     return (
-        Figure("behaviours of the server", len(outcomes), "behaviours", len(_SERVERS), at_least=True),
-        Figure(f"longest step of the agent's loop ({slowest.behaviour})", slowest.step_s, "s", STEP_SECONDS_MAX),
+        Figure(
+            "behaviours of the server", len(outcomes), "behaviours", len(_SERVERS), at_least=True
+        ),
+        Figure(
+            f"longest step of the agent's loop ({slowest.behaviour})",
+            slowest.step_s,
+            "s",
+            STEP_SECONDS_MAX,
+        ),
         Figure("most memory", round(max(outcome.mib for outcome in outcomes)), "MiB", MIB_MAX),
-        Figure("most requests", round(max(outcome.requests for outcome in outcomes)), "requests/s", REQUESTS_MAX),
+        Figure(
+            "most requests",
+            round(max(outcome.requests for outcome in outcomes)),
+            "requests/s",
+            REQUESTS_MAX,
+        ),
         Figure("tracebacks", sum(outcome.has_traceback for outcome in outcomes), "agents", 0),
-        Figure("longest end after SIGTERM", round(max(outcome.ends_s for outcome in outcomes), 1), "s", ENDS_S - 0.1),
+        Figure(
+            "longest end after SIGTERM",
+            round(max(outcome.ends_s for outcome in outcomes), 1),
+            "s",
+            ENDS_S - 0.1,
+        ),
     )
 
 
@@ -168,7 +223,9 @@ async def _renewed(scene: Scene) -> str:
     return str(json.loads(body)["spec"]["renewTime"]) if code == 200 else ""
 
 
-async def _measured(scene: Scene, running: Running, attack: Callable[[], Awaitable[object]] | None) -> list[Figure]:
+async def _measured(
+    scene: Scene, running: Running, attack: Callable[[], Awaitable[object]] | None
+) -> list[Figure]:
     """*attack* again and again for ``ATTACK_S``, and what the agent did meanwhile."""
     ends = time.monotonic() + ATTACK_S
     renewals = set()
@@ -199,7 +256,9 @@ async def _measured(scene: Scene, running: Running, attack: Callable[[], Awaitab
 
 
 async def _answer(number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A process that is checked: endless bytes, a head without end, a head of 13,000 fields, drops, tiny chunks."""
+    """A process that is checked: endless bytes, a head without end, a head of 13,000 fields, drops,
+    tiny chunks.
+    """
     with suppress(OSError, asyncio.IncompleteReadError):
         await reader.readuntil(b"\r\n\r\n")
         match number % 5:
@@ -227,7 +286,10 @@ async def hostile_process(folder: Path) -> Sequence[Figure]:
     numbers = iter(range(10**9))
     async with AsyncExitStack() as stack:
         server = await asyncio.start_server(
-            lambda reader, writer: _answer(next(numbers), reader, writer), "0.0.0.0", 0, limit=1 << 16
+            lambda reader, writer: _answer(next(numbers), reader, writer),
+            "0.0.0.0",
+            0,
+            limit=1 << 16,
         )
         stack.callback(server.close)
         port = server.sockets[0].getsockname()[1]
@@ -237,10 +299,17 @@ async def hostile_process(folder: Path) -> Sequence[Figure]:
                     "service": "web",
                     "ports": {"http": port},
                     "checks": [
-                        *({"http": f"/{number}", "period": "200ms", "timeout": "1s"} for number in range(10)),
+                        *(
+                            {"http": f"/{number}", "period": "200ms", "timeout": "1s"}
+                            for number in range(10)
+                        ),
                         {"tcp": True, "period": "200ms"},
                         {"exec": "yes", "period": "200ms", "timeout": "2s"},
-                        {"exec": "cat /dev/zero & cat /dev/urandom", "period": "1s", "timeout": "2s"},
+                        {
+                            "exec": "cat /dev/zero & cat /dev/urandom",
+                            "period": "1s",
+                            "timeout": "2s",
+                        },
                     ],
                 }
             ]
@@ -252,7 +321,9 @@ async def hostile_process(folder: Path) -> Sequence[Figure]:
 
 
 async def hostile_machine(folder: Path) -> Sequence[Figure]:
-    """Its file changes all the time, up to what is read of one; its user's other programs flood its socket."""
+    """Its file changes all the time, up to what is read of one; its user's other programs flood its
+    socket.
+    """
     path = folder / "agent.yaml"
     count = 0
 
@@ -260,7 +331,8 @@ async def hostile_machine(folder: Path) -> Sequence[Figure]:
         nonlocal count
         count += 1
         ports = {
-            f"p{number}": free if number == 0 else 1 + number for number, free in enumerate([count % 60_000 + 1] * 64)
+            f"p{number}": free if number == 0 else 1 + number
+            for number, free in enumerate([count % 60_000 + 1] * 64)
         }
         entry = {"service": "web", "ports": ports, "checks": [{"ttl": "1h"}]}
         text = json.dumps({"services": [entry]})
@@ -269,7 +341,13 @@ async def hostile_machine(folder: Path) -> Sequence[Figure]:
 
     async def flood() -> None:
         await asyncio.to_thread(change)
-        questions = (b'{"verb":"status"}\n', b'{"verb":"pass"}\n', b"[" * 60_000 + b"\n", b"x" * 200_000, b'{"verb":')
+        questions = (
+            b'{"verb":"status"}\n',
+            b'{"verb":"pass"}\n',
+            b"[" * 60_000 + b"\n",
+            b"x" * 200_000,
+            b'{"verb":',
+        )
         for number in range(200):
             with suppress(OSError):
                 reader, writer = await asyncio.open_unix_connection(str(running.socket))
@@ -292,7 +370,8 @@ ATTACKS = (
     ),
     Attack(
         "agent-hostile-process",
-        "an agent whose checks meet endless bytes, drops, huge heads, and commands that print without end",
+        "an agent whose checks meet endless bytes, drops, huge heads, and commands that print "
+        "without end",
         hostile_process,
     ),
     Attack(

@@ -1,7 +1,9 @@
-"""Agents: an account of one that writes other labels, names and addresses than its grant has, and Leases by strangers.
+"""Agents: an account of one that writes other labels, names and addresses than its grant has, and
+Leases by strangers.
 
-The account's own writes go to our server, which refuses them.  To see what the controller does where a server has no
-such admission, the same objects are written by the administrator: so a foreign API server would let them in.
+The account's own writes go to our server, which refuses them. To see what the controller does where
+a server has no such admission, the same objects are written by the administrator: so a foreign API
+server would let them in.
 """
 
 from __future__ import annotations
@@ -61,7 +63,11 @@ class Scene:
     async def addresses(self, name: str) -> list[str]:
         """Addresses of the slice to which traffic is sent."""
         endpoints = (await self.slice(name)).get("endpoints") or []
-        return [endpoint["addresses"][0] for endpoint in endpoints if endpoint["conditions"].get("ready", True)]
+        return [
+            endpoint["addresses"][0]
+            for endpoint in endpoints
+            if endpoint["conditions"].get("ready", True)
+        ]
 
     async def until_gone(self, name: str, seconds_max: float = PATIENCE_SECONDS) -> float:
         """Seconds until no traffic is sent to the slice's endpoint, at most *seconds_max*."""
@@ -73,7 +79,9 @@ class Scene:
     async def renew(self, name: str, number: int, label: str = "") -> None:
         head = {"labels": {LABEL_AGENT: label}} if label else {}
         change = {"metadata": head, "spec": {"leaseTransitions": number}}
-        await self.admin.ask("PATCH", f"{LEASES.format('default')}/{lease_name(name)}", change, content_type=_MERGE)
+        await self.admin.ask(
+            "PATCH", f"{LEASES.format('default')}/{lease_name(name)}", change, content_type=_MERGE
+        )
 
     async def grant(self, agent: str, *services: str, cidr: str | None = CIDR) -> None:
         paths = {
@@ -85,7 +93,9 @@ class Scene:
             if document["kind"] in paths:
                 await self.admin.make(paths[document["kind"]], document)
 
-    async def register(self, agent: str, address: str, *ports: int, seconds: int = LEASE_SECONDS) -> None:
+    async def register(
+        self, agent: str, address: str, *ports: int, seconds: int = LEASE_SECONDS
+    ) -> None:
         """Lease and slice of *agent*, as the administrator."""
         await self.admin.make(LEASES.format("default"), lease(agent, seconds=seconds))
         await self.admin.make(SLICES.format("default"), endpoint_slice(agent, address, *ports))
@@ -115,7 +125,9 @@ def endpoint_slice(
         },
         "addressType": "IPv4",
         "endpoints": [{"addresses": [address], "conditions": {"ready": True, "serving": True}}],
-        "ports": [{"name": f"p{port}", "port": port, "protocol": "TCP"} for port in ports or (8080,)],
+        "ports": [
+            {"name": f"p{port}", "port": port, "protocol": "TCP"} for port in ports or (8080,)
+        ],
     }
 
 
@@ -131,7 +143,10 @@ async def attacked(folder: Path) -> AsyncIterator[Scene]:
         ):
             scene = Scene(plane, Client(ours, plane.url), Client(theirs, plane.url))
             for name in ("web", "bank"):
-                document = {"metadata": {"name": name}, "spec": {"ports": [{"name": "http", "port": 80}]}}
+                document = {
+                    "metadata": {"name": name},
+                    "spec": {"ports": [{"name": "http", "port": 80}]},
+                }
                 await scene.admin.make("/api/v1/namespaces/default/services", document)
             await scene.grant("vm-1", "web")
             path = "/api/v1/namespaces/default/serviceaccounts/agent-vm-1/token"
@@ -161,12 +176,19 @@ async def labels(folder: Path) -> Sequence[Figure]:
         let_in = 0
         for lie in _LIES:
             wrong = endpoint_slice("vm-1", **lie)
-            code, _ = await scene.agent.ask("PATCH", f"{path}?fieldManager=a&force=true", wrong, content_type=_APPLY)
+            code, _ = await scene.agent.ask(
+                "PATCH", f"{path}?fieldManager=a&force=true", wrong, content_type=_APPLY
+            )
             let_in += code < 400
             await scene.admin.ask("DELETE", path)
-            code, _ = await scene.agent.ask("PATCH", f"{path}?fieldManager=a&force=true", honest, content_type=_APPLY)
+            code, _ = await scene.agent.ask(
+                "PATCH", f"{path}?fieldManager=a&force=true", honest, content_type=_APPLY
+            )
             assert code in (200, 201), "an honest slice is let in"
-            change = {"metadata": {"labels": wrong["metadata"]["labels"]}, "endpoints": wrong["endpoints"]}
+            change = {
+                "metadata": {"labels": wrong["metadata"]["labels"]},
+                "endpoints": wrong["endpoints"],
+            }
             for label in (SERVICE, MANAGER):
                 change["metadata"]["labels"].setdefault(label, None)
             code, _ = await scene.agent.ask("PATCH", path, change, content_type=_MERGE)
@@ -181,11 +203,13 @@ async def labels(folder: Path) -> Sequence[Figure]:
         )
         assert code in (200, 201), "an honest Lease is let in"
         relabelled = {"metadata": {"labels": {LABEL_AGENT: "vm-2"}}}
-        code, _ = await scene.agent.ask("PATCH", f"{leases}/agent-vm-1", relabelled, content_type=_MERGE)
-        let_in += code < 400
-        return Figure("writes past the grant that were let in", let_in, f"of {2 * len(_LIES) + 1}", 0), alive(
-            scene.plane
+        code, _ = await scene.agent.ask(
+            "PATCH", f"{leases}/agent-vm-1", relabelled, content_type=_MERGE
         )
+        let_in += code < 400
+        return Figure(
+            "writes past the grant that were let in", let_in, f"of {2 * len(_LIES) + 1}", 0
+        ), alive(scene.plane)
 
 
 async def foreign(folder: Path) -> Sequence[Figure]:
@@ -206,7 +230,9 @@ async def foreign(folder: Path) -> Sequence[Figure]:
             stay = [name for name in stay if await scene.addresses(name)]
         seconds = round(time.monotonic() - began, 2)
         return (
-            Figure("slices past their grant that keep their endpoint", len(stay), f"of {len(names)}", 0),
+            Figure(
+                "slices past their grant that keep their endpoint", len(stay), f"of {len(names)}", 0
+            ),
             Figure("until the last was emptied", seconds, "s", LEASE_SECONDS),
             alive(scene.plane),
         )
@@ -220,7 +246,9 @@ async def relabelled_lease(folder: Path) -> Sequence[Figure]:
         await scene.admin.make(LEASES.format("default"), lease("vm-1", "vm-2", seconds=1))
         changes = 0
         version = (await scene.slice(victim))["metadata"]["resourceVersion"]
-        for number in range(1, 4):  # vm-2 lives, and after each renewal vm-1 says in its name that it lasts a second
+        for number in range(
+            1, 4
+        ):  # vm-2 lives, and after each renewal vm-1 says in its name that it lasts a second
             await scene.renew("vm-2", number)
             await scene.renew("vm-1", number, "vm-2")
             await asyncio.sleep(LEASE_SECONDS)
@@ -237,7 +265,12 @@ async def relabelled_lease(folder: Path) -> Sequence[Figure]:
             await asyncio.sleep(_POLL_S)
         return (
             Figure("changes of another agent's living endpoint", changes, "changes", 0),
-            Figure("until another agent's dead endpoint is withdrawn", withdrawn.result(), "s", WITHDRAWN_SECONDS_MAX),
+            Figure(
+                "until another agent's dead endpoint is withdrawn",
+                withdrawn.result(),
+                "s",
+                WITHDRAWN_SECONDS_MAX,
+            ),
             alive(scene.plane),
         )
 
@@ -251,7 +284,12 @@ async def mass_hold(folder: Path) -> Sequence[Figure]:
             await scene.admin.make(LEASES.format("evil"), lease(f"e{number}"))
         seconds = await scene.until_gone(slice_name("web", "vm-2", "IPv4"))
         return (
-            Figure("until a silent agent is withdrawn beside many strange Leases", seconds, "s", WITHDRAWN_SECONDS_MAX),
+            Figure(
+                "until a silent agent is withdrawn beside many strange Leases",
+                seconds,
+                "s",
+                WITHDRAWN_SECONDS_MAX,
+            ),
             alive(scene.plane),
         )
 
@@ -284,20 +322,29 @@ async def port_scan(folder: Path) -> Sequence[Figure]:
     with _doors() as (address, doors):
         async with attacked(folder) as scene:
             ports = [door.getsockname()[1] for door in doors]
-            for number in range(6):  # with networks that do not hold the address, without networks, without a grant
+            for number in range(
+                6
+            ):  # with networks that do not hold the address, without networks, without a grant
                 agent = f"s{number}"
                 if number < 4:
                     await scene.grant(agent, "web", cidr="198.51.100.0/24" if number < 2 else None)
                 await scene.register(agent, address, *ports)
             await asyncio.sleep(LEASE_SECONDS + 4)
             visited = sum(_was_visited(door) for door in doors)
-            return Figure("ports that the control plane opened for them", visited, f"of {len(doors)}", 0), alive(
-                scene.plane
-            )
+            return Figure(
+                "ports that the control plane opened for them", visited, f"of {len(doors)}", 0
+            ), alive(scene.plane)
 
 
 #: what somebody put into the state folder, or made of it
-_PLANTED: tuple[str, ...] = ("token-fifo", "token-huge", "identity-fifo", "lock-link", "new-token-link", "open-folder")
+_PLANTED: tuple[str, ...] = (
+    "token-fifo",
+    "token-huge",
+    "identity-fifo",
+    "lock-link",
+    "new-token-link",
+    "open-folder",
+)
 
 
 def _plant(what: str, state: Path, victim: Path) -> None:
@@ -346,7 +393,8 @@ async def state_folder(folder: Path) -> Sequence[Figure]:
                     "--drain",
                     "0",
                 ),
-                env=child_environment() | {"STATE_DIRECTORY": str(state), "XDG_RUNTIME_DIR": str(state)},
+                env=child_environment()
+                | {"STATE_DIRECTORY": str(state), "XDG_RUNTIME_DIR": str(state)},
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 preexec_fn=_limit_memory,
@@ -374,10 +422,24 @@ async def state_folder(folder: Path) -> Sequence[Figure]:
 
 
 ATTACKS = (
-    Attack("agents-labels", "an agent's account writes other labels and addresses than its grant has", labels),
+    Attack(
+        "agents-labels",
+        "an agent's account writes other labels and addresses than its grant has",
+        labels,
+    ),
     Attack("agents-foreign-labels", "the same where the API server lets it in", foreign),
-    Attack("agents-relabelled-lease", "an agent's Lease with the label of another agent", relabelled_lease),
+    Attack(
+        "agents-relabelled-lease",
+        "an agent's Lease with the label of another agent",
+        relabelled_lease,
+    ),
     Attack("agents-mass-hold", "Leases of another namespace that fall silent together", mass_hold),
-    Attack("agents-state-folder", "links, FIFOs and gigabytes where an agent keeps its state", state_folder),
-    Attack("agents-port-scan", "agents that are held, whose ports the control plane probes", port_scan),
+    Attack(
+        "agents-state-folder",
+        "links, FIFOs and gigabytes where an agent keeps its state",
+        state_folder,
+    ),
+    Attack(
+        "agents-port-scan", "agents that are held, whose ports the control plane probes", port_scan
+    ),
 )

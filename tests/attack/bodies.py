@@ -1,4 +1,6 @@
-"""A user with ordinary rights who sends bodies of up to 3 MiB, made to take long, one after another."""
+"""A user with ordinary rights who sends bodies of up to 3 MiB, made to take long, one after
+another.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,32 @@ from tests.fuzz.heavy_bodies import BODIES, CONFIG_MAPS, ENDPOINTS, asked
 _SECONDS = 12.0
 _OBJECTS = 5_000
 _TIMEOUT = aiohttp.ClientTimeout(total=60)
-_BUCKET = re.compile(r'^sliceplane_event_loop_step_seconds_bucket\{le="([^"]+)"\} ([0-9.e+]+)$', re.MULTILINE)
+_BUCKET = re.compile(
+    r'^sliceplane_event_loop_step_seconds_bucket\{le="([^"]+)"\} ([0-9.e+]+)$', re.MULTILINE
+)
 
 _JSON = ("a million empty lists", "finalizers", "containers", "addresses", "labels", "nesting")
 _YAML = ("yaml of words", "yaml of aliases", "yaml of merges")
 _PROTOBUF = ("protobuf of addresses", "protobuf of keys", "protobuf of labels")
-_PATCHES = ("a json patch", "a merge patch", "a strategic patch", "an apply of yaml", "an apply of json")
+_PATCHES = (
+    "a json patch",
+    "a merge patch",
+    "a strategic patch",
+    "an apply of yaml",
+    "an apply of json",
+)
 
 
 async def _send(session: aiohttp.ClientSession, plane: PlaneProcess, ask: Ask) -> int:
-    """The code of the answer; 0: there was none in time; 413: the 500 of kube-apiserver for an object too large."""
+    """The code of the answer; 0: there was none in time; 413: the 500 of kube-apiserver for an
+    object too large.
+    """
     url = f"{plane.url}{ask.path}?{ask.query.decode()}"
     headers = {name.decode(): value.decode() for name, value in ask.headers}
     try:
-        async with session.request(ask.method, url, data=ask.body, headers=headers, timeout=_TIMEOUT) as answer:
+        async with session.request(
+            ask.method, url, data=ask.body, headers=headers, timeout=_TIMEOUT
+        ) as answer:
             is_too_large = b"etcdserver: request is too large" in await answer.read()
             return 413 if is_too_large else answer.status
     except (aiohttp.ClientError, TimeoutError):
@@ -50,7 +64,9 @@ def _one_after_another(names: tuple[str, ...]) -> Callable[[Path], Awaitable[Seq
             connector = aiohttp.TCPConnector(ssl=admin_context(plane))
             async with aiohttp.ClientSession(connector=connector) as session:
                 for path in (CONFIG_MAPS, ENDPOINTS):
-                    await _send(session, plane, asked("POST", path, b'{"metadata":{"name":"small"}}'))
+                    await _send(
+                        session, plane, asked("POST", path, b'{"metadata":{"name":"small"}}')
+                    )
                 ends = asyncio.get_running_loop().time() + _SECONDS
                 codes = []
                 async with bystander(plane) as seen:
@@ -73,7 +89,11 @@ def _one_after_another(names: tuple[str, ...]) -> Callable[[Path], Awaitable[Seq
 
 async def _long_lists(folder: Path) -> Sequence[Figure]:
     """The same collection again and again in every form, and its removal at the end."""
-    forms = ("application/json", "application/json;as=Table;v=v1;g=meta.k8s.io", "application/vnd.kubernetes.protobuf")
+    forms = (
+        "application/json",
+        "application/json;as=Table;v=v1;g=meta.k8s.io",
+        "application/vnd.kubernetes.protobuf",
+    )
     selector = b"labelSelector=" + b",".join(b"!k%d" % number for number in range(9_000))
     with PlaneProcess(folder, command="apiserver") as plane:
         connector = aiohttp.TCPConnector(ssl=admin_context(plane), limit=64)
@@ -100,9 +120,21 @@ async def _long_lists(folder: Path) -> Sequence[Figure]:
 
 
 ATTACKS: tuple[Attack, ...] = (
-    Attack("bodies-json", "JSON of 3 MiB: tiny values, deep, wide, long lists", _one_after_another(_JSON)),
+    Attack(
+        "bodies-json",
+        "JSON of 3 MiB: tiny values, deep, wide, long lists",
+        _one_after_another(_JSON),
+    ),
     Attack("bodies-yaml", "YAML of 3 MiB: words, aliases, merges", _one_after_another(_YAML)),
-    Attack("bodies-protobuf", "protobuf of 3 MiB: many small fields", _one_after_another(_PROTOBUF)),
-    Attack("bodies-patches", "patches and applies of 3 MiB, in each form", _one_after_another(_PATCHES)),
-    Attack("many-objects", f"lists of {_OBJECTS} objects in every form, and their removal at once", _long_lists),
+    Attack(
+        "bodies-protobuf", "protobuf of 3 MiB: many small fields", _one_after_another(_PROTOBUF)
+    ),
+    Attack(
+        "bodies-patches", "patches and applies of 3 MiB, in each form", _one_after_another(_PATCHES)
+    ),
+    Attack(
+        "many-objects",
+        f"lists of {_OBJECTS} objects in every form, and their removal at once",
+        _long_lists,
+    ),
 )

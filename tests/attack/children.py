@@ -1,6 +1,8 @@
-"""Attacks on processes that others start: what is killed takes its children along, and a child holds what it needs.
+"""Attacks on processes that others start: what is killed takes its children along, and a child
+holds what it needs.
 
-SIGKILL is what the OOM killer sends, too.  A child's credentials are tried as who took them over would.
+SIGKILL is what the OOM killer sends, too. A child's credentials are tried as who took them over
+would.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ READY_AGAIN_SECONDS_MAX = 10.0
 SETTLED_S = 2.0
 STOPPED_S = 12.5
 FOLLOWED_SECONDS_MAX = 5.0
-#: method and path of what no name server and no xDS server has to do, with a body where there is one
+#: method and path of what no name server and no xDS server has to do, with a body where there is
+#: one
 FORBIDDEN: tuple[tuple[str, str, object], ...] = (
     ("GET", "/api/v1/secrets", None),
     ("GET", "/api/v1/pods", None),
@@ -40,20 +43,52 @@ FORBIDDEN: tuple[tuple[str, str, object], ...] = (
     ("GET", "/sliceplane/recording", None),
     ("POST", "/api/v1/namespaces", {"metadata": {"name": "taken"}}),
     ("POST", "/api/v1/namespaces/default/secrets", {"metadata": {"name": "taken"}}),
-    ("POST", "/api/v1/namespaces/default/services", {"metadata": {"name": "taken"}, "spec": {"ports": [{"port": 1}]}}),
-    ("POST", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
-     {"metadata": {"name": "taken", "labels": {"kubernetes.io/service-name": "kubernetes"}}, "addressType": "IPv4",
-      "endpoints": [{"addresses": ["192.0.2.66"]}], "ports": []}),
+    (
+        "POST",
+        "/api/v1/namespaces/default/services",
+        {"metadata": {"name": "taken"}, "spec": {"ports": [{"port": 1}]}},
+    ),
+    (
+        "POST",
+        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
+        {
+            "metadata": {"name": "taken", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": ["192.0.2.66"]}],
+            "ports": [],
+        },
+    ),
     ("POST", "/api/v1/namespaces/kube-system/serviceaccounts/default/token", {"spec": {}}),
-    ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-     {"metadata": {"name": "taken"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
-      "name": "cluster-admin"}, "subjects": [{"kind": "User", "name": "x", "apiGroup": "rbac.authorization.k8s.io"}]}),
-    ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
-     {"metadata": {"name": "sliceplane-proxy-taken"}}),
-    ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", {"metadata": {"name": "taken"}}),
+    (
+        "POST",
+        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+        {
+            "metadata": {"name": "taken"},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": "cluster-admin",
+            },
+            "subjects": [{"kind": "User", "name": "x", "apiGroup": "rbac.authorization.k8s.io"}],
+        },
+    ),
+    (
+        "POST",
+        "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
+        {"metadata": {"name": "sliceplane-proxy-taken"}},
+    ),
+    (
+        "POST",
+        "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases",
+        {"metadata": {"name": "taken"}},
+    ),
     ("DELETE", "/api/v1/namespaces/default/services/kubernetes", None),
-    ("DELETE", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/sliceplane-proxy-taken", None),
-)  # fmt: skip
+    (
+        "DELETE",
+        "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/sliceplane-proxy-taken",
+        None,
+    ),
+)
 
 
 def _is_running(pid: int | str) -> bool:
@@ -79,7 +114,11 @@ def _is_private(path: Path) -> bool:
 
 
 def _all() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal() and _is_running(entry.name)]
+    return [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdecimal() and _is_running(entry.name)
+    ]
 
 
 async def _seconds_until(holds: Callable[[], bool], limit_s: float) -> float:
@@ -154,9 +193,15 @@ async def child_credentials(folder: Path) -> Sequence[Figure]:
             path = Path(words[words.index("--kubeconfig") + 1])
             modes += not _is_private(path)
             connection = from_file(path)
-            headers = {"Authorization": value} if (value := await connection.credentials.authorization()) else {}
+            headers = (
+                {"Authorization": value}
+                if (value := await connection.credentials.authorization())
+                else {}
+            )
             connector = aiohttp.TCPConnector(ssl=connection.ssl_context or True)
-            async with aiohttp.ClientSession(plane.url, connector=connector, headers=headers) as session:
+            async with aiohttp.ClientSession(
+                plane.url, connector=connector, headers=headers
+            ) as session:
                 async with session.get("/api/v1/services") as answer:
                     needed += answer.status == 200
                 for method, request, body in FORBIDDEN:
@@ -173,7 +218,9 @@ async def child_credentials(folder: Path) -> Sequence[Figure]:
 
 
 async def killed_agent(folder: Path) -> Sequence[Figure]:
-    """The agent is killed, its process is not: the next start must neither double it nor lose it."""
+    """The agent is killed, its process is not: the next start must neither double it nor lose
+    it.
+    """
     port = free_port()
     server = (sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1")
     environment = {"XDG_STATE_HOME": str(folder / "state"), "XDG_RUNTIME_DIR": str(folder)}
@@ -184,8 +231,27 @@ async def killed_agent(folder: Path) -> Sequence[Figure]:
 
     with PlaneProcess(folder) as plane:
         command = (
-            *(sys.executable, "-m", "sliceplane", "agent", "run", "web", "--name", "vm-1", "--address", "192.0.2.9"),
-            *("--kubeconfig", str(plane.kubeconfig), "--port", str(port), "--create-service", "--drain", "0s"),
+            *(
+                sys.executable,
+                "-m",
+                "sliceplane",
+                "agent",
+                "run",
+                "web",
+                "--name",
+                "vm-1",
+                "--address",
+                "192.0.2.9",
+            ),
+            *(
+                "--kubeconfig",
+                str(plane.kubeconfig),
+                "--port",
+                str(port),
+                "--create-service",
+                "--drain",
+                "0s",
+            ),
             *("--exec", "true", "--period", "200ms", "--", *server),
         )
         most = 0
@@ -196,7 +262,8 @@ async def killed_agent(folder: Path) -> Sequence[Figure]:
             first.process.kill()
             first.process.wait()
             assert first.process.stdout is not None, "it is a pipe"
-            first.process.stdout.close()  # the process that lives on has it, too: its end would not come
+            # the process that lives on has it, too: its end would not come
+            first.process.stdout.close()
         survived = _is_running(before)
         began = time.monotonic()
         ready = 99.0
@@ -217,7 +284,9 @@ async def killed_agent(folder: Path) -> Sequence[Figure]:
         for pid in left:
             os.kill(pid, signal.SIGKILL)
     return (
-        Figure("processes that outlive the killed agent, as chosen", survived, "of 1", 1, at_least=True),
+        Figure(
+            "processes that outlive the killed agent, as chosen", survived, "of 1", 1, at_least=True
+        ),
         Figure("copies of the process at the same time", most, "processes", 1),
         Figure("agents that run with it afterwards", lives, "of 1", 1, at_least=True),
         Figure("the next agent says that it passes after", ready, "s", READY_AGAIN_SECONDS_MAX),
@@ -244,7 +313,9 @@ async def stopped_proxy(folder: Path) -> Sequence[Figure]:
         async def told() -> int:
             async with attacked.session.get(lease) as answer:
                 document = await answer.json()
-            return int(document.get("metadata", {}).get("annotations", {}).get(ANNOTATION_REVISION, 0))
+            return int(
+                document.get("metadata", {}).get("annotations", {}).get(ANNOTATION_REVISION, 0)
+            )
 
         await attacked.serve("web")
         began = time.monotonic()
@@ -254,7 +325,9 @@ async def stopped_proxy(folder: Path) -> Sequence[Figure]:
         try:
             change = {"endpoints": [{"addresses": ["192.0.2.77"], "nodeName": _NODE}]}
             headers = {"Content-Type": "application/merge-patch+json"}
-            async with attacked.session.patch(slices, data=json.dumps(change), headers=headers) as answer:
+            async with attacked.session.patch(
+                slices, data=json.dumps(change), headers=headers
+            ) as answer:
                 revision = int((await answer.json())["metadata"]["resourceVersion"])
             lies = 0
             ends = time.monotonic() + STOPPED_S
@@ -263,24 +336,46 @@ async def stopped_proxy(folder: Path) -> Sequence[Figure]:
                 await asyncio.sleep(0.5)
             arguments = ("-m", "sliceplane", "drift", "--kubeconfig", str(plane.kubeconfig))
             said = await asyncio.to_thread(
-                subprocess.run, (sys.executable, *arguments), capture_output=True, text=True, check=False
+                subprocess.run,
+                (sys.executable, *arguments),
+                capture_output=True,
+                text=True,
+                check=False,
             )
         finally:
             os.kill(attacked.proxy.process.pid, signal.SIGCONT)
         written = await attacked.written_s("192.0.2.77", 2 * FOLLOWED_SECONDS_MAX)
         return (
             Figure("times that its Lease told what the kernel did not have", lies, "times", 0),
-            Figure("drift says that it is behind", "behind" in said.stdout, "times", 1, at_least=True),
-            Figure("continued, it has the change in the kernel after", written, "s", FOLLOWED_SECONDS_MAX),
+            Figure(
+                "drift says that it is behind", "behind" in said.stdout, "times", 1, at_least=True
+            ),
+            Figure(
+                "continued, it has the change in the kernel after",
+                written,
+                "s",
+                FOLLOWED_SECONDS_MAX,
+            ),
             Figure("tracebacks in its log", attacked.said("Traceback"), "tracebacks", 0),
         )
 
 
 ATTACKS = (
-    Attack("killed-plane", "kill -9 of a plane with a name server and an xDS server beside it", killed_plane),
+    Attack(
+        "killed-plane",
+        "kill -9 of a plane with a name server and an xDS server beside it",
+        killed_plane,
+    ),
     Attack("stopped-plane", "SIGTERM to a plane and all its children at once", stopped_plane),
-    Attack("child-credentials", "what the name server and the xDS server of a plane hold, in other hands",
-           child_credentials),
-    Attack("killed-agent", "kill -9 of an agent whose process lives on, and a start after it", killed_agent),
+    Attack(
+        "child-credentials",
+        "what the name server and the xDS server of a plane hold, in other hands",
+        child_credentials,
+    ),
+    Attack(
+        "killed-agent",
+        "kill -9 of an agent whose process lives on, and a start after it",
+        killed_agent,
+    ),
     Attack("stopped-node-proxy", "SIGSTOP of a node proxy while endpoints change", stopped_proxy),
-)  # fmt: skip
+)

@@ -1,6 +1,8 @@
-"""Attacks by whoever reaches the port and shows nothing: heads, handshakes, idle connections, slow readers.
+"""Attacks by whoever reaches the port and shows nothing: heads, handshakes, idle connections, slow
+readers.
 
-Clients that only hold connections are processes of their own, so that descriptors of this one are no limit.
+Clients that only hold connections are processes of their own, so that descriptors of this one are
+no limit.
 """
 
 from __future__ import annotations
@@ -28,14 +30,17 @@ from tests.attack.harness import (
     bystander,
 )
 
-#: what all that is not authenticated may cost, together: newcomers.BYTES_MAX, and what the allocator makes of it
+#: what all that is not authenticated may cost, together: newcomers.BYTES_MAX, and what the
+#: allocator makes of it
 UNAUTHENTICATED_MIB_MAX = 300
-#: of what it sends nothing more is held before authentication; on top come an open connection and a parsed head
+#: of what it sends nothing more is held before authentication; on top come an open connection and a
+#: parsed head
 CONNECTION_KIB_MAX = 64 + 20 + 20
 REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 HEAD = b"GET /livez HTTP/1.1\r\nHost: x\r\n"
 
-#: opens connections from several loopback addresses, says how many it could, and holds them until it is told to end
+#: opens connections from several loopback addresses, says how many it could, and holds them until
+#: it is told to end
 HOLDER = """
 import resource, socket, sys
 host, sent = sys.argv[1], bytes.fromhex(sys.argv[4])
@@ -67,7 +72,9 @@ def dial(plane: PlaneProcess, context: ssl.SSLContext) -> ssl.SSLSocket:
 
 def holder(plane: PlaneProcess, count: int, sent: bytes = b"", number: int = 1) -> Process:
     host, port = address(plane)
-    return Process(sys.executable, "-c", HOLDER, host, str(port), str(count), sent.hex(), str(number))
+    return Process(
+        sys.executable, "-c", HOLDER, host, str(port), str(count), sent.hex(), str(number)
+    )
 
 
 def memory(plane: PlaneProcess, before: float, connections: int = 0) -> tuple[Figure, ...]:
@@ -76,7 +83,9 @@ def memory(plane: PlaneProcess, before: float, connections: int = 0) -> tuple[Fi
     whole = Figure("memory that it cost", round(grown, 1), "MiB", UNAUTHENTICATED_MIB_MAX)
     if not connections:
         return (whole,)
-    return whole, Figure("of it each connection", round(grown * 1024 / connections, 1), "KiB", CONNECTION_KIB_MAX)
+    return whole, Figure(
+        "of it each connection", round(grown * 1024 / connections, 1), "KiB", CONNECTION_KIB_MAX
+    )
 
 
 async def newcomers_are_served(plane: PlaneProcess) -> Figure:
@@ -86,7 +95,9 @@ async def newcomers_are_served(plane: PlaneProcess) -> Figure:
         with_certificate = aiohttp.TCPConnector(ssl=admin_context(plane), force_close=True)
         async with aiohttp.ClientSession(connector=with_certificate) as session:
             try:
-                async with session.get(plane.url + "/api/v1/namespaces", timeout=aiohttp.ClientTimeout(10)) as answer:
+                async with session.get(
+                    plane.url + "/api/v1/namespaces", timeout=aiohttp.ClientTimeout(10)
+                ) as answer:
                     failed += answer.status != 200
             except (aiohttp.ClientError, OSError, TimeoutError):
                 failed += 1
@@ -94,7 +105,9 @@ async def newcomers_are_served(plane: PlaneProcess) -> Figure:
 
 
 @contextlib.asynccontextmanager
-async def besieged(folder: Path, *flags: str) -> AsyncIterator[tuple[PlaneProcess, Bystander, float]]:
+async def besieged(
+    folder: Path, *flags: str
+) -> AsyncIterator[tuple[PlaneProcess, Bystander, float]]:
     """A plane, who else uses it, and its memory before the attack."""
     with PlaneProcess(folder, *flags, command="apiserver") as plane:
         async with bystander(plane) as seen:
@@ -134,7 +147,9 @@ async def many_large_heads(folder: Path) -> Sequence[Figure]:
         for tls in held:
             tls.close()
         await asyncio.sleep(1)
-        after = Figure("memory one second after they closed", round(plane.rss_mib() - before, 1), "MiB", 64)
+        after = Figure(
+            "memory one second after they closed", round(plane.rss_mib() - before, 1), "MiB", 64
+        )
         return *seen.figures(), during, after, alive(plane)
 
 
@@ -164,7 +179,8 @@ async def trailers(folder: Path) -> Sequence[Figure]:
     with PlaneProcess(folder, command="apiserver") as plane:
         for trailer in (b"Impersonate-User: ghost", b"impersonate-user: ghost"):
             sent = (
-                f"POST {REVIEWS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                f"POST {REVIEWS} HTTP/1.1\r\nHost: x\r\nContent-Type: "
+                "application/json\r\nConnection: close\r\n"
                 "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
             ).encode()
             sock = socket.create_connection(address(plane), timeout=10)
@@ -182,15 +198,21 @@ async def idle_connections(folder: Path) -> Sequence[Figure]:
     """As many as this machine lets two clients open; the server's own descriptors are fewer."""
     async with besieged(folder) as (plane, seen, before):
         with contextlib.ExitStack() as stack:
-            clients = [stack.enter_context(holder(plane, 15_000, number=number)) for number in (1, 2)]
+            clients = [
+                stack.enter_context(holder(plane, 15_000, number=number)) for number in (1, 2)
+            ]
             opened = [int(await asyncio.to_thread(client.line, 120)) for client in clients]
             figures = (*memory(plane, before), await newcomers_are_served(plane), alive(plane))
-            fewer = Figure("connections that were opened", sum(opened), "connections", 20_000, at_least=True)
+            fewer = Figure(
+                "connections that were opened", sum(opened), "connections", 20_000, at_least=True
+            )
         return *seen.figures(), fewer, *figures
 
 
 async def no_descriptors(folder: Path) -> Sequence[Figure]:
-    """1,100 silent connections, TLS and not, at 1,024 descriptors; then the server must still store."""
+    """1,100 silent connections, TLS and not, at 1,024 descriptors; then the server must still
+    store.
+    """
     async with besieged(folder) as (plane, seen, _):
         resource.prlimit(plane.process.pid, resource.RLIMIT_NOFILE, (1024, 1024))
         with holder(plane, 1_100) as client:
@@ -272,8 +294,12 @@ def _ask_and_read_nothing(
 
 
 async def slow_readers(folder: Path) -> Sequence[Figure]:
-    """150 strangers that ask again and again and read nothing: pages, and refusals that repeat a long path."""
-    ask = _ask_and_read_nothing(("/version", "/readyz?verbose", "/x" + '"' * 30_000), lambda _: anonymous_context())
+    """150 strangers that ask again and again and read nothing: pages, and refusals that repeat a
+    long path.
+    """
+    ask = _ask_and_read_nothing(
+        ("/version", "/readyz?verbose", "/x" + '"' * 30_000), lambda _: anonymous_context()
+    )
     held: list[ssl.SSLSocket] = []
     async with besieged(folder) as (plane, seen, before):
         await asyncio.to_thread(ask, plane, held)
@@ -285,14 +311,32 @@ async def slow_readers(folder: Path) -> Sequence[Figure]:
 
 
 ATTACKS = (
-    Attack("one-large-head", "a stranger sends one request whose head is 1 MB of tiny equal fields", one_large_head),
-    Attack("many-large-heads", "45 strangers send such heads and do not end them, then close", many_large_heads),
-    Attack("unfinished-heads", "2,000 strangers send as much of a head as is taken, and stop", unfinished_heads),
+    Attack(
+        "one-large-head",
+        "a stranger sends one request whose head is 1 MB of tiny equal fields",
+        one_large_head,
+    ),
+    Attack(
+        "many-large-heads",
+        "45 strangers send such heads and do not end them, then close",
+        many_large_heads,
+    ),
+    Attack(
+        "unfinished-heads",
+        "2,000 strangers send as much of a head as is taken, and stop",
+        unfinished_heads,
+    ),
     Attack("trailers", "headers that a proxy strips are sent behind a chunked body", trailers),
-    Attack("idle-connections", "30,000 connections from 16 addresses that say nothing", idle_connections),
+    Attack(
+        "idle-connections",
+        "30,000 connections from 16 addresses that say nothing",
+        idle_connections,
+    ),
     Attack("no-descriptors", "1,100 silent connections against 1,024 descriptors", no_descriptors),
     Attack(
-        "half-open-tls", "3,000 handshakes that stop within a ClientHello, half of them claiming 128 KiB", half_open
+        "half-open-tls",
+        "3,000 handshakes that stop within a ClientHello, half of them claiming 128 KiB",
+        half_open,
     ),
     Attack("drip-fed-heads", "500 strangers send heads byte by byte", drip_fed),
     Attack("slow-readers", "150 strangers ask, ask again, and read nothing", slow_readers),

@@ -1,8 +1,9 @@
-"""Runs ``sliceplane`` with calls that fail on demand: ``python -m tests.attack.faulty_process FILE ARGUMENTS...``.
+"""Runs ``sliceplane`` with calls that fail on demand: ``python -m tests.attack.faulty_process FILE
+ARGUMENTS...``.
 
-Whoever has FILE mapped says by its first byte which errno every open, socket, pipe, accept, process and thread of the
-program gets (0: none), and reads in the eight bytes after it how many calls have failed.  A thread that cannot be had
-is ``RuntimeError``, as in life.
+Whoever has FILE mapped says by its first byte which errno every open, socket, pipe, accept, process
+and thread of the program gets (0: none), and reads in the eight bytes after it how many calls have
+failed. A thread that cannot be had is ``RuntimeError``, as in life.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ CONTROL_BYTES = 9
 def install(control: mmap.mmap) -> None:
     """Wrap all that takes a descriptor, a process or a thread.  Modules are still loaded."""
 
-    def failing(name: str, call: Callable[..., Any], error: Callable[[int], Exception]) -> Callable[..., Any]:
+    def failing(
+        name: str, call: Callable[..., Any], error: Callable[[int], Exception]
+    ) -> Callable[..., Any]:
         @functools.wraps(call)
         def wrapped(*arguments: Any, **named: Any) -> Any:
             code = control[0]
@@ -43,7 +46,10 @@ def install(control: mmap.mmap) -> None:
         return OSError(code, os.strerror(code))
 
     for owner, name in (
-        *((os, name) for name in ("open", "pipe", "pipe2", "memfd_create", "dup", "scandir", "listdir")),
+        *(
+            (os, name)
+            for name in ("open", "pipe", "pipe2", "memfd_create", "dup", "scandir", "listdir")
+        ),
         *((module, "open") for module in (builtins, io)),
         *((socket.socket, name) for name in ("__init__", "accept")),
         (socket, "socketpair"),
@@ -51,7 +57,9 @@ def install(control: mmap.mmap) -> None:
     ):
         setattr(owner, name, failing(name, getattr(owner, name), os_error))
     real_start = threading.Thread.start
-    threading.Thread.start = failing("start", real_start, lambda _: RuntimeError("can't start new thread"))  # type: ignore[method-assign]
+    threading.Thread.start = failing(
+        "start", real_start, lambda _: RuntimeError("can't start new thread")
+    )  # type: ignore[method-assign]
 
 
 def main() -> None:

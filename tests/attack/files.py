@@ -1,9 +1,11 @@
-"""Files of strangers: recordings, snapshots, manifests, kubeconfigs and configurations that multiply when they are
-read, that are no files, that are malformed, or that carry control characters; and secrets in recordings.
+"""Files of strangers: recordings, snapshots, manifests, kubeconfigs and configurations that
+multiply when they are read, that are no files, that are malformed, or that carry control
+characters; and secrets in recordings.
 
-A command of an administrator reads them: ``recorder show``, ``proxy render -f``, ``status --kubeconfig``.  Measured are
-the memory and the time of its process, tracebacks, and bytes that a terminal obeys.  A command may take 2 GiB of
-addresses, so the machine survives an attack that succeeds.
+A command of an administrator reads them: ``recorder show``, ``proxy render -f``, ``status
+--kubeconfig``. Measured are the memory and the time of its process, tracebacks, and bytes that a
+terminal obeys. A command may take 2 GiB of addresses, so the machine survives an attack that
+succeeds.
 """
 
 from __future__ import annotations
@@ -30,7 +32,14 @@ from tests.attack.harness import Attack, Figure
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.requests import Write
-from sliceplane.api.scheme import ControllerRevisions, Deployments, Events, Pods, ReplicaSets, StatefulSets
+from sliceplane.api.scheme import (
+    ControllerRevisions,
+    Deployments,
+    Events,
+    Pods,
+    ReplicaSets,
+    StatefulSets,
+)
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Job, Work
 from sliceplane.watch.recorder.delta import schema
@@ -43,7 +52,9 @@ _TIMEOUT_S: Final = 15.0
 _MIB_MAX: Final = 256
 _SECONDS_MAX: Final = 5.0
 #: what a terminal obeys: C0 but for ends of lines and tabs, DEL, and C1 in UTF-8
-_OBEYED: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]")
+_OBEYED: Final = re.compile(
+    rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]"
+)
 
 
 class _Ran(NamedTuple):
@@ -69,17 +80,22 @@ def _run(folder: Path, *arguments: str | Path, program: str = "sliceplane") -> _
             stderr=subprocess.STDOUT,
             cwd=folder,
             env=child_environment() | {"COLUMNS": "100"},
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES_MAX, _ADDRESSES_MAX)),  # noqa: PLW1509  # no thread runs yet
+            preexec_fn=lambda: resource.setrlimit(  # noqa: PLW1509
+                resource.RLIMIT_AS, (_ADDRESSES_MAX, _ADDRESSES_MAX)
+            ),  # no thread runs yet
         )
     killing = threading.Timer(_TIMEOUT_S, os.kill, (process.pid, signal.SIGKILL))
     killing.start()
     _, status, usage = os.wait4(process.pid, 0)
     killing.cancel()
     process.returncode = os.waitstatus_to_exitcode(status)
-    return _Ran(process.returncode, out.read_bytes(), usage.ru_maxrss / 1024, time.monotonic() - began)
+    return _Ran(
+        process.returncode, out.read_bytes(), usage.ru_maxrss / 1024, time.monotonic() - began
+    )
 
 
-# -- recordings -----------------------------------------------------------------------------------------
+# -- recordings
+# -----------------------------------------------------------------------------------------
 
 
 def _line(part: Any) -> bytes:
@@ -89,9 +105,13 @@ def _line(part: Any) -> bytes:
 
 def _recording(*parts: Any, **header: Any) -> bytes:
     """A file with good checksums, whatever *parts* are; ``bytes`` in them are blocks."""
-    first = msgspec.json.encode({**msgspec.to_builtins(Header(schema=schema(), component="x", host="h")), **header})
+    first = msgspec.json.encode(
+        {**msgspec.to_builtins(Header(schema=schema(), component="x", host="h")), **header}
+    )
     segment = ("segment", 0, 1.0, True, [])
-    lines = [_line(part) for part in (segment, *([kind, 0, _block(block)] for kind, block in parts))]
+    lines = [
+        _line(part) for part in (segment, *([kind, 0, _block(block)] for kind, block in parts))
+    ]
     total = 0
     for line in lines:
         total = zlib.crc32(line, total)
@@ -114,11 +134,15 @@ _NAMES: Final = msgspec.msgpack.encode([1.0, [["pods", "shop", "a", ""]], ["shop
 
 
 def _lists() -> bytes:
-    return _recording(("names", _NAMES), ("entries", _array(1, b"\x92\x09" + _array(60_000_000, b"\x90"))))
+    return _recording(
+        ("names", _NAMES), ("entries", _array(1, b"\x92\x09" + _array(60_000_000, b"\x90")))
+    )
 
 
 def _names() -> bytes:
-    names = b"\x95\xca\x00\x00\x00\x00" + _array(8_000_000, b"\x94\xa0\xa0\xa0\xa0") + b"\x90\x90\x90"
+    names = (
+        b"\x95\xca\x00\x00\x00\x00" + _array(8_000_000, b"\x94\xa0\xa0\xa0\xa0") + b"\x90\x90\x90"
+    )
     return _recording(("names", names), ("entries", _rows()))
 
 
@@ -130,7 +154,11 @@ def _endpoints() -> bytes:
 
 def _as_much_as_is_let_in() -> bytes:
     """Maps up to the bound of values, and bytes that do not deflate, for the bound of the ratio."""
-    mark = b"\x93\x09" + _array(1_950_000, b"\x80") + msgspec.msgpack.encode(Random(1).randbytes(40_000))
+    mark = (
+        b"\x93\x09"
+        + _array(1_950_000, b"\x80")
+        + msgspec.msgpack.encode(Random(1).randbytes(40_000))
+    )
     return _recording(("names", _NAMES), ("entries", _array(1, mark)))
 
 
@@ -143,9 +171,17 @@ async def _recording_bomb(folder: Path) -> Sequence[Figure]:
         file = folder / f"{number}.recording"
         file.write_bytes(content)
         size = max(size, len(content))
-        for command in (("recorder", "show"), ("recorder", "replay"), ("timeline", "service", "web", "--from")):
+        for command in (
+            ("recorder", "show"),
+            ("recorder", "replay"),
+            ("timeline", "service", "web", "--from"),
+        ):
             ran = _run(folder, *command, file)
-            mib, seconds, crashed = max(mib, ran.mib), max(seconds, ran.seconds), crashed + ran.crashed
+            mib, seconds, crashed = (
+                max(mib, ran.mib),
+                max(seconds, ran.seconds),
+                crashed + ran.crashed,
+            )
     return (
         Figure("memory of a command", round(mib), "MiB", _MIB_MAX),
         Figure("time of a command", round(seconds, 1), "s", _SECONDS_MAX),
@@ -158,14 +194,20 @@ def malformed_recordings() -> dict[str, bytes]:
     """Nine files with good checksums that no recorder writes."""
     names = ("names", _NAMES)
     return {
-        "a block that is not deflated": _recording(names)[:-1].replace(_block(_NAMES).encode(), b"AAAA"),
+        "a block that is not deflated": _recording(names)[:-1].replace(
+            _block(_NAMES).encode(), b"AAAA"
+        ),
         "a part of an unknown kind": _recording(("strange", b"")),
         "rows that are numbers": _recording(names, ("entries", _rows(1, 2))),
         "a row with an unknown code": _recording(names, ("entries", _rows([99, 1.0]))),
         "a row that refers to nothing": _recording(names, ("entries", _rows([5, 1.0, 0, 7]))),
-        "a time that is no number": _recording(names, ("entries", _rows([9, float("nan"), 0, "x"]))),
+        "a time that is no number": _recording(
+            names, ("entries", _rows([9, float("nan"), 0, "x"]))
+        ),
         "a header with a time beyond all calendars": _recording(names, saved=1e300),
-        "settings of another type": _recording(names, settings={"discovery": [1], "emulation": 3, "authority": {}}),
+        "settings of another type": _recording(
+            names, settings={"discovery": [1], "emulation": 3, "authority": {}}
+        ),
         "a header that is deep": _recording(names, settings={})[:-1].replace(
             b'"settings":{}', b'"settings":{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"
         ),
@@ -198,7 +240,8 @@ async def _malformed_recordings(folder: Path) -> Sequence[Figure]:
     for number, content in enumerate(malformed_recordings().values()):
         file = folder / f"{number}.recording"
         file.write_bytes(with_good_checksums(content))
-        # The first command sees all of them, the others one form each: a start takes a third of a second.
+        # The first command sees all of them, the others one form each: a start takes a third of a
+        # second.
         for command in commands if number in (2, 4, 5) else commands[:2]:
             ran = _run(folder, *command, file)
             crashed += ran.crashed
@@ -209,10 +252,14 @@ async def _recording_escapes(folder: Path) -> Sequence[Figure]:
     """Also in names, texts and marks, in a kubeconfig, in manifests and in names of Services."""
     steer = "\x1b]0;owned\x07\x9b31m\u202e\r\x7f"
     file = folder / "steering.recording"
-    names = msgspec.msgpack.encode([1.0, [["pods", steer, steer, ""]], [f"shop/{steer}", "event", steer], [0], [0]])
+    names = msgspec.msgpack.encode(
+        [1.0, [["pods", steer, steer, ""]], [f"shop/{steer}", "event", steer], [0], [0]]
+    )
     mark = [9, 1.0, 1, f"{steer}\x1b[2J"]
     header = {"component": steer, "host": steer, "reason": steer, "program": steer}
-    file.write_bytes(_recording(("names", names), ("entries", _rows(mark, [2, 1.0, 0, 2])), **header))
+    file.write_bytes(
+        _recording(("names", names), ("entries", _rows(mark, [2, 1.0, 0, 2])), **header)
+    )
     config = folder / "kubeconfig"
     config.write_text(json.dumps({"current-context": steer, "contexts": [], "clusters": []}))
     manifest = folder / "objects.json"
@@ -235,7 +282,8 @@ async def _recording_escapes(folder: Path) -> Sequence[Figure]:
     return (Figure("control characters that came out", found, "characters", 0),)
 
 
-# -- YAML, JSON and what is no file -----------------------------------------------------------------------
+# -- YAML, JSON and what is no file
+# -----------------------------------------------------------------------
 
 
 _NOWHERE: Final = {
@@ -244,21 +292,27 @@ _NOWHERE: Final = {
     "clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}],
     "users": [{"name": "a", "user": {}}],
 }
-#: members that readers look into, of a Service, a kubeconfig, a proxy's configuration, an agent's file
+#: members that readers look into, of a Service, a kubeconfig, a proxy's configuration, an agent's
+#: file
 _MEMBERS: Final = (
-    "metadata spec users clusters contexts current-context mode iptables nodePortAddresses name address services zone"
+    "metadata spec users clusters contexts current-context mode iptables nodePortAddresses name "
+    "address services zone"
 )
 
 
 def _alias_bomb(levels: int = 9) -> str:
     rows = ['a0: &a0 ["lol","lol","lol","lol","lol","lol","lol","lol","lol"]']
-    rows += [f"a{level}: &a{level} [{','.join([f'*a{level - 1}'] * 9)}]" for level in range(1, levels)]
+    rows += [
+        f"a{level}: &a{level} [{','.join([f'*a{level - 1}'] * 9)}]" for level in range(1, levels)
+    ]
     rows += [f"{member}: *a{levels - 1}" for member in _MEMBERS.split()]
     return "\n".join(["apiVersion: v1", "kind: Service", *rows, ""])
 
 
 def _readers(folder: Path, file: Path) -> Iterator[tuple[str | Path, ...]]:
-    """Every command that reads YAML or JSON of a file; those that need a server first have one that never answers."""
+    """Every command that reads YAML or JSON of a file; those that need a server first have one that
+    never answers.
+    """
     nowhere = folder / "nowhere"
     nowhere.write_text(json.dumps(_NOWHERE))
     yield "proxy", "render", "-f", file
@@ -306,7 +360,11 @@ async def _deep_and_wide(folder: Path) -> Sequence[Figure]:
         for arguments in [*_readers(folder, file)][: 2 if len(content) > 10_000_000 else 6]:
             ran = _run(folder, *arguments)
             count += 1
-            mib, seconds, crashed = max(mib, ran.mib), max(seconds, ran.seconds), crashed + ran.crashed
+            mib, seconds, crashed = (
+                max(mib, ran.mib),
+                max(seconds, ran.seconds),
+                crashed + ran.crashed,
+            )
     return (
         Figure("memory of a command", round(mib), "MiB", _MIB_MAX),
         Figure("time of a command", round(seconds, 1), "s", _SECONDS_MAX),
@@ -333,7 +391,8 @@ async def _no_files(folder: Path) -> Sequence[Figure]:
     )
 
 
-# -- what a recording has ---------------------------------------------------------------------------------
+# -- what a recording has
+# ---------------------------------------------------------------------------------
 
 
 def _planted() -> dict[str, Any]:
@@ -396,32 +455,68 @@ def secrets_in_a_recording() -> set[str]:
         (Events, {"message": "SECRETmessage"}),
     ]
     for kind, document in documents:
-        meta = {"name": "a", "namespace": "shop", "annotations": template["metadata"]["annotations"]}
-        body = encode({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta, **document})
+        meta = {
+            "name": "a",
+            "namespace": "shop",
+            "annotations": template["metadata"]["annotations"],
+        }
+        body = encode(
+            {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta, **document}
+        )
         life.change(Change(kind.key, None, decode(body, kind.projection)), 1.0)
-        job = Job(key=kind.key, writes=(Write(verb="create", resource=kind, namespace="shop", body=body),))
+        job = Job(
+            key=kind.key, writes=(Write(verb="create", resource=kind, namespace="shop", body=body),)
+        )
         life.turn(Work(jobs=(job,)), 5, 1.0)
         life.done(Done(job, (body,)), 1.0)
     recording = read_lines(list(write_lines(Header(schema=schema()), recorder.segments())))
     blocks = [
-        block for part in recording.segments for block in (*part.object_blocks, *part.name_blocks, *part.entry_blocks)
+        block
+        for part in recording.segments
+        for block in (*part.object_blocks, *part.name_blocks, *part.entry_blocks)
     ]
     assert blocks, "something was recorded"
-    return {found.decode() for block in blocks for found in re.findall(rb"SECRET[a-z]+", zlib.decompress(block))}
+    return {
+        found.decode()
+        for block in blocks
+        for found in re.findall(rb"SECRET[a-z]+", zlib.decompress(block))
+    }
 
 
 async def _recorded_secrets(_: Path) -> Sequence[Figure]:
     planted = len(set(re.findall(rb"SECRET[a-z]+", encode(_planted())))) + 1
-    return (Figure("planted secrets in a recording", len(secrets_in_a_recording()), f"of {planted}", 0),)
+    return (
+        Figure("planted secrets in a recording", len(secrets_in_a_recording()), f"of {planted}", 0),
+    )
 
 
 _STORIES: Final[tuple[tuple[str, str, Callable[..., Any]], ...]] = (
-    ("recording-bomb", "a recording of 150 kB that inflates to lists, names and objects without end", _recording_bomb),
-    ("recording-malformed", "nine recordings with good checksums that no recorder writes", _malformed_recordings),
-    ("file-escapes", "control characters in recordings, kubeconfigs and manifests", _recording_escapes),
-    ("file-alias-bomb", "a YAML file of 600 bytes whose aliases expand to 387 million values, for each -f", _yaml_bomb),
+    (
+        "recording-bomb",
+        "a recording of 150 kB that inflates to lists, names and objects without end",
+        _recording_bomb,
+    ),
+    (
+        "recording-malformed",
+        "nine recordings with good checksums that no recorder writes",
+        _malformed_recordings,
+    ),
+    (
+        "file-escapes",
+        "control characters in recordings, kubeconfigs and manifests",
+        _recording_escapes,
+    ),
+    (
+        "file-alias-bomb",
+        "a YAML file of 600 bytes whose aliases expand to 387 million values, for each -f",
+        _yaml_bomb,
+    ),
     ("file-deep-and-wide", "files that are deep, wide, or no text", _deep_and_wide),
     ("file-is-no-file", "a pipe without a writer, an endless device, a folder", _no_files),
-    ("recorded-secrets", "secrets in each place of Pod templates where users put them", _recorded_secrets),
+    (
+        "recorded-secrets",
+        "secrets in each place of Pod templates where users put them",
+        _recorded_secrets,
+    ),
 )
 ATTACKS: Final = tuple(Attack(name, story, run) for name, story, run in _STORIES)

@@ -1,8 +1,9 @@
-"""What attacks have in common: a plane in a process of its own, and bystanders who measure what an attack costs them.
+"""What attacks have in common: a plane in a process of its own, and bystanders who measure what an
+attack costs them.
 
-An attack is a coroutine function that gets a scratch folder, starts what it attacks there, and returns figures.  A
-figure has a limit; one above it is a finding.  What an attack sends is bounded in count and time and goes to loopback,
-or to network namespaces that it makes and removes itself.
+An attack is a coroutine function that gets a scratch folder, starts what it attacks there, and
+returns figures. A figure has a limit; one above it is a finding. What an attack sends is bounded in
+count and time and goes to loopback, or to network namespaces that it makes and removes itself.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from benchmarks.tools.process import PlaneProcess, Process
 
 from sliceplane.watch.io.kubeconfig import load
 
-#: no step on the server's loop may be longer; a bystander also waits for the machine, which is small and busy
+#: no step on the server's loop may be longer; a bystander also waits for the machine, which is
+#: small and busy
 STEP_SECONDS_MAX = 0.050
 BYSTANDER_SECONDS_MAX = 1.0
 _LOOK_S = 0.02
@@ -43,7 +45,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """``name`` is given on the command line; ``story`` is one line about what the attacker has and does."""
+    """``name`` is given on the command line; ``story`` is one line about what the attacker has and
+    does.
+    """
 
     name: str
     story: str
@@ -51,7 +55,9 @@ class Attack:
 
 
 class Bystander:
-    """An ordinary client that asks for a small object again and again, and keeps the longest wait and what failed."""
+    """An ordinary client that asks for a small object again and again, and keeps the longest wait
+    and what failed.
+    """
 
     def __init__(self) -> None:
         self.answers = 0
@@ -60,7 +66,9 @@ class Bystander:
 
     def figures(self) -> tuple[Figure, ...]:
         return (
-            Figure("longest wait of a bystander", round(self.longest_s, 3), "s", BYSTANDER_SECONDS_MAX),
+            Figure(
+                "longest wait of a bystander", round(self.longest_s, 3), "s", BYSTANDER_SECONDS_MAX
+            ),
             Figure("failed requests of a bystander", self.failed, "requests", 0),
         )
 
@@ -81,8 +89,12 @@ def anonymous_context() -> ssl.SSLContext:
 
 
 @contextlib.asynccontextmanager
-async def bystander(plane: PlaneProcess, path: str = "/api/v1/namespaces/default") -> AsyncIterator[Bystander]:
-    """Asks on a connection of its own, as administrator, every 20 ms for as long as the block runs."""
+async def bystander(
+    plane: PlaneProcess, path: str = "/api/v1/namespaces/default"
+) -> AsyncIterator[Bystander]:
+    """Asks on a connection of its own, as administrator, every 20 ms for as long as the block
+    runs.
+    """
     seen = Bystander()
     ending = asyncio.Event()
 
@@ -90,7 +102,9 @@ async def bystander(plane: PlaneProcess, path: str = "/api/v1/namespaces/default
         while not ending.is_set():
             began = time.monotonic()
             try:
-                async with session.get(plane.url + path, timeout=aiohttp.ClientTimeout(total=60)) as answer:
+                async with session.get(
+                    plane.url + path, timeout=aiohttp.ClientTimeout(total=60)
+                ) as answer:
                     await answer.read()
                     seen.failed += answer.status != 200
             except (aiohttp.ClientError, OSError, TimeoutError):
@@ -99,7 +113,9 @@ async def bystander(plane: PlaneProcess, path: str = "/api/v1/namespaces/default
             seen.longest_s = max(seen.longest_s, time.monotonic() - began)
             await asyncio.sleep(_LOOK_S)
 
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=admin_context(plane))) as session:
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=admin_context(plane))
+    ) as session:
         asking = asyncio.create_task(ask(session))
         try:
             yield seen

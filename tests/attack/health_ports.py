@@ -1,7 +1,7 @@
 """Attacks on the plain HTTP ports of a node, and on its descriptors.
 
-The node proxy runs with 1,024 descriptors, as under many service managers; its rules are in a network namespace of its
-own.
+The node proxy runs with 1,024 descriptors, as under many service managers; its rules are in a
+network namespace of its own.
 """
 
 from __future__ import annotations
@@ -57,9 +57,15 @@ class Node:
         """A Service with one endpoint; its cluster IP."""
         spec: dict[str, object] = {"ports": [{"port": 80}]}
         if health_port:
-            spec |= {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": health_port}
+            spec |= {
+                "type": "LoadBalancer",
+                "externalTrafficPolicy": "Local",
+                "healthCheckNodePort": health_port,
+            }
         path = f"{self.plane.url}/api/v1/namespaces/default/services"
-        async with self.session.post(path, json={"metadata": {"name": name}, "spec": spec}) as answer:
+        async with self.session.post(
+            path, json={"metadata": {"name": name}, "spec": spec}
+        ) as answer:
             assert answer.status == 201, await answer.text()
             address = (await answer.json())["spec"]["clusterIP"]
         await self.post(
@@ -87,7 +93,9 @@ class Node:
         """As a kubelet asks: on a connection of its own, for a second."""
         try:
             async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_SECONDS_MAX)) as session,
+                aiohttp.ClientSession(
+                    timeout=aiohttp.ClientTimeout(total=PROBE_SECONDS_MAX)
+                ) as session,
                 session.get(f"http://127.0.0.1:{self.healthz}/livez") as answer,
             ):
                 return answer.status == 200
@@ -114,14 +122,31 @@ def _descriptors_of(process: Process) -> int:
 @asynccontextmanager
 async def node(folder: Path, *, control: Path | None = None) -> AsyncIterator[Node]:
     netns, healthz, log = f"slpa-{free_port()}", free_port(), folder / "proxy.log"
-    program = ("-m", "sliceplane") if control is None else ("-m", "tests.attack.faulty_process", str(control))
+    program = (
+        ("-m", "sliceplane")
+        if control is None
+        else ("-m", "tests.attack.faulty_process", str(control))
+    )
     _ip("add", netns)
     try:
         with (
             PlaneProcess(folder, command="apiserver") as plane,
             Process(
-                *("prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}", sys.executable, *program, "proxy"),
-                *("--kubeconfig", str(plane.kubeconfig), "--hostname-override", _NODE, "--netns", netns),
+                *(
+                    "prlimit",
+                    f"--nofile={DESCRIPTORS}:{DESCRIPTORS}",
+                    sys.executable,
+                    *program,
+                    "proxy",
+                ),
+                *(
+                    "--kubeconfig",
+                    str(plane.kubeconfig),
+                    "--hostname-override",
+                    _NODE,
+                    "--netns",
+                    netns,
+                ),
                 *("--healthz-bind-address", f"127.0.0.1:{healthz}", "--sync-period", "2s"),
                 log=log,
             ) as proxy,
@@ -143,7 +168,11 @@ async def silent_connections(folder: Path) -> Sequence[Figure]:
                 held = []
                 for _ in range(SILENT):
                     with contextlib.suppress(OSError):
-                        held.append(stack.enter_context(socket.create_connection(("127.0.0.1", attacked.healthz), 1)))
+                        held.append(
+                            stack.enter_context(
+                                socket.create_connection(("127.0.0.1", attacked.healthz), 1)
+                            )
+                        )
                 probes, failed, ends = 0, 0, time.monotonic() + HOLD_SECONDS
                 address = await attacked.serve("under-attack")
                 written = await attacked.written_s(address, HOLD_SECONDS)
@@ -156,7 +185,12 @@ async def silent_connections(folder: Path) -> Sequence[Figure]:
                 alive(attacked.proxy),
                 Figure("failed health probes", failed, f"of {probes}", 0),
                 Figure("a new Service is in the kernel after", written, "s", WRITTEN_SECONDS_MAX),
-                Figure(f"silent connections that are open after {HOLD_SECONDS:.0f} s", still, "connections", 0),
+                Figure(
+                    f"silent connections that are open after {HOLD_SECONDS:.0f} s",
+                    still,
+                    "connections",
+                    0,
+                ),
             )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -173,7 +207,9 @@ def _is_open(connection: socket.socket) -> bool:
 
 
 async def slow_and_endless(folder: Path) -> Sequence[Figure]:
-    """A head drop by drop, a body without end, requests without waiting for answers: on many connections."""
+    """A head drop by drop, a body without end, requests without waiting for answers: on many
+    connections.
+    """
     async with node(folder) as attacked:
         before = attacked.proxy.rss_mib()
         ends = time.monotonic() + HOLD_SECONDS
@@ -188,7 +224,9 @@ async def slow_and_endless(folder: Path) -> Sequence[Figure]:
                     if number % 3 == 0:
                         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
                     elif number % 3 == 1:
-                        writer.write(b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n")
+                        writer.write(
+                            b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n"
+                        )
                     while time.monotonic() < ends:
                         match number % 3:
                             case 0:
@@ -219,19 +257,25 @@ async def slow_and_endless(folder: Path) -> Sequence[Figure]:
             alive(attacked.proxy),
             Figure("failed health probes", failed, f"of {probes}", 0),
             Figure("more memory", round(attacked.proxy.rss_mib() - before, 1), "MiB", 40),
-            Figure(f"connections that are open after {HOLD_SECONDS:.0f} s", open_at_end, "of 60", 0),
+            Figure(
+                f"connections that are open after {HOLD_SECONDS:.0f} s", open_at_end, "of 60", 0
+            ),
         )
 
 
 async def faults(folder: Path) -> Sequence[Figure]:
-    """Every open, socket, pipe, accept, process and thread of the node proxy fails, for one reason after another."""
+    """Every open, socket, pipe, accept, process and thread of the node proxy fails, for one reason
+    after another.
+    """
     control = folder / "control"
     control.write_bytes(bytes(CONTROL_BYTES))
     with control.open("r+b") as file:
         mapped = mmap.mmap(file.fileno(), CONTROL_BYTES)
     figures = []
     async with node(folder, control=control) as attacked:
-        for port, code in enumerate((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC), 31_900):
+        for port, code in enumerate(
+            (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC), 31_900
+        ):
             if attacked.proxy.process.poll() is not None:
                 break
             name = errno.errorcode[code].lower()
@@ -265,17 +309,31 @@ async def faults(folder: Path) -> Sequence[Figure]:
 
 
 async def exhausted(folder: Path) -> Sequence[Figure]:
-    """The administrator's limit is lowered to what is open: API server, controllers and node proxy get no descriptor
-    more, until it is raised again.  What the kernel refuses then is refused everywhere, in C too."""
+    """The administrator's limit is lowered to what is open: API server, controllers and node proxy
+    get no descriptor more, until it is raised again. What the kernel refuses then is refused
+    everywhere, in C too.
+    """
     async with node(folder) as attacked:
-        command = (sys.executable, "-m", "sliceplane", "controllers", "--kubeconfig", str(attacked.plane.kubeconfig))
+        command = (
+            sys.executable,
+            "-m",
+            "sliceplane",
+            "controllers",
+            "--kubeconfig",
+            str(attacked.plane.kubeconfig),
+        )
         page = free_port()
         flags = ("--leader-elect=false", "--metrics-bind-address", f"127.0.0.1:{page}")
         with Process(*command, *flags, log=folder / "controllers.log") as controllers:
             controllers.line()
-            processes = {"API server": attacked.plane, "controllers": controllers, "node proxy": attacked.proxy}
+            processes = {
+                "API server": attacked.plane,
+                "controllers": controllers,
+                "node proxy": attacked.proxy,
+            }
             before = {
-                name: resource.prlimit(each.process.pid, resource.RLIMIT_NOFILE) for name, each in processes.items()
+                name: resource.prlimit(each.process.pid, resource.RLIMIT_NOFILE)
+                for name, each in processes.items()
             }
             for each in processes.values():
                 used = _descriptors_of(each)
@@ -285,7 +343,9 @@ async def exhausted(folder: Path) -> Sequence[Figure]:
             async def scraped() -> bool:
                 try:
                     async with (
-                        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_SECONDS_MAX)) as session,
+                        aiohttp.ClientSession(
+                            timeout=aiohttp.ClientTimeout(total=PROBE_SECONDS_MAX)
+                        ) as session,
                         session.get(f"http://127.0.0.1:{page}/metrics") as answer,
                     ):
                         return answer.status == 200
@@ -312,17 +372,32 @@ async def exhausted(folder: Path) -> Sequence[Figure]:
                 page_s = await _until(scraped, RECOVERY_SECONDS_MAX)
             healthy = await _until(attacked.healthy, RECOVERY_SECONDS_MAX)
             tracebacks = sum(
-                (folder / name).read_text().count("Traceback") for name in ("proxy.log", "controllers.log", "plane.log")
+                (folder / name).read_text().count("Traceback")
+                for name in ("proxy.log", "controllers.log", "plane.log")
             )
             return (
                 Figure("processes that ended", ended, "processes", 0),
-                Figure("a new Service is in the kernel after", recovered, "s", RECOVERY_SECONDS_MAX),
-                Figure("metrics of the controllers are there after", page_s, "s", RECOVERY_SECONDS_MAX),
-                Figure("health page of the node proxy is there after", healthy, "s", RECOVERY_SECONDS_MAX),
+                Figure(
+                    "a new Service is in the kernel after", recovered, "s", RECOVERY_SECONDS_MAX
+                ),
+                Figure(
+                    "metrics of the controllers are there after", page_s, "s", RECOVERY_SECONDS_MAX
+                ),
+                Figure(
+                    "health page of the node proxy is there after",
+                    healthy,
+                    "s",
+                    RECOVERY_SECONDS_MAX,
+                ),
                 Figure("tracebacks in the logs", tracebacks, "tracebacks", 0),
-                Figure("lines of the node proxy that say what to do",
-                       attacked.said("out of file descriptors"), "lines", 1, at_least=True),
-            )  # fmt: skip
+                Figure(
+                    "lines of the node proxy that say what to do",
+                    attacked.said("out of file descriptors"),
+                    "lines",
+                    1,
+                    at_least=True,
+                ),
+            )
 
 
 async def _until(ask: object, limit_s: float) -> float:
@@ -335,8 +410,24 @@ async def _until(ask: object, limit_s: float) -> float:
 
 
 ATTACKS = (
-    Attack("silent-health-port", f"{SILENT} silent connections to a node proxy's health port", silent_connections),
-    Attack("slow-health-port", "drops, endless bodies and pipelines on a node proxy's health port", slow_and_endless),
-    Attack("faulty-node-proxy", "every call of the node proxy that needs a descriptor or thread fails", faults),
-    Attack("planes-without-descriptors", "no process of a plane gets a descriptor for six seconds", exhausted),
+    Attack(
+        "silent-health-port",
+        f"{SILENT} silent connections to a node proxy's health port",
+        silent_connections,
+    ),
+    Attack(
+        "slow-health-port",
+        "drops, endless bodies and pipelines on a node proxy's health port",
+        slow_and_endless,
+    ),
+    Attack(
+        "faulty-node-proxy",
+        "every call of the node proxy that needs a descriptor or thread fails",
+        faults,
+    ),
+    Attack(
+        "planes-without-descriptors",
+        "no process of a plane gets a descriptor for six seconds",
+        exhausted,
+    ),
 )

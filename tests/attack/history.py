@@ -1,6 +1,8 @@
-"""Attacks on the past: a database that is damaged or replaced, an etcd that is restored under servers that run.
+"""Attacks on the past: a database that is damaged or replaced, an etcd that is restored under
+servers that run.
 
-What they count is what a client would never forgive: an object that was acknowledged, is not there, and nobody says so.
+What they count is what a client would never forgive: an object that was acknowledged, is not there,
+and nobody says so.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ OBJECTS = 150
 SEEDS = 3
 PARTS = ("sliceplane.db", "sliceplane.db-wal", "sliceplane.db-shm")
 
-#: what is done to one file: (its content, what it was earlier, chance) -> what it is then; ``None``: removed
+#: what is done to one file: (its content, what it was earlier, chance) -> what it is then;
+#: ``None``: removed
 Fate = Callable[[bytes, bytes, Rng], bytes | None]
 
 
@@ -61,9 +64,13 @@ FATES: dict[str, Fate] = {
 async def _create(plane: PlaneProcess, names: Sequence[str]) -> list[str]:
     """Those that were acknowledged."""
     made = []
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=admin_context(plane))) as session:
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=admin_context(plane))
+    ) as session:
         for name in names:
-            async with session.post(plane.url + MAPS, json={"metadata": {"name": name}, "data": {"a": "b"}}) as answer:
+            async with session.post(
+                plane.url + MAPS, json={"metadata": {"name": name}, "data": {"a": "b"}}
+            ) as answer:
                 if answer.status == 201:
                     made.append(json.loads(await answer.read())["metadata"]["name"])
     return made
@@ -91,7 +98,9 @@ def _started(folder: Path) -> tuple[str, Store | None]:
         backend = SqliteBackend.open(data.database)
         try:
             loaded = backend.load()
-            return getattr(backend, "told", ""), Store.restore(loaded.history, loaded.revision, loaded.compacted)
+            return getattr(backend, "told", ""), Store.restore(
+                loaded.history, loaded.revision, loaded.compacted
+            )
         finally:
             backend.close()
     except (StartError, StorageError) as error:
@@ -102,7 +111,9 @@ def _started(folder: Path) -> tuple[str, Store | None]:
 
 
 async def damaged_log(folder: Path) -> Sequence[Figure]:
-    """150 acknowledged objects, kill -9, then every combination of damage to the three files, each with new chances."""
+    """150 acknowledged objects, kill -9, then every combination of damage to the three files, each
+    with new chances.
+    """
     with PlaneProcess(folder, command="apiserver") as plane:
         names = await _create(plane, [f"a{number}" for number in range(OBJECTS // 2)])
         earlier = folder / "earlier"
@@ -130,7 +141,9 @@ async def damaged_log(folder: Path) -> Sequence[Figure]:
                 refused += 1
                 wordless += "\n" in said or " or " not in said
                 continue
-            there = {record.key.name for record in store.list("configmaps", namespace="default").records}
+            there = {
+                record.key.name for record in store.list("configmaps", namespace="default").records
+            }
             lost = len(set(names) - there)
             whole += not lost
             silent += bool(lost)
@@ -142,7 +155,12 @@ async def damaged_log(folder: Path) -> Sequence[Figure]:
         Figure("refusals that do not say in one line what to do", wordless, "starts", 0),
         Figure("starts with acknowledged objects missing", silent, "starts", 0),
         Figure("most acknowledged objects missing after a start", most_lost, "objects", 0),
-        Figure("damage that was refused although nothing was damaged", await _spared(folder, names), "starts", 0),
+        Figure(
+            "damage that was refused although nothing was damaged",
+            await _spared(folder, names),
+            "starts",
+            0,
+        ),
     )
 
 
@@ -173,7 +191,9 @@ class Door:
         data = None if body is None else json.dumps(body)
         headers = {"Content-Type": "application/json"}
         try:
-            async with self.session.request(method, self.plane.url + path, data=data, headers=headers) as answer:
+            async with self.session.request(
+                method, self.plane.url + path, data=data, headers=headers
+            ) as answer:
                 return answer.status, json.loads(await answer.read())
         except (aiohttp.ClientError, OSError, TimeoutError):
             return 0, {}
@@ -184,7 +204,9 @@ class Door:
 
     async def create(self, name: str) -> int:
         """Its version; 0: it was not acknowledged."""
-        code, made = await self.ask("POST", MAPS, {"metadata": {"name": name}, "data": {"by": name}})
+        code, made = await self.ask(
+            "POST", MAPS, {"metadata": {"name": name}, "data": {"by": name}}
+        )
         return int(made["metadata"]["resourceVersion"]) if code == 201 else 0
 
     async def resumed(self, version: int) -> bool:
@@ -205,7 +227,9 @@ async def _doors(*planes: PlaneProcess) -> AsyncIterator[list[Door]]:
         for plane in planes:
             connector = aiohttp.TCPConnector(ssl=admin_context(plane))
             timeout = aiohttp.ClientTimeout(total=15)
-            session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector, timeout=timeout))
+            session = await stack.enter_async_context(
+                aiohttp.ClientSession(connector=connector, timeout=timeout)
+            )
             found.append(Door(plane, session))
         yield found
 
@@ -229,13 +253,19 @@ def _head(member: Member) -> int:
     """Where etcd's newest batch is."""
     backend = EtcdBackend(EtcdConfig(servers=(member.url,)))
     try:
-        return int(backend.client.ask("range", wire.RangeRequest(key=backend.layout.head)).kvs[0].mod_revision)
+        return int(
+            backend.client.ask("range", wire.RangeRequest(key=backend.layout.head))
+            .kvs[0]
+            .mod_revision
+        )
     finally:
         backend.close()
 
 
 async def restored_etcd(folder: Path) -> Sequence[Figure]:
-    """One server hangs while etcd is restored and another one writes as many batches as were lost; then it goes on."""
+    """One server hangs while etcd is restored and another one writes as many batches as were lost;
+    then it goes on.
+    """
     with cluster(folder, 1) as (member,), contextlib.ExitStack() as stack:
         flags = ("--etcd", member.url)
         (folder / "one").mkdir()
@@ -249,7 +279,9 @@ async def restored_etcd(folder: Path) -> Sequence[Figure]:
             return await _history_is_lost(folder, member, hung, other)
 
 
-async def _history_is_lost(folder: Path, member: Member, hung: Door, other: Door) -> Sequence[Figure]:
+async def _history_is_lost(
+    folder: Path, member: Member, hung: Door, other: Door
+) -> Sequence[Figure]:
     for number in range(10):
         await hung.create(f"old-{number}")
     await asyncio.to_thread(_back_up, member, folder / "backup")
@@ -259,7 +291,10 @@ async def _history_is_lost(folder: Path, member: Member, hung: Door, other: Door
     await asyncio.to_thread(_hang, hung.plane)
     await asyncio.to_thread(_restore, member, folder / "backup")
     began = time.monotonic()
-    while any(name.startswith("lost") for name in await other.names() or {"lost"}) and time.monotonic() < began + 20:
+    while (
+        any(name.startswith("lost") for name in await other.names() or {"lost"})
+        and time.monotonic() < began + 20
+    ):
         await asyncio.sleep(0.02)
     noticed = time.monotonic() - began
     kept: dict[str, int] = {}
@@ -268,12 +303,16 @@ async def _history_is_lost(folder: Path, member: Member, hung: Door, other: Door
         kept[name] = await other.create(name)
     hung.plane.process.send_signal(signal.SIGCONT)
     return (
-        Figure("until the server that runs reads the restored history", round(noticed, 2), "s", 8.0),
+        Figure(
+            "until the server that runs reads the restored history", round(noticed, 2), "s", 8.0
+        ),
         *await _the_hung_one_goes_on(hung, other, kept, lost),
     )
 
 
-async def _the_hung_one_goes_on(hung: Door, other: Door, kept: dict[str, int], lost: list[int]) -> list[Figure]:
+async def _the_hung_one_goes_on(
+    hung: Door, other: Door, kept: dict[str, int], lost: list[int]
+) -> list[Figure]:
     began = time.monotonic()
     # The first thing that it is asked for are writes, on what it takes for the newest state.
     await asyncio.gather(*(hung.create(name) for name in kept), hung.ask("DELETE", f"{MAPS}/old-5"))
@@ -299,14 +338,20 @@ async def _the_hung_one_goes_on(hung: Door, other: Door, kept: dict[str, int], l
         Figure("acknowledged objects overwritten or gone", overwritten, "objects", 0),
         Figure("linearizable reads of the lost history", wrong_reads, f"of {looks}", 0),
         Figure("reads of memory that are wrong after 2 s", stale, f"of {looks}", 0),
-        Figure("until the memory of the server that hung is right", round(right_after, 2), "s", 2.0),
-        Figure("versions that were given out twice", len(set(kept.values()) & set(lost)), "versions", 0),
+        Figure(
+            "until the memory of the server that hung is right", round(right_after, 2), "s", 2.0
+        ),
+        Figure(
+            "versions that were given out twice", len(set(kept.values()) & set(lost)), "versions", 0
+        ),
         Figure("watches that go on from a lost version", resumed, "watches", 0),
     ]
 
 
 async def older_copy(folder: Path) -> Sequence[Figure]:
-    """An older copy of the whole data folder is put back while clients hold versions that it never heard of."""
+    """An older copy of the whole data folder is put back while clients hold versions that it never
+    heard of.
+    """
     with PlaneProcess(folder, command="apiserver") as plane:
         async with _doors(plane) as (door,):
             await door.create("old")
@@ -331,7 +376,19 @@ async def older_copy(folder: Path) -> Sequence[Figure]:
 
 
 ATTACKS = (
-    Attack("damaged-log", "someone's disk, script or hand damages the files of a database after kill -9", damaged_log),
-    Attack("older-copy", "an operator puts an older copy of the data folder back, under running clients", older_copy),
-    Attack("restored-etcd", "an operator restores etcd while one server hangs and another one runs", restored_etcd),
+    Attack(
+        "damaged-log",
+        "someone's disk, script or hand damages the files of a database after kill -9",
+        damaged_log,
+    ),
+    Attack(
+        "older-copy",
+        "an operator puts an older copy of the data folder back, under running clients",
+        older_copy,
+    ),
+    Attack(
+        "restored-etcd",
+        "an operator restores etcd while one server hangs and another one runs",
+        restored_etcd,
+    ),
 )

@@ -1,7 +1,9 @@
-"""A kubeconfig of a stranger: commands and a view against an API server that lies, with the bounds that they ship with.
+"""A kubeconfig of a stranger: commands and a view against an API server that lies, with the bounds
+that they ship with.
 
-Each command runs in a process of its own, two at a time, with ``--request-timeout`` of a few seconds (by the
-environment); one that does not end is killed and counts as having taken ``PATIENCE_S``.
+Each command runs in a process of its own, two at a time, with ``--request-timeout`` of a few
+seconds (by the environment); one that does not end is killed and counts as having taken
+``PATIENCE_S``.
 """
 
 from __future__ import annotations
@@ -33,19 +35,40 @@ FOLLOW_S: Final = 4.0
 REQUESTS_MAX: Final = 5.0
 _RAW: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _COMMANDS: Final = (
-    ("endless-body", "lint"), ("gzip-bomb", "lint"), ("endless-pages", "lint"),
-    ("endless-small-pages", "guard status"), ("empty-pages", "lint"), ("repeats-its-token", "lint"),
-    ("promises-an-exabyte", "status"), ("tiny-chunks", "guard status"), ("drips-its-body", "guard status"),
-    ("drips-its-head", "guard status"), ("endless-news", "status"), ("silent", "status"),
-    ("endless-trailers", "lint"), ("deep-objects", "lint"), ("deep-lists", "timeline service shop/cart"),
-    ("invalid-utf-8", "lint"), ("escapes", "lint"), ("escapes-where-it-is-shown", "lint"),
-    ("escapes-in-names", "lint"), ("commands-in-names", "lint"), ("says-it-in-a-status", "lint"),
-    ("times-1", "timeline service shop/cart"), ("redirects-elsewhere", "lint"),
-    ("come-back-in-an-age", "endpoints audit"), ("lies-about-its-version", "status"),
-)  # fmt: skip
+    ("endless-body", "lint"),
+    ("gzip-bomb", "lint"),
+    ("endless-pages", "lint"),
+    ("endless-small-pages", "guard status"),
+    ("empty-pages", "lint"),
+    ("repeats-its-token", "lint"),
+    ("promises-an-exabyte", "status"),
+    ("tiny-chunks", "guard status"),
+    ("drips-its-body", "guard status"),
+    ("drips-its-head", "guard status"),
+    ("endless-news", "status"),
+    ("silent", "status"),
+    ("endless-trailers", "lint"),
+    ("deep-objects", "lint"),
+    ("deep-lists", "timeline service shop/cart"),
+    ("invalid-utf-8", "lint"),
+    ("escapes", "lint"),
+    ("escapes-where-it-is-shown", "lint"),
+    ("escapes-in-names", "lint"),
+    ("commands-in-names", "lint"),
+    ("says-it-in-a-status", "lint"),
+    ("times-1", "timeline service shop/cart"),
+    ("redirects-elsewhere", "lint"),
+    ("come-back-in-an-age", "endpoints audit"),
+    ("lies-about-its-version", "status"),
+)
 _WATCHES: Final = (
-    "moves-and-hangs-up", "gone-for-ever", "hangs-up", "garbage-events", "goes-backwards", "endless-bookmarks",
-)  # fmt: skip
+    "moves-and-hangs-up",
+    "gone-for-ever",
+    "hangs-up",
+    "garbage-events",
+    "goes-backwards",
+    "endless-bookmarks",
+)
 
 
 class Run(NamedTuple):
@@ -76,7 +99,12 @@ async def commands(folder: Path) -> Sequence[Figure]:
         Figure("tracebacks", sum(run.tracebacks for run in runs), "commands", 0),
         Figure("raw control characters", sum(run.raw for run in runs), "characters", 0),
         Figure("lines that the server wrote", sum(run.forged for run in runs), "commands", 0),
-        Figure("commands with a shell's characters", sum(run.unsafe_commands for run in runs), "commands", 0),
+        Figure(
+            "commands with a shell's characters",
+            sum(run.unsafe_commands for run in runs),
+            "commands",
+            0,
+        ),
         Figure("credentials at another origin", sum(run.leaks for run in runs), "requests", 0),
     )
 
@@ -88,9 +116,16 @@ async def _run(api: HostileApi, command: list[str], path: Path) -> Run:
     }
     began = time.monotonic()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "sliceplane", *command, "--kubeconfig", str(path), env=environment,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "sliceplane",
+        *command,
+        "--kubeconfig",
+        str(path),
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
     peak = asyncio.create_task(_peak_mib(process.pid))
     is_killed = False
     reading = asyncio.create_task(process.communicate())
@@ -149,12 +184,27 @@ async def view(folder: Path) -> Sequence[Figure]:
     logging.getLogger("sliceplane.client").setLevel(logging.CRITICAL)
     results = await asyncio.gather(*map(follow, _WATCHES))
     return (
-        Figure("looks at which an endpoint was missing", sum(lost for lost, _ in results), "looks", 0),
-        Figure("most requests", round(max(requests for _, requests in results), 1), "requests/s", REQUESTS_MAX),
+        Figure(
+            "looks at which an endpoint was missing", sum(lost for lost, _ in results), "looks", 0
+        ),
+        Figure(
+            "most requests",
+            round(max(requests for _, requests in results), 1),
+            "requests/s",
+            REQUESTS_MAX,
+        ),
     )
 
 
 ATTACKS = (
-    Attack("hostile-server", "a stranger's kubeconfig: 25 ways to answer a command that reads", commands),
-    Attack("hostile-watches", "a stranger's kubeconfig: a view of endpoints whose watches never go well", view),
+    Attack(
+        "hostile-server",
+        "a stranger's kubeconfig: 25 ways to answer a command that reads",
+        commands,
+    ),
+    Attack(
+        "hostile-watches",
+        "a stranger's kubeconfig: a view of endpoints whose watches never go well",
+        view,
+    ),
 )

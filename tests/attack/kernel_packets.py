@@ -1,8 +1,9 @@
-"""Attacks on a node's kernel by a tenant: endpoints in masses, floods of clients, flows, addresses of others.
+"""Attacks on a node's kernel by a tenant: endpoints in masses, floods of clients, flows, addresses
+of others.
 
-The node proxy runs in this process over the rules of a network namespace, and is told of objects as its informers would
-tell it, past any API server's validation.  Others' Services are asked with real packets meanwhile; a task of its own
-measures how long the loop was held.
+The node proxy runs in this process over the rules of a network namespace, and is told of objects as
+its informers would tell it, past any API server's validation. Others' Services are asked with real
+packets meanwhile; a task of its own measures how long the loop was held.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ _VICTIM, _EVIL = "172.30.0.1", "172.30.0.2"
 
 
 class LoopWatch:
-    """The longest time that the loop was held: of the clock or of its thread's processor time, whichever is less, so
-    that other programs on the machine do not count."""
+    """The longest time that the loop was held: of the clock or of its thread's processor time,
+    whichever is less, so that other programs on the machine do not count.
+    """
 
     def __init__(self) -> None:
         self.longest_s = 0.0
@@ -78,14 +80,25 @@ async def watched() -> AsyncIterator[LoopWatch]:
 
 @contextlib.contextmanager
 def hosts() -> Iterator[dict[str, Host]]:
-    """``node`` with programs at 22 and 10250; another node, the pods of victim and attacker, and a client that reaches
-    everything else by way of the node; ``other`` has the address of a cloud's metadata server, too."""
+    """``node`` with programs at 22 and 10250; another node, the pods of victim and attacker, and a
+    client that reaches everything else by way of the node; ``other`` has the address of a cloud's
+    metadata server, too.
+    """
     with Net("kpk") as net:
         found = {
-            name: net.add_host(name, ip4=f"10.10.{last}/16", ip6=f"fd10::{last.replace('.', ':')}/64")
-            for name, last in (("node", "0.1"), ("other", "0.2"), ("victim", "1.1"), ("evil", "1.2"))
+            name: net.add_host(
+                name, ip4=f"10.10.{last}/16", ip6=f"fd10::{last.replace('.', ':')}/64"
+            )
+            for name, last in (
+                ("node", "0.1"),
+                ("other", "0.2"),
+                ("victim", "1.1"),
+                ("evil", "1.2"),
+            )
         }
-        found["client"] = net.add_host("client", ip4="192.168.50.9/24", ip6="fd50::9/64", gateway4="192.168.50.1")
+        found["client"] = net.add_host(
+            "client", ip4="192.168.50.9/24", ip6="fd50::9/64", gateway4="192.168.50.1"
+        )
         net.make_router(found["node"])
         found["node"].exec(["ip", "addr", "add", "192.168.50.1/24", "dev", "eth0"])
         for name in ("victim", "evil", "other"):
@@ -100,8 +113,12 @@ def hosts() -> Iterator[dict[str, Host]]:
         yield found
 
 
-def crowd(count: int, first: int, ports: list[dict[str, Any]], name: str, version: int) -> EndpointSlice:
-    addresses = [f"10.{64 + (n >> 16)}.{n >> 8 & 255}.{n & 255}" for n in range(first, first + count)]
+def crowd(
+    count: int, first: int, ports: list[dict[str, Any]], name: str, version: int
+) -> EndpointSlice:
+    addresses = [
+        f"10.{64 + (n >> 16)}.{n >> 8 & 255}.{n & 255}" for n in range(first, first + count)
+    ]
     made = machine.make_slice(addresses, "evil", ports=ports, version=version)
     return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name=name))
 
@@ -123,8 +140,14 @@ async def served_after(cluster: Cluster, number: int, target: Host, limit_s: flo
 async def heavy(mode: Mode, affinity: str) -> Sequence[Figure]:
     what = f"{mode}, {'affinity' if affinity == 'ClientIP' else 'no affinity'}"
     ports = [{"name": f"p{n}", "port": n, "protocol": "TCP"} for n in range(1, HEAVY_PORTS + 1)]
-    slices = [crowd(HEAVY_ENDPOINTS, n * HEAVY_ENDPOINTS, ports, f"evil-{n}", n + 1) for n in range(HEAVY_SLICES)]
-    flapping = [slices[-1], crowd(HEAVY_ENDPOINTS - 1, (HEAVY_SLICES - 1) * HEAVY_ENDPOINTS, ports, "evil-49", 99)]
+    slices = [
+        crowd(HEAVY_ENDPOINTS, n * HEAVY_ENDPOINTS, ports, f"evil-{n}", n + 1)
+        for n in range(HEAVY_SLICES)
+    ]
+    flapping = [
+        slices[-1],
+        crowd(HEAVY_ENDPOINTS - 1, (HEAVY_SLICES - 1) * HEAVY_ENDPOINTS, ports, "evil-49", 99),
+    ]
     with hosts() as found:
         async with running(found["node"], mode, families=("IPv4",)) as cluster, watched() as watch:
             cluster.put(service("victim"), make_slice("IPv4", [found["victim"]], "victim"))
@@ -154,7 +177,12 @@ async def heavy(mode: Mode, affinity: str) -> Sequence[Figure]:
             ended = True
             await task
             return (
-                Figure(f"{what}: longest wait of another Service", round(max(waits), 2), "s", WAIT_SECONDS_MAX),
+                Figure(
+                    f"{what}: longest wait of another Service",
+                    round(max(waits), 2),
+                    "s",
+                    WAIT_SECONDS_MAX,
+                ),
                 Figure(f"{what}: busy while one slice flaps", round(busy, 2), "of a core", 0.75),
                 watch.figure(what, HEAVY_STEP_SECONDS_MAX),
             )
@@ -181,13 +209,22 @@ async def _flood(mode: Mode, found: dict[str, Host], cluster: Cluster) -> Sequen
     again = await ask(found["client"], _VICTIM, 53, "udp", 4)
     lost = sum(answer.startswith("!") for answer in (*node, *again))
     figures = [
-        Figure(f"{mode}: clients that one endpoint has", max(counts), "clients", 65_535 if mode == "nftables" else 100),
+        Figure(
+            f"{mode}: clients that one endpoint has",
+            max(counts),
+            "clients",
+            65_535 if mode == "nftables" else 100,
+        ),
         Figure(f"{mode}: kernel memory, flows included", round(grown), "MiB", 200),
         Figure(f"{mode}: later clients that are not served", lost, "clients", 0),
     ]
     if mode == "nftables":
-        moved = float({answer.split()[0] for answer in first} != {answer.split()[0] for answer in again})
-        figures.append(Figure(f"{mode}: remembered clients that lost their endpoint", moved, "clients", 0))
+        moved = float(
+            {answer.split()[0] for answer in first} != {answer.split()[0] for answer in again}
+        )
+        figures.append(
+            Figure(f"{mode}: remembered clients that lost their endpoint", moved, "clients", 0)
+        )
         async with watched() as watch:
             cluster.proxy._planes[0].on_doubt(time.time())
             cluster.proxy._wake_all()
@@ -196,12 +233,19 @@ async def _flood(mode: Mode, found: dict[str, Host], cluster: Cluster) -> Sequen
         rows = [{"name": f"p{n}", "port": n, "protocol": "UDP"} for n in range(1, 101)]
         pods = [found[name].ip4 for name in ("victim", "evil")]
         cluster.put(
-            service("wide", 2, ports=rows, sessionAffinity="ClientIP"), machine.make_slice(pods, "wide", ports=rows)
+            service("wide", 2, ports=rows, sessionAffinity="ClientIP"),
+            machine.make_slice(pods, "wide", ports=rows),
         )
         await cluster.written()
-        listed = found["node"].exec(["nft", "-t", "list", "sets", "table", "ip", "sliceplane"]).stdout
+        listed = (
+            found["node"].exec(["nft", "-t", "list", "sets", "table", "ip", "sliceplane"]).stdout
+        )
         sizes = sum(map(int, re.findall(r"size (\d+)", listed)))
-        figures.append(Figure(f"{mode}: clients that 204 endpoints may have", sizes, "clients", 2 * CLIENTS_MAX))
+        figures.append(
+            Figure(
+                f"{mode}: clients that 204 endpoints may have", sizes, "clients", 2 * CLIENTS_MAX
+            )
+        )
     return figures
 
 
@@ -220,7 +264,9 @@ async def affinity_flood(_: Path) -> Sequence[Figure]:
 
 
 async def flow_flood(_: Path) -> Sequence[Figure]:
-    """A tenant's Service of as many UDP ports as it has stale flows, and one stale flow of another's."""
+    """A tenant's Service of as many UDP ports as it has stale flows, and one stale flow of
+    another's.
+    """
     with Net("flw") as net:
         host = net.add_host("node", ip4="10.99.0.1/24", ip6="fd99::1/64")
         await asyncio.to_thread(fill, host, "IPv4")
@@ -243,9 +289,17 @@ async def flow_flood(_: Path) -> Sequence[Figure]:
 
 #: addresses of others that a load balancer's status may name, with a port at which somebody answers
 TARGETS = (
-    ("10.96.0.100", 80), ("::ffff:10.96.0.100", 80), ("10.10.0.2", 22), ("10.10.0.1", 22), ("10.10.1.1", 8080),
-    ("127.0.0.1", 22), ("169.254.169.254", 80), ("224.0.0.1", 80), ("0.0.0.0", 22), ("255.255.255.255", 80),
-)  # fmt: skip
+    ("10.96.0.100", 80),
+    ("::ffff:10.96.0.100", 80),
+    ("10.10.0.2", 22),
+    ("10.10.0.1", 22),
+    ("10.10.1.1", 8080),
+    ("127.0.0.1", 22),
+    ("169.254.169.254", 80),
+    ("224.0.0.1", 80),
+    ("0.0.0.0", 22),
+    ("255.255.255.255", 80),
+)
 
 
 async def hostile_balancers(mode: Mode) -> Sequence[Figure]:
@@ -254,10 +308,15 @@ async def hostile_balancers(mode: Mode) -> Sequence[Figure]:
     garbage = ["x", "0.0.0.0/33", "fd00::/8", "::/0", "10.0.0.0/8 ,", "300.1.1.0/24"]
     ranges = [f"11.{n >> 8}.{n & 255}.0/{16 + n % 9}" for n in range(9_990)] + garbage
     with hosts() as found:
-        options: dict[str, Any] = {"families": ("IPv4",), "listen": listening_in(found["node"].netns)}
+        options: dict[str, Any] = {
+            "families": ("IPv4",),
+            "listen": listening_in(found["node"].netns),
+        }
         async with running(found["node"], mode, **options) as cluster, watched() as watch:
             node = machine.node("", "10.10.0.1", podCIDR="10.11.0.0/24", podCIDRs=["10.11.0.0/24"])
-            other = machine.node("", "10.10.0.2", name="node-2", podCIDR="10.10.1.0/24", podCIDRs=["10.10.1.0/24"])
+            other = machine.node(
+                "", "10.10.0.2", name="node-2", podCIDR="10.10.1.0/24", podCIDRs=["10.10.1.0/24"]
+            )
             cluster.put(node)
             for plane in cluster.proxy._planes:
                 plane.on_any_node("node-2", other, 0.0)
@@ -266,17 +325,37 @@ async def hostile_balancers(mode: Mode) -> Sequence[Figure]:
                 make_slice("IPv4", [found["victim"]], "victim"),
             )
             ingress = [{"ip": ip, "ipMode": "VIP"} for ip, _ in TARGETS]
-            balancer = {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 10250}
+            balancer = {
+                "type": "LoadBalancer",
+                "externalTrafficPolicy": "Local",
+                "healthCheckNodePort": 10250,
+            }
             cluster.put(
-                service("evil", 2, ports=ports, ingress=[*ingress, {"ip": "203.0.113.9"}], **balancer),
-                service("closed", 3, ports=ports[1:2], ingress=[{"ip": "203.0.113.10"}], type="LoadBalancer",
-                        loadBalancerSourceRanges=ranges),
-                service("open", 4, ports=ports[1:2], ingress=[{"ip": "203.0.113.11"}], type="LoadBalancer",
-                        loadBalancerSourceRanges=["192.168.50.9/32", *ranges[-9:]]),
+                service(
+                    "evil", 2, ports=ports, ingress=[*ingress, {"ip": "203.0.113.9"}], **balancer
+                ),
+                service(
+                    "closed",
+                    3,
+                    ports=ports[1:2],
+                    ingress=[{"ip": "203.0.113.10"}],
+                    type="LoadBalancer",
+                    loadBalancerSourceRanges=ranges,
+                ),
+                service(
+                    "open",
+                    4,
+                    ports=ports[1:2],
+                    ingress=[{"ip": "203.0.113.11"}],
+                    type="LoadBalancer",
+                    loadBalancerSourceRanges=["192.168.50.9/32", *ranges[-9:]],
+                ),
                 machine.make_slice([found["evil"].ip4], "open", ports=rows),
-                machine.make_slice([machine.ep(found["evil"].ip4, nodeName=machine.NODE)], "evil", ports=rows),
+                machine.make_slice(
+                    [machine.ep(found["evil"].ip4, nodeName=machine.NODE)], "evil", ports=rows
+                ),
                 machine.make_slice([found["evil"].ip4], "closed", ports=rows),
-            )  # fmt: skip
+            )
             cluster.synced()
             await cluster.written()
             asked = [(ip.removeprefix("::ffff:"), port) for ip, port in TARGETS]
@@ -292,13 +371,33 @@ async def hostile_balancers(mode: Mode) -> Sequence[Figure]:
             (passes,) = await ask(found["client"], "203.0.113.11", 80, patience_s=2.0)
             (closed,) = await ask(found["client"], "203.0.113.10", 80, patience_s=0.5)
             return (
-                Figure(f"{mode}: addresses taken from others", taken, f"of {2 * len(TARGETS) - 3}", 0),
-                Figure(f"{mode}: programs that lost their port", float(not kubelet.startswith("node")), "programs", 0),
                 Figure(
-                    f"{mode}: free addresses that are not served", float(own != "evil 192.168.50.9"), "addresses", 0
+                    f"{mode}: addresses taken from others", taken, f"of {2 * len(TARGETS) - 3}", 0
                 ),
-                Figure(f"{mode}: clients in a range that are not served", float(passes[:4] != "evil"), "clients", 0),
-                Figure(f"{mode}: clients past garbage in source ranges", float(closed[:1] != "!"), "clients", 0),
+                Figure(
+                    f"{mode}: programs that lost their port",
+                    float(not kubelet.startswith("node")),
+                    "programs",
+                    0,
+                ),
+                Figure(
+                    f"{mode}: free addresses that are not served",
+                    float(own != "evil 192.168.50.9"),
+                    "addresses",
+                    0,
+                ),
+                Figure(
+                    f"{mode}: clients in a range that are not served",
+                    float(passes[:4] != "evil"),
+                    "clients",
+                    0,
+                ),
+                Figure(
+                    f"{mode}: clients past garbage in source ranges",
+                    float(closed[:1] != "!"),
+                    "clients",
+                    0,
+                ),
                 watch.figure(mode, 1.0),
             )
 
@@ -314,7 +413,10 @@ async def locked(folder: Path) -> Sequence[Figure]:
     os.environ["XTABLES_LOCKFILE"] = str(lock)
     try:
         with hosts() as found, lock.open("w") as held:
-            async with running(found["node"], "iptables-legacy", families=("IPv4",)) as cluster, watched() as watch:
+            async with (
+                running(found["node"], "iptables-legacy", families=("IPv4",)) as cluster,
+                watched() as watch,
+            ):
                 cluster.put(service("victim"), make_slice("IPv4", [found["victim"]], "victim"))
                 cluster.synced()
                 await cluster.written()
@@ -325,8 +427,18 @@ async def locked(folder: Path) -> Sequence[Figure]:
                 fcntl.flock(held, fcntl.LOCK_UN)
                 waited = await waiting - LOCKED_SECONDS
                 return (
-                    Figure("clients of before that are not served meanwhile", float(not old), "clients", 0),
-                    Figure("a change is in the kernel after the lock is free", round(waited, 1), "s", 10.0),
+                    Figure(
+                        "clients of before that are not served meanwhile",
+                        float(not old),
+                        "clients",
+                        0,
+                    ),
+                    Figure(
+                        "a change is in the kernel after the lock is free",
+                        round(waited, 1),
+                        "s",
+                        10.0,
+                    ),
                     watch.figure("lock", 0.1),
                 )
     finally:
@@ -339,7 +451,8 @@ async def locked(folder: Path) -> Sequence[Figure]:
 ATTACKS = (
     Attack(
         "kernel-heavy-nftables",
-        f"a Service of {HEAVY_SLICES * HEAVY_ENDPOINTS * HEAVY_PORTS:,} targets, one slice of which changes all the"
+        f"a Service of {HEAVY_SLICES * HEAVY_ENDPOINTS * HEAVY_PORTS:,} targets, one slice of "
+        "which changes all the"
         " time, with and without affinity (nftables)",
         partial(heavy_endpoints, mode="nftables"),
     ),
@@ -348,14 +461,25 @@ ATTACKS = (
         f"the same (iptables, which has a chain for each of at most {CHAINS_MAX:,})",
         partial(heavy_endpoints, mode="iptables-nft"),
     ),
-    Attack("kernel-affinity-flood", f"{CLIENTS:,} made-up clients of a Service with affinity, twice", affinity_flood),
-    Attack("kernel-flow-flood", f"a Service of {STALE:,} UDP ports, each with a stale flow", flow_flood),
+    Attack(
+        "kernel-affinity-flood",
+        f"{CLIENTS:,} made-up clients of a Service with affinity, twice",
+        affinity_flood,
+    ),
+    Attack(
+        "kernel-flow-flood", f"a Service of {STALE:,} UDP ports, each with a stale flow", flow_flood
+    ),
     Attack(
         "kernel-balancers",
-        "a load balancer's status names addresses of others, a health port is the kubelet's, source ranges are garbage",
+        "a load balancer's status names addresses of others, a health port is the kubelet's, "
+        "source ranges are garbage",
         balancers,
     ),
-    Attack("kernel-iptables-lock", f"another program holds the lock of iptables for {LOCKED_SECONDS:.0f} s", locked),
+    Attack(
+        "kernel-iptables-lock",
+        f"another program holds the lock of iptables for {LOCKED_SECONDS:.0f} s",
+        locked,
+    ),
     Attack(
         "iptables-stall-nodes",
         "services-stall-nodes with a node proxy in iptables mode",

@@ -45,9 +45,18 @@ async def _flood(plane: PlaneProcess, seconds: float, **headers: str) -> int:
 
 
 async def evict_the_audit_log(folder: Path) -> Sequence[Figure]:
-    """A user does something; strangers with long names then ask a thousand times.  Is it still known?"""
+    """A user does something; strangers with long names then ask a thousand times.  Is it still
+    known?
+    """
     path = folder / "audit.log"
-    flags = ("--audit-log-path", str(path), "--audit-log-maxsize", "1", "--audit-log-maxbackup", "1")
+    flags = (
+        "--audit-log-path",
+        str(path),
+        "--audit-log-maxsize",
+        "1",
+        "--audit-log-maxbackup",
+        "1",
+    )
     with PlaneProcess(folder, *flags, command="apiserver") as plane:
         connector = aiohttp.TCPConnector(ssl=admin_context(plane))
         async with (
@@ -56,7 +65,9 @@ async def evict_the_audit_log(folder: Path) -> Sequence[Figure]:
         ):
             await answer.read()
         async with bystander(plane) as seen:
-            sent = await _flood(plane, FLOOD_SECONDS, **{"User-Agent": "<" * 7000, "X-Y": "z" * 7000})
+            sent = await _flood(
+                plane, FLOOD_SECONDS, **{"User-Agent": "<" * 7000, "X-Y": "z" * 7000}
+            )
         figures = [alive(plane), *seen.figures()]
     lines = [line for each in _audit_files(folder) for line in each.read_bytes().splitlines()]
     gone = float(not any(b"the-deed" in line for line in lines))
@@ -102,7 +113,12 @@ async def stopped_terminal(folder: Path) -> Sequence[Figure]:
             Figure("the server answers after", round(started - began, 2), "s", START_S_MAX),
             *seen.figures(),
             Figure("requests that were answered", sent, "requests", 1, at_least=True),
-            Figure("the server ends after", round(time.monotonic() - stopping, 2), "s", STOP_SECONDS_MAX),
+            Figure(
+                "the server ends after",
+                round(time.monotonic() - stopping, 2),
+                "s",
+                STOP_SECONDS_MAX,
+            ),
             Figure("servers that had to be killed", float(process.poll() is None), "servers", 0),
         )
     finally:
@@ -145,7 +161,9 @@ async def fifo_without_reader(folder: Path) -> Sequence[Figure]:
     os.mkfifo(path)
     began = time.monotonic()
     rescue = asyncio.get_running_loop().call_later(START_S_MAX, _open_for_reading, path)
-    plane = await asyncio.to_thread(PlaneProcess, folder, "--audit-log-path", str(path), command="apiserver")
+    plane = await asyncio.to_thread(
+        PlaneProcess, folder, "--audit-log-path", str(path), command="apiserver"
+    )
     rescue.cancel()
     with plane:
         started = time.monotonic() - began
@@ -161,7 +179,12 @@ async def fifo_without_reader(folder: Path) -> Sequence[Figure]:
             Figure("the server answers after", round(started, 2), "s", START_S_MAX),
             *seen.figures(),
             Figure("bytes for who reads at last", read, "bytes", 1, at_least=True),
-            Figure("the server ends after", round(time.monotonic() - stopping, 2), "s", STOP_SECONDS_MAX),
+            Figure(
+                "the server ends after",
+                round(time.monotonic() - stopping, 2),
+                "s",
+                STOP_SECONDS_MAX,
+            ),
         )
 
 
@@ -170,7 +193,15 @@ def _open_for_reading(path: Path) -> int:
 
 
 ATTACKS = (
-    Attack("audit-eviction", "strangers ask with long names, to push a deed out of the audit log", evict_the_audit_log),
-    Attack("stopped-terminal", "the server logs at debug level to a terminal stopped with ^S", stopped_terminal),
+    Attack(
+        "audit-eviction",
+        "strangers ask with long names, to push a deed out of the audit log",
+        evict_the_audit_log,
+    ),
+    Attack(
+        "stopped-terminal",
+        "the server logs at debug level to a terminal stopped with ^S",
+        stopped_terminal,
+    ),
     Attack("audit-fifo", "the audit log is a FIFO without a reader", fifo_without_reader),
 )

@@ -1,8 +1,9 @@
-"""A name server as a process of its own, over a cluster that it makes up: ten headless Services of 5,000 endpoints.
+"""A name server as a process of its own, over a cluster that it makes up: ten headless Services of
+5,000 endpoints.
 
-``python -m tests.attack.name_server_process FORWARD``: FORWARD is a server for names of others, or "none".  Prints
-``ready PORT``; then, for each line on standard input, the longest step of its loop in milliseconds of CPU since the
-line before.
+``python -m tests.attack.name_server_process FORWARD``: FORWARD is a server for names of others, or
+"none". Prints ``ready PORT``; then, for each line on standard input, the longest step of its loop
+in milliseconds of CPU since the line before.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def objects() -> Iterator[Object]:
         yield headless(name)
         for part in range(0, ENDPOINTS, 1000):
             members = [
-                endpoint(f"10.{number}.{at // 250}.{at % 250}", zone=f"z{at % 3}") for at in range(part, part + 1000)
+                endpoint(f"10.{number}.{at // 250}.{at % 250}", zone=f"z{at % 3}")
+                for at in range(part, part + 1000)
             ]
             yield slice_of(name, *members, name=f"{name}-{part}", ports=_PORTS)
 
@@ -60,7 +62,9 @@ class Steps:
 async def main(forward: str) -> None:
     flags = None if forward == "none" else ForwardFlags(forward=(forward,))
     loop = asyncio.get_running_loop()
-    resolver = Resolver(ZoneConfig(), AnswerConfig(forwards=flags is not None), clock=loop.time, forward=flags)
+    resolver = Resolver(
+        ZoneConfig(), AnswerConfig(forwards=flags is not None), clock=loop.time, forward=flags
+    )
     ((_, port),) = await resolver.listen((("0.0.0.0", 0),))
     resolver.server.apply([Change(type(item).__name__, None, item) for item in objects()], 1.0)
     resolver.server.on_synced()

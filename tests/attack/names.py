@@ -1,6 +1,8 @@
-"""Attacks on the name server, with queries alone: no account, no name that exists but those that everybody knows.
+"""Attacks on the name server, with queries alone: no account, no name that exists but those that
+everybody knows.
 
-The server is a process of its own on loopback.  Attackers ask from 127.0.0.2 and above, the bystander from 127.0.0.1.
+The server is a process of its own on loopback. Attackers ask from 127.0.0.2 and above, the
+bystander from 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def name_server(folder: Path, forward: str = "none") -> Iterator[tuple[Process, 
 def longest_step(process: Process) -> Figure:
     """Since it was asked for last."""
     process.say("figures")
-    return Figure("longest step of the server's loop", float(process.line()) / 1000, "s", STEP_SECONDS_MAX)
+    return Figure(
+        "longest step of the server's loop", float(process.line()) / 1000, "s", STEP_SECONDS_MAX
+    )
 
 
 @contextmanager
@@ -75,7 +79,9 @@ async def answer_to(own: socket.socket, packet: bytes, within_s: float = 5.0) ->
 async def asking(
     port: int, name: Callable[[int], str] = lambda _: OWN, period_s: float = 0.02
 ) -> AsyncIterator[Bystander]:
-    """A bystander asks over UDP for as long as the block runs; an answer without records is a failure."""
+    """A bystander asks over UDP for as long as the block runs; an answer without records is a
+    failure.
+    """
     seen = Bystander()
     ending = asyncio.Event()
 
@@ -83,7 +89,9 @@ async def asking(
         with datagrams("127.0.0.1", port) as own:
             while not ending.is_set():
                 began = time.monotonic()
-                answer = await answer_to(own, query(name(seen.answers), number=seen.answers % 65536))
+                answer = await answer_to(
+                    own, query(name(seen.answers), number=seen.answers % 65536)
+                )
                 seen.failed += answer is None or answer[6:8] == b"\0\0"
                 seen.answers += 1
                 seen.longest_s = max(seen.longest_s, time.monotonic() - began)
@@ -97,7 +105,9 @@ async def asking(
         await task
 
 
-async def _flood(folder: Path, packets: Callable[[int], bytes], *, count: int = QUERIES) -> Sequence[Figure]:
+async def _flood(
+    folder: Path, packets: Callable[[int], bytes], *, count: int = QUERIES
+) -> Sequence[Figure]:
     """*count* datagrams, one every ``QUERY_S``: what each costs, and what others wait."""
     with name_server(folder) as (process, port), datagrams("127.0.0.2", port) as own:
         async with asking(port) as seen:
@@ -115,7 +125,9 @@ async def _flood(folder: Path, packets: Callable[[int], bytes], *, count: int = 
                 pass  # until all that was sent before is answered
         each = (process.cpu_s() - cpu) / count * 1000
         return (
-            Figure("CPU for each query, the bystander's with it", round(each, 2), "ms", QUERY_MS_MAX),
+            Figure(
+                "CPU for each query, the bystander's with it", round(each, 2), "ms", QUERY_MS_MAX
+            ),
             Figure("more memory", round(process.rss_mib() - memory, 1), "MiB", MEMORY_MIB_MAX),
             longest_step(process),
             *seen.figures(),
@@ -125,7 +137,9 @@ async def _flood(folder: Path, packets: Callable[[int], bytes], *, count: int = 
 
 async def _made_up(folder: Path) -> Sequence[Figure]:
     def packet(number: int) -> bytes:
-        return query(f"r{number}.prefer._zone.big{number % SERVICES}.default.svc.cluster.local.", "SRV")
+        return query(
+            f"r{number}.prefer._zone.big{number % SERVICES}.default.svc.cluster.local.", "SRV"
+        )
 
     return await _flood(folder, packet)
 
@@ -135,7 +149,8 @@ def pointers(size: int) -> bytes:
     packet = bytearray(_HEADER.pack(7, 0x100, 1, 0, 0, 0) + b"\1a\0\0\1\0\1")
     first = len(packet) + 11
     chain = b"\0" + b"".join(
-        struct.pack("!H", 0xC000 | (first if at == 0 else first + 1 + 2 * (at - 1))) for at in range(125)
+        struct.pack("!H", 0xC000 | (first if at == 0 else first + 1 + 2 * (at - 1)))
+        for at in range(125)
     )
     packet += b"\0" + struct.pack("!HHIH", 16, 1, 0, len(chain)) + chain
     last = first + len(chain) - 2
@@ -175,7 +190,9 @@ async def _close(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-async def _asks_over_tcp(port: int, name: str, kind: str = "A", within_s: float = 3.0) -> dns.message.Message | None:
+async def _asks_over_tcp(
+    port: int, name: str, kind: str = "A", within_s: float = 3.0
+) -> dns.message.Message | None:
     """On a connection of its own from the bystander's address."""
     writer: asyncio.StreamWriter | None = None
     try:
@@ -183,7 +200,9 @@ async def _asks_over_tcp(port: int, name: str, kind: str = "A", within_s: float 
             reader, writer = await _connected("127.0.0.1", port)
             packet = query(name, kind)
             writer.write(len(packet).to_bytes(2, "big") + packet)
-            return dns.message.from_wire(await reader.readexactly(int.from_bytes(await reader.readexactly(2), "big")))
+            return dns.message.from_wire(
+                await reader.readexactly(int.from_bytes(await reader.readexactly(2), "big"))
+            )
     except (OSError, TimeoutError, asyncio.IncompleteReadError):
         return None
     finally:
@@ -192,7 +211,9 @@ async def _asks_over_tcp(port: int, name: str, kind: str = "A", within_s: float 
 
 
 async def _drips(folder: Path) -> Sequence[Figure]:
-    """1,000 connections of 40 addresses bring one byte of a query every two seconds, and come again when cut."""
+    """1,000 connections of 40 addresses bring one byte of a query every two seconds, and come again
+    when cut.
+    """
     packet = len(query(OWN)).to_bytes(2, "big") + query(OWN)
     with name_server(folder) as (process, port):
         ending = asyncio.Event()
@@ -218,7 +239,12 @@ async def _drips(folder: Path) -> Sequence[Figure]:
             await asyncio.sleep(0.4)
         ending.set()
         figures = (
-            Figure("queries over TCP without an answer, of 20", sum(not answer for answer in answers), "queries", 0),
+            Figure(
+                "queries over TCP without an answer, of 20",
+                sum(not answer for answer in answers),
+                "queries",
+                0,
+            ),
             Figure("memory", round(process.rss_mib(), 0), "MiB", 160),
             longest_step(process),
             alive(process),
@@ -278,7 +304,9 @@ class _Upstream(asyncio.DatagramProtocol):
                 dns.rrset.from_text(name, 60, "IN", "CNAME", OWN),
                 dns.rrset.from_text(OWN, 60, "IN", "A", "192.0.2.66"),
             ]
-            reply.authority = [dns.rrset.from_text("cluster.local.", 60, "IN", "SOA", "a. b. 1 2 3 4 86400")]
+            reply.authority = [
+                dns.rrset.from_text("cluster.local.", 60, "IN", "SOA", "a. b. 1 2 3 4 86400")
+            ]
         else:
             reply.answer = [dns.rrset.from_text(name, 60, "IN", "A", "192.0.2.1")]
         self.transport.sendto(reply.to_wire(), addr)  # type: ignore[attr-defined]
@@ -300,7 +328,9 @@ async def _rate(own: socket.socket, packets: Sequence[bytes]) -> float:
     for burst in range(20):
         for packet in packets[burst * 200 : (burst + 1) * 200]:
             own.send(packet)
-        assert await answer_to(own, query(OWN, number=60_000 + burst)), "the bystander's name is answered"
+        assert await answer_to(own, query(OWN, number=60_000 + burst)), (
+            "the bystander's name is answered"
+        )
     return 20 * 200 / (time.monotonic() - began)
 
 
@@ -316,15 +346,22 @@ async def _spam(own: socket.socket, packets: Sequence[bytes], rate: float, secon
 
 
 async def _spams(folder: Path) -> Sequence[Figure]:
-    """Half as many questions again as the server answers; another client asks from the time on when it has noticed."""
-    made_up = [query(f"r{at}.prefer._zone.big{at % SERVICES}.default.svc.cluster.local.", "SRV") for at in range(5000)]
+    """Half as many questions again as the server answers; another client asks from the time on when
+    it has noticed.
+    """
+    made_up = [
+        query(f"r{at}.prefer._zone.big{at % SERVICES}.default.svc.cluster.local.", "SRV")
+        for at in range(5000)
+    ]
     async with upstream() as forward:
         with name_server(folder, forward) as (process, port), datagrams("127.0.0.2", port) as own:
             rate = 1.5 * await _rate(own, made_up)
             spam = asyncio.create_task(_spam(own, made_up, rate, 12))
             await asyncio.sleep(7)
             longest_step(process)
-            async with asking(port, lambda number: OWN if number % 2 else f"good{number % 20}.example.org.") as seen:
+            async with asking(
+                port, lambda number: OWN if number % 2 else f"good{number % 20}.example.org."
+            ) as seen:
                 await asyncio.sleep(4)
             await spam
             return (longest_step(process), *seen.figures(), alive(process))
@@ -336,23 +373,34 @@ async def _poison(folder: Path) -> Sequence[Figure]:
         with name_server(folder, forward) as (process, port), datagrams("127.0.0.1", port) as own:
             for number in range(20):  # each twice: from the upstream, and from the cache
                 for _ in range(2):
-                    packet = await answer_to(own, query(f"poison{number}.example.org.", number=number))
+                    packet = await answer_to(
+                        own, query(f"poison{number}.example.org.", number=number)
+                    )
                     assert packet is not None, "the upstream answers"
                     answer = dns.message.from_wire(packet)
                     records = [*answer.answer, *answer.authority, *answer.additional]
-                    forged += any(rrset.name.to_text().lower().endswith("cluster.local.") for rrset in records)
+                    forged += any(
+                        rrset.name.to_text().lower().endswith("cluster.local.") for rrset in records
+                    )
             own_answer = await answer_to(own, query(OWN, number=99))
             assert own_answer is not None
             is_right = "10.96.0.7" in str(dns.message.from_wire(own_answer))
             return (
-                Figure("answers with records of the cluster's zone from outside, of 40", forged, "answers", 0),
+                Figure(
+                    "answers with records of the cluster's zone from outside, of 40",
+                    forged,
+                    "answers",
+                    0,
+                ),
                 Figure("own names that lead elsewhere", float(not is_right), "names", 0),
                 alive(process),
             )
 
 
 async def _hog(folder: Path) -> Sequence[Figure]:
-    """One client asks for names that no upstream answers, 500 a second; another one for names that are answered."""
+    """One client asks for names that no upstream answers, 500 a second; another one for names that
+    are answered.
+    """
     async with upstream() as forward:
         with name_server(folder, forward) as (process, port), datagrams("127.0.0.2", port) as own:
             loop = asyncio.get_running_loop()
@@ -378,12 +426,30 @@ async def _hog(folder: Path) -> Sequence[Figure]:
 
 
 ATTACKS: Final = (
-    Attack("names-made-up", "SRV names that a client makes up, of large headless Services", _made_up),
-    Attack("names-pointers", "datagrams of 4 kB, full of records whose names are chains of pointers", _pointers_udp),
+    Attack(
+        "names-made-up", "SRV names that a client makes up, of large headless Services", _made_up
+    ),
+    Attack(
+        "names-pointers",
+        "datagrams of 4 kB, full of records whose names are chains of pointers",
+        _pointers_udp,
+    ),
     Attack("names-pointers-tcp", "messages of 65 kB over TCP, full of such records", _pointers_tcp),
     Attack("names-drips", "1,000 connections over TCP that bring a byte every two seconds", _drips),
-    Attack("names-large-answers", "four connections that ask for answers of 64 KiB without end", _large_answers),
-    Attack("names-spam", "1.5 times as many SRV names that a client makes up as the server answers", _spams),
-    Attack("names-poison", "a name outside whose CNAME brings a record of the cluster's zone", _poison),
-    Attack("names-forward-hog", "a client that asks for thousands of names that nobody answers", _hog),
+    Attack(
+        "names-large-answers",
+        "four connections that ask for answers of 64 KiB without end",
+        _large_answers,
+    ),
+    Attack(
+        "names-spam",
+        "1.5 times as many SRV names that a client makes up as the server answers",
+        _spams,
+    ),
+    Attack(
+        "names-poison", "a name outside whose CNAME brings a record of the cluster's zone", _poison
+    ),
+    Attack(
+        "names-forward-hog", "a client that asks for thousands of names that nobody answers", _hog
+    ),
 )

@@ -1,8 +1,8 @@
-"""Bodies that fit the limit and were made to cost the square of their length: lists, names, aliases and patches that
-multiply.
+"""Bodies that fit the limit and were made to cost the square of their length: lists, names, aliases
+and patches that multiply.
 
-Each is sent once, by somebody who may write objects of that kind.  What counts is how long the CPU of the server works
-on it, how large the answer is, and what a bystander waits.
+Each is sent once, by somebody who may write objects of that kind. What counts is how long the CPU
+of the server works on it, how large the answer is, and what a bystander waits.
 """
 
 from __future__ import annotations
@@ -32,21 +32,34 @@ class _Ask(NamedTuple):
     body: bytes
 
 
-def _json(what: str, method: str, path: str, document: Any, media: str = "application/json") -> _Ask:
+def _json(
+    what: str, method: str, path: str, document: Any, media: str = "application/json"
+) -> _Ask:
     return _Ask(what, method, _CORE + path, media, json.dumps(document).encode())
 
 
 def _pod(name: str, **spec: Any) -> Any:
-    return {"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}], **spec}}
+    return {
+        "metadata": {"name": name},
+        "spec": {"containers": [{"name": "c", "image": "i"}], **spec},
+    }
 
 
 def _lists() -> Iterator[_Ask]:
-    spec = {"ports": [{"port": 80}], "ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv4", "IPv6"] * 150_000}
-    yield _json("300,000 ipFamilies", "POST", "/services", {"metadata": {"name": "wide"}, "spec": spec})
+    spec = {
+        "ports": [{"port": 80}],
+        "ipFamilyPolicy": "PreferDualStack",
+        "ipFamilies": ["IPv4", "IPv6"] * 150_000,
+    }
+    yield _json(
+        "300,000 ipFamilies", "POST", "/services", {"metadata": {"name": "wide"}, "spec": spec}
+    )
     tolerations = [{"key": f"k{number}", "operator": "Exists"} for number in range(32_000)]
     yield _json("32,000 tolerations", "POST", "/pods", _pod("tolerant", tolerations=tolerations))
     small = {"spec": {"activeDeadlineSeconds": 5}}
-    yield _json("a small patch of them", "PATCH", "/pods/tolerant", small, "application/merge-patch+json")
+    yield _json(
+        "a small patch of them", "PATCH", "/pods/tolerant", small, "application/merge-patch+json"
+    )
     limits = {f"example.com/{number}": "1" for number in range(120_000)}
     amounts = [{"name": "c", "image": "i", "resources": {"limits": limits}}]
     yield _json("120,000 limits", "POST", "/pods", _pod("greedy", containers=amounts))
@@ -55,15 +68,24 @@ def _lists() -> Iterator[_Ask]:
     containers = [{"name": f"c{number}", "image": "i"} for number in range(12_000)]
     yield _json("12,000 containers", "POST", "/pods", _pod("crowd", containers=containers))
     for letter, method, path in (("a", "POST", "/configmaps"), ("b", "PUT", "/configmaps/held")):
-        head = {"name": "held", "finalizers": [f"{letter}.example/{number}" for number in range(64_000)]}
+        head = {
+            "name": "held",
+            "finalizers": [f"{letter}.example/{number}" for number in range(64_000)],
+        }
         yield _json(f"64,000 finalizers {letter}", method, path, {"metadata": head})
         yield _json("deletion of them", "DELETE", "/configmaps/held", {})
     labels = {f"!{number}": "" for number in range(200_000)}
-    yield _json("200,000 bad labels", "POST", "/configmaps", {"metadata": {"name": "bad", "labels": labels}})
+    yield _json(
+        "200,000 bad labels", "POST", "/configmaps", {"metadata": {"name": "bad", "labels": labels}}
+    )
 
 
 def _readers() -> Iterator[_Ask]:
-    raw = b'{"kind":"ConfigMap","kind":"ConfigMap","metadata":{"name":"x"},"' + b"n" * 1_500_000 + b'":['
+    raw = (
+        b'{"kind":"ConfigMap","kind":"ConfigMap","metadata":{"name":"x"},"'
+        + b"n" * 1_500_000
+        + b'":['
+    )
     yield _Ask(
         "a long name over 500,000 elements",
         "POST",
@@ -77,29 +99,60 @@ def _readers() -> Iterator[_Ask]:
     yield _Ask("150,000 directives", "POST", f"{_CORE}/configmaps", "application/yaml", raw)
     raw = b"k8s\0" + b"\x0a\x02\x0a\x00" * 700_000
     yield _Ask(
-        "700,000 types in an envelope", "POST", f"{_CORE}/configmaps", "application/vnd.kubernetes.protobuf", raw
+        "700,000 types in an envelope",
+        "POST",
+        f"{_CORE}/configmaps",
+        "application/vnd.kubernetes.protobuf",
+        raw,
     )
 
 
 def _patches() -> Iterator[_Ask]:
     strategic = "application/strategic-merge-patch+json"
     environment = [{"name": f"E{number}"} for number in range(20_000)]
-    yield _json("a Pod", "POST", "/pods", _pod("p", containers=[{"name": "c", "image": "i", "env": environment}]))
+    yield _json(
+        "a Pod",
+        "POST",
+        "/pods",
+        _pod("p", containers=[{"name": "c", "image": "i", "env": environment}]),
+    )
     again = [{"name": "c", "env": [{"name": f"F{number}"}]} for number in range(50_000)]
-    yield _json("50,000 merges into one element", "PATCH", "/pods/p", {"spec": {"containers": again}}, strategic)
+    yield _json(
+        "50,000 merges into one element",
+        "PATCH",
+        "/pods/p",
+        {"spec": {"containers": again}},
+        strategic,
+    )
     arguments = [{"name": "x", "args": ["a"] * 500_000}]
-    yield _json("a Pod with many arguments", "POST", "/pods", _pod("q", ephemeralContainers=arguments))
+    yield _json(
+        "a Pod with many arguments", "POST", "/pods", _pod("q", ephemeralContainers=arguments)
+    )
     insert = {"op": "add", "path": "/spec/ephemeralContainers/0/args/0", "value": "b"}
-    yield _json("10,000 inserts before them", "PATCH", "/pods/q", [insert] * 10_000, "application/json-patch+json")
+    yield _json(
+        "10,000 inserts before them",
+        "PATCH",
+        "/pods/q",
+        [insert] * 10_000,
+        "application/json-patch+json",
+    )
     wide = {"name": "x" * 1_000_000, "env": [{"name": f"E{number}"} for number in range(80_000)]}
     config = {"apiVersion": "v1", "kind": "Pod", **_pod("r", containers=[wide])}
     path = "/pods/r?fieldManager=attacker"
-    yield _json("a long key over 80,000 elements", "PATCH", path, config, "application/apply-patch+yaml")
+    yield _json(
+        "a long key over 80,000 elements", "PATCH", path, config, "application/apply-patch+yaml"
+    )
     yield _json("a ConfigMap", "POST", "/configmaps", {"metadata": {"name": "managed"}})
     entries = [
-        {"manager": f"m{n}", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
-         "fieldsV1": {"f:data": {f"f:k{n}": {}}}} for n in range(20_000)
-    ]  # fmt: skip
+        {
+            "manager": f"m{n}",
+            "operation": "Update",
+            "apiVersion": "v1",
+            "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:data": {f"f:k{n}": {}}},
+        }
+        for n in range(20_000)
+    ]
     managed = {"metadata": {"name": "managed", "managedFields": entries}, "data": {"a": "b"}}
     yield _json("20,000 managers", "PUT", "/configmaps/managed", managed)
 
@@ -109,16 +162,30 @@ async def _send_all(folder: Path, asks: Callable[[], Iterator[_Ask]]) -> Sequenc
     largest = 0
     with PlaneProcess(folder) as plane:
         connector = aiohttp.TCPConnector(ssl=admin_context(plane))
-        async with bystander(plane) as seen, aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT) as session:
+        async with (
+            bystander(plane) as seen,
+            aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT) as session,
+        ):
             for ask in asks():
                 before = plane.cpu_s()
                 headers = {"Content-Type": ask.media}
-                async with session.request(ask.method, plane.url + ask.path, data=ask.body, headers=headers) as answer:
+                async with session.request(
+                    ask.method, plane.url + ask.path, data=ask.body, headers=headers
+                ) as answer:
                     largest = max(largest, len(await answer.read()))
-                figures.append(Figure(f"CPU for {ask.what}", round(plane.cpu_s() - before, 2), "s", _CPU_SECONDS_MAX))
+                figures.append(
+                    Figure(
+                        f"CPU for {ask.what}",
+                        round(plane.cpu_s() - before, 2),
+                        "s",
+                        _CPU_SECONDS_MAX,
+                    )
+                )
         figures += seen.figures()
         figures.append(Figure("largest answer", round(largest / 1e6, 2), "MB", _ANSWER_MB_MAX))
-        figures.append(Figure("memory at its peak", round(plane.rss_mib(peak=True), 0), "MiB", _MEMORY_MB_MAX))
+        figures.append(
+            Figure("memory at its peak", round(plane.rss_mib(peak=True), 0), "MiB", _MEMORY_MB_MAX)
+        )
         figures.append(alive(plane))
     return figures
 
@@ -137,6 +204,12 @@ async def _multiplying_patches(folder: Path) -> Sequence[Figure]:
 
 ATTACKS: Final = (
     Attack("long-lists", "objects whose lists are as long as a body allows", _long_lists),
-    Attack("multiplying-bodies", "JSON, YAML and protobuf that say one thing very often", _long_reading),
-    Attack("multiplying-patches", "patches that look at the same elements again and again", _multiplying_patches),
+    Attack(
+        "multiplying-bodies", "JSON, YAML and protobuf that say one thing very often", _long_reading
+    ),
+    Attack(
+        "multiplying-patches",
+        "patches that look at the same elements again and again",
+        _multiplying_patches,
+    ),
 )

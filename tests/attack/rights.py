@@ -1,4 +1,6 @@
-"""Rights: accounts that want more than they have, keep what was taken away, or make deciding about rights dear."""
+"""Rights: accounts that want more than they have, keep what was taken away, or make deciding about
+rights dear.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ _GROUP = "rbac.authorization.k8s.io"
 _TO_VIEW = "rbac.authorization.k8s.io/aggregate-to-view"
 _MERGE = "application/merge-patch+json"
 _APPLY = "application/apply-patch+yaml"
-_EVERYTHING = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}, {"nonResourceURLs": ["*"], "verbs": ["*"]}]
+_EVERYTHING = [
+    {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
+    {"nonResourceURLs": ["*"], "verbs": ["*"]},
+]
 #: watches of the account that is deleted, and for how long they are waited for
 _WATCHES = 50
 _WAIT_SECONDS = 10.0
@@ -38,11 +43,17 @@ class Client:
     session: aiohttp.ClientSession
     url: str
 
-    async def ask(self, method: str, path: str, document: Any = None, **headers: str) -> tuple[int, bytes]:
+    async def ask(
+        self, method: str, path: str, document: Any = None, **headers: str
+    ) -> tuple[int, bytes]:
         raw = None if document is None else json.dumps(document).encode()
-        sent = {"content-type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {"content-type": "application/json"} | {
+            name.replace("_", "-"): value for name, value in headers.items()
+        }
         timeout = aiohttp.ClientTimeout(total=60)
-        async with self.session.request(method, self.url + path, data=raw, headers=sent, timeout=timeout) as answer:
+        async with self.session.request(
+            method, self.url + path, data=raw, headers=sent, timeout=timeout
+        ) as answer:
             return answer.status, await answer.read()
 
     async def make(self, path: str, document: Any) -> Any:
@@ -53,7 +64,9 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def attacked(folder: Path) -> AsyncIterator[tuple[PlaneProcess, Client, Client]]:
-    """A plane, its administrator, and eve, who may write roles and bindings everywhere and holds hardly anything."""
+    """A plane, its administrator, and eve, who may write roles and bindings everywhere and holds
+    hardly anything.
+    """
     tokens = folder / "tokens.csv"
     tokens.write_text("te,eve,ue\n")
     with PlaneProcess(folder, "--token-auth-file", str(tokens)) as plane:
@@ -76,7 +89,9 @@ async def attacked(folder: Path) -> AsyncIterator[tuple[PlaneProcess, Client, Cl
             yield plane, admin, eve
 
 
-def _binding(name: str, role: str = "", kind: str = "ClusterRole", *subjects: dict[str, str]) -> dict[str, Any]:
+def _binding(
+    name: str, role: str = "", kind: str = "ClusterRole", *subjects: dict[str, str]
+) -> dict[str, Any]:
     reference = {"apiGroup": _GROUP, "kind": kind, "name": role or name}
     everybody = subjects or ({"kind": "User", "apiGroup": _GROUP, "name": "eve"},)
     return {"metadata": {"name": name}, "roleRef": reference, "subjects": list(everybody)}
@@ -117,17 +132,34 @@ def _attempts() -> list[tuple[str, str, Any, dict[str, str]]]:
     found: list[tuple[str, str, Any, dict[str, str]]] = [
         *(("PATCH", path, document, {"content_type": kind}) for path, document, kind in patches),
         *(("POST", path, document, {}) for path, document in posts),
-        ("PUT", f"{RBAC}/clusterroles/new", {"metadata": {"name": "new"}, "rules": _EVERYTHING}, {}),
+        (
+            "PUT",
+            f"{RBAC}/clusterroles/new",
+            {"metadata": {"name": "new"}, "rules": _EVERYTHING},
+            {},
+        ),
         ("PUT", f"{RBAC}/clusterroles/edit", {"metadata": {"name": "edit"}, "rules": []}, {}),
     ]
-    for selector in ({}, {"matchLabels": {}}, {"matchExpressions": [{"key": "no/such", "operator": "DoesNotExist"}]}):
-        document = {"metadata": {"name": "g"}, "aggregationRule": {"clusterRoleSelectors": [selector]}}
+    for selector in (
+        {},
+        {"matchLabels": {}},
+        {"matchExpressions": [{"key": "no/such", "operator": "DoesNotExist"}]},
+    ):
+        document = {
+            "metadata": {"name": "g"},
+            "aggregationRule": {"clusterRoleSelectors": [selector]},
+        }
         found.append(("POST", f"{RBAC}/clusterroles", document, {}))
         found.append(("PUT", gatherer, document, {}))
-        found.append(("PATCH", f"{gatherer}?fieldManager=e", typed | document, {"content_type": _APPLY}))
+        found.append(
+            ("PATCH", f"{gatherer}?fieldManager=e", typed | document, {"content_type": _APPLY})
+        )
     account = "system:serviceaccount:kube-system:root"
     actings: tuple[dict[str, str], ...] = (
-        *({"impersonate_user": user} for user in ("root", account, "system:serviceaccount:KUBE:x", "\u0435ve")),
+        *(
+            {"impersonate_user": user}
+            for user in ("root", account, "system:serviceaccount:KUBE:x", "\u0435ve")
+        ),
         {"impersonate_user": "eve", "impersonate_group": "system:masters"},
         {"impersonate_group": "system:masters"},
         {"impersonate_uid": "0", "impersonate_extra_a": "b"},
@@ -136,7 +168,11 @@ def _attempts() -> list[tuple[str, str, Any, dict[str, str]]]:
 
 
 async def _may_read_secrets(client: Client) -> bool:
-    question = {"spec": {"resourceAttributes": {"verb": "list", "resource": "secrets", "namespace": "default"}}}
+    question = {
+        "spec": {
+            "resourceAttributes": {"verb": "list", "resource": "secrets", "namespace": "default"}
+        }
+    }
     answer = await client.make("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", question)
     return bool(answer["status"]["allowed"])
 
@@ -152,7 +188,10 @@ async def escalation(folder: Path) -> Sequence[Figure]:
                 print(f"  let in: {method} {path} {headers} {body[:200]!r}")
             gained += await _may_read_secrets(eve)
         # Taken away and made anew by her own hand, a role is no stronger.
-        for path in (f"{RBAC}/clusterroles/cluster-admin", f"{RBAC}/clusterrolebindings/cluster-admin"):
+        for path in (
+            f"{RBAC}/clusterroles/cluster-admin",
+            f"{RBAC}/clusterrolebindings/cluster-admin",
+        ):
             await eve.ask("DELETE", path)
         for path, document in (
             (f"{RBAC}/clusterroles", {"metadata": {"name": "cluster-admin"}, "rules": _EVERYTHING}),
@@ -179,23 +218,36 @@ async def wide_role(folder: Path) -> Sequence[Figure]:
             began = time.monotonic()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(15):
-                    await eve.ask("POST", f"{NAMESPACED}/roles", {"metadata": {"name": f"r{turn}"}, "rules": [rule]})
+                    await eve.ask(
+                        "POST",
+                        f"{NAMESPACED}/roles",
+                        {"metadata": {"name": f"r{turn}"}, "rules": [rule]},
+                    )
             longest = max(longest, time.monotonic() - began)
             if longest > 5:
                 plane.process.kill()
                 break
-        return Figure("longest answer to a role of 24 KB", round(longest, 3), "s", 1.0), alive(plane), *seen.figures()
+        return (
+            Figure("longest answer to a role of 24 KB", round(longest, 3), "s", 1.0),
+            alive(plane),
+            *seen.figures(),
+        )
 
 
 async def many_bindings(folder: Path) -> Sequence[Figure]:
     async with attacked(folder) as (plane, admin, eve):
-        rules = [{"apiGroups": [""], "resources": [f"r{number}"], "verbs": ["get"]} for number in range(1000)]
+        rules = [
+            {"apiGroups": [""], "resources": [f"r{number}"], "verbs": ["get"]}
+            for number in range(1000)
+        ]
         await admin.make(f"{NAMESPACED}/roles", {"metadata": {"name": "large"}, "rules": rules})
         everybody = {"kind": "Group", "apiGroup": _GROUP, "name": "system:authenticated"}
 
         async def bind(first: int) -> None:
             for number in range(first, _BINDINGS, 8):
-                await admin.make(f"{NAMESPACED}/rolebindings", _binding(f"b{number}", "large", "Role", everybody))
+                await admin.make(
+                    f"{NAMESPACED}/rolebindings", _binding(f"b{number}", "large", "Role", everybody)
+                )
 
         await asyncio.gather(*(bind(first) for first in range(8)))
         async with bystander(plane) as seen:
@@ -203,21 +255,34 @@ async def many_bindings(folder: Path) -> Sequence[Figure]:
             for _ in range(20):
                 await eve.ask("GET", "/api/v1/namespaces/default/secrets")
             each = (time.monotonic() - began) / 20
-        return (Figure("refused request where everybody is bound", round(each * 1000, 1), "ms", 100), *seen.figures())
+        return (
+            Figure("refused request where everybody is bound", round(each * 1000, 1), "ms", 100),
+            *seen.figures(),
+        )
 
 
 async def gathered_roles(folder: Path) -> Sequence[Figure]:
     async with attacked(folder) as (plane, _, eve), bystander(plane) as seen:
         spent = []
         for number in range(_GATHERED):
-            rule = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [f"n{number}"], "verbs": ["get"]}
-            document = {"metadata": {"name": f"c{number}", "labels": {_TO_VIEW: "true"}}, "rules": [rule]}
+            rule = {
+                "apiGroups": [""],
+                "resources": ["configmaps"],
+                "resourceNames": [f"n{number}"],
+                "verbs": ["get"],
+            }
+            document = {
+                "metadata": {"name": f"c{number}", "labels": {_TO_VIEW: "true"}},
+                "rules": [rule],
+            }
             began = time.monotonic()
             await eve.make(f"{RBAC}/clusterroles", document)
             spent.append(time.monotonic() - began)
         last = sorted(spent[-50:])[25]
         return (
-            Figure(f"write of a gathered role, after {_GATHERED}", round(last * 1000, 1), "ms", 200),
+            Figure(
+                f"write of a gathered role, after {_GATHERED}", round(last * 1000, 1), "ms", 200
+            ),
             *seen.figures(),
         )
 
@@ -228,7 +293,9 @@ async def revoked_watches(folder: Path) -> Sequence[Figure]:
         rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["watch"]}
         await admin.make(f"{NAMESPACED}/roles", {"metadata": {"name": "watches"}, "rules": [rule]})
         subjects = ({"kind": "ServiceAccount", "name": "robot", "namespace": "default"},)
-        await admin.make(f"{NAMESPACED}/rolebindings", _binding("watches", "watches", "Role", *subjects))
+        await admin.make(
+            f"{NAMESPACED}/rolebindings", _binding("watches", "watches", "Role", *subjects)
+        )
         token = (await admin.make(f"{ACCOUNTS}/robot/token", {"spec": {}}))["status"]["token"]
         connector = aiohttp.TCPConnector(ssl=anonymous_context(), limit=0)
         headers = {"authorization": f"Bearer {token}"}
@@ -245,7 +312,12 @@ async def revoked_watches(folder: Path) -> Sequence[Figure]:
                 task.cancel()
             told = sum(b'"code":401' in task.result() for task in done)
         return (
-            Figure("until all watches of a deleted account ended", round(seconds, 2), "s", _REVOKED_SECONDS_MAX),
+            Figure(
+                "until all watches of a deleted account ended",
+                round(seconds, 2),
+                "s",
+                _REVOKED_SECONDS_MAX,
+            ),
             Figure("watches that went on", len(pending), f"of {_WATCHES}", 0),
             Figure("watches that ended without a reason", len(done) - told, "watches", 0),
             alive(plane),
@@ -254,10 +326,28 @@ async def revoked_watches(folder: Path) -> Sequence[Figure]:
 
 ATTACKS = (
     Attack(
-        "rights-escalation", "writes of roles and bindings, impersonation and tokens, for rights one lacks", escalation
+        "rights-escalation",
+        "writes of roles and bindings, impersonation and tokens, for rights one lacks",
+        escalation,
     ),
-    Attack("rights-wide-role", "a role of 24 KB that stands for a thousand million combinations", wide_role),
-    Attack("rights-many-bindings", "a large role bound to everybody in one namespace, again and again", many_bindings),
-    Attack("rights-gathered-roles", "hundreds of ClusterRoles that the role view gathers", gathered_roles),
-    Attack("rights-revoked-watches", "watches that are open when their account is deleted", revoked_watches),
+    Attack(
+        "rights-wide-role",
+        "a role of 24 KB that stands for a thousand million combinations",
+        wide_role,
+    ),
+    Attack(
+        "rights-many-bindings",
+        "a large role bound to everybody in one namespace, again and again",
+        many_bindings,
+    ),
+    Attack(
+        "rights-gathered-roles",
+        "hundreds of ClusterRoles that the role view gathers",
+        gathered_roles,
+    ),
+    Attack(
+        "rights-revoked-watches",
+        "watches that are open when their account is deleted",
+        revoked_watches,
+    ),
 )

@@ -92,7 +92,9 @@ async def _fill(plane: PlaneProcess, user: str, namespace: str, count: int) -> i
     async with aiohttp.ClientSession(plane.url, connector=connector, headers=headers) as session:
         for number in range(count):
             document = {"metadata": {"name": f"c{number}"}, "data": {"text": "x" * OBJECT_BYTES}}
-            async with session.post(f"/api/v1/namespaces/{namespace}/configmaps", json=document) as answer:
+            async with session.post(
+                f"/api/v1/namespaces/{namespace}/configmaps", json=document
+            ) as answer:
                 assert answer.status in (201, 403), await answer.text()
                 refused += answer.status == 403
     return refused
@@ -132,7 +134,9 @@ async def ui_logins(folder: Path) -> Sequence[Figure]:
             connector = aiohttp.TCPConnector(ssl=_context())
             jar = aiohttp.CookieJar(unsafe=True)
             hog = await stack.enter_async_context(
-                aiohttp.ClientSession(plane.url, connector=connector, cookie_jar=jar, headers=headers)
+                aiohttp.ClientSession(
+                    plane.url, connector=connector, cookie_jar=jar, headers=headers
+                )
             )
             async with hog.post("/ui/v1/login", json={"token": "hog-token"}) as answer:
                 logged_in += answer.status == 204
@@ -140,11 +144,19 @@ async def ui_logins(folder: Path) -> Sequence[Figure]:
             stack.callback(stream.close)
             await stream.content.readline()
         began = time.monotonic()
-        async with bystander(plane) as seen, admin.get("/ui/v1/stream?view=now", headers=_SAME) as answer:
+        async with (
+            bystander(plane) as seen,
+            admin.get("/ui/v1/stream?view=now", headers=_SAME) as answer,
+        ):
             first = await answer.content.readline() if answer.status == 200 else b"{}"
             refused = json.loads(first).get("type") != "hello"
         return (
-            Figure("logins of an account without rights that were refused", LOGINS - logged_in, "logins", LOGINS),
+            Figure(
+                "logins of an account without rights that were refused",
+                LOGINS - logged_in,
+                "logins",
+                LOGINS,
+            ),
             Figure("administrators who got no page", float(refused), "logins", 0),
             Figure("wait of the administrator", round(time.monotonic() - began, 2), "s", 5.0),
             *seen.figures(),
@@ -162,8 +174,18 @@ async def framing(folder: Path) -> Sequence[Figure]:
         right = [await codes(port, sent, _context()) for sent in RIGHT.values()]
         return (
             Figure("ambiguous requests", len(wrong), "requests", 60, at_least=True),
-            Figure("of these, not answered with 400 alone", sum(set(got) != {400} for got in wrong), "requests", 0),
-            Figure("right requests that were refused", sum(got[0] == 400 for got in right), "requests", 0),
+            Figure(
+                "of these, not answered with 400 alone",
+                sum(set(got) != {400} for got in wrong),
+                "requests",
+                0,
+            ),
+            Figure(
+                "right requests that were refused",
+                sum(got[0] == 400 for got in right),
+                "requests",
+                0,
+            ),
             alive(plane),
         )
 
@@ -175,15 +197,27 @@ async def foreground_elsewhere(folder: Path) -> Sequence[Figure]:
     async with _attacked(folder, command="up") as (plane, admin):
         await _post(admin, "/api/v1/namespaces", {"metadata": {"name": "evil"}})
         services = "/api/v1/namespaces/default/services"
-        victim = await _post(admin, services, {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}})
-        owner = {"apiVersion": "v1", "kind": "Service", "name": "web", "uid": victim["metadata"]["uid"]}
+        victim = await _post(
+            admin, services, {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}}
+        )
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "name": "web",
+            "uid": victim["metadata"]["uid"],
+        }
         for number in range(10):
-            head = {"name": f"hold-{number}", "ownerReferences": [{**owner, "blockOwnerDeletion": True}]}
+            head = {
+                "name": f"hold-{number}",
+                "ownerReferences": [{**owner, "blockOwnerDeletion": True}],
+            }
             hold = {"metadata": {**head, "finalizers": ["example.com/hold"]}}
             await _post(admin, "/api/v1/namespaces/evil/configmaps", hold)
         await asyncio.sleep(0.5)
         began = time.monotonic()
-        async with admin.delete(f"{services}/web", json={"propagationPolicy": "Foreground"}) as answer:
+        async with admin.delete(
+            f"{services}/web", json={"propagationPolicy": "Foreground"}
+        ) as answer:
             assert answer.status in (200, 202), await answer.text()
         status = 200
         while status != 404 and time.monotonic() - began < 1.5 * GONE_SECONDS_MAX:
@@ -191,7 +225,12 @@ async def foreground_elsewhere(folder: Path) -> Sequence[Figure]:
                 status = answer.status
             await asyncio.sleep(0.05)
         return (
-            Figure("time until the Service is gone", round(time.monotonic() - began, 2), "s", GONE_SECONDS_MAX),
+            Figure(
+                "time until the Service is gone",
+                round(time.monotonic() - began, 2),
+                "s",
+                GONE_SECONDS_MAX,
+            ),
             alive(plane),
         )
 
@@ -199,8 +238,12 @@ async def foreground_elsewhere(folder: Path) -> Sequence[Figure]:
 # Watches
 
 
-async def _opened(plane: PlaneProcess, requests: Sequence[bytes], count: int) -> tuple[int, list[asyncio.StreamWriter]]:
-    """How many of *count* connections got 200 for the last of *requests*, and all of them, unread from there on."""
+async def _opened(
+    plane: PlaneProcess, requests: Sequence[bytes], count: int
+) -> tuple[int, list[asyncio.StreamWriter]]:
+    """How many of *count* connections got 200 for the last of *requests*, and all of them, unread
+    from there on.
+    """
     host, _, port = plane.url.removeprefix("https://").rpartition(":")
     limit = asyncio.Semaphore(_AT_ONCE)
     writers: list[asyncio.StreamWriter] = []
@@ -209,11 +252,15 @@ async def _opened(plane: PlaneProcess, requests: Sequence[bytes], count: int) ->
     async def one() -> None:
         nonlocal granted
         async with limit:
-            reader, writer = await asyncio.open_connection(host, int(port), ssl=_context(), limit=4096)
+            reader, writer = await asyncio.open_connection(
+                host, int(port), ssl=_context(), limit=4096
+            )
             writers.append(writer)
             line = b""
             for request in requests:
-                writer.write(request.replace(b"\r\n\r\n", b"\r\nAuthorization: Bearer hog-token\r\n\r\n"))
+                writer.write(
+                    request.replace(b"\r\n\r\n", b"\r\nAuthorization: Bearer hog-token\r\n\r\n")
+                )
                 line = await reader.readline()
                 if request is not requests[-1]:
                     head = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -245,8 +292,18 @@ async def large_watch_requests(folder: Path) -> Sequence[Figure]:
         for writer in writers:
             writer.transport.abort()
         return (
-            Figure(f"growth with {IDLE} idle connections that sent large heads", round(kept), "MiB", 100),
-            Figure(f"watches with large heads of {LARGE_WATCHES} that one account gets", granted, "watches", 300),
+            Figure(
+                f"growth with {IDLE} idle connections that sent large heads",
+                round(kept),
+                "MiB",
+                100,
+            ),
+            Figure(
+                f"watches with large heads of {LARGE_WATCHES} that one account gets",
+                granted,
+                "watches",
+                300,
+            ),
             Figure("growth with these", round(grown), "MiB", 350),
             *seen.figures(),
             alive(plane),
@@ -289,13 +346,20 @@ async def cut_watches(folder: Path) -> Sequence[Figure]:
                     while await _open_watches(admin) > 0:
                         await asyncio.sleep(0.2)
             spent = plane.cpu_s() - cpu
-            held = re.findall(r"the event loop was held.* milliseconds=(\d+)", (folder / "plane.log").read_text())
+            held = re.findall(
+                r"the event loop was held.* milliseconds=(\d+)", (folder / "plane.log").read_text()
+            )
         return (
             Figure("watches that were refused", CUT_WATCHES - granted, "watches", 0),
             Figure(
-                "longest step of the loop beyond 0.05 s", max(map(int, held), default=0) / 1000, "s", STEP_SECONDS_MAX
+                "longest step of the loop beyond 0.05 s",
+                max(map(int, held), default=0) / 1000,
+                "s",
+                STEP_SECONDS_MAX,
             ),
-            Figure("longest wait of a bystander", round(seen.longest_s, 3), "s", BYSTANDER_SECONDS_MAX),
+            Figure(
+                "longest wait of a bystander", round(seen.longest_s, 3), "s", BYSTANDER_SECONDS_MAX
+            ),
             Figure("failed requests of a bystander", seen.failed, "requests", 0),
             Figure("processor time", round(spent, 2), "s", 4),
             alive(plane),
@@ -304,7 +368,9 @@ async def cut_watches(folder: Path) -> Sequence[Figure]:
 
 async def _open_watches(admin: aiohttp.ClientSession) -> float:
     async with admin.get("/metrics") as answer:
-        return float((await answer.text()).partition('sliceplane_shared_held{what="watches"} ')[2].split()[0])
+        return float(
+            (await answer.text()).partition('sliceplane_shared_held{what="watches"} ')[2].split()[0]
+        )
 
 
 async def unread_watches(folder: Path) -> Sequence[Figure]:
@@ -317,7 +383,11 @@ async def unread_watches(folder: Path) -> Sequence[Figure]:
         async with bystander(plane) as seen:
             ends = time.monotonic() + WRITE_SECONDS
             while time.monotonic() < ends:
-                await _post(admin, _CONFIG_MAPS, {"metadata": {"name": f"c{written}"}, "data": {"a": "b" * 100}})
+                await _post(
+                    admin,
+                    _CONFIG_MAPS,
+                    {"metadata": {"name": f"c{written}"}, "data": {"a": "b" * 100}},
+                )
                 written += 1
         grown = plane.rss_mib() - before
         for writer in writers:
@@ -335,9 +405,16 @@ async def unread_watches(folder: Path) -> Sequence[Figure]:
 
 
 async def large_rules(folder: Path) -> Sequence[Figure]:
-    """A role and a binding of 3 MB, written, relabelled and deleted while a watch has them in protobuf."""
-    rules = [{"apiGroups": [""], "resources": [f"r{number}"], "verbs": ["get"]} for number in range(RULES)]
-    subjects = [{"kind": "User", "apiGroup": _GROUP, "name": f"u{number}"} for number in range(SUBJECTS)]
+    """A role and a binding of 3 MB, written, relabelled and deleted while a watch has them in
+    protobuf.
+    """
+    rules = [
+        {"apiGroups": [""], "resources": [f"r{number}"], "verbs": ["get"]}
+        for number in range(RULES)
+    ]
+    subjects = [
+        {"kind": "User", "apiGroup": _GROUP, "name": f"u{number}"} for number in range(SUBJECTS)
+    ]
     reference = {"apiGroup": _GROUP, "kind": "ClusterRole", "name": "view"}
     async with _attacked(folder) as (plane, admin):
         steps = await _long_steps(admin, plane)
@@ -355,26 +432,48 @@ async def large_rules(folder: Path) -> Sequence[Figure]:
                 async with admin.delete(f"{path}/large") as got:
                     assert got.status == 200, await got.text()
         steps = await _long_steps(admin, plane) - steps
-        return (Figure("steps of more than 50 ms", steps, "steps", 0), *seen.figures(), alive(plane))
+        return (
+            Figure("steps of more than 50 ms", steps, "steps", 0),
+            *seen.figures(),
+            alive(plane),
+        )
 
 
 ATTACKS = (
     Attack(
-        "object-hog", "an account that may edit one namespace: 80 objects of 0.9 MB where 64 MiB are kept", object_hog
+        "object-hog",
+        "an account that may edit one namespace: 80 objects of 0.9 MB where 64 MiB are kept",
+        object_hog,
     ),
-    Attack("ui-logins", "an account without rights: 20 logins at the page, each with an open tab", ui_logins),
+    Attack(
+        "ui-logins",
+        "an account without rights: 20 logins at the page, each with an open tab",
+        ui_logins,
+    ),
     Attack("framing", "requests whose end two readers would see in two places", framing),
     Attack(
         "foreground-elsewhere",
-        "ten objects of another namespace name a Service's uid as their owner, block its deletion, and never go",
+        "ten objects of another namespace name a Service's uid as their owner, block its "
+        "deletion, and never go",
         foreground_elsewhere,
     ),
     Attack(
         "large-watch-requests",
-        "an account that may view: heads of a megabyte, of requests that were answered and of watches",
+        "an account that may view: heads of a megabyte, of requests that were answered and of "
+        "watches",
         large_watch_requests,
     ),
-    Attack("cut-watches", f"an account that may view: {CUT_WATCHES:,} watches that are cut at once", cut_watches),
-    Attack("unread-watches", "an account that may view: 1,000 watches that it does not read", unread_watches),
-    Attack("large-rules", "an administrator of roles: a ClusterRole and a binding of 3 MB", large_rules),
+    Attack(
+        "cut-watches",
+        f"an account that may view: {CUT_WATCHES:,} watches that are cut at once",
+        cut_watches,
+    ),
+    Attack(
+        "unread-watches",
+        "an account that may view: 1,000 watches that it does not read",
+        unread_watches,
+    ),
+    Attack(
+        "large-rules", "an administrator of roles: a ClusterRole and a binding of 3 MB", large_rules
+    ),
 )

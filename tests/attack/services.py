@@ -1,7 +1,8 @@
-"""Attacks on the node proxy by who may write Services: take an address, hold up a node, leave something behind.
+"""Attacks on the node proxy by who may write Services: take an address, hold up a node, leave
+something behind.
 
-Each runs an API server and a node proxy in processes of their own; the rules go into a network namespace, beside others
-with the victims' programs.
+Each runs an API server and a node proxy in processes of their own; the rules go into a network
+namespace, beside others with the victims' programs.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ CHURN_ROUNDS, CHURN_SERVICES = 5, 2_000
 
 @dataclass(slots=True)
 class Stage:
-    """What an attack has: the plane, the node with its proxy, and programs that say who they are."""
+    """What an attack has: the plane, the node with its proxy, and programs that say who they
+    are.
+    """
 
     client: HttpClient
     plane: PlaneProcess
@@ -58,7 +61,9 @@ class Stage:
     async def service(self, namespace: str, name: str, target: Host, **spec: Any) -> None:
         """With a port 80 unless *spec* has others, and *target* as its endpoint."""
         ports = spec.pop("ports", None) or [port(80)]
-        await self.create(Services, namespace, {"metadata": {"name": name}, "spec": {"ports": ports, **spec}})
+        await self.create(
+            Services, namespace, {"metadata": {"name": name}, "spec": {"ports": ports, **spec}}
+        )
         document = {
             "metadata": {"name": f"{name}-1", "labels": {"kubernetes.io/service-name": name}},
             "addressType": "IPv4",
@@ -89,8 +94,16 @@ def port(number: int) -> dict[str, Any]:
 def _hosts() -> Iterator[dict[str, Host]]:
     with Net("atk") as net:
         found = {
-            name: net.add_host(name, ip4=f"10.10.{last}/16", ip6=f"fd10::{last.replace('.', ':')}/64")
-            for name, last in (("node", "0.1"), ("other", "0.2"), ("victim", "1.1"), ("evil", "1.2"), ("pod", "1.3"))
+            name: net.add_host(
+                name, ip4=f"10.10.{last}/16", ip6=f"fd10::{last.replace('.', ':')}/64"
+            )
+            for name, last in (
+                ("node", "0.1"),
+                ("other", "0.2"),
+                ("victim", "1.1"),
+                ("evil", "1.2"),
+                ("pod", "1.3"),
+            )
         }
         for name in ("victim", "evil"):
             found[name].serve(SERVER, name, "8080")
@@ -104,7 +117,13 @@ def _hosts() -> Iterator[dict[str, Host]]:
 async def stage(folder: Path) -> AsyncIterator[Stage]:
     with _hosts() as hosts, PlaneProcess(folder, command="apiserver") as plane:
         client = HttpClient(load(plane.kubeconfig))
-        names = {"node": "node", "other": "other_node", "victim": "victim", "evil": "evil", "pod": "pod"}
+        names = {
+            "node": "node",
+            "other": "other_node",
+            "victim": "victim",
+            "evil": "evil",
+            "pod": "pod",
+        }
         try:
             made = Stage(client, plane, **{names[name]: host for name, host in hosts.items()})
             for name in (EVIL, GOOD):
@@ -113,10 +132,14 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
                 name = f"node-{number}"
                 pods = POD_RANGE if number == 2 else "10.11.0.0/24"
                 await made.create(
-                    Nodes, "", {"metadata": {"name": name}, "spec": {"podCIDR": pods, "podCIDRs": [pods]}}
+                    Nodes,
+                    "",
+                    {"metadata": {"name": name}, "spec": {"podCIDR": pods, "podCIDRs": [pods]}},
                 )
                 told = {"status": {"addresses": [{"type": "InternalIP", "address": host.ip4}]}}
-                await client.patch(Nodes, "", name, encode(told), patch_type="merge", subresource="status")
+                await client.patch(
+                    Nodes, "", name, encode(told), patch_type="merge", subresource="status"
+                )
             yield made
         finally:
             await client.close()
@@ -124,7 +147,14 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
 
 @contextlib.contextmanager
 def proxy(made: Stage, folder: Path, *flags: str) -> Iterator[Process]:
-    command = (sys.executable, "-m", "sliceplane", "proxy", "--kubeconfig", str(made.plane.kubeconfig))
+    command = (
+        sys.executable,
+        "-m",
+        "sliceplane",
+        "proxy",
+        "--kubeconfig",
+        str(made.plane.kubeconfig),
+    )
     place = ("--hostname-override", "node-1", "--netns", made.node.netns, "--log-level", "warning")
     with Process(*command, *place, *flags, log=folder / "proxy.log") as process:
         process.line()
@@ -133,7 +163,13 @@ def proxy(made: Stage, folder: Path, *flags: str) -> Iterator[Process]:
 
 async def _taken(made: Stage) -> int:
     """How many addresses of others lead to who attacks."""
-    asked = [(VICTIM_IP, 80), (LATER_IP, 80), (API_IP, 443), (made.other_node.ip4, 22), (made.node.ip4, 22)]
+    asked = [
+        (VICTIM_IP, 80),
+        (LATER_IP, 80),
+        (API_IP, 443),
+        (made.other_node.ip4, 22),
+        (made.node.ip4, 22),
+    ]
     asked.append((made.pod.ip4, 80))
     return sum([await made.answer(*each) == "evil" for each in asked])
 
@@ -142,7 +178,15 @@ async def take_addresses(folder: Path) -> Sequence[Figure]:
     figures: list[Figure] = []
     async with stage(folder) as made:
         await made.service(GOOD, "victim", made.victim, clusterIP=VICTIM_IP)
-        wanted = [VICTIM_IP, LATER_IP, API_IP, made.other_node.ip4, made.node.ip4, made.pod.ip4, FREE_IP]
+        wanted = [
+            VICTIM_IP,
+            LATER_IP,
+            API_IP,
+            made.other_node.ip4,
+            made.node.ip4,
+            made.pod.ip4,
+            FREE_IP,
+        ]
         ports = [port(number) for number in (22, 80, 443)]
         await made.service(EVIL, "evil", made.evil, externalIPs=wanted, ports=ports)
         await made.service(GOOD, "later", made.victim, clusterIP=LATER_IP)
@@ -150,8 +194,15 @@ async def take_addresses(folder: Path) -> Sequence[Figure]:
             with proxy(made, folder, "--proxy-mode", mode) as process:
                 served = await made.wait_for("evil", FREE_IP, 10.0) < 10.0
                 figures += [
-                    Figure(f"addresses taken from others ({mode})", await _taken(made), "addresses", 0),
-                    Figure(f"free addresses that are not served ({mode})", float(not served), "addresses", 0),
+                    Figure(
+                        f"addresses taken from others ({mode})", await _taken(made), "addresses", 0
+                    ),
+                    Figure(
+                        f"free addresses that are not served ({mode})",
+                        float(not served),
+                        "addresses",
+                        0,
+                    ),
                     alive(process),
                 ]
     return figures
@@ -163,7 +214,9 @@ async def stall_nodes(folder: Path, mode: str = "nftables") -> Sequence[Figure]:
         with proxy(made, folder, "--proxy-mode", mode) as process:
             await made.wait_for("victim", VICTIM_IP)
             before = process.rss_mib()
-            addresses = [f"198.{18 + (n >> 16)}.{n >> 8 & 255}.{n & 255}" for n in range(STALL_ADDRESSES)]
+            addresses = [
+                f"198.{18 + (n >> 16)}.{n >> 8 & 255}.{n & 255}" for n in range(STALL_ADDRESSES)
+            ]
             ports = [port(number) for number in range(1, 1 + STALL_PORTS)]
             await made.service(EVIL, "huge", made.evil, externalIPs=addresses, ports=ports)
             await asyncio.sleep(0.5)  # the proxy is at it
@@ -176,15 +229,24 @@ async def stall_nodes(folder: Path, mode: str = "nftables") -> Sequence[Figure]:
             after = await made.wait_for("victim", "10.96.0.102")
             grown = process.rss_mib(peak=True) - before
             return (
-                Figure("wait of another Service while it comes", round(waited, 2), "s", WAIT_SECONDS_MAX),
-                Figure("wait of another Service while it goes", round(after, 2), "s", WAIT_SECONDS_MAX),
+                Figure(
+                    "wait of another Service while it comes",
+                    round(waited, 2),
+                    "s",
+                    WAIT_SECONDS_MAX,
+                ),
+                Figure(
+                    "wait of another Service while it goes", round(after, 2), "s", WAIT_SECONDS_MAX
+                ),
                 Figure("memory that it took at its peak", round(grown), "MiB", GROWTH_MIB_MAX),
                 Figure("seconds in all", round(time.monotonic() - began, 1), "s", 60.0),
                 alive(process),
             )
 
 
-async def churn(folder: Path, mode: str = "nftables", count: int = CHURN_SERVICES) -> Sequence[Figure]:
+async def churn(
+    folder: Path, mode: str = "nftables", count: int = CHURN_SERVICES
+) -> Sequence[Figure]:
     async with stage(folder) as made:
         await made.service(GOOD, "first", made.victim, clusterIP=VICTIM_IP)
         with proxy(made, folder, "--proxy-mode", mode) as process:
@@ -195,7 +257,9 @@ async def churn(folder: Path, mode: str = "nftables", count: int = CHURN_SERVICE
 
                 async def one(at: int) -> None:
                     async with gate:  # noqa: B023  # awaited in this round
-                        await made.service(EVIL, f"s{at}", made.evil, externalIPs=[f"198.18.{at >> 8}.{at & 255}"])
+                        await made.service(
+                            EVIL, f"s{at}", made.evil, externalIPs=[f"198.18.{at >> 8}.{at & 255}"]
+                        )
 
                 await asyncio.gather(*(one(at) for at in range(count)))
                 for resource in (Services, EndpointSlices):
@@ -203,16 +267,27 @@ async def churn(folder: Path, mode: str = "nftables", count: int = CHURN_SERVICE
                     names = [json.loads(body)["metadata"]["name"] for body in page.items]
                     for begin in range(0, len(names), 64):
                         part = names[begin : begin + 64]
-                        await asyncio.gather(*(made.client.delete(resource, EVIL, name) for name in part))
-                await made.service(GOOD, f"after-{number}", made.victim, clusterIP=f"10.96.1.{number + 1}")
+                        await asyncio.gather(
+                            *(made.client.delete(resource, EVIL, name) for name in part)
+                        )
+                await made.service(
+                    GOOD, f"after-{number}", made.victim, clusterIP=f"10.96.1.{number + 1}"
+                )
                 await made.wait_for("victim", f"10.96.1.{number + 1}")
                 await asyncio.sleep(2.0)  # what is out of use goes a second later
                 sizes.append(process.rss_mib())
-            listing = ["nft", "list", "table", "ip", "sliceplane"] if mode == "nftables" else ["iptables-save"]
+            listing = (
+                ["nft", "list", "table", "ip", "sliceplane"]
+                if mode == "nftables"
+                else ["iptables-save"]
+            )
             listed = made.node.exec(listing).stdout
             return (
                 Figure(
-                    "memory after the last round over that after the second", round(sizes[-1] - sizes[1]), "MiB", 15
+                    "memory after the last round over that after the second",
+                    round(sizes[-1] - sizes[1]),
+                    "MiB",
+                    15,
                 ),
                 Figure("rules of Services that are gone", listed.count("198.18."), "lines", 0),
                 Figure("chains of Services that are gone", listed.count(f"{EVIL}/"), "lines", 0),
@@ -233,7 +308,12 @@ async def two_modes(folder: Path) -> Sequence[Figure]:
             return (
                 Figure("proxies of another mode that started", started, "proxies", 0),
                 Figure("tables that the first one lost", float(not there), "tables", 0),
-                Figure("clients that nobody answers", float(await made.answer(VICTIM_IP) != "victim"), "clients", 0),
+                Figure(
+                    "clients that nobody answers",
+                    float(await made.answer(VICTIM_IP) != "victim"),
+                    "clients",
+                    0,
+                ),
                 alive(process),
             )
 
@@ -254,7 +334,12 @@ async def many_ports(folder: Path, mode: str = "nftables") -> Sequence[Figure]:
             await made.wait_for("evil", LATER_IP)
             return (
                 Figure("longest wait of another Service", round(longest, 2), "s", WAIT_SECONDS_MAX),
-                Figure("memory that it took at its peak", round(process.rss_mib(peak=True) - before), "MiB", 150),
+                Figure(
+                    "memory that it took at its peak",
+                    round(process.rss_mib(peak=True) - before),
+                    "MiB",
+                    150,
+                ),
                 alive(process),
             )
 
@@ -262,27 +347,32 @@ async def many_ports(folder: Path, mode: str = "nftables") -> Sequence[Figure]:
 ATTACKS = (
     Attack(
         "services-take-addresses",
-        "who may edit Services of one namespace asks for cluster IPs, Nodes' and Pods' addresses as externalIPs",
+        "who may edit Services of one namespace asks for cluster IPs, Nodes' and Pods' addresses "
+        "as externalIPs",
         take_addresses,
     ),
     Attack(
         "services-stall-nodes",
-        f"one Service of {STALL_ADDRESSES:,} externalIPs and {STALL_PORTS} ports holds up the rules of all others",
+        f"one Service of {STALL_ADDRESSES:,} externalIPs and {STALL_PORTS} ports holds up the "
+        "rules of all others",
         stall_nodes,
     ),
     Attack(
         "services-many-ports",
-        f"one Service of {MANY_PORTS:,} ports, which are as many chains and rules, holds up the others",
+        f"one Service of {MANY_PORTS:,} ports, which are as many chains and rules, holds up the "
+        "others",
         many_ports,
     ),
     Attack(
         "services-two-modes",
-        "a second node proxy of another mode starts on the same node, and takes the first one's rules away",
+        "a second node proxy of another mode starts on the same node, and takes the first one's "
+        "rules away",
         two_modes,
     ),
     Attack(
         "services-churn",
-        f"{CHURN_ROUNDS * CHURN_SERVICES:,} Services with external IPs come and go; a node proxy keeps nothing of them",
+        f"{CHURN_ROUNDS * CHURN_SERVICES:,} Services with external IPs come and go; a node proxy "
+        "keeps nothing of them",
         churn,
     ),
 )

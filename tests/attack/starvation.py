@@ -1,7 +1,8 @@
 """Starvation: an account that may do next to nothing tries to leave nothing for the others.
 
-The plane has two accounts of one priority level in a file of tokens: *hog* may read, as everybody's ``view`` lets it,
-and ask what it may; *jane* may edit.  Hog attacks, jane and the administrator go on with what they do.
+The plane has two accounts of one priority level in a file of tokens: *hog* may read, as everybody's
+``view`` lets it, and ask what it may; *jane* may edit. Hog attacks, jane and the administrator go
+on with what they do.
 """
 
 from __future__ import annotations
@@ -86,11 +87,15 @@ async def _count(outcome: Outcome, request: Callable[[], Awaitable[int]]) -> Non
 
 @cache
 def _context() -> ssl.SSLContext:
-    """One for all: hundreds that are made one by one take longer than a server waits for a handshake."""
+    """One for all: hundreds that are made one by one take longer than a server waits for a
+    handshake.
+    """
     return anonymous_context()
 
 
-async def _send(plane: PlaneProcess, head: str, body: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _send(
+    plane: PlaneProcess, head: str, body: bytes = b""
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = plane.url.removeprefix("https://").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=_context())
     writer.write(f"{head}Host: plane\r\nAuthorization: Bearer hog-token\r\n\r\n".encode() + body)
@@ -122,7 +127,10 @@ async def _jane_writes(plane: PlaneProcess, until: float) -> Outcome:
 
 async def unfinished_bodies(folder: Path) -> Sequence[Figure]:
     review = json.dumps({"spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}}}).encode()
-    head = f"POST {_REVIEWS} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(review)}\r\n"
+    head = (
+        f"POST {_REVIEWS} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: "
+        f"{len(review)}\r\n"
+    )
     async with attacked(folder) as plane:
         opened = [await _send(plane, head, review[:20]) for _ in range(UNFINISHED_BODIES)]
         try:
@@ -136,11 +144,16 @@ async def unfinished_bodies(folder: Path) -> Sequence[Figure]:
 
 
 async def large_bodies(folder: Path) -> Sequence[Figure]:
-    head = f"POST {_REVIEWS} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {LARGE_BODY_BYTES}\r\n"
+    head = (
+        f"POST {_REVIEWS} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: "
+        f"{LARGE_BODY_BYTES}\r\n"
+    )
     almost = b" " * (LARGE_BODY_BYTES - 1)
     async with attacked(folder) as plane:
         before = plane.rss_mib()
-        writing = asyncio.create_task(_jane_writes(plane, asyncio.get_running_loop().time() + ATTACK_SECONDS))
+        writing = asyncio.create_task(
+            _jane_writes(plane, asyncio.get_running_loop().time() + ATTACK_SECONDS)
+        )
         opened = []
         try:
             for _ in range(LARGE_BODIES):
@@ -169,8 +182,12 @@ async def future_reads(folder: Path) -> Sequence[Figure]:
         hers = Outcome()
         try:
             async with (
-                aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=admin_context(plane))) as admin,
-                aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=_context()), headers=jane) as other,
+                aiohttp.ClientSession(
+                    connector=aiohttp.TCPConnector(ssl=admin_context(plane))
+                ) as admin,
+                aiohttp.ClientSession(
+                    connector=aiohttp.TCPConnector(ssl=_context()), headers=jane
+                ) as other,
             ):
 
                 async def listed(session: aiohttp.ClientSession) -> int:
@@ -179,7 +196,9 @@ async def future_reads(folder: Path) -> Sequence[Figure]:
                         return answer.status
 
                 for _ in range(ADMIN_LISTS // 8):
-                    await asyncio.gather(*(_count(outcome, lambda: listed(admin)) for _ in range(8)))
+                    await asyncio.gather(
+                        *(_count(outcome, lambda: listed(admin)) for _ in range(8))
+                    )
                     await _count(hers, lambda: listed(other))
         finally:
             for _, writer in opened:
@@ -195,17 +214,20 @@ async def future_reads(folder: Path) -> Sequence[Figure]:
 ATTACKS = (
     Attack(
         "unfinished-bodies",
-        "an account that may ask what it may: 200 bodies that never end, while another account writes",
+        "an account that may ask what it may: 200 bodies that never end, while another account "
+        "writes",
         unfinished_bodies,
     ),
     Attack(
         "large-unfinished-bodies",
-        "an account that may ask what it may: 60 bodies of 3 MiB that lack their last byte, while another one writes",
+        "an account that may ask what it may: 60 bodies of 3 MiB that lack their last byte, while "
+        "another one writes",
         large_bodies,
     ),
     Attack(
         "future-reads",
-        "an account that may read: 400 lists of a version far ahead, while the administrator and another account list",
+        "an account that may read: 400 lists of a version far ahead, while the administrator and "
+        "another account list",
         future_reads,
     ),
 )

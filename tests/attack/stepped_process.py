@@ -1,8 +1,9 @@
-"""Runs ``sliceplane`` and measures its loop: ``python -m tests.attack.stepped_process FILE ARGUMENTS...``.
+"""Runs ``sliceplane`` and measures its loop: ``python -m tests.attack.stepped_process FILE
+ARGUMENTS...``.
 
-FILE has eight bytes, which an attack maps: the longest step of the loop since they were last zero, in microseconds of
-the processor time of its thread, so that other programs on the machine do not count.  The loop is asyncio's own, whose
-steps can be timed, and which an agent without uvloop has.
+FILE has eight bytes, which an attack maps: the longest step of the loop since they were last zero,
+in microseconds of the processor time of its thread, so that other programs on the machine do not
+count. The loop is asyncio's own, whose steps can be timed, and which an agent without uvloop has.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ STEP_BYTES = 8
 
 
 def time_steps(on_step: Callable[[float], object]) -> None:
-    """Call *on_step* with the seconds of processor time of each step of an asyncio loop of this process."""
+    """Call *on_step* with the seconds of processor time of each step of an asyncio loop of this
+    process.
+    """
     run = events.Handle._run  # type: ignore[attr-defined]
 
     def timed(handle: Any) -> None:

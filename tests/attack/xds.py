@@ -1,7 +1,8 @@
-"""The xDS port: an account without rights fills tables, holds the loop, makes tokens up, and holds up others' drains.
+"""The xDS port: an account without rights fills tables, holds the loop, makes tokens up, and holds
+up others' drains.
 
-The plane has an account *hog* that may do nothing; the xDS server serves TLS beside it.  A bystander is an
-administrator's stream that follows one Service, whose slice is written again and again.
+The plane has an account *hog* that may do nothing; the xDS server serves TLS beside it. A bystander
+is an administrator's stream that follows one Service, whose slice is written again and again.
 """
 
 from __future__ import annotations
@@ -62,10 +63,16 @@ class Scene:
     @contextlib.asynccontextmanager
     async def channel(self, *, is_admin: bool = False) -> AsyncIterator[Any]:
         root = self.pki.ca_file.read_bytes()
-        pair = (self.pki.admin_key_file.read_bytes(), self.pki.admin_file.read_bytes()) if is_admin else (None, None)
+        pair = (
+            (self.pki.admin_key_file.read_bytes(), self.pki.admin_file.read_bytes())
+            if is_admin
+            else (None, None)
+        )
         credentials = grpc.ssl_channel_credentials(root, *pair)
         options = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
-        async with grpc.aio.secure_channel(f"127.0.0.1:{self.port}", credentials, options=options) as channel:
+        async with grpc.aio.secure_channel(
+            f"127.0.0.1:{self.port}", credentials, options=options
+        ) as channel:
             yield channel.stream_stream(DELTA)
 
     def rss_mib(self) -> float:
@@ -78,13 +85,20 @@ async def attacked(folder: Path) -> AsyncIterator[Scene]:
     tokens = folder / "tokens.csv"
     tokens.write_text("hog-token,hog,1\ngood-token,good,2\n")
     with contextlib.ExitStack() as stack:
-        plane = stack.enter_context(PlaneProcess(folder, "--token-auth-file", str(tokens), command="apiserver"))
+        plane = stack.enter_context(
+            PlaneProcess(folder, "--token-auth-file", str(tokens), command="apiserver")
+        )
         pki = Pki(folder / "data" / "pki")
         xds = stack.enter_context(
             Process(
                 *(sys.executable, "-m", "sliceplane", "xds", "--kubeconfig", str(plane.kubeconfig)),
                 *("--bind-address", "127.0.0.1:0", "--tls-cert-file", str(pki.server_file)),
-                *("--tls-private-key-file", str(pki.server_key_file), "--client-ca-file", str(pki.ca_file)),
+                *(
+                    "--tls-private-key-file",
+                    str(pki.server_key_file),
+                    "--client-ca-file",
+                    str(pki.ca_file),
+                ),
                 *("--metrics-bind-address", "127.0.0.1:0", "--log-level", "error"),
                 log=folder / "xds.log",
             )
@@ -93,7 +107,9 @@ async def attacked(folder: Path) -> AsyncIterator[Scene]:
         async with HttpClient(load(plane.kubeconfig)) as client:
             await client.create(Namespaces, "", encode({"metadata": {"name": "shop"}}))
             ports = [{"name": "http", "port": 80}]
-            await client.create(Services, "shop", encode({"metadata": {"name": "web"}, "spec": {"ports": ports}}))
+            await client.create(
+                Services, "shop", encode({"metadata": {"name": "web"}, "spec": {"ports": ports}})
+            )
             await client.create(EndpointSlices, "shop", encode(_slice("web", 1)))
         yield Scene(plane, xds, port, "", pki)
 
@@ -103,7 +119,9 @@ def _slice(service: str, number: int) -> dict[str, Any]:
         "metadata": {"name": service, "labels": {"kubernetes.io/service-name": service}},
         "addressType": "IPv4",
         "ports": [{"name": "http", "port": 9000, "protocol": "TCP"}],
-        "endpoints": [{"addresses": [f"192.0.2.{number % 250 + 1}"], "conditions": {"ready": True}}],
+        "endpoints": [
+            {"addresses": [f"192.0.2.{number % 250 + 1}"], "conditions": {"ready": True}}
+        ],
     }
 
 
@@ -116,7 +134,9 @@ class Deltas:
 
     def figures(self, seconds_max: float = BYSTANDER_SECONDS_MAX) -> tuple[Figure, ...]:
         return (
-            Figure("longest way of a change to a bystander", round(self.longest_s, 3), "s", seconds_max),
+            Figure(
+                "longest way of a change to a bystander", round(self.longest_s, 3), "s", seconds_max
+            ),
             Figure("changes that came to a bystander", self.came, "changes", 5, at_least=True),
         )
 
@@ -141,7 +161,10 @@ async def bystander(scene: Scene) -> AsyncIterator[Deltas]:
             seen.came += 1
             await asyncio.sleep(0.05)
 
-    async with scene.channel(is_admin=True) as stream, HttpClient(load(scene.plane.kubeconfig)) as client:
+    async with (
+        scene.channel(is_admin=True) as stream,
+        HttpClient(load(scene.plane.kubeconfig)) as client,
+    ):
         following = asyncio.create_task(follow(stream(), client))
         try:
             yield seen
@@ -180,14 +203,20 @@ async def _send(call: Any, messages: Iterator[bytes] | Sequence[bytes]) -> int:
 
 def _long_messages() -> Iterator[bytes]:
     for number in range(LONG_MESSAGES):
-        names = tuple(f"{number}-{at}-{'n' * LONG_NAME_BYTES}" for at in range(LONG_NAMES_IN_A_MESSAGE))
+        names = tuple(
+            f"{number}-{at}-{'n' * LONG_NAME_BYTES}" for at in range(LONG_NAMES_IN_A_MESSAGE)
+        )
         yield delta_request(ASSIGNMENT, subscribe=names, of_node=node() if not number else None)
 
 
 async def long_names(folder: Path) -> Sequence[Figure]:
-    """Names of 80 kB, and beside them as many of the longest that are taken as the account may have."""
+    """Names of 80 kB, and beside them as many of the longest that are taken as the account may
+    have.
+    """
     allowed = delta_request(
-        ASSIGNMENT, subscribe=tuple(f"hog/{'n' * 290}-{at}:http" for at in range(10_000)), of_node=node()
+        ASSIGNMENT,
+        subscribe=tuple(f"hog/{'n' * 290}-{at}:http" for at in range(10_000)),
+        of_node=node(),
     )
     async with attacked(folder) as scene, watched_memory(scene) as grown, bystander(scene) as seen:
         async with AsyncExitStack() as stack:
@@ -197,7 +226,9 @@ async def long_names(folder: Path) -> Sequence[Figure]:
                 calls.append(call)
                 await _send(call, [allowed] if at else _long_messages())
                 for more in range(4 if at else 0):
-                    names = tuple(f"hog/{'n' * 290}-{more}-{number}:http" for number in range(9_000))
+                    names = tuple(
+                        f"hog/{'n' * 290}-{more}-{number}:http" for number in range(9_000)
+                    )
                     await _send(call, [delta_request(ASSIGNMENT, subscribe=names)])
             await asyncio.sleep(1.0)
         peak = max(grown)
@@ -211,7 +242,9 @@ async def long_names(folder: Path) -> Sequence[Figure]:
 
 
 async def initial_versions(folder: Path) -> Sequence[Figure]:
-    """300,000 versions that a client claims to hold of a wildcard, in one request; and as many as are taken."""
+    """300,000 versions that a client claims to hold of a wildcard, in one request; and as many as
+    are taken.
+    """
     messages = [
         delta_request(CLUSTER, initial={f"{at:x}": "1" for at in range(versions)}, of_node=node())
         for versions in (VERSIONS, NAMES)
@@ -237,7 +270,9 @@ async def unknown_types(folder: Path) -> Sequence[Figure]:
             for _ in range(5):
                 call = (await stack.enter_async_context(scene.channel()))(metadata=HOG)
                 kinds = (f"type.googleapis.com/made.up.{at}" for at in range(TYPES))
-                status = await _send(call, [delta_request(kind, subscribe=names, of_node=node()) for kind in kinds])
+                status = await _send(
+                    call, [delta_request(kind, subscribe=names, of_node=node()) for kind in kinds]
+                )
                 await asyncio.sleep(0.2)
                 refused += status >= 0 or call.done()
             await asyncio.sleep(0.5)
@@ -284,7 +319,9 @@ async def made_up_tokens(folder: Path) -> Sequence[Figure]:
 
             async def flood() -> None:
                 for start in range(0, TOKENS, 50):
-                    await asyncio.gather(*(come(bad, f"made-up-{number}") for number in range(start, start + 50)))
+                    await asyncio.gather(
+                        *(come(bad, f"made-up-{number}") for number in range(start, start + 50))
+                    )
 
             flooding = asyncio.create_task(flood())
             while not flooding.done():
@@ -303,7 +340,9 @@ async def made_up_tokens(folder: Path) -> Sequence[Figure]:
 
 
 async def unacknowledged(folder: Path) -> Sequence[Figure]:
-    """Clients never accept what changes of their own Service, one more every 3 s; another namespace drains."""
+    """Clients never accept what changes of their own Service, one more every 3 s; another namespace
+    drains.
+    """
     seconds_max = 12.0
     with Plane() as plane:
         await asyncio.to_thread(plane.apply, _shop_objects())
@@ -325,7 +364,12 @@ async def unacknowledged(folder: Path) -> Sequence[Figure]:
             await attacking
     return (
         Figure("drain of a Pod of another namespace", round(took_s, 2), "s", 3.0),
-        Figure("drains that ended otherwise than drained", float(answer.outcome != "drained"), "drains", 0),
+        Figure(
+            "drains that ended otherwise than drained",
+            float(answer.outcome != "drained"),
+            "drains",
+            0,
+        ),
     )
 
 
@@ -348,7 +392,12 @@ def _shop_objects() -> list[dict[str, Any]]:
         for number in range(2)
     ]
     return [
-        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n-1"}, "status": {"conditions": conditions}},
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": "n-1"},
+            "status": {"conditions": conditions},
+        },
         {
             "apiVersion": "v1",
             "kind": "Service",
@@ -363,7 +412,9 @@ async def _never_accept(client: HttpClient, port: int, stopping: asyncio.Event) 
     """One more stream every 3 s; the tenant's own slice changes all the time."""
     await client.create(Namespaces, "", encode({"metadata": {"name": "evil"}}))
     ports = [{"name": "http", "port": 80}]
-    await client.create(Services, "evil", encode({"metadata": {"name": "mine"}, "spec": {"ports": ports}}))
+    await client.create(
+        Services, "evil", encode({"metadata": {"name": "mine"}, "spec": {"ports": ports}})
+    )
     await client.create(EndpointSlices, "evil", encode(_slice("mine", 1)))
     number = 1
     async with AsyncExitStack() as streams:
@@ -382,11 +433,20 @@ async def _never_accept(client: HttpClient, port: int, stopping: asyncio.Event) 
 ATTACKS = (
     Attack(
         "xds-long-names",
-        "an account without rights: names of 80 kB, and ten streams with 46,000 names of 300 bytes each",
+        "an account without rights: names of 80 kB, and ten streams with 46,000 names of 300 "
+        "bytes each",
         long_names,
     ),
-    Attack("xds-initial-versions", "an account without rights: 300,000 versions in one request", initial_versions),
-    Attack("xds-unknown-types", "an account without rights: names under 64 made-up types", unknown_types),
+    Attack(
+        "xds-initial-versions",
+        "an account without rights: 300,000 versions in one request",
+        initial_versions,
+    ),
+    Attack(
+        "xds-unknown-types",
+        "an account without rights: names under 64 made-up types",
+        unknown_types,
+    ),
     Attack(
         "xds-made-up-tokens",
         "anybody: 1,000 made-up tokens, while a client with a good one comes again and again",
@@ -394,7 +454,8 @@ ATTACKS = (
     ),
     Attack(
         "xds-unacknowledged",
-        "a tenant whose clients accept nothing, one more every 3 s, while another namespace drains a Pod",
+        "a tenant whose clients accept nothing, one more every 3 s, while another namespace "
+        "drains a Pod",
         unacknowledged,
     ),
 )

@@ -1,4 +1,6 @@
-"""Endpoints that failed: out for a while, never more than half, and back at once when a request goes well."""
+"""Endpoints that failed: out for a while, never more than half, and back at once when a request
+goes well.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,11 @@ def test_what_is_remembered_is_bounded() -> None:
 
 _NAMES = "abcdef"
 _DEEDS = st.lists(
-    st.tuples(st.sampled_from(["fail", "succeed", "remove", "wait"]), st.sampled_from(_NAMES), st.floats(0, 20)),
+    st.tuples(
+        st.sampled_from(["fail", "succeed", "remove", "wait"]),
+        st.sampled_from(_NAMES),
+        st.floats(0, 20),
+    ),
     max_size=60,
 )
 

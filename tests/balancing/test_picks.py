@@ -20,7 +20,13 @@ from sliceplane.api.discovery import (
 from sliceplane.api.meta import ObjectMeta, ObjectReference
 from sliceplane.consume.balancing.merge import PortChoice
 from sliceplane.consume.balancing.model import Endpoint
-from sliceplane.consume.balancing.pickers import LeastOutstanding, PickStrategy, Random, RoundRobin, ZoneFirst
+from sliceplane.consume.balancing.pickers import (
+    LeastOutstanding,
+    PickStrategy,
+    Random,
+    RoundRobin,
+    ZoneFirst,
+)
 from sliceplane.consume.balancing.ring import ConsistentHash
 from sliceplane.consume.balancing.view import BalancedService
 from sliceplane.consume.usable import Locality
@@ -33,8 +39,12 @@ KEYS = [b"user-%d" % number for number in range(4000)]
 class Bench:
     """A Service whose endpoints are numbers; one slice holds them all."""
 
-    def __init__(self, numbers: list[int], zones: tuple[str, ...] = (), hinted: bool = False, place: str = "") -> None:
-        self.view = BalancedService(PortChoice(None), family=None, place=Locality(zone=place), honour_hints=True)
+    def __init__(
+        self, numbers: list[int], zones: tuple[str, ...] = (), hinted: bool = False, place: str = ""
+    ) -> None:
+        self.view = BalancedService(
+            PortChoice(None), family=None, place=Locality(zone=place), honour_hints=True
+        )
         self._zones, self._hinted = zones, hinted
         self._held: EndpointSlice | None = None
         self._revision = 0
@@ -43,7 +53,9 @@ class Bench:
     def set(self, numbers: list[int], terminating: frozenset[int] = frozenset()) -> None:
         self._revision += 1
         new = EndpointSlice(
-            metadata=ObjectMeta(name="s", namespace="ns", uid="s", resource_version=str(self._revision)),
+            metadata=ObjectMeta(
+                name="s", namespace="ns", uid="s", resource_version=str(self._revision)
+            ),
             address_type="IPv4",
             endpoints=tuple(self._endpoint(number, number in terminating) for number in numbers),
             ports=(EndpointPort(name="http", port=8080),),
@@ -56,7 +68,9 @@ class Bench:
         zone = self._zones[number % len(self._zones)] if self._zones else None
         return SliceEndpoint(
             addresses=(f"10.0.{number // 256}.{number % 256}",),
-            conditions=EndpointConditions(ready=not terminating, serving=True, terminating=terminating),
+            conditions=EndpointConditions(
+                ready=not terminating, serving=True, terminating=terminating
+            ),
             target_ref=ObjectReference(kind="Pod", name=f"web-{number}", uid=f"uid-{number}"),
             zone=zone,
             hints=EndpointHints(for_zones=(ForZone(name=zone),)) if zone and self._hinted else None,
@@ -102,7 +116,9 @@ def test_least_outstanding_is_least(seed: int, deeds: list[int]) -> None:
         else:
             found = picked(picker)
             usable = bench.view.usable()
-            assert bench.view.load.count(found.id) == min(bench.view.load.count(each.id) for each in usable)
+            assert bench.view.load.count(found.id) == min(
+                bench.view.load.count(each.id) for each in usable
+            )
             bench.view.load.acquire(found.id)
             flying.append(found.id)
         bench.view.check()
@@ -163,14 +179,18 @@ def test_a_ring_moves_only_what_it_must() -> None:
     assert max(counts.values()) < 1.35 * len(KEYS) / 20, "multi-probing keeps shares even"
     bench.set([number for number in range(20) if number != 7])
     without = homes(bench, picker)
-    assert {key for key in KEYS if without[key] != before[key]} == {key for key in KEYS if before[key] == "uid-7"}
+    assert {key for key in KEYS if without[key] != before[key]} == {
+        key for key in KEYS if before[key] == "uid-7"
+    }
     bench.set(list(range(21)))
     more = homes(bench, picker)
     moved = {key for key in KEYS if more[key] != before[key]}
     assert {more[key] for key in moved} == {"uid-20"}
     assert 0 < len(moved) < 2 * len(KEYS) / 21
     other = Bench(list(range(20, -1, -1)))
-    assert homes(other, other.view.attach(ConsistentHash(load_factor=math.inf))) == more, "every client agrees"
+    assert homes(other, other.view.attach(ConsistentHash(load_factor=math.inf))) == more, (
+        "every client agrees"
+    )
 
 
 def test_a_hot_key_spreads_no_further_than_the_bound_asks() -> None:
@@ -190,7 +210,10 @@ def test_a_bound_below_the_mean_is_refused(factor: float) -> None:
 
 
 def test_ports() -> None:
-    ports = (EndpointPort(name="http", port=8080), EndpointPort(name="dns", protocol="UDP", port=53))
+    ports = (
+        EndpointPort(name="http", port=8080),
+        EndpointPort(name="dns", protocol="UDP", port=53),
+    )
     several = (*ports, EndpointPort(name="admin", port=9000))
     assert PortChoice(None).of(ports) == (8080, "")
     assert PortChoice(None).of(()) == (0, "")

@@ -20,7 +20,13 @@ from sliceplane.api.discovery import (
 from sliceplane.api.meta import ObjectMeta, ObjectReference
 from sliceplane.consume.balancing.merge import PortChoice
 from sliceplane.consume.balancing.model import Endpoint
-from sliceplane.consume.balancing.pickers import LeastOutstanding, PickStrategy, Random, RoundRobin, ZoneFirst
+from sliceplane.consume.balancing.pickers import (
+    LeastOutstanding,
+    PickStrategy,
+    Random,
+    RoundRobin,
+    ZoneFirst,
+)
 from sliceplane.consume.balancing.ring import ConsistentHash
 from sliceplane.consume.balancing.view import BalancedService
 from sliceplane.consume.model import NodeEndpoint as ProxyEndpoint
@@ -33,10 +39,16 @@ ZONES = ("a", "b")
 PLACE = Locality(node="n1", zone="a")
 
 
-def slice_of(name: str, revision: int, family: str, endpoints: tuple[SliceEndpoint, ...]) -> EndpointSlice:
+def slice_of(
+    name: str, revision: int, family: str, endpoints: tuple[SliceEndpoint, ...]
+) -> EndpointSlice:
     return EndpointSlice(
         metadata=ObjectMeta(
-            name=name, namespace="ns", uid=name, resource_version=str(revision), labels={LABEL_SERVICE_NAME: "web"}
+            name=name,
+            namespace="ns",
+            uid=name,
+            resource_version=str(revision),
+            labels={LABEL_SERVICE_NAME: "web"},
         ),
         address_type=family,
         endpoints=endpoints,
@@ -48,7 +60,9 @@ def slice_of(name: str, revision: int, family: str, endpoints: tuple[SliceEndpoi
 def slice_endpoints(draw: st.DrawFn, family: str) -> SliceEndpoint:
     number = draw(st.integers(1, 5))
     pod = draw(st.integers(0, 5))
-    ready, serving = draw(st.sampled_from([(True, True), (None, None), (False, True), (False, False)]))
+    ready, serving = draw(
+        st.sampled_from([(True, True), (None, None), (False, True), (False, False)])
+    )
     zones = draw(st.sampled_from([(), ("a",), ("b",), ("a", "b")]))
     nodes = draw(st.sampled_from([(), (), ("n1",), ("n2",)]))
     hints = EndpointHints(
@@ -57,7 +71,9 @@ def slice_endpoints(draw: st.DrawFn, family: str) -> SliceEndpoint:
     )
     return SliceEndpoint(
         addresses=(f"10.0.0.{number}" if family == "IPv4" else f"fd00::{number}",),
-        conditions=EndpointConditions(ready=ready, serving=serving, terminating=draw(st.booleans())),
+        conditions=EndpointConditions(
+            ready=ready, serving=serving, terminating=draw(st.booleans())
+        ),
         # Pod 0 stands for an address that is nobody's Pod.
         target_ref=ObjectReference(kind="Pod", name=f"p{pod}", uid=f"uid-{pod}") if pod else None,
         zone=draw(st.sampled_from([*ZONES, None])),
@@ -76,7 +92,12 @@ def steps(draw: st.DrawFn) -> Step:
     for _ in range(draw(st.integers(1, 3))):
         name = draw(st.sampled_from(["s1", "s2", "s3"]))
         family = draw(st.sampled_from(["IPv4", "IPv4", "IPv4", "IPv6", "FQDN"]))
-        body = draw(st.one_of(st.none(), st.lists(slice_endpoints("IPv4" if family != "IPv6" else "IPv6"), max_size=4)))
+        body = draw(
+            st.one_of(
+                st.none(),
+                st.lists(slice_endpoints("IPv4" if family != "IPv6" else "IPv6"), max_size=4),
+            )
+        )
         changes.append((name, family, None if body is None else tuple(body)))
     return Step(changes)
 
@@ -90,7 +111,9 @@ def oracle(slices: dict[str, EndpointSlice]) -> dict[str, SliceEndpoint]:
         rank = (each.address_type == "IPv4", int(each.metadata.resource_version), key)
         in_slice = {}
         for endpoint in each.endpoints or ():
-            identity = endpoint.target_ref.uid if endpoint.target_ref else f"{endpoint.addresses[0]}:8080"
+            identity = (
+                endpoint.target_ref.uid if endpoint.target_ref else f"{endpoint.addresses[0]}:8080"
+            )
             in_slice[identity] = endpoint  # the last of one slice counts
         entries += [(identity, rank, endpoint) for identity, endpoint in in_slice.items()]
     winners: dict[str, tuple[tuple[bool, int, str], SliceEndpoint]] = {}
@@ -124,10 +147,21 @@ def as_shown(identity: str, entry: SliceEndpoint) -> Endpoint:
 
 def what_the_proxy_would_use(endpoints: tuple[Endpoint, ...]) -> set[str]:
     """The addresses that the node proxy's own code gives."""
-    port = ServedPort(name=ServicePortName(ServiceKey("ns", "web"), "http", "TCP"), cluster_ip="10.96.0.1", port=80)
+    port = ServedPort(
+        name=ServicePortName(ServiceKey("ns", "web"), "http", "TCP"),
+        cluster_ip="10.96.0.1",
+        port=80,
+    )
     theirs = [
         ProxyEndpoint(
-            each.address, each.port, each.ready, each.serving, each.terminating, False, each.zone_hints, each.node_hints
+            each.address,
+            each.port,
+            each.ready,
+            each.serving,
+            each.terminating,
+            False,
+            each.zone_hints,
+            each.node_hints,
         )
         for each in endpoints
     ]
@@ -143,7 +177,10 @@ class Follower:
 
     def catch_up(self) -> None:
         change = self.view.take(self.reader)
-        ids = [each.id for each in (*change.added, *change.removed, *(new for _, new in change.updated))]
+        ids = [
+            each.id
+            for each in (*change.added, *change.removed, *(new for _, new in change.updated))
+        ]
         assert len(ids) == len(set(ids)), f"an id twice in one change: {ids}"
         for each in change.removed:
             assert self.held.pop(each.id) == each
@@ -157,7 +194,9 @@ class Follower:
             self.held[each.id] = each
 
 
-def left_out_is_not_picked(view: BalancedService, picker: PickStrategy, number: int, rng: Rng) -> None:
+def left_out_is_not_picked(
+    view: BalancedService, picker: PickStrategy, number: int, rng: Rng
+) -> None:
     """Whatever is left out: one of the others, and only none if there is no other."""
     pool = [each.id for each in view.endpoints]
     out = frozenset(each for each in pool if rng.below(2))
@@ -170,7 +209,11 @@ def left_out_is_not_picked(view: BalancedService, picker: PickStrategy, number: 
         assert found.id in others or isinstance(picker, ZoneFirst)
 
 
-@given(st.lists(steps(), max_size=12), st.lists(st.booleans(), min_size=12, max_size=12), st.integers(0, 2**32))
+@given(
+    st.lists(steps(), max_size=12),
+    st.lists(st.booleans(), min_size=12, max_size=12),
+    st.integers(0, 2**32),
+)
 def test_any_history(history: list[Step], looks: list[bool], seed: int) -> None:
     view = BalancedService(PortChoice("http"), family=None, place=PLACE, honour_hints=True)
     rng = Rng(seed)
@@ -202,7 +245,9 @@ def test_any_history(history: list[Step], looks: list[bool], seed: int) -> None:
             batch.append(Change("endpointslices.discovery.k8s.io", old, new))
         view.on_changes(batch)
         view.check()
-        expected = {identity: as_shown(identity, entry) for identity, entry in oracle(slices).items()}
+        expected = {
+            identity: as_shown(identity, entry) for identity, entry in oracle(slices).items()
+        }
         assert view.endpoints == tuple(expected[identity] for identity in sorted(expected))
         prompt.catch_up()
         assert prompt.held == expected

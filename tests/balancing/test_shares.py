@@ -1,4 +1,6 @@
-"""Where connections go: the closed formula of each rule of routing is the oracle of what the one rule gives."""
+"""Where connections go: the closed formula of each rule of routing is the oracle of what the one
+rule gives.
+"""
 
 from __future__ import annotations
 
@@ -31,32 +33,45 @@ counts = st.lists(st.integers(0, 6), min_size=2, max_size=4).filter(any)
 
 
 def clients(numbers: list[int]) -> dict[str, Fraction]:
-    return {zone: Fraction(number, sum(numbers)) for zone, number in zip(ZONES, numbers, strict=False)}
+    return {
+        zone: Fraction(number, sum(numbers)) for zone, number in zip(ZONES, numbers, strict=False)
+    }
 
 
 def places(numbers: list[int]) -> tuple[Place, ...]:
-    return tuple(Place(Locality(f"node-{zone}", zone), share) for zone, share in clients(numbers).items())
+    return tuple(
+        Place(Locality(f"node-{zone}", zone), share) for zone, share in clients(numbers).items()
+    )
 
 
 def kinds(numbers: list[int], *, hinted: bool, **more: Any) -> Counter[EndpointKind]:
-    return Counter({
-        EndpointKind(zone=zone, zone_hints=(zone,) if hinted else (), **more): number
-        for zone, number in zip(ZONES, numbers, strict=False) if number
-    })  # fmt: skip
+    return Counter(
+        {
+            EndpointKind(zone=zone, zone_hints=(zone,) if hinted else (), **more): number
+            for zone, number in zip(ZONES, numbers, strict=False)
+            if number
+        }
+    )
 
 
 @given(weights, counts)
-def test_without_hints_every_endpoint_gets_the_same(numbers: list[int], endpoints: list[int]) -> None:
+def test_without_hints_every_endpoint_gets_the_same(
+    numbers: list[int], endpoints: list[int]
+) -> None:
     total = sum(endpoints)
     found = shares(kinds(endpoints, hinted=False), places(numbers))
     held = dict(zip(ZONES, endpoints, strict=False))
     assert all(found.of_zone(zone) == Fraction(number, total) for zone, number in held.items())
-    assert found.leaving == sum(c * (1 - Fraction(held.get(zone, 0), total)) for zone, c in clients(numbers).items())
+    assert found.leaving == sum(
+        c * (1 - Fraction(held.get(zone, 0), total)) for zone, c in clients(numbers).items()
+    )
     assert found.greatest[0] == 1
 
 
 @given(weights, counts)
-def test_same_zone_and_zones_without_endpoints_to_all(numbers: list[int], endpoints: list[int]) -> None:
+def test_same_zone_and_zones_without_endpoints_to_all(
+    numbers: list[int], endpoints: list[int]
+) -> None:
     held = Counter(dict(zip(ZONES, endpoints, strict=False)))
     stray = sum((c for zone, c in clients(numbers).items() if not held[zone]), Fraction(0))
     found = shares(kinds(endpoints, hinted=True), places(numbers))
@@ -77,10 +92,20 @@ def test_one_unhinted_endpoint_is_as_no_hints(numbers: list[int], endpoints: lis
 
 
 @given(
-    weights, st.dictionaries(st.tuples(st.sampled_from(ZONES), st.sampled_from(ZONES)), st.integers(1, 4), min_size=1)
+    weights,
+    st.dictionaries(
+        st.tuples(st.sampled_from(ZONES), st.sampled_from(ZONES)), st.integers(1, 4), min_size=1
+    ),
 )
-def test_auto_goes_where_the_hints_are(numbers: list[int], hinted: dict[tuple[str, str], int]) -> None:
-    made = Counter({EndpointKind(zone=zone, zone_hints=(hint,)): number for (zone, hint), number in hinted.items()})
+def test_auto_goes_where_the_hints_are(
+    numbers: list[int], hinted: dict[tuple[str, str], int]
+) -> None:
+    made = Counter(
+        {
+            EndpointKind(zone=zone, zone_hints=(hint,)): number
+            for (zone, hint), number in hinted.items()
+        }
+    )
     for_zone = Counter[str]()
     for (_, hint), number in hinted.items():
         for_zone[hint] += number
@@ -91,15 +116,25 @@ def test_auto_goes_where_the_hints_are(numbers: list[int], hinted: dict[tuple[st
         share = found.each.get(EndpointKind(zone=zone, zone_hints=(hint,)), Fraction(0))
         assert share == c.get(hint, Fraction(0)) / for_zone[hint] + stray / for_zone.total(), number
     if not stray:
-        away = {zone: sum(n for (at, hint), n in hinted.items() if hint == zone != at) for zone in c}
-        assert found.leaving == sum(c[zone] * Fraction(away[zone], for_zone[zone]) for zone in c if c[zone])
+        away = {
+            zone: sum(n for (at, hint), n in hinted.items() if hint == zone != at) for zone in c
+        }
+        assert found.leaving == sum(
+            c[zone] * Fraction(away[zone], for_zone[zone]) for zone in c if c[zone]
+        )
 
 
 @given(weights, counts)
-def test_local_inside_drops_what_has_no_endpoint_of_its_own(numbers: list[int], endpoints: list[int]) -> None:
-    made = Counter({
-        EndpointKind(zone=zone, node=f"node-{zone}"): n for zone, n in zip(ZONES, endpoints, strict=False) if n
-    })  # fmt: skip
+def test_local_inside_drops_what_has_no_endpoint_of_its_own(
+    numbers: list[int], endpoints: list[int]
+) -> None:
+    made = Counter(
+        {
+            EndpointKind(zone=zone, node=f"node-{zone}"): n
+            for zone, n in zip(ZONES, endpoints, strict=False)
+            if n
+        }
+    )
     found = shares(made, places(numbers), local=True)
     held = dict(zip(ZONES, endpoints, strict=False))
     assert found.dropped == sum(c for zone, c in clients(numbers).items() if not held.get(zone))
@@ -107,9 +142,12 @@ def test_local_inside_drops_what_has_no_endpoint_of_its_own(numbers: list[int], 
 
 
 def test_local_outside_halves_a_nodes_share_among_its_endpoints() -> None:
-    made = Counter({EndpointKind(zone="zone-a", node="n1"): 3, EndpointKind(zone="zone-b", node="n2"): 1})
+    made = Counter(
+        {EndpointKind(zone="zone-a", node="n1"): 3, EndpointKind(zone="zone-b", node="n2"): 1}
+    )
     entries = [
-        Place(Locality(node, zone), Fraction(1, 3)) for node, zone in (("n1", "zone-a"), ("n2", "zone-b"), ("n3", ""))
+        Place(Locality(node, zone), Fraction(1, 3))
+        for node, zone in (("n1", "zone-a"), ("n2", "zone-b"), ("n3", ""))
     ]
     found = shares(made, entries, local=True, way="outside")
     assert set(found.each.values()) == {Fraction(1, 6), Fraction(1, 2)}
@@ -117,14 +155,21 @@ def test_local_outside_halves_a_nodes_share_among_its_endpoints() -> None:
 
 
 def test_same_node_then_zone_then_all() -> None:
-    made = Counter({
-        EndpointKind(zone=zone, node=node, zone_hints=(zone,), node_hints=(node,)): 1
-        for node, zone in (("n1", "zone-a"), ("n2", "zone-b"))
-    })  # fmt: skip
-    entries = [Place(Locality(node, zone), Fraction(1, 4)) for node, zone in
-               (("n1", "zone-a"), ("n2", "zone-b"), ("n3", "zone-a"), ("n4", "zone-c"))]  # fmt: skip
+    made = Counter(
+        {
+            EndpointKind(zone=zone, node=node, zone_hints=(zone,), node_hints=(node,)): 1
+            for node, zone in (("n1", "zone-a"), ("n2", "zone-b"))
+        }
+    )
+    entries = [
+        Place(Locality(node, zone), Fraction(1, 4))
+        for node, zone in (("n1", "zone-a"), ("n2", "zone-b"), ("n3", "zone-a"), ("n4", "zone-c"))
+    ]
     found = shares(made, entries)
-    assert list(found.each.values()) == [Fraction(1, 4) * 2 + Fraction(1, 8), Fraction(1, 4) + Fraction(1, 8)]
+    assert list(found.each.values()) == [
+        Fraction(1, 4) * 2 + Fraction(1, 8),
+        Fraction(1, 4) + Fraction(1, 8),
+    ]
     assert found.leaving == Fraction(1, 4)
 
 
@@ -132,19 +177,28 @@ def test_same_node_then_zone_then_all() -> None:
     st.dictionaries(
         st.builds(
             EndpointKind,
-            zone=st.sampled_from(ZONES[:2]), node=st.just(""), ready=st.sampled_from([True, True, False]),
-            terminating=st.booleans(), subset=st.sampled_from(["", "", ZONES[0]]),
+            zone=st.sampled_from(ZONES[:2]),
+            node=st.just(""),
+            ready=st.sampled_from([True, True, False]),
+            terminating=st.booleans(),
+            subset=st.sampled_from(["", "", ZONES[0]]),
             zone_hints=st.sampled_from([(), (ZONES[0],), (ZONES[1],)]),
             node_hints=st.sampled_from([("n0",), ("n1",), ("n0", "n3"), ()]),
         ),
-        st.integers(1, 3), min_size=1, max_size=4,
+        st.integers(1, 3),
+        min_size=1,
+        max_size=4,
     )
-)  # fmt: skip
+)
 def test_each_node_chooses_as_its_proxy_does(made: dict[EndpointKind, int]) -> None:
-    entries = [Place(Locality(f"n{number}", ZONES[number % 2]), Fraction(1, 4)) for number in range(4)]
+    entries = [
+        Place(Locality(f"n{number}", ZONES[number % 2]), Fraction(1, 4)) for number in range(4)
+    ]
     each, dropped = Counter[EndpointKind](), 0
     for place in entries:
-        used = choose([kind for kind in made if kind.subset in ("", place.at.zone)], place.at).endpoints
+        used = choose(
+            [kind for kind in made if kind.subset in ("", place.at.zone)], place.at
+        ).endpoints
         dropped += not used
         for kind in used:
             each[kind] += place.share / sum(made[kind] for kind in used)
@@ -159,7 +213,8 @@ def test_a_client_without_zone_is_counted_as_leaving_it() -> None:
 
 
 @given(
-    st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any), st.lists(st.integers(1, 4), min_size=3, max_size=3)
+    st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any),
+    st.lists(st.integers(1, 4), min_size=3, max_size=3),
 )
 def test_the_cure_is_the_smallest(numbers: list[int], endpoints: list[int]) -> None:
     made = kinds(endpoints, hinted=True)
@@ -178,8 +233,10 @@ def test_the_cure_is_the_smallest(numbers: list[int], endpoints: list[int]) -> N
 
 @given(
     st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any),
-    st.lists(st.integers(1, 3), min_size=3, max_size=3), st.integers(2, 12), st.booleans(),
-)  # fmt: skip
+    st.lists(st.integers(1, 3), min_size=3, max_size=3),
+    st.integers(2, 12),
+    st.booleans(),
+)
 def test_the_cure_of_too_little_capacity_is_the_smallest(
     numbers: list[int], endpoints: list[int], parts: int, hinted: bool
 ) -> None:
@@ -201,11 +258,17 @@ def test_places_of_measured_traffic() -> None:
     nodes = [Locality("n1", "zone-a"), Locality("n2", "zone-a")]
     found = at_zones({"zone-a": Fraction(6), "zone-b": Fraction(2)}, nodes)
     assert [(place.at, place.share) for place in found] == [
-        (nodes[0], Fraction(3, 8)), (nodes[1], Fraction(3, 8)), (Locality("", "zone-b"), Fraction(1, 4)),
-    ]  # fmt: skip
+        (nodes[0], Fraction(3, 8)),
+        (nodes[1], Fraction(3, 8)),
+        (Locality("", "zone-b"), Fraction(1, 4)),
+    ]
     assert without(found, "zone-a") == (Place(Locality("", "zone-b"), Fraction(1)),)
 
 
-@pytest.mark.parametrize(("endpoints", "connections", "bound"), [(1, 5, 1.0), (10, 10_000, 1.068), (100, 100, None)])
+@pytest.mark.parametrize(
+    ("endpoints", "connections", "bound"), [(1, 5, 1.0), (10, 10_000, 1.068), (100, 100, None)]
+)
 def test_what_chance_does(endpoints: int, connections: int, bound: float | None) -> None:
-    assert chance(endpoints, connections) == (None if bound is None else pytest.approx(bound, abs=0.001))
+    assert chance(endpoints, connections) == (
+        None if bound is None else pytest.approx(bound, abs=0.001)
+    )

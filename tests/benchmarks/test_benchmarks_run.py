@@ -1,4 +1,6 @@
-"""Every benchmark imports, its smallest size runs and prints rows of the documented shape; a missed budget is told."""
+"""Every benchmark imports, its smallest size runs and prints rows of the documented shape; a missed
+budget is told.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,11 @@ def test_module_imports_without_running(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.kernel] * (name in NEEDS_KERNEL) + [pytest.mark.slow] * (name in SLOW))
+        pytest.param(
+            name,
+            marks=[pytest.mark.kernel] * (name in NEEDS_KERNEL)
+            + [pytest.mark.slow] * (name in SLOW),
+        )
         for name in benchmarks()
     ],
 )
@@ -66,21 +72,29 @@ def test_smallest_size_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_benchmark_is_a_program() -> None:
     command = [sys.executable, "-m", "benchmarks.selectors", "--small", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=child_environment())
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT, env=child_environment()
+    )
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():
         assert set(json.loads(line)) == COLUMNS
 
 
 def test_a_budget_is_an_upper_bound_and_the_ratio_is_ours_to_theirs() -> None:
-    row = Result(name="n", size="s", value=2.0, unit="ms", budget=2.0, peer="p", peer_value=8.0).row()
+    row = Result(
+        name="n", size="s", value=2.0, unit="ms", budget=2.0, peer="p", peer_value=8.0
+    ).row()
     assert (row["met"], row["ratio"]) == (True, 0.25)
     assert Result(name="n", size="s", value=2.1, unit="ms", budget=2.0).met is False
 
 
 def test_percentile_is_one_of_the_values() -> None:
     values = [float(value) for value in range(100, 0, -1)]
-    assert (percentile(values, 99), percentile(values, 50), percentile([7.0], 99)) == (99.0, 50.0, 7.0)
+    assert (percentile(values, 99), percentile(values, 50), percentile([7.0], 99)) == (
+        99.0,
+        50.0,
+        7.0,
+    )
 
 
 def result(value: float) -> Result:
@@ -108,9 +122,15 @@ def test_a_benchmark_ends_with_1_when_a_budget_is_missed(
     ],
 )
 def test_all_benchmarks_end_with_what_was_missed(
-    value: float, killed: bool, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    value: float,
+    killed: bool,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def benchmark(command: list[str], *, env: dict[str, str], check: bool) -> subprocess.CompletedProcess[str]:
+    def benchmark(
+        command: list[str], *, env: dict[str, str], check: bool
+    ) -> subprocess.CompletedProcess[str]:
         assert command[-1] == "benchmarks.storage"
         assert not check
         if killed:

@@ -1,4 +1,6 @@
-"""The flags of authentication and limits: the same for the whole plane and for the API server alone."""
+"""The flags of authentication and limits: the same for the whole plane and for the API server
+alone.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,11 @@ def test_every_flag_counts(tmp_path: Path) -> None:
         "--max-requests-inflight=1",
         "--max-mutating-requests-inflight=2",
     )
-    assert (config.advertise_address, config.anonymous, config.jwks_url) == ("192.0.2.1", False, "https://k")
+    assert (config.advertise_address, config.anonymous, config.jwks_url) == (
+        "192.0.2.1",
+        False,
+        "https://k",
+    )
     assert (config.token_auth_file, config.client_ca_file) == (file, file)
     assert (config.tokens.issuer, config.tokens.audiences) == ("https://i", ("a", "b"))
     assert (config.tokens.signing_key_file, config.tokens.key_files) == (file, (file,))
@@ -56,7 +62,9 @@ def test_every_flag_counts(tmp_path: Path) -> None:
 
 
 def test_an_issuer_without_a_name_is_wrong_usage() -> None:
-    done = CliRunner().invoke(main, ["up", "--data-dir", "memory:", "--secure-port", "0", "--service-account-issuer="])
+    done = CliRunner().invoke(
+        main, ["up", "--data-dir", "memory:", "--secure-port", "0", "--service-account-issuer="]
+    )
     assert done.exit_code == 64
     assert "'--service-account-issuer': it must not be empty" in done.output
 

@@ -1,4 +1,6 @@
-"""What a command says where it cannot do what it was asked: one line on stderr and the right exit code."""
+"""What a command says where it cannot do what it was asked: one line on stderr and the right exit
+code.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def test_help_has_every_command_on_a_line_of_its_own() -> None:
     assert shown == [[name, summary] for name, (_, summary) in COMMANDS.items()]
 
 
-@pytest.mark.parametrize("flag", ["--anonymous-auth", "--leader-elect", "--traffic-distribution-conditions"])
+@pytest.mark.parametrize(
+    "flag", ["--anonymous-auth", "--leader-elect", "--traffic-distribution-conditions"]
+)
 def test_switches_say_what_they_take(flag: str) -> None:
     done = CliRunner().invoke(main, ["up", f"{flag}=maybe"])
     assert done.exit_code == 64
@@ -60,7 +64,9 @@ def test_switches_say_what_they_take(flag: str) -> None:
 
 
 def test_etcd_needs_a_folder_for_what_servers_share() -> None:
-    """The authority of a server that keeps nothing would be gone with it, and nobody could join the plane again."""
+    """The authority of a server that keeps nothing would be gone with it, and nobody could join the
+    plane again.
+    """
     done = CliRunner().invoke(main, ["up", "--etcd", "http://127.0.0.1:1", "--data-dir", "memory:"])
     assert done.exit_code == 64
     assert "--etcd needs a data directory" in " ".join(done.output.split())
@@ -86,9 +92,14 @@ def test_no_server(command: str, kubeconfig: str) -> None:
 @pytest.mark.parametrize("command", ASKING)
 def test_no_such_context(command: str, kubeconfig: str) -> None:
     arguments, code = ASKING[command]
-    done = CliRunner().invoke(main, [*arguments, "--kubeconfig", kubeconfig, "--context", "elsewhere"])
+    done = CliRunner().invoke(
+        main, [*arguments, "--kubeconfig", kubeconfig, "--context", "elsewhere"]
+    )
     assert done.exit_code == code
-    assert done.stderr == f"Error: kubeconfig {kubeconfig}: Context 'elsewhere' not found, only nowhere\n"
+    assert (
+        done.stderr
+        == f"Error: kubeconfig {kubeconfig}: Context 'elsewhere' not found, only nowhere\n"
+    )
 
 
 @pytest.fixture
@@ -109,7 +120,9 @@ def nonsense(tmp_path: Path) -> Iterator[str]:
 
     class Quiet(ThreadingHTTPServer):
         def handle_error(self, *_: object) -> None:
-            """A client that hangs up is none; what is printed would look like the command's own words."""
+            """A client that hangs up is none; what is printed would look like the command's own
+            words.
+            """
 
     with Quiet(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -155,10 +168,17 @@ def test_an_answer_that_cannot_be_printed_is_a_failure() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "sliceplane", "estimate", "--pods", "2"],
-            stdout=full, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": "src"}, timeout=120, check=False,
-        )  # fmt: skip
-    assert (done.returncode, done.stderr) == (1, "Error: cannot write to stdout: no space left on device\n")
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": "src"},
+            timeout=120,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "Error: cannot write to stdout: no space left on device\n",
+    )
 
 
 def test_what_strangers_wrote_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,5 +191,9 @@ def test_every_group_of_commands_says_in_a_line_what_each_does() -> None:
     for name in COMMANDS:
         command = main.get_command(click.Context(main), name)
         if isinstance(command, click.Group):
-            listed = CliRunner().invoke(main, [name, "--help"], terminal_width=80).output.partition("Commands:")[2]
+            listed = (
+                CliRunner()
+                .invoke(main, [name, "--help"], terminal_width=80)
+                .output.partition("Commands:")[2]
+            )
             assert "..." not in listed, name

@@ -1,4 +1,6 @@
-"""``sliceplane drain``: what it takes, what it prints and how it ends, with node proxies on a kernel of paper."""
+"""``sliceplane drain``: what it takes, what it prints and how it ends, with node proxies on a
+kernel of paper.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ async def shop(plane: Plane) -> AsyncIterator[Shop]:
     """A Service of two Pods; every node tells."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(connect(plane.kubeconfig))
-        papers = {name: await stack.enter_async_context(paper_node(client, name, beat_s=0.2)) for name in NODES}
+        papers = {
+            name: await stack.enter_async_context(paper_node(client, name, beat_s=0.2))
+            for name in NODES
+        }
         made = Shop(plane, client, papers)
         await made.open()
         yield made
@@ -52,7 +57,10 @@ async def drain(shop: Shop, *arguments: str) -> Result:
 
 def deployment(name: str) -> dict[str, Any]:
     labels = {"app": name}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "web", "image": "web"}]}}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "web", "image": "web"}]},
+    }
     spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": template}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
 
@@ -95,18 +103,28 @@ def marked(shop: Shop) -> list[str]:
 
 
 async def patch(shop: Shop, pod: str, change: dict[str, Any], *, subresource: str = "") -> None:
-    await shop.client.patch(Pods, "default", pod, encode(change), patch_type="strategic", subresource=subresource)
+    await shop.client.patch(
+        Pods, "default", pod, encode(change), patch_type="strategic", subresource=subresource
+    )
 
 
 async def ready_again(shop: Shop, pods: int) -> None:
     await eventually(lambda: asyncio.to_thread(shop._ready), lambda ready: ready == pods)
 
 
-async def test_nodes_that_tell_nothing_are_named_first_and_the_marks_are_taken_back(shop: Shop) -> None:
+async def test_nodes_that_tell_nothing_are_named_first_and_the_marks_are_taken_back(
+    shop: Shop,
+) -> None:
     await asyncio.to_thread(shop.plane.apply, [node("foreign")])
     try:
-        for unknown, code, left in (("fail", 2, []), ("wait", 2, []), ("after=1s", 0, [f"{shop.name}-0"])):
-            result = await drain(shop, "po", f"{shop.name}-0", "--unknown", unknown, "--timeout", "3s")
+        for unknown, code, left in (
+            ("fail", 2, []),
+            ("wait", 2, []),
+            ("after=1s", 0, [f"{shop.name}-0"]),
+        ):
+            result = await drain(
+                shop, "po", f"{shop.name}-0", "--unknown", unknown, "--timeout", "3s"
+            )
             assert (result.exit_code, marked(shop)) == (code, left), result.output
             assert "not known foreign: it never told anything" in " ".join(result.stderr.split())
             assert "foreign" in result.stdout
@@ -118,27 +136,44 @@ async def test_nodes_that_tell_nothing_are_named_first_and_the_marks_are_taken_b
 
 
 async def test_the_last_ready_endpoint_of_any_service_stays_unless_it_is_forced(shop: Shop) -> None:
-    """Of three Services that have the Pod one has no other: it is headless, and no node proxy reads it."""
+    """Of three Services that have the Pod one has no other: it is headless, and no node proxy reads
+    it.
+    """
     name = f"{shop.name}-0"
     labels = {"only": shop.name}
     alone = {
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": f"{shop.name}-alone"},
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": f"{shop.name}-alone"},
         "spec": {"selector": labels, "clusterIP": "None", "ports": [{"name": "http", "port": 80}]},
-    }  # fmt: skip
-    beside = {**alone, "metadata": {"name": f"{shop.name}-beside"}, "spec": {**alone["spec"], "clusterIP": None}}
+    }
+    beside = {
+        **alone,
+        "metadata": {"name": f"{shop.name}-beside"},
+        "spec": {**alone["spec"], "clusterIP": None},
+    }
     beside["spec"] = {"selector": {"app": shop.name}, "ports": [{"port": 81}]}
     await patch(shop, name, {"metadata": {"labels": labels}})
     await asyncio.to_thread(shop.plane.apply, [alone, beside])
     for service, pods in ((alone, 1), (beside, 2)):
         await eventually(
-            lambda service=service: asyncio.to_thread(shop.plane.endpoints, service["metadata"]["name"]),
+            lambda service=service: asyncio.to_thread(
+                shop.plane.endpoints, service["metadata"]["name"]
+            ),
             lambda found, pods=pods: sum(endpoint.ready for endpoint in found) == pods,
         )
     result = await drain(shop, "pod", name, "-o", "json")
     document = json.loads(result.stdout)
-    assert (result.exit_code, document["outcome"], marked(shop)) == (1, "refused", []), result.output
-    assert f"last ready endpoint away from default/{shop.name}-alone http (IPv4)." in document["refused"]
-    assert [(row["service"], row["port"], row["ready"], row["left"]) for row in document["services"]] == [
+    assert (result.exit_code, document["outcome"], marked(shop)) == (1, "refused", []), (
+        result.output
+    )
+    assert (
+        f"last ready endpoint away from default/{shop.name}-alone http (IPv4)."
+        in document["refused"]
+    )
+    assert [
+        (row["service"], row["port"], row["ready"], row["left"]) for row in document["services"]
+    ] == [
         (f"default/{shop.name}", "80/TCP", 2, 1),
         (f"default/{shop.name}-alone", "http", 1, 0),
         (f"default/{shop.name}-beside", "81/TCP", 2, 1),
@@ -150,7 +185,9 @@ async def test_the_last_ready_endpoint_of_any_service_stays_unless_it_is_forced(
 async def test_a_drain_gives_up_when_the_others_go_meanwhile(shop: Shop) -> None:
     shop.papers["n-2"].open.clear()
     draining = asyncio.create_task(drain(shop, "pod", f"{shop.name}-0"))
-    await eventually(lambda: asyncio.to_thread(marked, shop), lambda names: names == [f"{shop.name}-0"])
+    await eventually(
+        lambda: asyncio.to_thread(marked, shop), lambda names: names == [f"{shop.name}-0"]
+    )
     unready = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
     await patch(shop, f"{shop.name}-1", unready, subresource="status")
     result = await draining
@@ -165,11 +202,21 @@ async def test_a_drain_gives_up_when_the_others_go_meanwhile(shop: Shop) -> None
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_signal_takes_the_marks_back(shop: Shop, number: signal.Signals) -> None:
     shop.papers["n-2"].open.clear()
-    command = ["-m", "sliceplane", "drain", "pod", f"{shop.name}-0", "--kubeconfig", str(shop.plane.kubeconfig)]
+    command = [
+        "-m",
+        "sliceplane",
+        "drain",
+        "pod",
+        f"{shop.name}-0",
+        "--kubeconfig",
+        str(shop.plane.kubeconfig),
+    ]
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    await eventually(lambda: asyncio.to_thread(marked, shop), lambda names: names == [f"{shop.name}-0"])
+    await eventually(
+        lambda: asyncio.to_thread(marked, shop), lambda names: names == [f"{shop.name}-0"]
+    )
     process.send_signal(number)
     out, err = await process.communicate()
     assert (process.returncode, out, marked(shop)) == (2, b"", []), err
@@ -180,9 +227,14 @@ async def test_a_signal_takes_the_marks_back(shop: Shop, number: signal.Signals)
 
 
 async def test_what_is_not_there_or_no_question(shop: Shop) -> None:
-    """The nearest name is told; what is asked wrongly is said before anything is asked of the cluster."""
+    """The nearest name is told; what is asked wrongly is said before anything is asked of the
+    cluster.
+    """
     result = await drain(shop, "pod", f"{shop.name}-O")
-    assert (result.exit_code, f"there is no Pod default/{shop.name}-O" in result.output) == (2, True), result.output
+    assert (result.exit_code, f"there is no Pod default/{shop.name}-O" in result.output) == (
+        2,
+        True,
+    ), result.output
     for arguments, sentence in (
         (("service", "web"), "say what is to be drained: pod NAME, deployment NAME or node NAME"),
         (("pod", "web", "--unknown", "never"), "--unknown: "),

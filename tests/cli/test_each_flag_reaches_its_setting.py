@@ -1,7 +1,8 @@
-"""Every flag is named in a test; those that no other test uses are parsed here and reach their settings.
+"""Every flag is named in a test; those that no other test uses are parsed here and reach their
+settings.
 
-A case runs a command line up to the function or class that works with what its flags say, which is exchanged for one
-that notes its arguments and ends the command.
+A case runs a command line up to the function or class that works with what its flags say, which is
+exchanged for one that notes its arguments and ends the command.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def seen(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(f"sliceplane.cli.run.{module}.spare_descriptors", lambda: None)
         monkeypatch.setattr(f"sliceplane.cli.run.{module}.on_stop_signal", lambda callback: None)
     monkeypatch.setattr("sliceplane.cli.logs.Logs.begin", lambda logs: None)
-    done = CliRunner().invoke(main, [word.format(folder=folder) for word in case.command_line.split()])
+    done = CliRunner().invoke(
+        main, [word.format(folder=folder) for word in case.command_line.split()]
+    )
     assert notes, f"{done.output}{done.exception!r}"
     return notes[0]
 
@@ -103,23 +106,59 @@ UP = "sliceplane.cli.run.up.serve"
 def _agents() -> Iterator[Case]:
     for flag, kind in (("--http", "http"), ("--https", "https")):
         line = f"{REGISTER} {flag} /well"
-        yield Case(line, SERVE_AGENT, lambda g: [(c.kind, c.target) for c in checks(g)], [(kind, "/well")])
-    yield Case(f"{REGISTER} --grpc", SERVE_AGENT, lambda g: [(c.kind, c.target) for c in checks(g)], [("grpc", "")])
+        yield Case(
+            line, SERVE_AGENT, lambda g: [(c.kind, c.target) for c in checks(g)], [(kind, "/well")]
+        )
     yield Case(
-        f"{REGISTER} --grpc=a.B", SERVE_AGENT, lambda g: [(c.kind, c.target) for c in checks(g)], [("grpc", "a.B")]
+        f"{REGISTER} --grpc",
+        SERVE_AGENT,
+        lambda g: [(c.kind, c.target) for c in checks(g)],
+        [("grpc", "")],
     )
     yield Case(
-        f"{REGISTER} --exec true", SERVE_AGENT, lambda g: [(c.kind, c.target) for c in checks(g)], [("exec", "true")]
+        f"{REGISTER} --grpc=a.B",
+        SERVE_AGENT,
+        lambda g: [(c.kind, c.target) for c in checks(g)],
+        [("grpc", "a.B")],
     )
-    yield Case(f"{REGISTER} --ttl 7s", SERVE_AGENT, lambda g: [(c.kind, c.period_s) for c in checks(g)], [("ttl", 7.0)])
-    yield Case(f"{RUN} --notify true", SERVE_AGENT, lambda g: [c.kind for c in checks(g)], ["notify", "process"])
-    yield Case(f"{REGISTER} --rise 2 --fall 4", SERVE_AGENT, lambda g: [(c.rise, c.fall) for c in checks(g)], [(2, 4)])
-    yield Case(f"{REGISTER} --lease 20s", SERVE_AGENT, lambda g: agent_options(g).terms.lease_s, 20.0)
-    yield Case(f"{REGISTER} --takeover", SERVE_AGENT, lambda g: agent_options(g).terms.takeover, True)
+    yield Case(
+        f"{REGISTER} --exec true",
+        SERVE_AGENT,
+        lambda g: [(c.kind, c.target) for c in checks(g)],
+        [("exec", "true")],
+    )
+    yield Case(
+        f"{REGISTER} --ttl 7s",
+        SERVE_AGENT,
+        lambda g: [(c.kind, c.period_s) for c in checks(g)],
+        [("ttl", 7.0)],
+    )
+    yield Case(
+        f"{RUN} --notify true",
+        SERVE_AGENT,
+        lambda g: [c.kind for c in checks(g)],
+        ["notify", "process"],
+    )
+    yield Case(
+        f"{REGISTER} --rise 2 --fall 4",
+        SERVE_AGENT,
+        lambda g: [(c.rise, c.fall) for c in checks(g)],
+        [(2, 4)],
+    )
+    yield Case(
+        f"{REGISTER} --lease 20s", SERVE_AGENT, lambda g: agent_options(g).terms.lease_s, 20.0
+    )
+    yield Case(
+        f"{REGISTER} --takeover", SERVE_AGENT, lambda g: agent_options(g).terms.takeover, True
+    )
     yield Case(f"{REGISTER} --stop-timeout 9s", SERVE_AGENT, lambda g: agent_options(g).stop_s, 9.0)
-    yield Case(f"{RUN} --on-orphan end true", SERVE_AGENT, lambda g: agent_options(g).on_orphan, "end")
+    yield Case(
+        f"{RUN} --on-orphan end true", SERVE_AGENT, lambda g: agent_options(g).on_orphan, "end"
+    )
     yield Case(f"{REGISTER} --zone eu-1", SERVE_AGENT, lambda g: agent_file(g).zone, "eu-1")
-    yield Case(f"{REGISTER} --node-name vm-1", SERVE_AGENT, lambda g: agent_file(g).node_name, "vm-1")
+    yield Case(
+        f"{REGISTER} --node-name vm-1", SERVE_AGENT, lambda g: agent_file(g).node_name, "vm-1"
+    )
     said = "sliceplane.agent.io.control.ask"
     yield Case("agent pass a --fail", said, lambda g: g.arguments[1]["verb"], "fail")
     yield Case("agent pass a --text slow", said, lambda g: g.arguments[1]["text"], "slow")
@@ -128,27 +167,52 @@ def _agents() -> Iterator[Case]:
 def _controllers() -> Iterator[Case]:
     rows: tuple[tuple[str, Callable[[Any], Any], Any], ...] = (
         ("--claim-unlabelled-slices", lambda c: c.slices.claim_unlabelled_slices, True),
-        ("--concurrent-service-endpoint-syncs 7", lambda c: c.slices.concurrent_service_endpoint_syncs, 7),
+        (
+            "--concurrent-service-endpoint-syncs 7",
+            lambda c: c.slices.concurrent_service_endpoint_syncs,
+            7,
+        ),
         ("--hold-mass-removals", lambda c: c.slices.hold_mass_removals, True),
         ("--probe-held-endpoints", lambda c: c.slices.probe_held, True),
         ("--concurrent-endpoint-syncs 7", lambda c: c.endpoints.concurrent_endpoint_syncs, 7),
-        ("--endpoint-updates-batch-period 3s", lambda c: c.endpoints.endpoint_updates_batch_period_s, 3.0),
-        ("--mirroring-concurrent-service-endpoint-syncs 7", lambda c: c.mirroring.concurrent_service_endpoint_syncs, 7),
-        ("--mirroring-max-endpoints-per-subset 7", lambda c: c.mirroring.max_endpoints_per_subset, 7),
+        (
+            "--endpoint-updates-batch-period 3s",
+            lambda c: c.endpoints.endpoint_updates_batch_period_s,
+            3.0,
+        ),
+        (
+            "--mirroring-concurrent-service-endpoint-syncs 7",
+            lambda c: c.mirroring.concurrent_service_endpoint_syncs,
+            7,
+        ),
+        (
+            "--mirroring-max-endpoints-per-subset 7",
+            lambda c: c.mirroring.max_endpoints_per_subset,
+            7,
+        ),
         ("--mirroring-max-endpoints-per-slice 7", lambda c: c.mirroring.max_endpoints_per_slice, 7),
-        ("--mirroring-endpointslice-updates-batch-period 3s",
-            lambda c: c.mirroring.endpointslice_updates_batch_period_s, 3.0),
-    )  # fmt: skip
+        (
+            "--mirroring-endpointslice-updates-batch-period 3s",
+            lambda c: c.mirroring.endpointslice_updates_batch_period_s,
+            3.0,
+        ),
+    )
     for flags, look, value in rows:
         yield Case(f"controllers {flags}", CONTROLLERS, lambda g, look=look: look(first(g)), value)  # type: ignore[misc]
     client = "sliceplane.watch.io.http.HttpClient"
-    yield Case("controllers --once --kube-api-burst 7", client, lambda g: g.members["limit"].burst, 7)
+    yield Case(
+        "controllers --once --kube-api-burst 7", client, lambda g: g.members["limit"].burst, 7
+    )
 
 
 def _name_servers() -> Iterator[Case]:
     ten = ip_network("10.0.0.0/8")
     rows: tuple[tuple[str, Callable[[Given], Any], Any], ...] = (
-        ("--cluster-domain one.test --cluster-domain two.test", lambda g: first(g).domains, ("one.test", "two.test")),
+        (
+            "--cluster-domain one.test --cluster-domain two.test",
+            lambda g: first(g).domains,
+            ("one.test", "two.test"),
+        ),
         ("--ttl 9s", lambda g: first(g).ttl_s, 9),
         ("--namespaces a,b", lambda g: first(g).namespaces, ("a", "b")),
         ("--reverse-cidrs 10.0.0.0/8", lambda g: first(g).reverse_cidrs, (ten,)),
@@ -160,15 +224,27 @@ def _name_servers() -> Iterator[Case]:
         ("--forward none", lambda g: g.members["forward"], None),
         ("--forward-skip 10.9.9.8", lambda g: g.members["forward"].skip, ("10.9.9.8",)),
         ("--forward-max 7", lambda g: g.members["forward"].max_concurrent, 7),
-        ("--stub corp.test=10.9.9.9", lambda g: g.members["forward"].stubs, ("corp.test=10.9.9.9",)),
+        (
+            "--stub corp.test=10.9.9.9",
+            lambda g: g.members["forward"].stubs,
+            ("corp.test=10.9.9.9",),
+        ),
         ("--hosts {folder}/file", lambda g: Path(g.members["forward"].hosts).name, "file"),
         ("--serve-stale 1h", lambda g: g.members["forward"].stale_s, 3600.0),
     )
     for flags, look, value in rows:
         yield Case(f"dns --listen 127.0.0.1:0 {flags}", RESOLVER, look, value)
-    yield Case("dns --reuse-port", "sliceplane.cli.run.dns._serve", lambda g: g.arguments[2]["reuse_port"], True)
     yield Case(
-        "dns --shutdown-delay 4s", "sliceplane.cli.run.dns._serve", lambda g: g.arguments[2]["shutdown_delay"], 4.0
+        "dns --reuse-port",
+        "sliceplane.cli.run.dns._serve",
+        lambda g: g.arguments[2]["reuse_port"],
+        True,
+    )
+    yield Case(
+        "dns --shutdown-delay 4s",
+        "sliceplane.cli.run.dns._serve",
+        lambda g: g.arguments[2]["shutdown_delay"],
+        4.0,
     )
 
 
@@ -180,15 +256,25 @@ def _xds() -> Iterator[Case]:
     yield Case("xds --listeners capture", server, lambda g: g.arguments[1].listeners, "capture")
     yield Case("xds --trust-node-metadata node", server, lambda g: g.arguments[1].trust, "node")
     yield Case("xds --streams-per-user 7", XDS, lambda g: g.arguments[1].calls_per_user_max, 7)
-    yield Case("xds --insecure-bind-address 127.0.0.1:7", XDS, lambda g: g.arguments[1].plain, ("127.0.0.1", 7))
+    yield Case(
+        "xds --insecure-bind-address 127.0.0.1:7",
+        XDS,
+        lambda g: g.arguments[1].plain,
+        ("127.0.0.1", 7),
+    )
     yield Case("xds --shutdown-delay 4s", XDS, lambda g: g.arguments[2]["shutdown_delay"], 4.0)
     wish = "sliceplane.xds.bootstrap.envoy_bootstrap"
-    rows = (("--node-name vm", "node_name", "vm"), ("--client-namespace shop", "namespace", "shop"),
-        ("--listeners port", "listeners", "port"))  # fmt: skip
+    rows = (
+        ("--node-name vm", "node_name", "vm"),
+        ("--client-namespace shop", "namespace", "shop"),
+        ("--listeners port", "listeners", "port"),
+    )
     for flags, name, value in rows:
         line = f"xds bootstrap --for envoy --insecure {flags}"
         yield Case(line, wish, lambda g, name=name: first(g).metadata[name], value)  # type: ignore[misc]
-    yield Case("xds bootstrap --for envoy --insecure --zone eu-1", wish, lambda g: first(g).zone, "eu-1")
+    yield Case(
+        "xds bootstrap --for envoy --insecure --zone eu-1", wish, lambda g: first(g).zone, "eu-1"
+    )
 
 
 def _planes() -> Iterator[Case]:
@@ -196,12 +282,21 @@ def _planes() -> Iterator[Case]:
     etcd = f"up --data-dir {{folder}} --etcd http://127.0.0.1:1 {files}"
     yield Case(etcd, UP, lambda g: plane_config(g).etcd.cert_file.name, "file")
     yield Case(etcd, UP, lambda g: plane_config(g).etcd.key_file.name, "kubeconfig")
-    yield Case("up --topology-storage annotation", UP, lambda g: plane_config(g).topology_storage, "annotation")
-    yield Case("up --recordings {folder}", UP, lambda g: plane_config(g).flight.folder.is_dir(), True)
+    yield Case(
+        "up --topology-storage annotation",
+        UP,
+        lambda g: plane_config(g).topology_storage,
+        "annotation",
+    )
+    yield Case(
+        "up --recordings {folder}", UP, lambda g: plane_config(g).flight.folder.is_dir(), True
+    )
     yield Case("up --no-color", UP, lambda g: g.members["logs"].colour, False)
     proxy = "sliceplane.cli.run.proxy._serve"
     yield Case("proxy --healthz-api-timeout 4s", proxy, lambda g: g.arguments[1].api_timeout_s, 4.0)
-    yield Case("proxy --cluster-domain one.test", proxy, lambda g: g.arguments[1].domains, ("one.test",))
+    yield Case(
+        "proxy --cluster-domain one.test", proxy, lambda g: g.arguments[1].domains, ("one.test",)
+    )
     given: Callable[[Given], Any] = lambda g: g.arguments[1].chosen.given["iptables.minSyncPeriod"]  # noqa: E731
     yield Case("proxy --iptables-min-sync-period 4s", proxy, given, 4.0)
 
@@ -212,30 +307,50 @@ def _answers() -> Iterator[Case]:
         ("--unable", "large", "unable", {"large"}),
         ("--patience", "4s", "patience_s", 4.0),
     ):
-        yield Case(f"conformance --run program:x {flag} {word}", PROGRAM, lambda g, name=name: g.members[name], value)  # type: ignore[misc]
+        yield Case(
+            f"conformance --run program:x {flag} {word}",
+            PROGRAM,
+            lambda g, name=name: g.members[name],
+            value,
+        )  # type: ignore[misc]
     yield Case(
-        "drain pod a --forget 7s", "sliceplane.consume.io.draining.DrainOptions", lambda g: g.members["forget_s"], 7
+        "drain pod a --forget 7s",
+        "sliceplane.consume.io.draining.DrainOptions",
+        lambda g: g.members["forget_s"],
+        7,
     )
     envoy = "sliceplane.diagnose.io.drifting.read_envoy_drift"
-    yield Case("drift --envoy http://127.0.0.1:9", envoy, lambda g: g.arguments[1], "http://127.0.0.1:9")
+    yield Case(
+        "drift --envoy http://127.0.0.1:9", envoy, lambda g: g.arguments[1], "http://127.0.0.1:9"
+    )
     hints = "sliceplane.lab.whatif.estimate.estimate"
     yield Case("estimate --hints", hints, lambda g: first(g).traffic_distribution, "PreferSameZone")
     explained = "sliceplane.cli.ask.explain.explained"
-    yield Case("explain service a --protocol udp", explained, lambda g: g.arguments[1].protocol, "UDP")
+    yield Case(
+        "explain service a --protocol udp", explained, lambda g: g.arguments[1].protocol, "UDP"
+    )
     traced = "sliceplane.diagnose.io.tracing.question_of"
-    yield Case("trace --from a --to b --protocol UDP", traced, lambda g: g.members["protocol"], "udp")
+    yield Case(
+        "trace --from a --to b --protocol UDP", traced, lambda g: g.members["protocol"], "udp"
+    )
     by_xds = "sliceplane.diagnose.io.tracing.xds_question_of"
     line = "trace --via xds --to b --cluster-domain one.test"
     yield Case(line, by_xds, lambda g: g.members["domain"], "one.test")
     restored = "sliceplane.diagnose.io.snapshot.restore"
-    yield Case("snapshot restore {folder}/file --bump-revision 7", restored, lambda g: g.members["bump"], 7)
+    yield Case(
+        "snapshot restore {folder}/file --bump-revision 7", restored, lambda g: g.members["bump"], 7
+    )
 
 
 def _simulations() -> Iterator[Case]:
     rows: tuple[tuple[str, Callable[[Any], Any], Any], ...] = (
         ("--at-once 3", lambda plan: plan.at_once, 3),
         ("--servers 3", lambda plan: plan.servers, 3),
-        ("--batch-period 4s", lambda plan: plan.controller.endpointslice_updates_batch_period_s, 4.0),
+        (
+            "--batch-period 4s",
+            lambda plan: plan.controller.endpointslice_updates_batch_period_s,
+            4.0,
+        ),
         ("--marks 7", lambda plan: plan.marks_per_s, 7.0),
         ("--memory 2", lambda plan: plan.budgets.memory_mib, 2048.0),
     )
@@ -246,11 +361,21 @@ def _simulations() -> Iterator[Case]:
     yield Case("simulate --record {folder}/r", traced, lambda g: g.arguments[2].name, "r")
 
 
-CASES = [*_agents(), *_controllers(), *_name_servers(), *_xds(), *_planes(), *_answers(), *_simulations()]
+CASES = [
+    *_agents(),
+    *_controllers(),
+    *_name_servers(),
+    *_xds(),
+    *_planes(),
+    *_answers(),
+    *_simulations(),
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.command_line.replace("{folder}/", ""))
-def test_a_flag_reaches_its_setting(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_reaches_its_setting(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert seen(case, tmp_path, monkeypatch) == case.value
 
 
@@ -260,7 +385,9 @@ def test_a_flag_reaches_its_setting(case: Case, tmp_path: Path, monkeypatch: pyt
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recordings") / "simulated.recording"
-    done = CliRunner().invoke(main, ["simulate", "--steps", "4", "--faults", "none", "--record", str(path)])
+    done = CliRunner().invoke(
+        main, ["simulate", "--steps", "4", "--faults", "none", "--record", str(path)]
+    )
     assert done.exit_code == 0, done.output
     return path
 
@@ -276,11 +403,24 @@ def test_a_recording_is_shown_by_its_head_alone_and_exported(recording: Path) ->
     whole = answer("recorder", "show", str(recording))
     assert whole.startswith(head)
     assert len(whole.splitlines()) > 2 * len(head.splitlines())
-    assert json.loads(answer("recorder", "export", str(recording), "--format", "chrome"))["traceEvents"]
+    assert json.loads(answer("recorder", "export", str(recording), "--format", "chrome"))[
+        "traceEvents"
+    ]
 
 
 def test_a_timeline_compares_two_moments(recording: Path) -> None:
-    line = ("timeline", "service", "web", "-n", "default", "--from", str(recording), "-o", "json", "--diff")
+    line = (
+        "timeline",
+        "service",
+        "web",
+        "-n",
+        "default",
+        "--from",
+        str(recording),
+        "-o",
+        "json",
+        "--diff",
+    )
     same = json.loads(answer(*line, "0s", "0s"))
     assert same["before"] == same["after"]
     earlier = json.loads(answer(*line, "7m48s", "0s"))
@@ -288,7 +428,9 @@ def test_a_timeline_compares_two_moments(recording: Path) -> None:
     assert earlier["before"] != earlier["after"]
 
 
-def test_drift_is_read_again_as_long_as_it_is_watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_drift_is_read_again_as_long_as_it_is_watched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     rows = iter((1, 1, 2))
 
     async def read_drift(*_: Any, **__: Any) -> Drift:
@@ -300,15 +442,26 @@ def test_drift_is_read_again_as_long_as_it_is_watched(monkeypatch: pytest.Monkey
     (tmp_path / "kubeconfig").write_text(KUBECONFIG)
     monkeypatch.setattr("sliceplane.diagnose.io.drifting.read_drift", read_drift)
     monkeypatch.setattr("sliceplane.cli.cluster.WATCH_PERIOD_S", 0)
-    done = CliRunner().invoke(main, ["drift", "--watch", "-o", "json", "--kubeconfig", str(tmp_path / "kubeconfig")])
-    assert (done.exit_code, done.stdout.count('"behind"'), done.stdout.count('"in step"')) == (0, 1, 1), done.output
+    done = CliRunner().invoke(
+        main, ["drift", "--watch", "-o", "json", "--kubeconfig", str(tmp_path / "kubeconfig")]
+    )
+    assert (done.exit_code, done.stdout.count('"behind"'), done.stdout.count('"in step"')) == (
+        0,
+        1,
+        1,
+    ), done.output
 
 
-def test_a_report_of_conformance_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_report_of_conformance_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     report = ConsumerReport("view", frozenset(), ())
     monkeypatch.setattr("sliceplane.cli.lab.conformance._judged", lambda *_, **__: report)
     answer("conformance", "--run", "view", "--report", str(tmp_path / "made"))
-    assert {(path.stem, path.suffix) for path in (tmp_path / "made").iterdir()} == {("view", ".json"), ("view", ".md")}
+    assert {(path.stem, path.suffix) for path in (tmp_path / "made").iterdir()} == {
+        ("view", ".json"),
+        ("view", ".md"),
+    }
 
 
 # No flag is forgotten
@@ -324,18 +477,26 @@ def options_of(command: click.Command) -> Iterator[click.Option]:
 def unnamed(options: list[click.Option], texts: list[str]) -> list[str]:
     """The flags of which no spelling is in *texts*."""
     named = {flag for text in texts for flag in FLAG.findall(text)}
-    spelled = {tuple(sorted(flag for flag in option.opts if flag.startswith("--"))) for option in options}
+    spelled = {
+        tuple(sorted(flag for flag in option.opts if flag.startswith("--"))) for option in options
+    }
     return sorted(flags[0] for flags in spelled if flags and not named.intersection(flags))
 
 
 def test_every_flag_is_in_a_test() -> None:
     commands = [main.get_command(click.Context(main), name) for name in COMMANDS]
-    options = [option for command in commands if command is not None for option in options_of(command)]
+    options = [
+        option for command in commands if command is not None for option in options_of(command)
+    ]
     assert len(options) > 400
     texts = [path.read_text(encoding="utf-8") for path in sorted(TESTS.rglob("*.py"))]
     assert unnamed(options, texts) == [], "flags that no test uses: a case of this file"
 
 
 def test_a_flag_without_a_test_is_seen() -> None:
-    options = [click.Option(["--old-name", "--new-name"]), click.Option(["--lost"]), click.Option(["-n", "--kept"])]
+    options = [
+        click.Option(["--old-name", "--new-name"]),
+        click.Option(["--lost"]),
+        click.Option(["-n", "--kept"]),
+    ]
     assert unnamed(options, ['run("--new-name=1", "--kept")', "--lost-and-found"]) == ["--lost"]

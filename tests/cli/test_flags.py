@@ -1,4 +1,6 @@
-"""Flags that contradict each other, or files that cannot be used: usage errors before anything is started."""
+"""Flags that contradict each other, or files that cannot be used: usage errors before anything is
+started.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +19,47 @@ from sliceplane.cli.main import COMMANDS, main
     [
         (["--zones", "zone-a"], "--zones says how to emulate; add --emulate"),
         (["--emulate-nodes", "5"], "--emulate-nodes says how to emulate; add --emulate"),
-        (["--emulate-readiness", "external"], "--emulate-readiness says how to emulate; add --emulate"),
-        (["--emulate", "--emulate-file", "{file}", "--zones", "a"], "--zones makes Nodes, and --emulate-file lists"),
+        (
+            ["--emulate-readiness", "external"],
+            "--emulate-readiness says how to emulate; add --emulate",
+        ),
+        (
+            ["--emulate", "--emulate-file", "{file}", "--zones", "a"],
+            "--zones makes Nodes, and --emulate-file lists",
+        ),
         (["--etcd-cafile", "{file}"], "--etcd-cafile says how to use etcd; add --etcd"),
         (["--etcd-prefix", "/mine"], "--etcd-prefix says how to use etcd; add --etcd"),
         (["--netns", "x"], "--hostname-override and --netns say where to write rules; add --proxy"),
         (["--emulate", "--emulate-nodes", "0"], "0 is not in the range 1<=x<=250"),
-        (["--emulate", "--zones", "a,b,,c"], "--zones: 'a,b,,c' has an empty name between its commas"),
-        (["--emulate", "--zones", "Bad Zone!"], "a valid label must be an empty string or consist of"),
-        (["--emulate", "--emulate-ready-delay", "fast"], "'fast' is not a duration (1s, 500ms, 1m30s, 0)"),
+        (
+            ["--emulate", "--zones", "a,b,,c"],
+            "--zones: 'a,b,,c' has an empty name between its commas",
+        ),
+        (
+            ["--emulate", "--zones", "Bad Zone!"],
+            "a valid label must be an empty string or consist of",
+        ),
+        (
+            ["--emulate", "--emulate-ready-delay", "fast"],
+            "'fast' is not a duration (1s, 500ms, 1m30s, 0)",
+        ),
         (["--max-endpoints-per-slice", "1001"], "1001 is not in the range 1<=x<=1000"),
         (["--endpointslice-updates-batch-period", "-1s"], "is not a duration"),
-        (["--controllers", "*,-typo"], "there is no controller 'typo', only endpoints-controller, endpointslice-"),
+        (
+            ["--controllers", "*,-typo"],
+            "there is no controller 'typo', only endpoints-controller, endpointslice-",
+        ),
         (["--controllers", "-endpoints"], "none is left to run"),
-        (["--controllers", "*,deployment-controller"], "there is no controller 'deployment-controller'"),
+        (
+            ["--controllers", "*,deployment-controller"],
+            "there is no controller 'deployment-controller'",
+        ),
     ],
 )
 def test_usage_errors(flags: list[str], sentence: str) -> None:
-    done = CliRunner().invoke(main, ["up", "--data-dir", "memory:", *(flag.format(file=__file__) for flag in flags)])
+    done = CliRunner().invoke(
+        main, ["up", "--data-dir", "memory:", *(flag.format(file=__file__) for flag in flags)]
+    )
     assert done.exit_code == 64
     assert sentence in " ".join(done.output.split())
 

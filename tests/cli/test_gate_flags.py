@@ -12,10 +12,16 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.controllers.io.catalogue import DiscoveryConfig, default_controllers
 
 REFUSED = [
-    (["--feature-gates=Nonsense=true"], "Invalid value for '--feature-gates': unrecognized feature gate: Nonsense"),
+    (
+        ["--feature-gates=Nonsense=true"],
+        "Invalid value for '--feature-gates': unrecognized feature gate: Nonsense",
+    ),
     (["--feature-gates=EndpointSlice"], "missing bool value for EndpointSlice"),
     (["--feature-gates=TopologyAwareHints=false"], "feature is locked to true"),
-    (["--emulated-version=1.99"], "Invalid value for '--emulated-version': '1.99' is not a release"),
+    (
+        ["--emulated-version=1.99"],
+        "Invalid value for '--emulated-version': '1.99' is not a release",
+    ),
 ]
 
 
@@ -35,9 +41,14 @@ def test_both_flags_together() -> None:
 
 def test_without_its_gate_the_slice_controller_does_not_run() -> None:
     on, off = (
-        default_controllers(DiscoveryConfig(EndpointSliceConfig(gates=Gates.parse(f"EndpointSlice={value}"))))
+        default_controllers(
+            DiscoveryConfig(EndpointSliceConfig(gates=Gates.parse(f"EndpointSlice={value}")))
+        )
         for value in ("true", "false")
     )
     names = [[entry.make().info.name for entry in entries] for entries in (on, off)]
-    assert set(names[0]) - set(names[1]) == {"endpointslice-controller", "endpointslice-mirroring-controller"}
+    assert set(names[0]) - set(names[1]) == {
+        "endpointslice-controller",
+        "endpointslice-mirroring-controller",
+    }
     assert {"endpoints-controller", "garbage-collector-controller"} <= set(names[1])

@@ -54,7 +54,11 @@ def test_every_option_is_told_once_and_in_one_piece(words: tuple[str, ...]) -> N
     lines = help_of(words).partition("\nOptions:\n")[2].splitlines()
     for option in command.params:
         if isinstance(option, click.Option):
-            shown = [line for line in lines if re.match(rf"  (-[\w-]+, )*{option.opts[0]}(?![\w-])", line)]
+            shown = [
+                line
+                for line in lines
+                if re.match(rf"  (-[\w-]+, )*{option.opts[0]}(?![\w-])", line)
+            ]
             assert len(shown) == 1, (option.opts, shown)
 
 
@@ -98,7 +102,9 @@ def test_completion(shell: str) -> None:
     assert "_SLICEPLANE_COMPLETE" in done.output
 
 
-@pytest.mark.parametrize("words", [("version",), ("estimate", "--pods", "3", "--nodes", "2")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [("version",), ("estimate", "--pods", "3", "--nodes", "2")], ids=" ".join
+)
 def test_the_two_documents_for_programs_say_the_same(words: tuple[str, ...]) -> None:
     in_json = CliRunner().invoke(main, [*words, "-o", "json"])
     in_yaml = CliRunner().invoke(main, [*words, "-o", "yaml"])
@@ -110,14 +116,21 @@ def test_the_two_documents_for_programs_say_the_same(words: tuple[str, ...]) -> 
 def test_every_command_has_examples_that_can_be_parsed(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is a command line of ours whose options exist; what it needs is not there, so it is not run."""
+    """Each is a command line of ours whose options exist; what it needs is not there, so it is not
+    run.
+    """
     monkeypatch.chdir(tmp_path)
     for name in ("incident.recording", "monday.snapshot", "audit.log"):
         (tmp_path / name).touch()
     examples: tuple[tuple[str, str], ...] = getattr(found(words), "examples", ())
     assert examples, f"the help of sliceplane {' '.join(words)} has no example"
     for _, line in examples:
-        ours = line.rpartition("| ")[2].partition(" > ")[0].removeprefix("source <(").removeprefix("sudo ")
+        ours = (
+            line.rpartition("| ")[2]
+            .partition(" > ")[0]
+            .removeprefix("source <(")
+            .removeprefix("sudo ")
+        )
         program, *given = shlex.split(ours.rstrip(")"))
         if program != "sliceplane":
             continue
@@ -129,8 +142,12 @@ def test_every_command_has_examples_that_can_be_parsed(
         found(tuple(given[:named])).make_context(given[named - 1], given[named:])
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("--nodes", "--emulate-nodes"), ("--port", "--secure-port")])
-def test_an_option_that_does_not_exist_suggests_the_one_that_ends_so(typed: str, meant: str) -> None:
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("--nodes", "--emulate-nodes"), ("--port", "--secure-port")]
+)
+def test_an_option_that_does_not_exist_suggests_the_one_that_ends_so(
+    typed: str, meant: str
+) -> None:
     done = CliRunner().invoke(main, ["up", typed, "3"])
     assert (done.exit_code, meant in done.output) == (64, True), done.output
 

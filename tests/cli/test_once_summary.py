@@ -1,4 +1,6 @@
-"""``controllers --once`` where the server does not let it look: what it has not read is not counted as none."""
+"""``controllers --once`` where the server does not let it look: what it has not read is not counted
+as none.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,14 @@ from sliceplane.watch.io.hosting.host import HostStatus
 from sliceplane.watch.io.hosting.informers import InformerStatus
 
 
-def informer(resource: Resource, objects: int, *, synced: bool, error: StatusError | None = None) -> InformerStatus:
+def informer(
+    resource: Resource, objects: int, *, synced: bool, error: StatusError | None = None
+) -> InformerStatus:
     age = 0.0 if synced else math.inf
     said = None if error is None else (error, 1.0)
-    return InformerStatus(Selection(resource), synced, age, objects, 0, "7" if synced else "", Counters(), said)
+    return InformerStatus(
+        Selection(resource), synced, age, objects, 0, "7" if synced else "", Counters(), said
+    )
 
 
 def text(*informers: InformerStatus) -> list[str]:

@@ -1,4 +1,6 @@
-"""``pip install sliceplane`` without an extra: the commands that only ask work, the others say what to install."""
+"""``pip install sliceplane`` without an extra: the commands that only ask work, the others say what
+to install.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ main()
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", PLAIN, *words],
-        env={"PATH": f"{os.environ['PATH']}:/usr/sbin", "PYTHONPATH": str(ROOT / "src"), "HOME": "/nonexistent"},
+        env={
+            "PATH": f"{os.environ['PATH']}:/usr/sbin",
+            "PYTHONPATH": str(ROOT / "src"),
+            "HOME": "/nonexistent",
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -55,7 +61,14 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         ("estimate", "--pods", "2", "--nodes", "1"),
         ("simulate", "--steps", "1"),
         ("completion", "bash"),
-        ("proxy", "render", "-f", str(ROOT / "tests/shell/node/objects.yaml"), "--hostname-override", "node-1"),
+        (
+            "proxy",
+            "render",
+            "-f",
+            str(ROOT / "tests/shell/node/objects.yaml"),
+            "--hostname-override",
+            "node-1",
+        ),
     ],
     ids=" ".join,
 )
@@ -75,8 +88,10 @@ def test_what_works_without_an_extra(words: tuple[str, ...]) -> None:
 )
 def test_what_needs_an_extra_says_which(words: tuple[str, ...], extra: str, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text('{"clusters":[{"name":"a","cluster":{"server":"http://127.0.0.1:1"}}],"current-context":"a",'
-        '"contexts":[{"name":"a","context":{"cluster":"a"}}]}')  # fmt: skip
+    kubeconfig.write_text(
+        '{"clusters":[{"name":"a","cluster":{"server":"http://127.0.0.1:1"}}],"current-context":"a",'
+        '"contexts":[{"name":"a","context":{"cluster":"a"}}]}'
+    )
     snapshot = tmp_path / "cart.snapshot"
     snapshot.write_bytes(cart_snapshot())
     files = {"KUBECONFIG": str(kubeconfig), "SNAPSHOT": str(snapshot)}
@@ -140,7 +155,9 @@ def test_what_is_imported_is_what_an_installation_brings() -> None:
 
 
 def test_uvicorn_still_has_what_the_connection_extends() -> None:
-    """Before 0.45 one method has no such name: pipelined disconnects were handled no more, in silence."""
+    """Before 0.45 one method has no such name: pipelined disconnects were handled no more, in
+    silence.
+    """
     import inspect
 
     from uvicorn.protocols.http import httptools_impl
@@ -151,7 +168,9 @@ def test_uvicorn_still_has_what_the_connection_extends() -> None:
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """Every statement, also of functions.  Expressions, most of a tree, are not walked: no import is in one."""
+    """Every statement, also of functions.  Expressions, most of a tree, are not walked: no import
+    is in one.
+    """
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()

@@ -66,12 +66,25 @@ def test_a_traceback_is_plain() -> None:
 
 @pytest.mark.parametrize("path", sorted(CLI.glob("*.py")), ids=lambda path: path.name)
 def test_commands_print_through_one_mechanism(path: Path) -> None:
-    calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
-    found = calls & {"click.echo", "print", "click.secho", "sys.stdout.write", "sys.stderr.write", "echo"}
+    calls = {
+        ast.unparse(node.func)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+    }
+    found = calls & {
+        "click.echo",
+        "print",
+        "click.secho",
+        "sys.stdout.write",
+        "sys.stderr.write",
+        "echo",
+    }
     if path.name == "entry.py":
         assert found == {"sys.stderr.write"}, "the traceback, escaped"
     else:
-        assert bool(found) == (path.name in PRINTERS), f"{path.name}: print with cli.answers: show, note, fail"
+        assert bool(found) == (path.name in PRINTERS), (
+            f"{path.name}: print with cli.answers: show, note, fail"
+        )
 
 
 def test_documents_keep_what_a_terminal_must_not_see() -> None:

@@ -1,4 +1,6 @@
-"""Reports on stderr of work that takes long: on a terminal one line, elsewhere lines of a command that waits."""
+"""Reports on stderr of work that takes long: on a terminal one line, elsewhere lines of a command
+that waits.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_a_command_that_waits_is_never_silent_for_more_than_two_seconds(
     assert silent_since > 50
 
 
-def test_other_commands_write_no_progress_into_a_log(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_commands_write_no_progress_into_a_log(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
     with progress.WorkTold() as tell:
         clock.now = 100.0
         tell("working")

@@ -1,4 +1,6 @@
-"""Options that commands share: one namespace or all, again and again, and names that a shell completes."""
+"""Options that commands share: one namespace or all, again and again, and names that a shell
+completes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ import sliceplane
 from sliceplane.cli.main import main
 from sliceplane.testing import Plane
 
-SERVICE = {"kind": "Service", "apiVersion": "v1", "spec": {"ports": [{"port": 80}], "selector": {"app": "none"}}}
+SERVICE = {
+    "kind": "Service",
+    "apiVersion": "v1",
+    "spec": {"ports": [{"port": 80}], "selector": {"app": "none"}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +32,10 @@ def plane() -> Iterator[Plane]:
     with Plane() as made:
         made.apply([{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "shop"}}])
         made.apply(
-            [{**SERVICE, "metadata": {"name": "web"}}, {**SERVICE, "metadata": {"name": "cart", "namespace": "shop"}}]
+            [
+                {**SERVICE, "metadata": {"name": "web"}},
+                {**SERVICE, "metadata": {"name": "cart", "namespace": "shop"}},
+            ]
         )
         yield made
 
@@ -45,7 +54,9 @@ def test_all_namespaces_are_the_default_and_can_be_said(plane: Plane, command: s
 
 def test_the_audit_of_endpoints_counts_the_objects_of_one_namespace(plane: Plane) -> None:
     counts = [
-        json.loads(run(plane, "endpoints", "audit", *scope, "-o", "json").output)["read"]["services"]
+        json.loads(run(plane, "endpoints", "audit", *scope, "-o", "json").output)["read"][
+            "services"
+        ]
         for scope in ((), ("-n", "shop"))
     ]
     assert counts[0] > counts[1] == 1
@@ -54,7 +65,9 @@ def test_the_audit_of_endpoints_counts_the_objects_of_one_namespace(plane: Plane
 def completed(plane: Plane, words: list[str], incomplete: str) -> list[str]:
     shell = ShellComplete(main, {}, "sliceplane", "_SLICEPLANE_COMPLETE")
     command, *rest = words
-    found = shell.get_completions([command, "--kubeconfig", str(plane.kubeconfig), *rest], incomplete)
+    found = shell.get_completions(
+        [command, "--kubeconfig", str(plane.kubeconfig), *rest], incomplete
+    )
     return [item.value for item in found]
 
 
@@ -68,12 +81,23 @@ def test_names_of_objects_are_completed(plane: Plane) -> None:
 
 def test_a_server_that_is_not_there_completes_nothing(tmp_path: Path) -> None:
     shell = ShellComplete(main, {}, "sliceplane", "_SLICEPLANE_COMPLETE")
-    assert shell.get_completions(["explain", "--kubeconfig", str(tmp_path / "none"), "service"], "") == []
+    assert (
+        shell.get_completions(["explain", "--kubeconfig", str(tmp_path / "none"), "service"], "")
+        == []
+    )
 
 
 def test_status_goes_on_until_it_is_interrupted(plane: Plane) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(sliceplane.__file__).parent.parent)}
-    command = [sys.executable, "-m", "sliceplane", "status", "--watch", "--kubeconfig", str(plane.kubeconfig)]
+    command = [
+        sys.executable,
+        "-m",
+        "sliceplane",
+        "status",
+        "--watch",
+        "--kubeconfig",
+        str(plane.kubeconfig),
+    ]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -1,4 +1,6 @@
-"""``sliceplane up`` in one terminal, a command in another: it finds the plane, or says what is missing."""
+"""``sliceplane up`` in one terminal, a command in another: it finds the plane, or says what is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_a_command_without_a_kubeconfig_finds_the_plane_of_this_user(tmp_path: P
         assert str(data) in steps[2]
         done = run("snapshot", "save", str(tmp_path / "copy"), HOME=str(tmp_path))
         assert done.returncode == 0, done.stderr
-        assert done.stderr.startswith("Note: no kubeconfig is there; this is the plane that runs here: ")
+        assert done.stderr.startswith(
+            "Note: no kubeconfig is there; this is the plane that runs here: "
+        )
     gone = run("snapshot", "save", str(tmp_path / "copy"), HOME=str(tmp_path))
     assert gone.returncode == 1
     assert "nor does 'sliceplane up' run from this user's data folder" in gone.stderr
@@ -63,7 +67,9 @@ def test_ctrl_c_tells_what_is_left(tmp_path: Path, data: str) -> None:
 
 def test_pages_of_the_xds_server_of_a_plane_have_a_flag(tmp_path: Path) -> None:
     pages = f"127.0.0.1:{free_port()}"
-    with running_plane(tmp_path, "--xds", "127.0.0.1:0", "--xds-metrics-bind-address", pages, data_dir="memory:"):
+    with running_plane(
+        tmp_path, "--xds", "127.0.0.1:0", "--xds-metrics-bind-address", pages, data_dir="memory:"
+    ):
         done = run("xds", "status", "--server", pages)
         assert (done.returncode, done.stderr) == (0, "")
     alone = run("up", "--xds-metrics-bind-address", pages)

@@ -34,7 +34,9 @@ def answered(*settings: str, name: str = "cart") -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("settings", [("zone-lost=zone-a",), ("replicas=40", "traffic-distribution=PreferSameZone")])
+@pytest.mark.parametrize(
+    "settings", [("zone-lost=zone-a",), ("replicas=40", "traffic-distribution=PreferSameZone")]
+)
 def test_it_answers_as_the_command_does(settings: tuple[str, ...]) -> None:
     document, known = answered(*settings), ask(state(), *settings)
     assert {name: document[name] for name in as_document(known)} == as_document(known)
@@ -52,12 +54,23 @@ def test_a_curve_has_an_end_and_so_many_points(monkeypatch: pytest.MonkeyPatch) 
     assert document["sent"][-1][1] == document["written"]["bytes"]["json"]
 
 
-@pytest.mark.parametrize(("setting", "name", "sentence"), [
-    ("replicas=501", "cart", "501 endpoints are more than the 500 that the page works out: the command does"),
-    ("replica=3", "cart", "'replica' is nothing that can be set; is replicas meant?"),
-    ("zone-lost=zone-x", "cart", "there is no Node in zone zone-x; is zone-a or zone-b or zone-c meant?"),
-    ("rollout=yes", "carts", "there is no Service default/carts; is default/cart meant?"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "name", "sentence"),
+    [
+        (
+            "replicas=501",
+            "cart",
+            "501 endpoints are more than the 500 that the page works out: the command does",
+        ),
+        ("replica=3", "cart", "'replica' is nothing that can be set; is replicas meant?"),
+        (
+            "zone-lost=zone-x",
+            "cart",
+            "there is no Node in zone zone-x; is zone-a or zone-b or zone-c meant?",
+        ),
+        ("rollout=yes", "carts", "there is no Service default/carts; is default/cart meant?"),
+    ],
+)
 def test_why_there_is_no_answer(setting: str, name: str, sentence: str) -> None:
     with pytest.raises(Unanswerable) as error:
         answered(setting, name=name)

@@ -24,7 +24,9 @@ class Writer:
         self._client = client
         self.namespace = namespace
 
-    async def put(self, name: str, *endpoints: dict[str, Any], ports: list[dict[str, Any]] | None = None) -> None:
+    async def put(
+        self, name: str, *endpoints: dict[str, Any], ports: list[dict[str, Any]] | None = None
+    ) -> None:
         body = {
             "metadata": {"name": name, "labels": {"kubernetes.io/service-name": "web"}},
             "addressType": "IPv4",
@@ -42,7 +44,9 @@ class Writer:
         await self._client.delete(EndpointSlices, self.namespace, name)
 
 
-def endpoint(number: int, *, ready: bool = True, terminating: bool = False, zone: str = "") -> dict[str, Any]:
+def endpoint(
+    number: int, *, ready: bool = True, terminating: bool = False, zone: str = ""
+) -> dict[str, Any]:
     made: dict[str, Any] = {
         "addresses": [f"10.1.0.{number}"],
         "conditions": {"ready": ready, "serving": True, "terminating": terminating},

@@ -1,7 +1,9 @@
-"""One endpoint of four is bad, and eight clients ask at once: with every picker no request of the examples fails.
+"""One endpoint of four is bad, and eight clients ask at once: with every picker no request of the
+examples fails.
 
-Bad is: nothing listens; connections are reset after the request; the answer never comes.  The guide's table is made of
-the same run with and without what the client does about it (``python -m tests.client.test_bad_endpoints``).
+Bad is: nothing listens; connections are reset after the request; the answer never comes. The
+guide's table is made of the same run with and without what the client does about it (``python -m
+tests.client.test_bad_endpoints``).
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ HTTPX_REQUESTS = 120
 AT_ONCE = 8
 #: a client that waits longer for an answer gives up on the endpoint
 PATIENCE_S = 1.0
-#: Real seconds without any event before the clock of the loop makes a leap: a busy kernel delivers packets late.
+#: Real seconds without any event before the clock of the loop makes a leap: a busy kernel delivers
+#: packets late.
 SILENCE_S = 0.05
 PICKERS = ("random", "round_robin", "least_outstanding", "consistent_hash", "zone_first")
 KINDS = ("refuses", "resets", "never answers")
@@ -44,7 +47,9 @@ KINDS = ("refuses", "resets", "never answers")
 
 @pytest_asyncio.fixture(autouse=True)
 async def no_leap_over_packets_on_their_way() -> None:
-    """Waits for packets that the kernel has not delivered yet, before a leap that ends a client's patience."""
+    """Waits for packets that the kernel has not delivered yet, before a leap that ends a client's
+    patience.
+    """
     selector: Any = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
     leaping, waiting = selector.select, partial(type(selector).select, selector)
 
@@ -145,8 +150,9 @@ def picker_of(view: EndpointView, name: str) -> Picker:
 
 
 async def with_aiohttp(kind: str, name: str, *, careless: bool = False) -> tuple[int, int]:
-    """How many requests failed, and how many connections the bad endpoint met.  *careless*: three tries of a lease
-    each, which know nothing of each other."""
+    """How many requests failed, and how many connections the bad endpoint met. *careless*: three
+    tries of a lease each, which know nothing of each other.
+    """
     example = _example("aiohttp_client")
     async with (
         service(kind) as (world, bad),
@@ -167,7 +173,9 @@ async def with_aiohttp(kind: str, name: str, *, careless: bool = False) -> tuple
                         if attempt == 2:
                             raise
 
-        failed = await failures(careless_get if careless else lambda: example.get(session, picker, "/"))
+        failed = await failures(
+            careless_get if careless else lambda: example.get(session, picker, "/")
+        )
         return failed, bad.met
 
 
@@ -206,7 +214,10 @@ async def test_when_all_are_bad_the_first_error_is_told() -> None:
 
 
 async def _table() -> None:
-    print(f"| failed of {REQUESTS} | {' | '.join(f'{kind}' for kind in KINDS)} |\n|---|{'---|' * len(KINDS)}")
+    print(
+        f"| failed of {REQUESTS} | {' | '.join(f'{kind}' for kind in KINDS)} "
+        f"|\n|---|{'---|' * len(KINDS)}"
+    )
     for name in PICKERS:
         cells = []
         for kind in KINDS:

@@ -1,4 +1,6 @@
-"""``client.drain``, and the examples for FastAPI and gRPC: each goes on serving until no node sends to it any more."""
+"""``client.drain``, and the examples for FastAPI and gRPC: each goes on serving until no node sends
+to it any more.
+"""
 
 from __future__ import annotations
 
@@ -36,19 +38,33 @@ async def shop(plane: Plane, name: str) -> AsyncIterator[tuple[HttpClient, Paper
     """A Service of two Pods, NAME-1 and NAME-2, on a node with a kernel of paper."""
     pods = [
         {
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{name}-{number}", "labels": {"app": name}},
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": f"{name}-{number}", "labels": {"app": name}},
             "spec": {"nodeName": "n-1", "containers": [{"name": "web", "image": "web"}]},
-            "status": {"podIP": f"10.5.0.{number}", "podIPs": [{"ip": f"10.5.0.{number}"}],
-                       "conditions": [{"type": "Ready", "status": "True"}]},
+            "status": {
+                "podIP": f"10.5.0.{number}",
+                "podIPs": [{"ip": f"10.5.0.{number}"}],
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
         }
         for number in (1, 2)
-    ]  # fmt: skip
+    ]
     service = {
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
         "spec": {"selector": {"app": name}, "ports": [{"port": 80}]},
-    }  # fmt: skip
-    conditions = [{"type": "Ready", "status": "True"}]  # of a Node that is not, no first word is waited for
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n-1"}, "status": {"conditions": conditions}}
+    }
+    conditions = [
+        {"type": "Ready", "status": "True"}
+    ]  # of a Node that is not, no first word is waited for
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n-1"},
+        "status": {"conditions": conditions},
+    }
     await asyncio.to_thread(plane.apply, [node, service, *pods])
     await plane.until(lambda: len([each for each in plane.endpoints(name) if each.ready]) == 2)
     async with connect(plane.kubeconfig) as client, paper_node(client, "n-1", beat_s=0.2) as paper:
@@ -92,7 +108,9 @@ async def test_the_block_begins_when_the_time_is_over_and_says_so(plane: Plane) 
         paper.open.set()
 
 
-async def test_fastapi_serves_until_no_node_sends(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fastapi_serves_until_no_node_sends(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = example("fastapi_drain", plane, monkeypatch, "fast-1")
     async with shop(plane, "fast") as (_, paper):
         server = module.LeavingServer(uvicorn.Config(module.app, port=0, log_level="warning"))
@@ -111,12 +129,16 @@ async def test_fastapi_serves_until_no_node_sends(plane: Plane, monkeypatch: pyt
             await serving
 
 
-async def test_grpc_serves_until_no_node_sends(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_grpc_serves_until_no_node_sends(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = example("grpc_drain", plane, monkeypatch, "call-1")
     async with shop(plane, "call") as (_, paper):
         server = grpc.aio.server()
         methods: Any = {"Echo": grpc.unary_unary_rpc_method_handler(module.echo)}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("example.Echo", methods),))
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("example.Echo", methods),)
+        )
         port = server.add_insecure_port("127.0.0.1:0")
         leave = asyncio.Event()
         serving = asyncio.create_task(module.serve(server, leave))

@@ -32,7 +32,9 @@ async def test_a_zone_that_no_endpoint_is_in_is_told_of(
 ) -> None:
     await writer.put("a", endpoint(1, zone="east"), endpoint(2, zone="west"))
     with caplog.at_level(logging.WARNING, "sliceplane.client"):
-        async with EndpointView(client, "web", writer.namespace, port="http", zone="zone-typo") as view:
+        async with EndpointView(
+            client, "web", writer.namespace, port="http", zone="zone-typo"
+        ) as view:
             await view.wait_ready(60)
         async with EndpointView(client, "web", writer.namespace, port="http", zone="east") as view:
             await view.wait_ready(60)
@@ -66,7 +68,9 @@ async def test_all_slices_are_one_view(client: HttpClient, writer: Writer) -> No
     assert names(view.endpoints) == ["web-2"], "what was known stays readable"
 
 
-async def test_changes_lead_from_one_whole_state_to_the_next(client: HttpClient, writer: Writer) -> None:
+async def test_changes_lead_from_one_whole_state_to_the_next(
+    client: HttpClient, writer: Writer
+) -> None:
     held: dict[str, Endpoint] = {}
 
     def apply(change: ViewChange) -> None:
@@ -90,7 +94,9 @@ async def test_changes_lead_from_one_whole_state_to_the_next(client: HttpClient,
         following = asyncio.create_task(follow())
         for turn in range(15):
             numbers = [number for number in range(10) if (number + turn) % 3]
-            await writer.put("a", *(endpoint(number, ready=bool((number + turn) % 4)) for number in numbers))
+            await writer.put(
+                "a", *(endpoint(number, ready=bool((number + turn) % 4)) for number in numbers)
+            )
         await shows(view, *sorted(f"web-{number}" for number in numbers))
         await writer.delete("a")
         await eventually(lambda: (held, view.endpoints), lambda left: not any(left))
@@ -145,15 +151,23 @@ async def test_a_pick_is_never_what_was_told_to_be_gone(client: HttpClient, writ
 async def test_waiting_in_vain_says_why(client: HttpClient, writer: Writer) -> None:
     async with EndpointView(client, "web", writer.namespace, port="grpc") as view:
         with pytest.raises(
-            NotReady, match=f"after 0.1 s: {writer.namespace}/web has no EndpointSlices: is that the Service's name"
+            NotReady,
+            match=(
+                f"after 0.1 s: {writer.namespace}/web has no EndpointSlices: is that the "
+                "Service's name"
+            ),
         ):
             await wait_after_sync(view)
         await writer.put("a", endpoint(1))
-        await eventually(lambda: why(view), lambda said: "no TCP port 'grpc'; ports offered: 'http'" in said)
+        await eventually(
+            lambda: why(view), lambda said: "no TCP port 'grpc'; ports offered: 'http'" in said
+        )
     async with EndpointView(client, "web", writer.namespace) as view:
         await view.wait_ready(60)
         await writer.put("a", endpoint(1, ready=False))
-        await eventually(lambda: why(view), lambda said: "has 1 endpoints, none of which is ready" in said)
+        await eventually(
+            lambda: why(view), lambda said: "has 1 endpoints, none of which is ready" in said
+        )
     with pytest.raises(NotReady, match="closed"):
         await view.wait_ready()
 
@@ -175,7 +189,9 @@ async def test_a_server_that_is_not_there(writer: Writer) -> None:
     from sliceplane.client import Connection
     from sliceplane.watch.io.credentials import Fixed
 
-    nobody = HttpClient(Connection(server="http://127.0.0.1:1", ssl_context=None, credentials=Fixed()))
+    nobody = HttpClient(
+        Connection(server="http://127.0.0.1:1", ssl_context=None, credentials=Fixed())
+    )
     async with EndpointView(nobody, "web", writer.namespace) as view:
 
         async def problem() -> str:
@@ -183,7 +199,10 @@ async def test_a_server_that_is_not_there(writer: Writer) -> None:
                 await view.wait_ready(0.05)
             return str(not_ready.value)
 
-        await eventually(problem, lambda said: re.search(r"not known yet; the last error: .*127\.0\.0\.1:1", said))
+        await eventually(
+            problem,
+            lambda said: re.search(r"not known yet; the last error: .*127\.0\.0\.1:1", said),
+        )
         assert view.staleness() == float("inf")
     await nobody.close()
 
@@ -193,7 +212,9 @@ async def test_the_synchronous_face(live: Server, writer: Writer) -> None:
     told: list[ViewChange] = []
 
     def work() -> None:
-        with SyncEndpointView("web", writer.namespace, path=live.plane.kubeconfig, port="http") as view:
+        with SyncEndpointView(
+            "web", writer.namespace, path=live.plane.kubeconfig, port="http"
+        ) as view:
             view.wait_ready(60)
             ready.set()
             picker = view.least_outstanding()
@@ -217,12 +238,18 @@ async def test_the_synchronous_face(live: Server, writer: Writer) -> None:
     assert await asyncio.to_thread(ready.wait, 10)
     await writer.put("a", endpoint(2))
     await asyncio.wait_for(working, 120)
-    assert [each.pod for change in told for each in change.added][:2] in (["web-1", "web-2"], ["web-2"])
+    assert [each.pod for change in told for each in change.added][:2] in (
+        ["web-1", "web-2"],
+        ["web-2"],
+    )
 
 
 async def test_the_synchronous_face_says_what_is_wrong(live: Server, writer: Writer) -> None:
     def work() -> None:
-        with SyncEndpointView("web", writer.namespace, path=live.plane.kubeconfig) as view, pytest.raises(NotReady):
+        with (
+            SyncEndpointView("web", writer.namespace, path=live.plane.kubeconfig) as view,
+            pytest.raises(NotReady),
+        ):
             view.wait_ready(0.2)
 
     await asyncio.to_thread(work)

@@ -1,4 +1,6 @@
-"""Slips of a view's user: each is told at once and in words, none is a view that stays empty or a wait without end."""
+"""Slips of a view's user: each is told at once and in words, none is a view that stays empty or a
+wait without end.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ async def test_no_service_of_that_name(client: HttpClient, writer: Writer) -> No
     async with EndpointView(client, "webb", writer.namespace) as view:
         await view.wait_synced(60)
         with pytest.raises(
-            NoEndpoint, match=f"{writer.namespace}/webb has no EndpointSlices: is that the Service's name"
+            NoEndpoint,
+            match=f"{writer.namespace}/webb has no EndpointSlices: is that the Service's name",
         ):
             view.random().pick()
 

@@ -1,4 +1,5 @@
-"""The examples: short, typed, of names that exist; the one for aiohttp runs while endpoints come and go.
+"""The examples: short, typed, of names that exist; the one for aiohttp runs while endpoints come
+and go.
 
 That all of them run is in ``test_examples_run``.
 """
@@ -42,7 +43,9 @@ def test_an_example_compiles_and_names_what_exists(path: Path) -> None:
 
 
 def test_they_are_typed() -> None:
-    """As their readers would check them, with the packages' own annotations, strictly: ``make lint`` looks at all."""
+    """As their readers would check them, with the packages' own annotations, strictly: ``make
+    lint`` looks at all.
+    """
     mypy = tomllib.loads((EXAMPLES[0].parents[1] / "pyproject.toml").read_text())["tool"]["mypy"]
     assert mypy["strict"]
     assert "examples" in mypy["mypy_path"].split(":")
@@ -63,7 +66,9 @@ def load(name: str) -> ModuleType:
 
 
 class Pods:
-    """A forward proxy that stands for the network of Pods: ``10.1.0.N`` answers while N is alive."""
+    """A forward proxy that stands for the network of Pods: ``10.1.0.N`` answers while N is
+    alive.
+    """
 
     def __init__(self) -> None:
         self.alive: set[str] = set()
@@ -93,14 +98,20 @@ async def test_no_request_to_a_dead_address(client: HttpClient, writer: Writer) 
     proxy = f"http://127.0.0.1:{server.addresses[0][1]}"
 
     async def roll(first: int) -> None:
-        """Four Pods from *first* on: those that come are alive before, those that go a little longer."""
+        """Four Pods from *first* on: those that come are alive before, those that go a little
+        longer.
+        """
         names = {f"10.1.0.{number}" for number in range(first, first + 4)}
         pods.alive |= names
         await writer.put("a", *(endpoint(number) for number in range(first, first + 4)))
-        await eventually(lambda: {each.address for each in view.endpoints}, lambda shown: shown == names)
+        await eventually(
+            lambda: {each.address for each in view.endpoints}, lambda shown: shown == names
+        )
         answered = list(counts)
         # Who was on its way has an answer, and so has a request that was begun after the change.
-        await eventually(lambda: [now - then for now, then in zip(counts, answered, strict=True)], two_each)
+        await eventually(
+            lambda: [now - then for now, then in zip(counts, answered, strict=True)], two_each
+        )
         pods.alive &= names
 
     async def ask(number: int) -> None:

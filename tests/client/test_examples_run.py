@@ -1,7 +1,8 @@
 """The examples run, with the libraries that they are for, against endpoints that answer.
 
-A real server takes no slice with an address of the loopback network, so the API server is the fake one; ``connect`` of
-an example gives a client of it.  Everything else is as in the example's own words.
+A real server takes no slice with an address of the loopback network, so the API server is the fake
+one; ``connect`` of an example gives a client of it. Everything else is as in the example's own
+words.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Reading:
 
 
 class World:
-    """The Service ``web`` in ``shop``, with a Pod for each address of which a server was started."""
+    """The Service ``web`` in ``shop``, with a Pod for each address of which a server was
+    started.
+    """
 
     def __init__(self) -> None:
         self.api = FakeApi()
@@ -77,7 +80,12 @@ class World:
             {
                 "metadata": {"labels": {"kubernetes.io/service-name": "web"}},
                 "addressType": "IPv4",
-                "endpoints": [{"addresses": [address], "targetRef": {"kind": "Pod", "name": address, "uid": address}}],
+                "endpoints": [
+                    {
+                        "addresses": [address],
+                        "targetRef": {"kind": "Pod", "name": address, "uid": address},
+                    }
+                ],
                 "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
             },
         )
@@ -110,7 +118,10 @@ async def answer(request: web.BaseRequest) -> web.StreamResponse:
         packed = web.Response(text="x" * 1000)
         packed.enable_compression()
         return packed
-    text = f"{host} {request.method} {request.path_qs} {request.headers['Host']} {await request.text()}"
+    text = (
+        f"{host} {request.method} {request.path_qs} {request.headers['Host']} "
+        f"{await request.text()}"
+    )
     made = web.Response(text=text)
     made.headers.extend([("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")])
     return made
@@ -128,7 +139,9 @@ async def world() -> AsyncIterator[World]:
     await runner.cleanup()
 
 
-async def test_aiohttp(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_aiohttp(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     example = world.example("aiohttp_client", monkeypatch)
     running = asyncio.create_task(example.main("web", "shop", "http"))
     said = await eventually(lambda: capsys.readouterr().out)
@@ -144,7 +157,9 @@ async def test_httpx(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with httpx.AsyncClient(transport=transport, timeout=60) as session:
 
         async def pod(path: str = "/", **headers: str) -> str:
-            response = await session.get(f"http://web.shop{path}", headers=headers, follow_redirects=True)
+            response = await session.get(
+                f"http://web.shop{path}", headers=headers, follow_redirects=True
+            )
             address, method, _, host, *_ = response.text.split()
             assert (response.status_code, method, host) == (200, "GET", "web.shop")
             assert response.url.host == "web.shop", "what was asked for, not where it went"
@@ -179,7 +194,9 @@ async def test_fastapi(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESPACE", "shop")
     monkeypatch.delenv("PORT", raising=False)
     example = world.example("fastapi_router", monkeypatch)
-    router = httpx.AsyncClient(transport=httpx.ASGITransport(app=example.app), base_url="http://router")
+    router = httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=example.app), base_url="http://router"
+    )
     async with example.lifespan(example.app), router:
         view = example.app.state.view
         await view.wait_ready(60, count=3)
@@ -189,10 +206,15 @@ async def test_fastapi(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         assert sent.text.split()[1:3] == ["POST", "/say?a=1&a=2"]
         assert sent.text.endswith(" hello")
         assert sent.headers.get_list("set-cookie") == ["a=1", "b=2"]
-        kept = {(await router.get("/", headers={"x-conversation": "7"})).text.split()[0] for _ in range(20)}
+        kept = {
+            (await router.get("/", headers={"x-conversation": "7"})).text.split()[0]
+            for _ in range(20)
+        }
         assert len(kept) == 1
         assert len({(await router.get("/")).text.split()[0] for _ in range(60)}) == 3
-        assert (await router.get("/packed")).text == "x" * 1000, "compressed by the Pod, unpacked by who asked"
+        assert (await router.get("/packed")).text == "x" * 1000, (
+            "compressed by the Pod, unpacked by who asked"
+        )
         redirect = await router.get("/redirect")
         assert (redirect.status_code, redirect.headers["location"]) == (302, "/landed")
         for number in range(1, 4):
@@ -213,7 +235,9 @@ async def test_grpc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     for address in ("127.0.0.1", "127.0.0.2"):
         handlers = {"Check": grpc.unary_unary_rpc_method_handler(check)}
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("grpc.health.v1.Health", handlers)])
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler("grpc.health.v1.Health", handlers)]
+        )
         made.put(address, server.add_insecure_port(f"{address}:0"))
         await server.start()
         servers.append(server)

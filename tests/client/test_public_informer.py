@@ -31,7 +31,9 @@ from sliceplane.watch.cache import Coalesced
 
 
 async def put(client: HttpClient, namespace: str, name: str, **data: str) -> None:
-    await client.create(ConfigMaps, namespace, codec.encode({"metadata": {"name": name}, "data": data}))
+    await client.create(
+        ConfigMaps, namespace, codec.encode({"metadata": {"name": name}, "data": data})
+    )
 
 
 class Data(Projection, frozen=True, kw_only=True):
@@ -57,20 +59,27 @@ async def test_a_projection_of_ones_own_with_indexes(client: HttpClient, writer:
         await informer.wait_synced(60)
         await put(client, writer.namespace, "a", colour="red", size="9")
         await put(client, writer.namespace, "b", colour="red")
-        await client.patch(ConfigMaps, writer.namespace, "b", b'{"data":{"colour":"blue"}}', patch_type="merge")
+        await client.patch(
+            ConfigMaps, writer.namespace, "b", b'{"data":{"colour":"blue"}}', patch_type="merge"
+        )
         await client.delete(ConfigMaps, writer.namespace, "a")
         await eventually(lambda: told, lambda told: told and told[-1].new is None)
         assert [each.metadata.name for each in informer.by_index("colour", "blue")] == ["b"]
         assert informer.by_index("colour", "red") == ()
         assert len(informer) == 1
         assert f"{writer.namespace}/b" in informer
-    shape = [(change.old is not None, change.object.metadata.name, change.new is not None) for change in told]
+    shape = [
+        (change.old is not None, change.object.metadata.name, change.new is not None)
+        for change in told
+    ]
     assert shape == [(False, "a", True), (False, "b", True), (True, "b", True), (True, "a", False)]
 
 
 async def test_raw_objects_are_not_decoded(client: HttpClient, writer: Writer) -> None:
     await writer.put("a", endpoint(1))
-    async with Informer(client, EndpointSlices, kind=RawObject, namespace=writer.namespace) as informer:
+    async with Informer(
+        client, EndpointSlices, kind=RawObject, namespace=writer.namespace
+    ) as informer:
         await informer.wait_synced(60)
         (found,) = informer
         assert (found.kind, found.api_version) == ("EndpointSlice", "discovery.k8s.io/v1")
@@ -101,7 +110,9 @@ async def test_a_slow_reader_gets_differences(client: HttpClient, writer: Writer
             await put(client, writer.namespace, f"a-{number}")
             if number % 2:
                 await client.delete(ConfigMaps, writer.namespace, f"a-{number}")
-        await eventually(lambda: sorted(held), lambda names: names == sorted(f"a-{n}" for n in range(0, 12, 2)))
+        await eventually(
+            lambda: sorted(held), lambda names: names == sorted(f"a-{n}" for n in range(0, 12, 2))
+        )
     await asyncio.wait_for(following, 60)
 
 
@@ -119,7 +130,8 @@ async def test_a_resource_that_is_not_there_is_told_of(
         async with Informer(client, crontabs) as informer:
             await eventually(lambda: informer.last_error)
             with pytest.raises(
-                TimeoutError, match=r"no list of crontabs\.stable\.example\.com within 0.1 s; the last error"
+                TimeoutError,
+                match=r"no list of crontabs\.stable\.example\.com within 0.1 s; the last error",
             ):
                 await informer.wait_synced(0.1)
             assert isinstance(informer.last_error, StatusError)
@@ -128,11 +140,16 @@ async def test_a_resource_that_is_not_there_is_told_of(
     assert complaints(capfd.readouterr().err) == [], "a library does not print"
 
 
-EVENTS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("uvw") | st.none(), st.booleans()), max_size=30)
+EVENTS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from("uvw") | st.none(), st.booleans()),
+    max_size=30,
+)
 
 
 @given(EVENTS)
-def test_coalesced_changes_lead_to_the_same_state(events: list[tuple[str, str | None, bool]]) -> None:
+def test_coalesced_changes_lead_to_the_same_state(
+    events: list[tuple[str, str | None, bool]],
+) -> None:
     held: dict[str, Object] = {}
     seen: dict[str, Object] = {}
     pending: Coalesced[Object] = Coalesced()
@@ -142,7 +159,9 @@ def test_coalesced_changes_lead_to_the_same_state(events: list[tuple[str, str | 
             pending.note(Change("things", old, None))
             old = None
         if uid is not None:
-            new = held[name] = Object(metadata=ObjectMeta(name=name, uid=uid, resource_version=str(version)))
+            new = held[name] = Object(
+                metadata=ObjectMeta(name=name, uid=uid, resource_version=str(version))
+            )
             pending.note(Change("things", old, new))
         if not look:
             continue

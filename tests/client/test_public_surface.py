@@ -1,4 +1,6 @@
-"""What a programmer meets before reading a document: names, their docstrings, and errors for slips."""
+"""What a programmer meets before reading a document: names, their docstrings, and errors for
+slips.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ PACKAGES = (sliceplane.client, sliceplane.testing)
 
 
 def public() -> list[tuple[str, Any]]:
-    return [(f"{package.__name__}.{name}", getattr(package, name)) for package in PACKAGES for name in package.__all__]
+    return [
+        (f"{package.__name__}.{name}", getattr(package, name))
+        for package in PACKAGES
+        for name in package.__all__
+    ]
 
 
 @pytest.mark.parametrize(("name", "value"), public(), ids=[name for name, _ in public()])
@@ -44,10 +50,18 @@ def test_dir_shows_the_public_names() -> None:
     assert dir(sliceplane) == ["__version__", "client", "testing"]
     for package in PACKAGES:
         assert dir(package) == sorted(package.__all__)
-    program = "import sliceplane; print(sliceplane.client.connect.__name__, sliceplane.testing.Plane.__name__)"
-    done = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, check=True, timeout=60)
+    program = (
+        "import sliceplane; print(sliceplane.client.connect.__name__, "
+        "sliceplane.testing.Plane.__name__)"
+    )
+    done = subprocess.run(
+        (sys.executable, "-c", program), capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout == "connect Plane\n"
-    with pytest.raises(AttributeError, match="no attribute 'clients': its public names are __version__, client, testi"):
+    with pytest.raises(
+        AttributeError,
+        match="no attribute 'clients': its public names are __version__, client, testi",
+    ):
         _ = sliceplane.clients  # type: ignore[attr-defined]
 
 
@@ -59,11 +73,17 @@ async def main():
         print((await client.list(c.Namespaces)).items != ())
 asyncio.run(main())
 """
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "HOME": str(tmp_path)}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT / "src"),
+        "HOME": str(tmp_path),
+    }
 
     def run() -> subprocess.CompletedProcess[str]:
         command = (sys.executable, "-c", program)
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=60, env=environment
+        )
 
     with running_plane(tmp_path, data_dir=str(tmp_path / ".local/share/sliceplane")):
         done = run()
@@ -72,15 +92,20 @@ asyncio.run(main())
 
 
 async def test_slips_are_told_in_a_sentence(client: HttpClient) -> None:
-    async with Informer(client, Services, indexes={"by-ip": lambda service: (service.spec.cluster_ip,)}) as services:
-        with pytest.raises(ValueError, match=r"^no index is called 'ip': Informer\(indexes=...\) declared by-ip$"):
+    async with Informer(
+        client, Services, indexes={"by-ip": lambda service: (service.spec.cluster_ip,)}
+    ) as services:
+        with pytest.raises(
+            ValueError, match=r"^no index is called 'ip': Informer\(indexes=...\) declared by-ip$"
+        ):
             services.by_index("ip", "10.0.0.1")
     with pytest.raises(ValueError, match="an informer is started once, and not after its end"):
         services.start()
     with pytest.raises(ValueError, match="get of services needs a name"):
         await client.get(Services, "default", "")
     with pytest.raises(
-        ValueError, match=r"^patch_type is 'jsonpatch', it must be one of json, merge, strategic, apply$"
+        ValueError,
+        match=r"^patch_type is 'jsonpatch', it must be one of json, merge, strategic, apply$",
     ):
         await client.patch(Services, "default", "web", b"{}", patch_type="jsonpatch")  # type: ignore[arg-type]
 
@@ -116,13 +141,22 @@ def test_a_plane_is_started_once_and_not_used_from_its_own_thread() -> None:
         ({"port": 70_000}, "port is 70000, it must be 0 .a free one. to 65535"),
     ],
 )
-def test_a_plane_that_cannot_be_is_refused_before_it_starts(options: dict[str, Any], sentence: str) -> None:
+def test_a_plane_that_cannot_be_is_refused_before_it_starts(
+    options: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence):
         Plane(**options)
 
 
 def test_a_plane_that_was_not_started_says_so() -> None:
     plane = Plane()
-    for use in (lambda: plane.url, lambda: plane.kubeconfig, lambda: plane.list("pods"), plane.client):
-        with pytest.raises(ValueError, match="this plane is not running: use it inside its with block"):
+    for use in (
+        lambda: plane.url,
+        lambda: plane.kubeconfig,
+        lambda: plane.list("pods"),
+        plane.client,
+    ):
+        with pytest.raises(
+            ValueError, match="this plane is not running: use it inside its with block"
+        ):
             use()

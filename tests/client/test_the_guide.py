@@ -26,7 +26,9 @@ def test_programs_compile() -> None:
         compile(program, "python-client.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-async def test_the_first_program_prints_what_the_guide_says(live: Server, client: HttpClient) -> None:
+async def test_the_first_program_prints_what_the_guide_says(
+    live: Server, client: HttpClient
+) -> None:
     printed = GUIDE.split(PROGRAMS[0])[1].split("```")[2].strip().splitlines()
     await client.create(Namespaces, "", codec.encode({"metadata": {"name": "shop"}}))
     writer = Writer(client, "shop")

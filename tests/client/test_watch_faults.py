@@ -1,4 +1,5 @@
-"""Every scripted failure of a watch: the informer ends with what is true, and handlers saw exactly the difference.
+"""Every scripted failure of a watch: the informer ends with what is true, and handlers saw exactly
+the difference.
 
 ``python -m benchmarks.informers`` plays the same with other clients.
 """
@@ -22,7 +23,9 @@ IDLE_TIMEOUT_S = 6.0
 
 def client_of(stage: Stage) -> HttpClient:
     return HttpClient(
-        Connection(server=f"http://127.0.0.1:{stage.port}", ssl_context=None, credentials=Fixed("Bearer t"))
+        Connection(
+            server=f"http://127.0.0.1:{stage.port}", ssl_context=None, credentials=Fixed("Bearer t")
+        )
     )
 
 
@@ -38,13 +41,18 @@ class Handler:
         for change in changes:
             metadata = change.object.metadata
             if (change.old is None) != (metadata.name not in self.held):
-                self.faults.append(f"{metadata.name}: told of {change.old} and held {self.held.get(metadata.name)}")
+                self.faults.append(
+                    f"{metadata.name}: told of {change.old} and held {self.held.get(metadata.name)}"
+                )
             if change.new is None:
                 self.told.append(("delete", metadata.uid))
                 self.held.pop(metadata.name, None)
             else:
                 self.told.append(("update" if change.old else "add", metadata.uid))
-                self.held[metadata.name] = (metadata.uid, int((metadata.labels or {})["generation"]))
+                self.held[metadata.name] = (
+                    metadata.uid,
+                    int((metadata.labels or {})["generation"]),
+                )
 
 
 async def play(scenario: type[Scenario], handler: Handler, patience_s: float = PATIENCE_S) -> str:
@@ -52,7 +60,9 @@ async def play(scenario: type[Scenario], handler: Handler, patience_s: float = P
     async with scenario() as stage:
         client = client_of(stage)
         before = {uid for uid, _ in stage.world.state().values()}
-        informer = Informer(client, Pods, kind=Pod, namespace="default", idle_timeout_s=IDLE_TIMEOUT_S)
+        informer = Informer(
+            client, Pods, kind=Pod, namespace="default", idle_timeout_s=IDLE_TIMEOUT_S
+        )
         informer.add_handler(handler)
         try:
             async with informer:
@@ -65,7 +75,9 @@ async def play(scenario: type[Scenario], handler: Handler, patience_s: float = P
                     )
                 except AssertionError as error:
                     problem = f"handlers do not hold what is true: {error}"
-                await asyncio.sleep(0.5)  # nothing is to come: a fault that takes longer is not seen, none is invented
+                await asyncio.sleep(
+                    0.5
+                )  # nothing is to come: a fault that takes longer is not seen, none is invented
                 cached = {each.metadata.name: each.metadata.uid for each in informer}
         finally:
             await client.close()
@@ -99,6 +111,10 @@ async def test_nothing_is_lost() -> None:
     *results, unjust = await asyncio.gather(
         *(play(scenario, Handler()) for scenario in SCENARIOS), play(GapCompacted, Forgetful(), 4.0)
     )
-    failed = {scenario.name: problem for scenario, problem in zip(SCENARIOS, results, strict=True) if problem}
+    failed = {
+        scenario.name: problem
+        for scenario, problem in zip(SCENARIOS, results, strict=True)
+        if problem
+    }
     assert not failed, failed
     assert "handlers do not hold" in unjust, "the judge notices a delete that is lost"

@@ -62,8 +62,10 @@ def test_the_proxy_needs_its_extra_only() -> None:
     """``sliceplane[proxy]`` has neither the server's HTTP stack nor its cryptography."""
     hidden = (
         "import sys\n"
-        "for name in ('uvicorn', 'uvloop', 'httptools', 'cryptography', 'jsonpatch'): sys.modules[name] = None\n"
-        "import sliceplane.node.io.node_proxy, sliceplane.node.io.setup, sliceplane.node.io.healthz\n"
+        "for name in ('uvicorn', 'uvloop', 'httptools', 'cryptography', 'jsonpatch'): "
+        "sys.modules[name] = None\n"
+        "import sliceplane.node.io.node_proxy, sliceplane.node.io.setup, "
+        "sliceplane.node.io.healthz\n"
         "from sliceplane.cli.entry import main\n"
         "main()"
     )
@@ -99,29 +101,52 @@ asyncio.run(main())
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_a_plain_installation_follows_a_plane(live: Server, writer: Writer, tmp_path: Path) -> None:
+async def test_a_plain_installation_follows_a_plane(
+    live: Server, writer: Writer, tmp_path: Path
+) -> None:
     """The wheel in a fresh environment without extras.  Needs a package index."""
 
     def install() -> Path:
         subprocess.run(
-            [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(ROOT)], check=True
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "wheel",
+                "-q",
+                "--no-deps",
+                "-w",
+                str(tmp_path),
+                str(ROOT),
+            ],
+            check=True,
         )
         (wheel,) = tmp_path.glob("sliceplane-*.whl")
         venv.create(tmp_path / "venv", with_pip=True)
         python = tmp_path / "venv" / "bin" / "python"
-        subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", str(wheel)], check=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", str(wheel)],
+            check=True,
+        )
         return python
 
     python = await asyncio.to_thread(install)
     listing = "import importlib.metadata as m; print(*[d.name.lower() for d in m.distributions()])"
     installed = (await asyncio.to_thread(outcome, python, "-c", listing)).stdout.split()
     assert {"aiohttp", "msgspec"} <= set(installed)
-    assert not {"cryptography", "prometheus-client", "structlog", "uvicorn", "uvloop"} & set(installed)
+    assert not {"cryptography", "prometheus-client", "structlog", "uvicorn", "uvloop"} & set(
+        installed
+    )
     await writer.put("a", endpoint(1), endpoint(2))
     follower = await asyncio.create_subprocess_exec(
-        python, "-c", _FOLLOW, str(live.plane.kubeconfig), writer.namespace,
-        stdout=asyncio.subprocess.PIPE, cwd=tmp_path,
-    )  # fmt: skip
+        python,
+        "-c",
+        _FOLLOW,
+        str(live.plane.kubeconfig),
+        writer.namespace,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=tmp_path,
+    )
     assert follower.stdout is not None
     assert await follower.stdout.readline() == b"10.1.0.1:8080 10.1.0.2:8080\n"
     await writer.put("a", endpoint(2))

@@ -1,4 +1,5 @@
-"""Consumers that are wrong in one way each: what a case is worth is shown by the mutant that it catches.
+"""Consumers that are wrong in one way each: what a case is worth is shown by the mutant that it
+catches.
 
 They are functions of a history, without a server: what the mutant believes at each checkpoint.
 """
@@ -122,7 +123,9 @@ class TakesBookmarksForObjects(Mutant):
 
 
 class CountsAddresses(Mutant):
-    """Adds and removes addresses by differences of slices, without counting how often one is there."""
+    """Adds and removes addresses by differences of slices, without counting how often one is
+    there.
+    """
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -147,7 +150,10 @@ class HintsPerSlice(Mutant):
     """Reads hints and fall-back slice by slice."""
 
     def belief(self) -> Belief:
-        parts = (State({name: document}).believed(self.case.asked_port, CLAIMS) for name, document in self.held.items())
+        parts = (
+            State({name: document}).believed(self.case.asked_port, CLAIMS)
+            for name, document in self.held.items()
+        )
         return frozenset().union(*parts)
 
 
@@ -163,7 +169,8 @@ class HintsDespitePolicy(Mutant):
         if self.policy == "Cluster":
             return super().belief()
         here = {
-            name: {**held, "endpoints": [_here(one) for one in held["endpoints"]]} for name, held in self.held.items()
+            name: {**held, "endpoints": [_here(one) for one in held["endpoints"]]}
+            for name, held in self.held.items()
         }
         return State(here).believed(self.case.asked_port, CLAIMS)
 
@@ -177,7 +184,11 @@ class OneByAddress(Mutant):
     """Keeps one endpoint for each address."""
 
     def belief(self) -> Belief:
-        return frozenset({believed.rpartition(":")[0]: believed for believed in sorted(super().belief())}.values())
+        return frozenset(
+            {
+                believed.rpartition(":")[0]: believed for believed in sorted(super().belief())
+            }.values()
+        )
 
 
 class LooksOnce(Mutant):
@@ -236,7 +247,10 @@ def reads(name: str, mutate: Callable[[Any], Any]) -> type[Mutant]:
 
 
 def endpoints(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda document: {**document, "endpoints": [change(endpoint) for endpoint in document["endpoints"]]}
+    return lambda document: {
+        **document,
+        "endpoints": [change(endpoint) for endpoint in document["endpoints"]],
+    }
 
 
 def ports(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -244,7 +258,9 @@ def ports(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def conditions(**changed: bool) -> Callable[[Any], Any]:
-    return endpoints(lambda endpoint: {**endpoint, "conditions": {**endpoint["conditions"], **changed}})
+    return endpoints(
+        lambda endpoint: {**endpoint, "conditions": {**endpoint["conditions"], **changed}}
+    )
 
 
 def _absent_is_not_ready(endpoint: Any) -> Any:
@@ -253,7 +269,10 @@ def _absent_is_not_ready(endpoint: Any) -> Any:
 
 def _terminating_is_not_ready(endpoint: Any) -> Any:
     ending = endpoint["conditions"].get("terminating", False)
-    return {**endpoint, "conditions": {**endpoint["conditions"], **({"ready": False} if ending else {})}}
+    return {
+        **endpoint,
+        "conditions": {**endpoint["conditions"], **({"ready": False} if ending else {})},
+    }
 
 
 def _no_hints(endpoint: Any) -> Any:
@@ -262,11 +281,19 @@ def _no_hints(endpoint: Any) -> Any:
 
 def _zone_by_itself(endpoint: Any) -> Any:
     """Takes every endpoint of its own zone as hinted, and others as not there."""
-    return endpoint if endpoint.get("zone", "east") == "east" else {**endpoint, "conditions": {"ready": False}}
+    return (
+        endpoint
+        if endpoint.get("zone", "east") == "east"
+        else {**endpoint, "conditions": {"ready": False}}
+    )
 
 
 def _first_port(document: Any) -> Any:
-    return {**document, "ports": [{**document["ports"][0], "name": "http"}]} if document["ports"] else document
+    return (
+        {**document, "ports": [{**document["ports"][0], "name": "http"}]}
+        if document["ports"]
+        else document
+    )
 
 
 def _any_service(document: Any) -> Any:
@@ -306,7 +333,9 @@ MUTANTS: tuple[type[Mutant], ...] = (
     reads("FamiliesAlike", lambda document: {**document, "addressType": "IPv4"}),
     reads("ProtocolsAlike", ports(lambda port: {**port, "name": "http", "protocol": "TCP"})),
     reads("NumbersAlike", ports(lambda port: {**port, "port": 8080})),
-    reads("FirstHundred", lambda d: {**d, "endpoints": d["endpoints"][:100], "ports": d["ports"][:50]}),
+    reads(
+        "FirstHundred", lambda d: {**d, "endpoints": d["endpoints"][:100], "ports": d["ports"][:50]}
+    ),
 )
 
 

@@ -28,7 +28,9 @@ def test_a_case_is_cited_and_can_be_judged(case: Case) -> None:
     assert isinstance(case.story[-1], Check), "what comes after the last checkpoint is never judged"
     away = False
     for step in case.story:
-        assert not (away and isinstance(step, Check)), "nobody can know what is right while the server is away"
+        assert not (away and isinstance(step, Check)), (
+            "nobody can know what is right while the server is away"
+        )
         away = isinstance(step, Away) or (away and not isinstance(step, Back))
 
 

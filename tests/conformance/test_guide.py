@@ -56,5 +56,9 @@ async def test_the_go_program_is_right() -> None:
     program = peers.build("clientgo", GO, "./clientgo")
     assert program is not None
     await passes(
-        str(program), "slice-deleted-in-a-gap", "absent-ready-is-ready", "port-goes-away", "only-an-empty-slice"
+        str(program),
+        "slice-deleted-in-a-gap",
+        "absent-ready-is-ready",
+        "port-goes-away",
+        "only-an-empty-slice",
     )

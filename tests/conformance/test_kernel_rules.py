@@ -19,10 +19,19 @@ TWO = [[0, {"concat": ["10.1.0.1", 8080]}], [1, {"concat": ["10.1.0.2", 8080]}]]
 
 
 def by_number(data: Any) -> dict[str, Any]:
-    return {"dnat": {"family": "ip", "addr": {"map": {"key": {"numgen": {"mode": "random", "mod": 2}}, "data": data}}}}
+    return {
+        "dnat": {
+            "family": "ip",
+            "addr": {"map": {"key": {"numgen": {"mode": "random", "mod": 2}}, "data": data}},
+        }
+    }
 
 
-def listing(*web: list[dict[str, Any]], services: tuple[list[dict[str, Any]], ...] = ([TO_WEB],), **maps: Any) -> str:
+def listing(
+    *web: list[dict[str, Any]],
+    services: tuple[list[dict[str, Any]], ...] = ([TO_WEB],),
+    **maps: Any,
+) -> str:
     """A table whose chain ``services`` leads to ``web``, for 10.96.0.10:80."""
     home = {"family": "ip", "table": "any"}
     hook = {"type": "nat", "hook": "output", "prio": -100, "policy": "accept"}
@@ -30,7 +39,11 @@ def listing(*web: list[dict[str, Any]], services: tuple[list[dict[str, Any]], ..
         {"elem": {"val": {"concat": ["10.96.0.10", "tcp", 80]}, "comment": "x/web"}},
         {"goto": {"target": "web"}},
     ]
-    rules = [("nat-output", [JUMP]), *(("services", rule) for rule in services), *(("web", rule) for rule in web)]
+    rules = [
+        ("nat-output", [JUMP]),
+        *(("services", rule) for rule in services),
+        *(("web", rule) for rule in web),
+    ]
     entries = [
         {"table": {"family": "ip", "name": "any"}},
         {"chain": {**home, "name": "nat-output", **hook}},
@@ -56,7 +69,16 @@ def test_a_random_choice_is_every_choice() -> None:
 
 
 def test_a_number_drawn_after_the_destination_is_every_number_of_that_destination() -> None:
-    draw = {"dnat": {"addr": {"map": {"key": {"concat": [DADDR, PROTOCOL, DPORT, {"numgen": {}}]}, "data": "@places"}}}}
+    draw = {
+        "dnat": {
+            "addr": {
+                "map": {
+                    "key": {"concat": [DADDR, PROTOCOL, DPORT, {"numgen": {}}]},
+                    "data": "@places",
+                }
+            }
+        }
+    }
     places = [
         [{"concat": [ip, "tcp", 80, number]}, {"concat": [f"10.1.0.{end}", 8080]}]
         for ip, number, end in (("10.96.0.10", 0, 1), ("10.96.0.10", 3, 2), ("10.96.0.11", 1, 3))
@@ -69,7 +91,10 @@ def test_a_number_drawn_after_the_destination_is_every_number_of_that_destinatio
 
 def test_a_random_chain_is_every_chain() -> None:
     chains = {"set": [[0, {"goto": {"target": "one"}}], [1, {"goto": {"target": "two"}}]]}
-    assert found(listing([{"vmap": {"key": {"numgen": {}}, "data": chains}}])) == ["10.1.0.1:8080", "10.1.0.2:80"]
+    assert found(listing([{"vmap": {"key": {"numgen": {}}, "data": chains}}])) == [
+        "10.1.0.1:8080",
+        "10.1.0.2:80",
+    ]
 
 
 def test_another_address_or_port_goes_where_it_went() -> None:
@@ -98,7 +123,9 @@ def test_an_element_that_is_missing_leaves_the_rule() -> None:
 )
 def test_a_match_decides(right: Any, op: str, holds: bool) -> None:
     match = {"match": {"op": op, "left": PROTOCOL, "right": right}}
-    assert found(listing([match, by_number({"set": TWO})])) == (["10.1.0.1:8080", "10.1.0.2:8080"] if holds else [])
+    assert found(listing([match, by_number({"set": TWO})])) == (
+        ["10.1.0.1:8080", "10.1.0.2:8080"] if holds else []
+    )
 
 
 def test_what_is_dropped_goes_nowhere() -> None:

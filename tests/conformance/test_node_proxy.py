@@ -12,7 +12,9 @@ from sliceplane.lab.conformance.stage import SilentConsumer
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(300)]
 
-OURS = f"{sys.executable} -m sliceplane proxy --hostname-override {{node}} --conntrack-max-per-core 0"
+OURS = (
+    f"{sys.executable} -m sliceplane proxy --hostname-override {{node}} --conntrack-max-per-core 0"
+)
 
 
 @pytest.mark.parametrize("mode", ["nftables", "iptables"])
@@ -23,6 +25,8 @@ async def test_our_proxy_follows_a_policy_that_changes(mode: str) -> None:
 
 
 async def test_a_proxy_that_ends_is_told_with_its_last_words() -> None:
-    consumer = NodeProxyConsumer(f"{sys.executable} -c 'raise SystemExit(\"no rules\")'", patience_s=120.0)
+    consumer = NodeProxyConsumer(
+        f"{sys.executable} -c 'raise SystemExit(\"no rules\")'", patience_s=120.0
+    )
     with pytest.raises(SilentConsumer, match="it ended: exit code 1 / no rules"):
         await judged(consumer, "only-an-empty-slice", shrink=False)

@@ -1,4 +1,6 @@
-"""The stage with real consumers: ours pass, wrong ones are caught with a history as short as it goes."""
+"""The stage with real consumers: ours pass, wrong ones are caught with a history as short as it
+goes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from msgspec.structs import replace
 from tests.waiting import eventually, until
 
 from sliceplane.lab.conformance.cases import BY_NAME, CASES
-from sliceplane.lab.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
+from sliceplane.lab.conformance.consumers.consumer import (
+    Beliefs,
+    FollowedService,
+    FollowingConsumer,
+    JudgedConsumer,
+)
 from sliceplane.lab.conformance.consumers.name_server import NameServerConsumer
 from sliceplane.lab.conformance.consumers.program import ProgramConsumer
 from sliceplane.lab.conformance.consumers.view import ViewConsumer
@@ -30,7 +37,13 @@ from sliceplane.lab.testing.faults import Faults
 pytestmark = pytest.mark.timeout(300)
 
 #: one of each sort, and one with troubles that are over soon
-SOME = ("moves-and-is-never-missing", "all-terminate", "numbers-differ-by-slice", "hints-half-there", "two-gaps")
+SOME = (
+    "moves-and-is-never-missing",
+    "all-terminate",
+    "numbers-differ-by-slice",
+    "hints-half-there",
+    "two-gaps",
+)
 #: a program that believes for ever what it believed at first
 LOOKS_ONCE = """
 import json, time
@@ -40,7 +53,9 @@ time.sleep(600)
 """
 
 
-async def judged(consumer: JudgedConsumer, *names: str | Case, shrink: bool = True) -> list[CaseVerdict]:
+async def judged(
+    consumer: JudgedConsumer, *names: str | Case, shrink: bool = True
+) -> list[CaseVerdict]:
     verdicts: list[CaseVerdict] = []
     cases = [BY_NAME[name] if isinstance(name, str) else name for name in names]
     await run(consumer, cases, verdicts.append, shrink=shrink)
@@ -58,9 +73,20 @@ def test_what_it_started_ends_with_it(tmp_path: Path) -> None:
     """SIGTERM ends the program of the case that is under way, too."""
     told = tmp_path / "pid"
     program = tmp_path / "program.py"
-    program.write_text(f"import os, time\nopen({str(told)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
-    command = [sys.executable, "-m", "sliceplane", "conformance", "--run", f"program:{sys.executable} {program}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as kit:
+    program.write_text(
+        f"import os, time\nopen({str(told)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "sliceplane",
+        "conformance",
+        "--run",
+        f"program:{sys.executable} {program}",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as kit:
         pid = int(until(lambda: told.exists() and told.read_text()))
         kit.terminate()
         _, said = kit.communicate(timeout=120)
@@ -78,7 +104,9 @@ async def test_our_view_passes_every_case() -> None:
 async def test_our_name_server_passes() -> None:
     ours = f"{sys.executable} -m sliceplane dns --listen 127.0.0.1:{{port}} --zone-answers=false"
     consumer = NameServerConsumer(ours, name="dns", patience_s=60.0)
-    verdicts = await judged(consumer, "slice-made-anew-in-a-gap", "six-beside-four", "port-without-a-name")
+    verdicts = await judged(
+        consumer, "slice-made-anew-in-a-gap", "six-beside-four", "port-without-a-name"
+    )
     assert [(verdict.outcome, verdict.why) for verdict in verdicts] == [
         ("passed", ""),
         ("passed", ""),
@@ -86,7 +114,9 @@ async def test_our_name_server_passes() -> None:
     ]
 
 
-async def test_a_program_that_looks_once_is_caught_and_what_comes_after_is_not_told(tmp_path: Path) -> None:
+async def test_a_program_that_looks_once_is_caught_and_what_comes_after_is_not_told(
+    tmp_path: Path,
+) -> None:
     program = tmp_path / "once.py"
     program.write_text(LOOKS_ONCE)
     consumer = ProgramConsumer(f"{sys.executable} {program}", patience_s=4.0)
@@ -101,13 +131,18 @@ async def test_a_history_is_made_as_short_as_it_goes() -> None:
     (verdict,) = await judged(consumer, "flaps-and-ends-unready")
     assert verdict.outcome == "failed"
     assert verdict.history[1:] == (
-        "write EndpointSlice a: 10.1.0.1 ready=true, 10.1.0.2 ready=false serving=false terminating=false",
+        (
+            "write EndpointSlice a: 10.1.0.1 ready=true, 10.1.0.2 ready=false serving=false "
+            "terminating=false"
+        ),
         "check",
     )
 
 
 async def test_a_program_that_ends_and_told_nothing_is_no_consumer() -> None:
-    consumer = ProgramConsumer(f"{sys.executable} -c 'raise SystemExit(\"no such cluster\")'", patience_s=120.0)
+    consumer = ProgramConsumer(
+        f"{sys.executable} -c 'raise SystemExit(\"no such cluster\")'", patience_s=120.0
+    )
     with pytest.raises(SilentConsumer, match="it ended: exit code 1 / no such cluster, though"):
         await judged(consumer, "only-an-empty-slice", shrink=False)
 
@@ -115,14 +150,17 @@ async def test_a_program_that_ends_and_told_nothing_is_no_consumer() -> None:
 async def test_a_program_that_tells_nothing_is_no_consumer() -> None:
     consumer = Stubborn(None, other_words="10.1.0.1")
     with pytest.raises(
-        SilentConsumer, match=r"it told no belief, .* API server: 0; the last line it printed: 10.1.0.1"
+        SilentConsumer,
+        match=r"it told no belief, .* API server: 0; the last line it printed: 10.1.0.1",
     ):
         await judged(consumer, "only-an-empty-slice", shrink=False)
 
 
 @pytest.mark.parametrize("line", ["'10.1.0.1'", "'[' * 3_000_000", "'[' * 100_000"])
 async def test_rubbish_that_is_printed_is_shown_and_not_believed(line: str) -> None:
-    program = f"import os, time\nprint({line}, flush=True)\nprint(chr(27), flush=True)\ntime.sleep(600)"
+    program = (
+        f"import os, time\nprint({line}, flush=True)\nprint(chr(27), flush=True)\ntime.sleep(600)"
+    )
     consumer = ProgramConsumer(f"{sys.executable} -c {shlex.quote(program)}", patience_s=2.0)
     asked = FollowedService(Path("none"), "x", "web", CASES[0].asked_port)
     async with consumer.follow(asked) as follower:
@@ -163,7 +201,11 @@ class Late(Stubborn):
 
 async def test_who_begins_late_has_short_histories_too() -> None:
     (verdict,) = await judged(Late(frozenset({"10.1.0.9:8080"})), "flaps-and-ends-unready")
-    assert (verdict.outcome, verdict.why[:13], len(verdict.history)) == ("failed", "after 0.3 s i", 2)
+    assert (verdict.outcome, verdict.why[:13], len(verdict.history)) == (
+        "failed",
+        "after 0.3 s i",
+        2,
+    )
 
 
 class Forgetful(ViewConsumer):
@@ -200,7 +242,9 @@ async def test_what_is_missing_for_a_while_is_seen(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_name_server_that_does_not_start_is_no_consumer() -> None:
-    consumer = NameServerConsumer(f"{sys.executable} -c 'raise SystemExit(3)' {{port}}", patience_s=1.0)
+    consumer = NameServerConsumer(
+        f"{sys.executable} -c 'raise SystemExit(3)' {{port}}", patience_s=1.0
+    )
     with pytest.raises(ChildProcessError, match="exit code 3"):
         await judged(consumer, CASES[0].name)
 
@@ -212,13 +256,17 @@ def test_a_shorter_history_must_fail_in_the_same_way() -> None:
 
 
 def test_the_patience_of_a_shorter_history_is_no_difference() -> None:
-    assert sort_of("after 20 s it lacks 10.1.0.4:8080") == sort_of("after 5 s it lacks 10.1.0.4:8080")
+    assert sort_of("after 20 s it lacks 10.1.0.4:8080") == sort_of(
+        "after 5 s it lacks 10.1.0.4:8080"
+    )
 
 
 def test_reports_are_for_people_and_programs() -> None:
     case = CASES[0]
     report = ConsumerReport(
-        "mine", frozenset(), (CaseVerdict(case, "failed", "lacks 10.1.0.1:8080", ("write a", "check")),)
+        "mine",
+        frozenset(),
+        (CaseVerdict(case, "failed", "lacks 10.1.0.1:8080", ("write a", "check")),),
     )
     assert report.summary == "mine: 0 of 1 cases passed"
     assert "  1. write a" in report.text()

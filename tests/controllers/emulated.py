@@ -24,15 +24,26 @@ def make(*more: Controller, nodes: int = 3, **config: Any) -> Cluster:
 
 def replica_set(replicas: int = 2, name: str = "web", **spec: Any) -> dict[str, Any]:
     labels = {"app": "web"}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "web:1"}]}}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "c", "image": "web:1"}]},
+    }
     return {
         "metadata": {"name": name},
-        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template, **spec},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": template,
+            **spec,
+        },
     }
 
 
 def bare_pod(name: str, **labels: str) -> dict[str, Any]:
-    return {"metadata": {"name": name, "labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
 
 
 def owners(document: dict[str, Any]) -> list[tuple[str, str]]:
@@ -40,7 +51,11 @@ def owners(document: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def names(cluster: Cluster) -> set[str]:
-    return {pod["metadata"]["name"] for pod in cluster.list(Pods) if not pod["metadata"].get("deletionTimestamp")}
+    return {
+        pod["metadata"]["name"]
+        for pod in cluster.list(Pods)
+        if not pod["metadata"].get("deletionTimestamp")
+    }
 
 
 def said(cluster: Cluster, kind: str = "Warning") -> list[tuple[str, str]]:
@@ -53,7 +68,9 @@ def said(cluster: Cluster, kind: str = "Warning") -> list[tuple[str, str]]:
 
 
 def condition(document: dict[str, Any], kind: str) -> dict[str, Any] | None:
-    return next((one for one in document["status"].get("conditions", ()) if one["type"] == kind), None)
+    return next(
+        (one for one in document["status"].get("conditions", ()) if one["type"] == kind), None
+    )
 
 
 class Spy:

@@ -1,4 +1,6 @@
-"""A plane for tests of classic Endpoints: one Service, the Pods a test gives it, and what came of them."""
+"""A plane for tests of classic Endpoints: one Service, the Pods a test gives it, and what came of
+them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from typing import Any
 
 from tests.slices.fake_cluster import FakeCluster, make_pod, make_service
 
-from sliceplane.api.core import CoreEndpointPort, EndpointAddress, Endpoints, EndpointSubset, Pod, ServicePort
+from sliceplane.api.core import (
+    CoreEndpointPort,
+    EndpointAddress,
+    Endpoints,
+    EndpointSubset,
+    Pod,
+    ServicePort,
+)
 from sliceplane.api.discovery import (
     LABEL_ENDPOINTS_MANAGED_BY,
     LABEL_SKIP_MIRROR,
@@ -18,7 +27,10 @@ from sliceplane.controllers.service_syncs import FirstSync
 from sliceplane.watch.controller.base import Job
 
 OURS = {LABEL_ENDPOINTS_MANAGED_BY: "endpoint-controller", LABEL_SKIP_MIRROR: "true"}
-NAMED = (ServicePort(name="http", port=80, target_port="http"), ServicePort(name="x", port=81, target_port=9000))
+NAMED = (
+    ServicePort(name="http", port=80, target_port="http"),
+    ServicePort(name="x", port=81, target_port=9000),
+)
 
 
 class Plane:
@@ -73,9 +85,13 @@ class Plane:
 
 def custom(name: str = "web", *ips: str, **meta: Any) -> Endpoints:
     subset = EndpointSubset(
-        addresses=tuple(EndpointAddress(ip=ip) for ip in ips or ("192.0.2.1",)), ports=(CoreEndpointPort(port=80),)
+        addresses=tuple(EndpointAddress(ip=ip) for ip in ips or ("192.0.2.1",)),
+        ports=(CoreEndpointPort(port=80),),
     )
-    return Endpoints(metadata=ObjectMeta(name=name, namespace="shop", uid=f"custom-{name}", **meta), subsets=(subset,))
+    return Endpoints(
+        metadata=ObjectMeta(name=name, namespace="shop", uid=f"custom-{name}", **meta),
+        subsets=(subset,),
+    )
 
 
 def many(count: int, *, ready: bool = True, first: int = 0) -> list[Pod]:

@@ -1,4 +1,6 @@
-"""A plane for tests of mirroring: a Service without a selector, and whatever Endpoints a test makes."""
+"""A plane for tests of mirroring: a Service without a selector, and whatever Endpoints a test
+makes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ SKIPPED = {LABEL_SKIP_MIRROR: "true"}
 Shown = dict[tuple[str, tuple[int | None, ...]], list[str]]
 
 
-def subset(*ips: str, ports: tuple[CoreEndpointPort, ...] = HTTP, not_ready: tuple[str, ...] = ()) -> EndpointSubset:
+def subset(
+    *ips: str, ports: tuple[CoreEndpointPort, ...] = HTTP, not_ready: tuple[str, ...] = ()
+) -> EndpointSubset:
     return EndpointSubset(
         addresses=tuple(EndpointAddress(ip=ip) for ip in ips) or None,
         not_ready_addresses=tuple(EndpointAddress(ip=ip) for ip in not_ready) or None,
@@ -39,14 +43,19 @@ def subset(*ips: str, ports: tuple[CoreEndpointPort, ...] = HTTP, not_ready: tup
 def custom(*subsets: EndpointSubset, name: str = "web", **meta: Any) -> Endpoints:
     found = subsets or (subset("192.0.2.1"),)
     uid = meta.pop("uid", f"custom-{name}")
-    return Endpoints(metadata=ObjectMeta(name=name, namespace="shop", uid=uid, **meta), subsets=found)
+    return Endpoints(
+        metadata=ObjectMeta(name=name, namespace="shop", uid=uid, **meta), subsets=found
+    )
 
 
 class Plane:
     """A Service without a selector, and whatever Endpoints a test makes."""
 
     def __init__(
-        self, *objects: Endpoints | EndpointSlice, config: MirroringConfig | None = None, **service: Any
+        self,
+        *objects: Endpoints | EndpointSlice,
+        config: MirroringConfig | None = None,
+        **service: Any,
     ) -> None:
         self.cluster = FakeCluster()
         self.cluster.put(make_service(**{"selector": None, **service}))
@@ -77,7 +86,11 @@ class Plane:
 
     def slices(self) -> list[EndpointSlice]:
         found = self.cluster.slices()
-        return [s for s in found if (s.metadata.labels or {}).get(LABEL_MANAGED_BY) == MANAGED_BY_MIRRORING]
+        return [
+            s
+            for s in found
+            if (s.metadata.labels or {}).get(LABEL_MANAGED_BY) == MANAGED_BY_MIRRORING
+        ]
 
     def one(self) -> EndpointSlice:
         (found,) = self.slices()
@@ -97,7 +110,9 @@ class Plane:
     def native(self, *, there: bool = True, kind: str = "IPv4") -> None:
         """The EndpointSlice controller's slice comes or goes."""
         labels = {LABEL_SERVICE_NAME: "web", LABEL_MANAGED_BY: MANAGED_BY_CONTROLLER}
-        meta = ObjectMeta(name=f"native-{kind.lower()}", namespace="shop", uid=f"native-{kind}", labels=labels)
+        meta = ObjectMeta(
+            name=f"native-{kind.lower()}", namespace="shop", uid=f"native-{kind}", labels=labels
+        )
         if there:
             self.cluster.put(EndpointSlice(metadata=meta, address_type=kind))
         else:
@@ -107,7 +122,8 @@ class Plane:
 def foreign(name: str, manager: str, **meta: Any) -> EndpointSlice:
     labels = {LABEL_SERVICE_NAME: "web", LABEL_MANAGED_BY: manager}
     return EndpointSlice(
-        metadata=ObjectMeta(name=name, namespace="shop", uid=f"uid-{name}", labels=labels, **meta), address_type="IPv4"
+        metadata=ObjectMeta(name=name, namespace="shop", uid=f"uid-{name}", labels=labels, **meta),
+        address_type="IPv4",
     )
 
 

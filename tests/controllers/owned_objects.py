@@ -20,14 +20,20 @@ SPACES = ("shop", "shop", "other")
 
 
 def owned_by(kind: str, name: str, uid: str, *, blocks: bool = False) -> OwnerReference:
-    return OwnerReference(api_version="v1", kind=kind, name=name, uid=uid, block_owner_deletion=blocks or None)
+    return OwnerReference(
+        api_version="v1", kind=kind, name=name, uid=uid, block_owner_deletion=blocks or None
+    )
 
 
-def make(kind: str, name: str, uid: str, *owners: OwnerReference, namespace: str = "shop", **meta: Any) -> Object:
+def make(
+    kind: str, name: str, uid: str, *owners: OwnerReference, namespace: str = "shop", **meta: Any
+) -> Object:
     resource, projection = KINDS[kind]
     namespace = namespace if resource.namespaced else ""
     return projection(
-        metadata=ObjectMeta(name=name, namespace=namespace, uid=uid, owner_references=owners or None, **meta)
+        metadata=ObjectMeta(
+            name=name, namespace=namespace, uid=uid, owner_references=owners or None, **meta
+        )
     )
 
 

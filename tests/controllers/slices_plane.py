@@ -1,4 +1,6 @@
-"""A plane for tests of the EndpointSlice controller: one Service on one node, and the Pods a test gives it."""
+"""A plane for tests of the EndpointSlice controller: one Service on one node, and the Pods a test
+gives it.
+"""
 
 from __future__ import annotations
 

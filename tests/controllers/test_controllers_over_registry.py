@@ -1,4 +1,6 @@
-"""The three controllers together over the real registry: its defaults, preconditions, finalizers and patches."""
+"""The three controllers together over the real registry: its defaults, preconditions, finalizers
+and patches.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from sliceplane.api.codec import decode, decode_document, encode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Namespaces, Nodes, Pods, Resource, Services
+from sliceplane.api.scheme import (
+    ConfigMaps,
+    EndpointSlices,
+    Namespaces,
+    Nodes,
+    Pods,
+    Resource,
+    Services,
+)
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
@@ -37,10 +47,14 @@ async def client() -> AsyncIterator[InProcessClient]:
         await host.close()
 
 
-async def make(client: InProcessClient, resource: Resource, name: str, **members: Any) -> dict[str, Any]:
+async def make(
+    client: InProcessClient, resource: Resource, name: str, **members: Any
+) -> dict[str, Any]:
     namespace = "shop" if resource.namespaced else ""
     metadata = {"name": name, **members.pop("metadata", {})}
-    return decode_document(await client.create(resource, namespace, encode({"metadata": metadata, **members})))
+    return decode_document(
+        await client.create(resource, namespace, encode({"metadata": metadata, **members}))
+    )
 
 
 async def exists(client: InProcessClient, resource: Resource, name: str) -> bool:
@@ -64,8 +78,17 @@ async def addresses(client: InProcessClient) -> dict[str, bool | None]:
 
 
 async def make_ready(client: InProcessClient, name: str, address: str, ready: bool = True) -> None:
-    condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": "2026-11-21T10:00:00Z"}
-    status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": [condition]}
+    condition = {
+        "type": "Ready",
+        "status": str(ready),
+        "lastTransitionTime": "2026-11-21T10:00:00Z",
+    }
+    status = {
+        "phase": "Running",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": [condition],
+    }
     body = encode({"status": status})
     await client.patch(Pods, "shop", name, body, patch_type="merge", subresource="status")
 
@@ -73,7 +96,11 @@ async def make_ready(client: InProcessClient, name: str, address: str, ready: bo
 async def test_from_pod_to_slice_to_nothing(client: InProcessClient) -> None:
     await make(client, Namespaces, "shop")
     await make(client, Nodes, "n0", metadata={"labels": {"topology.kubernetes.io/zone": "a"}})
-    spec = {"selector": {"app": "web"}, "ports": [{"port": 80}], "trafficDistribution": "PreferClose"}
+    spec = {
+        "selector": {"app": "web"},
+        "ports": [{"port": 80}],
+        "trafficDistribution": "PreferClose",
+    }
     await make(client, Services, "web", spec=spec)
     container = {"name": "main", "image": "x"}
     for number in (1, 2):
@@ -86,7 +113,11 @@ async def test_from_pod_to_slice_to_nothing(client: InProcessClient) -> None:
 
     await eventually(both)
     (found,) = await slices(client)
-    assert [each.hints.for_zones[0].name for each in found.endpoints or () if each.hints and each.hints.for_zones] == [
+    assert [
+        each.hints.for_zones[0].name
+        for each in found.endpoints or ()
+        if each.hints and each.hints.for_zones
+    ] == [
         "a",
         "a",
     ]
@@ -116,14 +147,20 @@ async def test_owner_that_never_was_and_foreground_deletion(client: InProcessCli
     await make(client, ConfigMaps, "wrong", metadata={"ownerReferences": [wrong]})
     right = {**wrong, "uid": owner["metadata"]["uid"], "blockOwnerDeletion": True}
     await make(client, ConfigMaps, "child", metadata={"ownerReferences": [right]})
-    await make(client, ConfigMaps, "two", metadata={"ownerReferences": [right, {**lost, "name": "nobody"}]})
+    await make(
+        client, ConfigMaps, "two", metadata={"ownerReferences": [right, {**lost, "name": "nobody"}]}
+    )
 
     async def strays_are_gone() -> bool:
-        return not (await exists(client, ConfigMaps, "orphan") or await exists(client, ConfigMaps, "wrong"))
+        return not (
+            await exists(client, ConfigMaps, "orphan") or await exists(client, ConfigMaps, "wrong")
+        )
 
     await eventually(strays_are_gone)
     assert await exists(client, ConfigMaps, "child")
-    options = encode({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"})
+    options = encode(
+        {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
+    )
     await client.delete(ConfigMaps, "shop", "owner", options)
 
     async def family_is_gone() -> bool:
@@ -134,11 +171,18 @@ async def test_owner_that_never_was_and_foreground_deletion(client: InProcessCli
 
 
 async def test_references_are_taken_out_one_by_one(client: InProcessClient) -> None:
-    """By the real server's strategic merge: orphans are let go, and what is beside a living owner stays."""
+    """By the real server's strategic merge: orphans are let go, and what is beside a living owner
+    stays.
+    """
     await make(client, Namespaces, "shop")
     owners = [await make(client, ConfigMaps, name) for name in ("going", "staying")]
     going, staying = (
-        {"apiVersion": "v1", "kind": "ConfigMap", "name": each["metadata"]["name"], "uid": each["metadata"]["uid"]}
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "name": each["metadata"]["name"],
+            "uid": each["metadata"]["uid"],
+        }
         for each in owners
     )
     lost = {**going, "name": "never", "uid": "never"}
@@ -167,11 +211,15 @@ async def test_namespace_goes_with_all_that_is_in_it(client: InProcessClient) ->
 
     async def waits() -> bool:
         found = decode_document(await client.get(Namespaces, "", "shop"))
-        conditions = {each["type"]: each["status"] for each in found["status"].get("conditions", ())}
+        conditions = {
+            each["type"]: each["status"] for each in found["status"].get("conditions", ())
+        }
         return conditions.get("NamespaceFinalizersRemaining") == "True"
 
     await eventually(waits)
-    await client.patch(ConfigMaps, "shop", "held", encode({"metadata": {"finalizers": None}}), patch_type="merge")
+    await client.patch(
+        ConfigMaps, "shop", "held", encode({"metadata": {"finalizers": None}}), patch_type="merge"
+    )
 
     async def gone() -> bool:
         return not await exists(client, Namespaces, "shop")

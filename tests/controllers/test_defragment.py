@@ -1,4 +1,6 @@
-"""Merging under-filled slices: opt-in, at rest only, bounded in writes, moving as few endpoints as possible."""
+"""Merging under-filled slices: opt-in, at rest only, bounded in writes, moving as few endpoints as
+possible.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ MAX = 10
 
 
 def pod(number: int, *, ready: bool = True) -> Pod:
-    return make_pod(f"p-{number:03}", ips=(f"10.0.{number // 250}.{number % 250 + 1}",), ready=ready)
+    return make_pod(
+        f"p-{number:03}", ips=(f"10.0.{number // 250}.{number % 250 + 1}",), ready=ready
+    )
 
 
 class Plane:
@@ -31,7 +35,9 @@ class Plane:
 
     def __init__(self, slices: int, keep: int, **config: object) -> None:
         options: dict[str, object] = {"defragment": True, **config}
-        self.controller = EndpointSliceController(EndpointSliceConfig(max_endpoints_per_slice=MAX, **options))  # type: ignore[arg-type]  # checked by the class
+        self.controller = EndpointSliceController(
+            EndpointSliceConfig(max_endpoints_per_slice=MAX, **options)
+        )  # type: ignore[arg-type]  # checked by the class
         self.cluster = FakeCluster()
         self.cluster.put(make_node("n0", "a"))
         self.cluster.put(make_service())
@@ -110,7 +116,9 @@ def test_nothing_moves_where_no_slice_is_saved() -> None:
 
 
 def test_writes_are_bounded() -> None:
-    """Forty slices of two become eight: 32 deletes, and an update for each ten endpoints that are moved together."""
+    """Forty slices of two become eight: 32 deletes, and an update for each ten endpoints that are
+    moved together.
+    """
     plane = Plane(40, 2, defragment_writes_per_minute=6)
     plane.wait(QUIET_S)
     for minute in range(1, 30):
@@ -127,7 +135,9 @@ def test_a_step_that_costs_more_than_a_minute_is_made_too() -> None:
 
 def test_a_new_process_waits_and_goes_on() -> None:
     plane = Plane(3, 2, defragment=False)
-    plane.controller = EndpointSliceController(EndpointSliceConfig(max_endpoints_per_slice=MAX, defragment=True))
+    plane.controller = EndpointSliceController(
+        EndpointSliceConfig(max_endpoints_per_slice=MAX, defragment=True)
+    )
     plane.cluster.start(plane.controller, plane.now)
     assert plane.sync() == []
     assert plane.wait(QUIET_S - 1.0) == []
@@ -150,7 +160,9 @@ def test_no_endpoint_is_missing_at_any_time() -> None:
     (job,) = plane.controller.take_work(plane.now, 1).jobs
     for write in job.writes:
         plane.cluster.perform(write)
-        assert every <= set().union(*map(shown, plane.cluster.slices())), f"after {write.verb} {write.name}"
+        assert every <= set().union(*map(shown, plane.cluster.slices())), (
+            f"after {write.verb} {write.name}"
+        )
     assert plane.fills() == [5, 10] or plane.fills() == [6, 9], plane.fills()
 
 
@@ -160,11 +172,19 @@ def test_no_endpoint_is_missing_at_any_time() -> None:
     at_least_one=st.booleans(),
 )
 def test_any_slices_are_merged_well(fills: list[int], most: int, at_least_one: bool) -> None:
-    """Nothing lost, nothing doubled, within the bound; with enough writes there are as few slices as can be."""
+    """Nothing lost, nothing doubled, within the bound; with enough writes there are as few slices
+    as can be.
+    """
     group = PortGroup(())
     slices = [
         SliceState(
-            Stored(ObjectMeta(name=f"s{n:02}"), "IPv4", (), {f"p-{n}-{k} ip": b"{}" for k in range(count)}), group
+            Stored(
+                ObjectMeta(name=f"s{n:02}"),
+                "IPv4",
+                (),
+                {f"p-{n}-{k} ip": b"{}" for k in range(count)},
+            ),
+            group,
         )
         for n, count in enumerate(fills)
     ]
@@ -191,6 +211,8 @@ def test_a_bound_without_defragmentation_is_wrong_usage() -> None:
     for command in ("up", "controllers"):
         done = CliRunner().invoke(main, [command, "--defragment-writes-per-minute", "5"])
         assert done.exit_code == 64
-        assert "--defragment-writes-per-minute bounds --defragment; add it" in " ".join(done.output.split())
+        assert "--defragment-writes-per-minute bounds --defragment; add it" in " ".join(
+            done.output.split()
+        )
     with pytest.raises(ValueError, match="must be positive, not 0"):
         EndpointSliceConfig(defragment_writes_per_minute=0)

@@ -1,4 +1,6 @@
-"""The condition ``sliceplane.dev/Drained``, fed by hand: when it is written, when reports are asked for, when not."""
+"""The condition ``sliceplane.dev/Drained``, fed by hand: when it is written, when reports are asked
+for, when not.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,19 @@ class Story:
             self.seen[key] = made
         self.controller.on_change(Change(resource.key, old, made), self.now)
 
-    def pod(self, *, annotations: dict[str, str] | None = None, dying: bool = False, told: str = "") -> None:
+    def pod(
+        self, *, annotations: dict[str, str] | None = None, dying: bool = False, told: str = ""
+    ) -> None:
         conditions = [{"type": "Ready", "status": "True"}]
         if told:
             conditions.append({"type": "sliceplane.dev/Drained", "status": told})
         document = {
-            "metadata": {"name": "p", "namespace": "shop", "uid": "u", "annotations": annotations or {}},
+            "metadata": {
+                "name": "p",
+                "namespace": "shop",
+                "uid": "u",
+                "annotations": annotations or {},
+            },
             "spec": {"nodeName": "n1"},
             "status": {"podIPs": [{"ip": "10.0.0.1"}], "conditions": conditions},
         }
@@ -56,14 +65,22 @@ class Story:
         self.tell(Pods, decode(encode(document), Pod))
 
     def slice(self, version: int, *, ready: bool, pod: str = "p") -> EndpointSlice:
-        own = {"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": pod, "uid": "u"},
-               "conditions": {"ready": ready, "serving": True, "terminating": not ready}}  # fmt: skip
+        own = {
+            "addresses": ["10.0.0.1"],
+            "targetRef": {"kind": "Pod", "name": pod, "uid": "u"},
+            "conditions": {"ready": ready, "serving": True, "terminating": not ready},
+        }
         document = {
-            "metadata": {"name": "web-1", "namespace": "shop", "resourceVersion": str(version),
-                         "labels": {"kubernetes.io/service-name": "web"}},
-            "addressType": "IPv4", "ports": [{"name": "", "port": 80}],
+            "metadata": {
+                "name": "web-1",
+                "namespace": "shop",
+                "resourceVersion": str(version),
+                "labels": {"kubernetes.io/service-name": "web"},
+            },
+            "addressType": "IPv4",
+            "ports": [{"name": "", "port": 80}],
             "endpoints": [own, {"addresses": ["10.0.0.2"]}],
-        }  # fmt: skip
+        }
         made = decode(encode(document), EndpointSlice)
         self.tell(EndpointSlices, made)
         self.controller.on_mark(Mark(EndpointSlices.key, str(version)), self.now)
@@ -72,11 +89,19 @@ class Story:
     def report(self, version: int, *held: EndpointSlice) -> None:
         progress = encode(progress_of(version, *held)).decode()
         document = {
-            "metadata": {"name": "sliceplane-proxy-n1", "namespace": "kube-node-lease",
-                         "labels": {"sliceplane.dev/component": "node-proxy"},
-                         "resourceVersion": str(version), "annotations": {"sliceplane.dev/progress": progress}},
-            "spec": {"holderIdentity": "n1", "leaseDurationSeconds": 90, "renewTime": format_micro_time(self.now)},
-        }  # fmt: skip
+            "metadata": {
+                "name": "sliceplane-proxy-n1",
+                "namespace": "kube-node-lease",
+                "labels": {"sliceplane.dev/component": "node-proxy"},
+                "resourceVersion": str(version),
+                "annotations": {"sliceplane.dev/progress": progress},
+            },
+            "spec": {
+                "holderIdentity": "n1",
+                "leaseDurationSeconds": 90,
+                "renewTime": format_micro_time(self.now),
+            },
+        }
         self.tell(Leases, decode(encode(document), Lease))
 
     def writes(self) -> list[tuple[str, Any]]:
@@ -94,7 +119,9 @@ class Story:
         return [(write.resource.plural, json.loads(write.body)) for write in taken]
 
     def told(self) -> list[tuple[str, str, str]]:
-        conditions = [body["status"]["conditions"][0] for plural, body in self.writes() if plural == "pods"]
+        conditions = [
+            body["status"]["conditions"][0] for plural, body in self.writes() if plural == "pods"
+        ]
         return [(entry["status"], entry["reason"], entry["message"]) for entry in conditions]
 
 
@@ -118,7 +145,10 @@ def test_a_pod_that_is_deleted_is_told_once_its_node_holds_that() -> None:
     story.now += 0.02
     gone = story.slice(11, ready=False)
     ((plural, body),) = story.writes()
-    assert (plural, body["metadata"]["annotations"]["sliceplane.dev/report"].split("/")[-1]) == ("endpointslices", "0")
+    assert (plural, body["metadata"]["annotations"]["sliceplane.dev/report"].split("/")[-1]) == (
+        "endpointslices",
+        "0",
+    )
     assert story.writes() == [], "nodes were asked a moment ago"
     story.now += 0.02
     story.report(11, gone)
@@ -147,7 +177,11 @@ def test_a_node_that_tells_in_the_servers_memory_is_asked_for_no_write() -> None
     wanted = questions.decode(job.writes[0].body).versions
     assert (wanted.endpointslices["all"], wanted.endpointslices["*"]) == (11, 10)
     answer = Heard(
-        2, {"kube-node-lease/sliceplane-proxy-n1": progress_of(11, gone), "kube-node-lease/gone": progress_of(5)}
+        2,
+        {
+            "kube-node-lease/sliceplane-proxy-n1": progress_of(11, gone),
+            "kube-node-lease/gone": progress_of(5),
+        },
     )
     story.controller.on_done(Done(job, (encode(answer),)), story.now + 0.004)
     story.now += 0.004

@@ -1,4 +1,6 @@
-"""Leader election: never two leaders, and never long without one, whatever the network and the instances do."""
+"""Leader election: never two leaders, and never long without one, whatever the network and the
+instances do.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def turn(election: Election, api: FakeApi, now: float) -> None:
 
 
 def lease(api: FakeApi) -> dict[str, Any]:
-    return decode_document(api.perform(Write(verb="get", resource=Leases, namespace=NAMESPACE, name=NAME)))
+    return decode_document(
+        api.perform(Write(verb="get", resource=Leases, namespace=NAMESPACE, name=NAME))
+    )
 
 
 def spec(api: FakeApi) -> dict[str, object]:
@@ -129,7 +133,9 @@ def test_a_released_lease_is_taken_at_the_next_look() -> None:
 
 
 def test_a_renewal_that_was_given_up_at_the_end_does_not_keep_the_lease() -> None:
-    """It had reached the server, so the release met a conflict: the next leader waited for a whole duration."""
+    """It had reached the server, so the release met a conflict: the next leader waited for a whole
+    duration.
+    """
     api, one = FakeApi(), Election(config("one"), Rng(1))
     turn(one, api, 1000.0)
     due = one.next_deadline()
@@ -161,7 +167,9 @@ def test_leading_ends_by_the_clock_when_renewals_fail() -> None:
 
 
 def test_a_term_that_is_over_is_no_deadline_any_more() -> None:
-    """A process that was stopped for longer than its term: its next requests must not be given no time at all."""
+    """A process that was stopped for longer than its term: its next requests must not be given no
+    time at all.
+    """
     api, one, two = FakeApi(), Election(config("one"), Rng(1)), Election(config("two"), Rng(2))
     turn(one, api, 1000.0)
     turn(two, api, 1000.5)
@@ -213,7 +221,12 @@ def test_a_deleted_lease_is_made_again() -> None:
 
 def test_what_others_wrote_into_the_lease_is_kept() -> None:
     api, one = FakeApi(), Election(config("one"), Rng(1))
-    api.put(Leases, NAMESPACE, NAME, {"metadata": {"labels": {"team": "net"}}, "spec": {"strategy": "x"}})
+    api.put(
+        Leases,
+        NAMESPACE,
+        NAME,
+        {"metadata": {"labels": {"team": "net"}}, "spec": {"strategy": "x"}},
+    )
     turn(one, api, 1000.0)
     assert one.leading(1000.0)
     kept = lease(api)
@@ -227,7 +240,10 @@ def test_what_others_wrote_into_the_lease_is_kept() -> None:
         ({"lease_duration_s": 10.0}, "must be greater than the renew deadline"),
         ({"renew_deadline_s": 2.4}, "must be greater than 1.2 times the retry"),
         ({"retry_period_s": 0.0}, "must be positive"),
-        ({"lease_duration_s": 0.5, "renew_deadline_s": 0.3, "retry_period_s": 0.1}, "at least a second"),
+        (
+            {"lease_duration_s": 0.5, "renew_deadline_s": 0.3, "retry_period_s": 0.1},
+            "at least a second",
+        ),
     ],
 )
 def test_times_that_cannot_work_are_refused(times: dict[str, float], text: str) -> None:
@@ -238,7 +254,12 @@ def test_times_that_cannot_work_are_refused(times: dict[str, float], text: str) 
 def test_a_fractional_duration_is_rounded_up_so_that_others_wait_long_enough() -> None:
     api = FakeApi()
     short = ElectionConfig(
-        identity="one", name=NAME, namespace=NAMESPACE, lease_duration_s=1.5, renew_deadline_s=1.2, retry_period_s=0.5
+        identity="one",
+        name=NAME,
+        namespace=NAMESPACE,
+        lease_duration_s=1.5,
+        renew_deadline_s=1.2,
+        retry_period_s=0.5,
     )
     turn(Election(short, Rng(1)), api, 1000.0)
     assert spec(api)["leaseDurationSeconds"] == 2
@@ -261,7 +282,9 @@ class Member:
     def restart(self) -> None:
         self.life += 1
         self.outgoing = self.incoming = None
-        self.election = Election(config(f"{self.number}-{self.life}"), Rng(self.number * 1000 + self.life))
+        self.election = Election(
+            config(f"{self.number}-{self.life}"), Rng(self.number * 1000 + self.life)
+        )
 
     def ask(self, now: float) -> None:
         request = self.election.take_request(now + self.skew)
@@ -278,7 +301,9 @@ class Member:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(("ask", "serve", "hear", "lose", "lose answer", "crash", "stop", "wait", "wait", "wait")),
+        st.sampled_from(
+            ("ask", "serve", "hear", "lose", "lose answer", "crash", "stop", "wait", "wait", "wait")
+        ),
         st.integers(0, 2),
         st.floats(0.0, 6.0),
     ),
@@ -339,7 +364,9 @@ def test_never_two_leaders_and_a_leader_once_the_network_works(
 
 
 def test_a_term_that_ended_by_the_clock_holds_up_nobody() -> None:
-    """Its end stayed the next deadline: owners spun, and gave every later request no time at all, for ever."""
+    """Its end stayed the next deadline: owners spun, and gave every later request no time at all,
+    for ever.
+    """
     api, one = FakeApi(), Election(config("one"), Rng(1))
     turn(one, api, 1000.0)
     api.fail(unreachable("no route to host"), "get", "update", times=100)

@@ -1,4 +1,6 @@
-"""Emulated ReplicaSets adopt what matches and release what does not match any more, as upstream's do."""
+"""Emulated ReplicaSets adopt what matches and release what does not match any more, as upstream's
+do.
+"""
 
 from __future__ import annotations
 
@@ -60,13 +62,21 @@ def test_a_pod_whose_labels_stop_matching_is_released_and_replaced_and_comes_hom
 
 def test_pods_of_another_owner_and_of_other_uids_are_left_alone() -> None:
     cluster = make()
-    stranger = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "not-ours", "controller": True}
+    stranger = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": "web",
+        "uid": "not-ours",
+        "controller": True,
+    }
     taken = bare_pod("taken", app="web")
     taken["metadata"]["ownerReferences"] = [stranger]
     cluster.create(Pods, taken)
     cluster.create(ReplicaSets, replica_set(1))
     cluster.settle()
-    assert owners(cluster.get(Pods, "taken")) == [("ReplicaSet", "not-ours")], "the name is ours, the uid is not"
+    assert owners(cluster.get(Pods, "taken")) == [("ReplicaSet", "not-ours")], (
+        "the name is ours, the uid is not"
+    )
     assert len(cluster.list(Pods)) == 2
 
 
@@ -81,13 +91,19 @@ def test_a_set_that_goes_and_orphans_its_pods_does_not_take_them_back() -> None:
     assert [owners(pod) for pod in cluster.list(Pods)] == [[]] * 3
     again = cluster.create(ReplicaSets, replica_set(3))
     cluster.settle()
-    assert names(cluster) == before, "the next set of that selector adopts them; no Pod was restarted"
-    assert {uid for pod in cluster.list(Pods) for _, uid in owners(pod)} == {again["metadata"]["uid"]}
+    assert names(cluster) == before, (
+        "the next set of that selector adopts them; no Pod was restarted"
+    )
+    assert {uid for pod in cluster.list(Pods) for _, uid in owners(pod)} == {
+        again["metadata"]["uid"]
+    }
     cluster.check()
 
 
 def test_before_an_adoption_the_server_is_asked_whether_the_set_is_still_there() -> None:
-    """A cache that has missed the deletion would take back what was orphaned (kubernetes/kubernetes#42639)."""
+    """A cache that has missed the deletion would take back what was orphaned
+    (kubernetes/kubernetes#42639).
+    """
     controller = ReplicaSetController()
     cluster = Cluster(controller)
     cluster.create(ReplicaSets, replica_set(0))
@@ -121,12 +137,17 @@ def test_two_sets_that_select_the_same_pod_share_nothing() -> None:
     cluster.create(Pods, bare_pod("lonely", app="web"))
     cluster.settle()
     assert all(len(owners(pod)) == 1 for pod in cluster.list(Pods))
-    assert [cluster.get(ReplicaSets, name)["status"]["replicas"] for name in ("one", "two")] == [1, 1]
+    assert [cluster.get(ReplicaSets, name)["status"]["replicas"] for name in ("one", "two")] == [
+        1,
+        1,
+    ]
     cluster.check()
 
 
 def test_a_bare_pod_costs_the_same_beside_many_sets() -> None:
-    """Sets of one app differ by their hash; a Pod of that app without one must not be compared with each of them."""
+    """Sets of one app differ by their hash; a Pod of that app without one must not be compared with
+    each of them.
+    """
 
     def looks(sets: int) -> int:
         claims: Claims[Pod] = Claims(ReplicaSets, Pods)
@@ -140,7 +161,11 @@ def test_a_bare_pod_costs_the_same_beside_many_sets() -> None:
             calls += event == "call"
 
         bare, of_one = (
-            Pod(metadata=ObjectMeta(name=name, namespace="default", uid=name, labels={"app": "web", **more}))
+            Pod(
+                metadata=ObjectMeta(
+                    name=name, namespace="default", uid=name, labels={"app": "web", **more}
+                )
+            )
             for name, more in (("bare", {}), ("of-one", {"pod-template-hash": "h3"}))
         )
         sys.setprofile(count)

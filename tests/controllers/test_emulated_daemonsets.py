@@ -26,8 +26,14 @@ LABELS = {"app": "agent"}
 
 
 def daemon_set(image: str = "agent:1", **spec: Any) -> dict[str, Any]:
-    template = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "c", "image": image}]}}
-    return {"metadata": {"name": "agent"}, "spec": {"selector": {"matchLabels": LABELS}, "template": template, **spec}}
+    template = {
+        "metadata": {"labels": LABELS},
+        "spec": {"containers": [{"name": "c", "image": image}]},
+    }
+    return {
+        "metadata": {"name": "agent"},
+        "spec": {"selector": {"matchLabels": LABELS}, "template": template, **spec},
+    }
 
 
 def image(name: str) -> dict[str, Any]:
@@ -65,10 +71,14 @@ def test_a_pod_is_bound_to_its_node_by_affinity_and_tolerates_what_a_node_says_o
     cluster = make(DaemonSetController())
     document = daemon_set()
     mine = {"key": "team", "operator": "Exists"}
-    preferred = [{"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}]
+    preferred = [
+        {"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
+    ]
     document["spec"]["template"]["spec"] |= {
         "tolerations": [mine],
-        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}},
+        "affinity": {
+            "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
+        },
     }
     cluster.create(DaemonSets, document)
     cluster.settle()
@@ -78,7 +88,10 @@ def test_a_pod_is_bound_to_its_node_by_affinity_and_tolerates_what_a_node_says_o
         required = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         assert required == [{"matchFields": fields}]
         assert affinity["preferredDuringSchedulingIgnoredDuringExecution"] == preferred
-        tolerated = [(one["key"].rpartition("/")[2], one.get("effect", "")) for one in pod["spec"]["tolerations"]]
+        tolerated = [
+            (one["key"].rpartition("/")[2], one.get("effect", ""))
+            for one in pod["spec"]["tolerations"]
+        ]
         assert tolerated[0] == ("team", "")
         assert set(tolerated) >= {("not-ready", "NoExecute"), ("unschedulable", "NoSchedule")}
         assert ("network-unavailable", "NoSchedule") not in tolerated
@@ -131,7 +144,10 @@ def test_taints_keep_pods_away_and_only_no_execute_drives_them_out() -> None:
     cluster.patch(Nodes, "node-1", {"spec": {"taints": [{"key": "gpu", "effect": "NoSchedule"}]}})
     cluster.settle()
     assert placed(cluster) == ["node-1", "node-2", "node-3"]
-    assert (status(cluster)["desiredNumberScheduled"], status(cluster)["numberMisscheduled"]) == (2, 1)
+    assert (status(cluster)["desiredNumberScheduled"], status(cluster)["numberMisscheduled"]) == (
+        2,
+        1,
+    )
     cluster.patch(Nodes, "node-1", {"spec": {"taints": [{"key": "gpu", "effect": "NoExecute"}]}})
     cluster.settle()
     assert placed(cluster) == ["node-2", "node-3"]
@@ -201,7 +217,9 @@ def test_a_quota_that_stops_it_is_told_in_an_event_and_tried_again() -> None:
 
 
 class Bound:
-    """How many of the nodes that should have a ready Pod have none, and how many have more than one."""
+    """How many of the nodes that should have a ready Pod have none, and how many have more than
+    one.
+    """
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
@@ -209,8 +227,14 @@ class Bound:
         self.doubled = 0
 
     def look(self, pods: dict[str, Pod]) -> None:
-        ready = [pod.spec.node_name for pod in pods.values() if is_ready(pod) and not pod.metadata.deletion_timestamp]
-        running = [wanted_node(pod.spec) for pod in pods.values() if not pod.metadata.deletion_timestamp]
+        ready = [
+            pod.spec.node_name
+            for pod in pods.values()
+            if is_ready(pod) and not pod.metadata.deletion_timestamp
+        ]
+        running = [
+            wanted_node(pod.spec) for pod in pods.values() if not pod.metadata.deletion_timestamp
+        ]
         self.down = max(self.down, self.nodes - len(set(ready)))
         self.doubled = max(self.doubled, len(running) - len(set(running)))
 
@@ -234,7 +258,9 @@ def test_a_rollout_keeps_within_its_bound(
     seen = Bound(nodes)
     cluster.controllers = (*cluster.controllers, Spy(seen.look))
     for pod in cluster.list(Pods):  # the spy learns of those that are there
-        cluster.patch(Pods, pod["metadata"]["name"], {"metadata": {"annotations": {"seen": "true"}}})
+        cluster.patch(
+            Pods, pod["metadata"]["name"], {"metadata": {"annotations": {"seen": "true"}}}
+        )
     seen.down = 0
     for name in images:
         cluster.patch(DaemonSets, "agent", image(name))
@@ -251,7 +277,9 @@ def test_a_rollout_keeps_within_its_bound(
 
 DEEDS = st.one_of(
     st.tuples(st.just("delete"), st.integers(0, 7)),
-    st.tuples(st.just("taint"), st.integers(1, 4), st.sampled_from(["NoSchedule", "NoExecute", ""])),
+    st.tuples(
+        st.just("taint"), st.integers(1, 4), st.sampled_from(["NoSchedule", "NoExecute", ""])
+    ),
     st.tuples(st.just("image"), st.integers(1, 3)),
     st.tuples(st.just("unready"), st.integers(0, 7)),
     st.tuples(st.just("bare"), st.integers(0, 3)),
@@ -295,9 +323,15 @@ def test_whatever_happened_every_node_that_fits_has_one_pod(deeds: list[tuple[An
         cluster.patch(Pods, pod["metadata"]["name"], {"metadata": {"annotations": None}})
     cluster.settle()
     cluster.check()
-    taints = {node["metadata"]["name"]: node["spec"].get("taints", []) for node in cluster.list(Nodes)}
+    taints = {
+        node["metadata"]["name"]: node["spec"].get("taints", []) for node in cluster.list(Nodes)
+    }
     free = {name for name, effects in taints.items() if not effects}
-    driven = {name for name, effects in taints.items() if any(one["effect"] == "NoExecute" for one in effects)}
+    driven = {
+        name
+        for name, effects in taints.items()
+        if any(one["effect"] == "NoExecute" for one in effects)
+    }
     pods = placed(cluster)
     assert len(pods) == len(set(pods)), "never two Pods on one node"
     assert free <= set(pods) <= set(taints) - driven

@@ -1,4 +1,6 @@
-"""Emulated Deployments against upstream's published behaviour: strategies, scaling, history, conditions, collisions."""
+"""Emulated Deployments against upstream's published behaviour: strategies, scaling, history,
+conditions, collisions.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,16 @@ RECREATE = {"type": "Recreate", "rollingUpdate": None}
 
 
 def controllers(**config: Any) -> tuple[Controller, ...]:
-    kubelet = KubeletController(EmulationConfig(nodes=make_nodes(3, ["zone-a", "zone-b"]), **config))
-    return DeploymentController(), ReplicaSetController(), kubelet, GarbageCollector(), ResourceQuotaController()
+    kubelet = KubeletController(
+        EmulationConfig(nodes=make_nodes(3, ["zone-a", "zone-b"]), **config)
+    )
+    return (
+        DeploymentController(),
+        ReplicaSetController(),
+        kubelet,
+        GarbageCollector(),
+        ResourceQuotaController(),
+    )
 
 
 def make(**config: Any) -> Cluster:
@@ -35,15 +45,26 @@ def make(**config: Any) -> Cluster:
 
 
 def rolling(surge: int | str, unavailable: int | str) -> dict[str, Any]:
-    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
+    return {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
+    }
 
 
 def deployment(replicas: int = 3, image: str = "web:1", **spec: Any) -> dict[str, Any]:
     labels = {"app": "web"}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": image}]}}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "c", "image": image}]},
+    }
     return {
         "metadata": {"name": "web"},
-        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template, **spec},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": template,
+            **spec,
+        },
     }
 
 
@@ -76,11 +97,14 @@ def told(cluster: Cluster, kind: str) -> tuple[str, str, str]:
     return found["status"], found["reason"], found["message"]
 
 
-# -- strategies -----------------------------------------------------------------------------------------
+# -- strategies
+# -----------------------------------------------------------------------------------------
 
 
 def test_undoing_a_recreate_rollout_waits_for_the_last_pod_too() -> None:
-    """The set of the old template is there already; its Pods came while those of the newer one still served."""
+    """The set of the old template is there already; its Pods came while those of the newer one
+    still served.
+    """
     cluster = make(termination_s=3.0)
     cluster.create(Deployments, deployment(2, strategy=RECREATE))
     cluster.settle()
@@ -98,7 +122,9 @@ def test_recreate_does_not_wait_for_pods_that_have_ended() -> None:
     cluster.create(Deployments, deployment(1, strategy=RECREATE))
     cluster.settle()
     (pod,) = cluster.list(Pods)
-    cluster.patch(Pods, pod["metadata"]["name"], {"status": {"phase": "Failed"}}, subresource="status")
+    cluster.patch(
+        Pods, pod["metadata"]["name"], {"status": {"phase": "Failed"}}, subresource="status"
+    )
     cluster.settle()
     cluster.patch(Deployments, "web", with_image("web:2"))
     cluster.settle()
@@ -111,7 +137,9 @@ def test_recreate_is_available_only_with_all_of_its_pods() -> None:
     cluster.create(Deployments, deployment(2, strategy=RECREATE))
     cluster.settle(limit_s=5)
     name = sorted(names(cluster))[0]
-    cluster.patch(Pods, name, {"metadata": {"annotations": {"emulation.sliceplane.dev/ready": "true"}}})
+    cluster.patch(
+        Pods, name, {"metadata": {"annotations": {"emulation.sliceplane.dev/ready": "true"}}}
+    )
     cluster.settle(limit_s=5)
     assert told(cluster, "Available")[:2] == ("False", "MinimumReplicasUnavailable")
 
@@ -126,7 +154,9 @@ def test_min_ready_seconds_slow_a_rollout_down_and_reach_the_set_that_is_there()
     assert len(cluster.list(ReplicaSets)) == 1, "it is no part of the template"
     cluster.patch(Deployments, "web", with_image("web:2"))
     cluster.settle(limit_s=15)
-    assert sizes(cluster) == {"web:1": 2, "web:2": 1}, "the first new Pod is ready and not yet available"
+    assert sizes(cluster) == {"web:1": 2, "web:2": 1}, (
+        "the first new Pod is ready and not yet available"
+    )
     cluster.settle(limit_s=100)
     assert sizes(cluster) == {"web:1": 0, "web:2": 2}
 
@@ -141,7 +171,8 @@ def test_percentages_round_surge_up_and_unavailability_down() -> None:
     assert annotations(sets_by_image(cluster)["web:2"])[f"{PREFIX}/max-replicas"] == "7"
 
 
-# -- scaling --------------------------------------------------------------------------------------------
+# -- scaling
+# --------------------------------------------------------------------------------------------
 
 
 def test_scaling_in_the_middle_of_a_rollout_is_proportional() -> None:
@@ -171,7 +202,9 @@ SETS = st.lists(st.integers(1, 20), min_size=1, max_size=5)
 @effort(300)
 @given(wanted=SETS, replicas=st.integers(0, 60), surge=st.integers(0, 20), slack=st.integers(0, 5))
 @example(wanted=[8, 5], replicas=15, surge=3, slack=0)
-def test_proportional_sizes_equal_the_dumb_ones(wanted: list[int], replicas: int, surge: int, slack: int) -> None:
+def test_proportional_sizes_equal_the_dumb_ones(
+    wanted: list[int], replicas: int, surge: int, slack: int
+) -> None:
     before = sum(wanted) + slack
     sets = [Counts(f"rs-{n}", size, 0, before) for n, size in enumerate(wanted)]
     sizes = proportional_sizes(replicas, surge, sets)
@@ -217,7 +250,8 @@ def test_scaling_is_told_in_events() -> None:
     ]
 
 
-# -- history --------------------------------------------------------------------------------------------
+# -- history
+# --------------------------------------------------------------------------------------------
 
 
 def test_change_cause_and_revisions_are_where_rollout_history_reads_them() -> None:
@@ -226,10 +260,17 @@ def test_change_cause_and_revisions_are_where_rollout_history_reads_them() -> No
     first["metadata"]["annotations"] = {"kubernetes.io/change-cause": "first"}
     cluster.create(Deployments, first)
     cluster.settle()
-    second = {"metadata": {"annotations": {"kubernetes.io/change-cause": "second"}}, **with_image("web:2")}
+    second = {
+        "metadata": {"annotations": {"kubernetes.io/change-cause": "second"}},
+        **with_image("web:2"),
+    }
     cluster.patch(Deployments, "web", second)
     cluster.settle()
-    cluster.patch(Deployments, "web", {"metadata": {"annotations": {"kubernetes.io/change-cause": "second, in short"}}})
+    cluster.patch(
+        Deployments,
+        "web",
+        {"metadata": {"annotations": {"kubernetes.io/change-cause": "second, in short"}}},
+    )
     cluster.settle()
     found = {image: annotations(item) for image, item in sets_by_image(cluster).items()}
     assert found["web:1"]["kubernetes.io/change-cause"] == "first"
@@ -252,7 +293,9 @@ def test_history_waits_until_the_rollout_is_complete() -> None:
     cluster.settle(limit_s=5)
     assert len(cluster.list(ReplicaSets)) == 2, "what may still be wanted back is kept"
     for pod in sorted(names(cluster)):
-        cluster.patch(Pods, pod, {"metadata": {"annotations": {"emulation.sliceplane.dev/ready": "true"}}})
+        cluster.patch(
+            Pods, pod, {"metadata": {"annotations": {"emulation.sliceplane.dev/ready": "true"}}}
+        )
     cluster.settle()
     assert sizes(cluster) == {"web:2": 1}
 
@@ -265,11 +308,14 @@ def test_a_template_that_somebody_edits_in_a_set_is_not_the_deployments_any_more
     cluster.patch(ReplicaSets, item["metadata"]["name"], with_image("web:edited"))
     cluster.settle()
     assert sizes(cluster) == {"web:edited": 0, "web:1": 1}
-    assert cluster.get(Deployments, "web")["status"]["collisionCount"] == 1, "the old set still has the name"
+    assert cluster.get(Deployments, "web")["status"]["collisionCount"] == 1, (
+        "the old set still has the name"
+    )
     cluster.check()
 
 
-# -- collisions, adoption, release ----------------------------------------------------------------------
+# -- collisions, adoption, release
+# ----------------------------------------------------------------------
 
 
 def test_a_name_that_another_set_has_is_a_collision_and_gets_another_hash() -> None:
@@ -285,10 +331,19 @@ def test_a_name_that_another_set_has_is_a_collision_and_gets_another_hash() -> N
     found = cluster.get(Deployments, "web")
     assert found["status"]["collisionCount"] == 1
     assert found["status"]["availableReplicas"] == 2
-    (new,) = (item for item in cluster.list(ReplicaSets) if item["metadata"]["uid"] != old["metadata"]["uid"])
+    (new,) = (
+        item
+        for item in cluster.list(ReplicaSets)
+        if item["metadata"]["uid"] != old["metadata"]["uid"]
+    )
     assert owners(new) == [("Deployment", found["metadata"]["uid"])]
-    assert new["metadata"]["labels"]["pod-template-hash"] != old["metadata"]["labels"]["pod-template-hash"]
-    assert owners(cluster.get(ReplicaSets, old["metadata"]["name"])) == owners(old), "the uid is another one's"
+    assert (
+        new["metadata"]["labels"]["pod-template-hash"]
+        != old["metadata"]["labels"]["pod-template-hash"]
+    )
+    assert owners(cluster.get(ReplicaSets, old["metadata"]["name"])) == owners(old), (
+        "the uid is another one's"
+    )
     cluster.check()
 
 
@@ -304,7 +359,9 @@ def test_sets_of_any_template_are_adopted_released_and_taken_back() -> None:
     assert owners(cluster.get(ReplicaSets, old)) == []
     cluster.patch(ReplicaSets, old, {"metadata": {"labels": {"app": "web"}}})
     cluster.settle()
-    assert owners(cluster.get(ReplicaSets, old)) == [("Deployment", cluster.get(Deployments, "web")["metadata"]["uid"])]
+    assert owners(cluster.get(ReplicaSets, old)) == [
+        ("Deployment", cluster.get(Deployments, "web")["metadata"]["uid"])
+    ]
     cluster.delete(Deployments, "web", propagationPolicy="Orphan")
     cluster.settle()
     before = names(cluster)
@@ -315,7 +372,8 @@ def test_sets_of_any_template_are_adopted_released_and_taken_back() -> None:
     cluster.check()
 
 
-# -- conditions -----------------------------------------------------------------------------------------
+# -- conditions
+# -----------------------------------------------------------------------------------------
 
 
 def test_pausing_and_resuming_are_told_and_the_deadline_counts_anew() -> None:
@@ -344,7 +402,9 @@ def test_a_paused_template_rolls_out_when_it_is_resumed() -> None:
     cluster.patch(Deployments, "web", {"spec": {"paused": False}})
     cluster.settle()
     assert sizes(cluster) == {"web:1": 0, "web:2": 2}
-    (name,) = (item["metadata"]["name"] for item in cluster.list(ReplicaSets) if item["spec"]["replicas"])
+    (name,) = (
+        item["metadata"]["name"] for item in cluster.list(ReplicaSets) if item["spec"]["replicas"]
+    )
     message = f'ReplicaSet "{name}" has successfully progressed.'
     assert told(cluster, "Progressing") == ("True", "NewReplicaSetAvailable", message)
 
@@ -362,7 +422,9 @@ def test_a_complete_rollout_stays_complete_when_pods_fail_later() -> None:
     cluster.create(Deployments, deployment(2, progressDeadlineSeconds=10))
     cluster.settle()
     for pod in names(cluster):
-        cluster.patch(Pods, pod, {"metadata": {"annotations": {"emulation.sliceplane.dev/ready": "false"}}})
+        cluster.patch(
+            Pods, pod, {"metadata": {"annotations": {"emulation.sliceplane.dev/ready": "false"}}}
+        )
     cluster.settle(limit_s=100)
     assert told(cluster, "Available")[1] == "MinimumReplicasUnavailable"
     assert told(cluster, "Progressing")[1] == "NewReplicaSetAvailable"
@@ -378,7 +440,11 @@ def test_pods_that_a_quota_refuses_are_told_by_the_deployment_until_there_is_roo
     assert (status, reason) == ("True", "FailedCreate")
     assert "exceeded quota: few" in message
     found = cluster.get(Deployments, "web")["status"]
-    assert (found["replicas"], found["availableReplicas"], found["unavailableReplicas"]) == (1, 1, 2)
+    assert (found["replicas"], found["availableReplicas"], found["unavailableReplicas"]) == (
+        1,
+        1,
+        2,
+    )
     cluster.patch(ResourceQuotas, "few", {"spec": {"hard": {"pods": "9"}}})
     cluster.settle(limit_s=60)
     assert condition(cluster.get(Deployments, "web"), "ReplicaFailure") is None
@@ -387,7 +453,10 @@ def test_pods_that_a_quota_refuses_are_told_by_the_deployment_until_there_is_roo
 
 def test_a_set_that_a_quota_refuses_is_told_and_tried_again() -> None:
     cluster = make()
-    cluster.create(ResourceQuotas, {"metadata": {"name": "none"}, "spec": {"hard": {"count/replicasets.apps": "0"}}})
+    cluster.create(
+        ResourceQuotas,
+        {"metadata": {"name": "none"}, "spec": {"hard": {"count/replicasets.apps": "0"}}},
+    )
     cluster.settle()
     cluster.create(Deployments, deployment(1))
     cluster.settle(limit_s=20)
@@ -415,13 +484,17 @@ def test_status_counts_terminating_pods_and_observes_the_generation() -> None:
     assert "unavailableReplicas" not in status
 
 
-# -- any history ----------------------------------------------------------------------------------------
+# -- any history
+# ----------------------------------------------------------------------------------------
 
 DEEDS = st.one_of(
     st.tuples(st.just("scale"), st.integers(0, 5)),
     st.tuples(st.just("image"), st.integers(1, 3)),
     st.tuples(st.just("pause"), st.booleans()),
-    st.tuples(st.just("strategy"), st.sampled_from([RECREATE, rolling(1, 0), rolling(0, 1), rolling("50%", "50%")])),
+    st.tuples(
+        st.just("strategy"),
+        st.sampled_from([RECREATE, rolling(1, 0), rolling(0, 1), rolling("50%", "50%")]),
+    ),
     st.tuples(st.just("resize set"), st.integers(0, 3), st.integers(0, 4)),
     st.tuples(st.just("relabel set"), st.integers(0, 3), st.sampled_from(["web", "museum"])),
     st.tuples(st.just("delete set"), st.integers(0, 3)),
@@ -458,7 +531,9 @@ def perform(cluster: Cluster, deed: tuple[Any, ...]) -> None:
             before = cluster.get(Deployments, "web")
             cluster.delete(Deployments, "web", propagationPolicy="Orphan")
             cluster.settle(limit_s=30)
-            kept = {key: before["spec"][key] for key in ("replicas", "selector", "template", "strategy")}
+            kept = {
+                key: before["spec"][key] for key in ("replicas", "selector", "template", "strategy")
+            }
             cluster.create(Deployments, {"metadata": {"name": "web"}, "spec": kept})
         case ("wait", seconds):
             cluster.settle(limit_s=seconds)
@@ -468,7 +543,9 @@ def perform(cluster: Cluster, deed: tuple[Any, ...]) -> None:
 
 @effort(60)
 @given(deeds=st.lists(DEEDS, max_size=12))
-def test_whatever_happened_the_deployment_ends_with_exactly_its_pods(deeds: list[tuple[Any, ...]]) -> None:
+def test_whatever_happened_the_deployment_ends_with_exactly_its_pods(
+    deeds: list[tuple[Any, ...]],
+) -> None:
     cluster = make(ready_s=1.0)
     cluster.create(Deployments, deployment(2))
     for deed in deeds:
@@ -486,12 +563,18 @@ def test_whatever_happened_the_deployment_ends_with_exactly_its_pods(deeds: list
     assert newest["spec"]["replicas"] == sum(item["spec"]["replicas"] for item in mine) == replicas
     revisions = [int(annotations(item)[f"{PREFIX}/revision"]) for item in mine]
     assert len(set(revisions)) == len(revisions)
-    assert annotations(found)[f"{PREFIX}/revision"] == annotations(newest)[f"{PREFIX}/revision"] == str(max(revisions))
+    assert (
+        annotations(found)[f"{PREFIX}/revision"]
+        == annotations(newest)[f"{PREFIX}/revision"]
+        == str(max(revisions))
+    )
     owner = [("ReplicaSet", newest["metadata"]["uid"])]
     assert sum(owners(pod) == owner for pod in cluster.list(Pods)) == replicas
     status = found["status"]
     assert status["observedGeneration"] == found["metadata"]["generation"]
-    assert {status.get(f"{which}eplicas", 0) for which in ("r", "updatedR", "availableR")} == {replicas}
+    assert {status.get(f"{which}eplicas", 0) for which in ("r", "updatedR", "availableR")} == {
+        replicas
+    }
     assert told(cluster, "Progressing")[1] == "NewReplicaSetAvailable"
     before = cluster.store.revision
     cluster.replace(*controllers(ready_s=1.0))

@@ -63,7 +63,14 @@ def evict(cluster: Cluster, name: str) -> bool:
     body = json.dumps(document).encode()
     try:
         cluster.perform(
-            Write(verb="create", resource=Pods, namespace="default", name=name, subresource="eviction", body=body)
+            Write(
+                verb="create",
+                resource=Pods,
+                namespace="default",
+                name=name,
+                subresource="eviction",
+                body=body,
+            )
         )
     except StatusError as error:
         if (error.code, error.reason) != (429, "TooManyRequests"):
@@ -74,7 +81,11 @@ def evict(cluster: Cluster, name: str) -> bool:
 
 def first_pod(cluster: Cluster) -> str:
     return str(
-        min(pod["metadata"]["name"] for pod in cluster.list(Pods) if not pod["metadata"].get("deletionTimestamp"))
+        min(
+            pod["metadata"]["name"]
+            for pod in cluster.list(Pods)
+            if not pod["metadata"].get("deletionTimestamp")
+        )
     )
 
 
@@ -102,16 +113,26 @@ def test_what_a_budget_allows(spec: dict[str, Any], desired: int) -> None:
     assert status["observedGeneration"] == 1
     (one,) = status["conditions"]
     wanted = ("True", "SufficientPods") if desired < 4 else ("False", "InsufficientPods")
-    assert (one["type"], one["status"], one["reason"], one["observedGeneration"]) == ("DisruptionAllowed", *wanted, 1)
+    assert (one["type"], one["status"], one["reason"], one["observedGeneration"]) == (
+        "DisruptionAllowed",
+        *wanted,
+        1,
+    )
     before = len(cluster.writes)
     cluster.replace(*cluster.controllers[:-1], DisruptionController())
     cluster.settle()
     assert len(cluster.writes) == before, "what is true is not written again"
 
 
-@pytest.mark.parametrize("resource", [Deployments, ReplicaSets, StatefulSets, ReplicationControllers])
+@pytest.mark.parametrize(
+    "resource", [Deployments, ReplicaSets, StatefulSets, ReplicationControllers]
+)
 def test_what_its_pods_controllers_want_counts(resource: Any) -> None:
-    cluster = cluster_of(DeploymentController(), StatefulSetController(), ReplicaSetController(ReplicationControllers))
+    cluster = cluster_of(
+        DeploymentController(),
+        StatefulSetController(),
+        ReplicaSetController(ReplicationControllers),
+    )
     document = replica_set(3)
     if resource is ReplicationControllers:
         document["spec"]["selector"] = LABELS
@@ -125,7 +146,10 @@ def test_what_its_pods_controllers_want_counts(resource: Any) -> None:
 
 def test_a_rollout_of_two_sets_is_one_deployment() -> None:
     cluster = cluster_of(DeploymentController())
-    cluster.create(Deployments, replica_set(4, strategy={"rollingUpdate": {"maxSurge": 2, "maxUnavailable": 0}}))
+    cluster.create(
+        Deployments,
+        replica_set(4, strategy={"rollingUpdate": {"maxSurge": 2, "maxUnavailable": 0}}),
+    )
     budget(cluster, maxUnavailable=1)
     cluster.settle()
     template = {"spec": {"containers": [{"name": "c", "image": "web:2"}]}}
@@ -143,7 +167,9 @@ def test_pods_of_nobody_count_for_a_number_alone() -> None:
         cluster.create(Pods, bare_pod(name, **LABELS))
     budget(cluster, minAvailable=1)
     assert counts(cluster) == (2, 1, 2, 1)
-    cluster.patch(PodDisruptionBudgets, "few", {"spec": {"minAvailable": None, "maxUnavailable": 1}})
+    cluster.patch(
+        PodDisruptionBudgets, "few", {"spec": {"minAvailable": None, "maxUnavailable": 1}}
+    )
     assert counts(cluster) == (0, 0, 2, 0)
 
 
@@ -156,11 +182,14 @@ def test_pods_whose_owner_has_no_number_allow_nothing_and_it_is_told_why() -> No
     why = "daemonsets.apps does not implement the scale subresource"
     assert one is not None
     assert (one["status"], one["reason"], one["message"]) == ("False", "SyncFailed", why)
-    assert ("CalculateExpectedPodCountFailed", f"Failed to calculate the number of expected pods: {why}") in said(
-        cluster
-    )
+    assert (
+        "CalculateExpectedPodCountFailed",
+        f"Failed to calculate the number of expected pods: {why}",
+    ) in said(cluster)
     assert not evict(cluster, first_pod(cluster))
-    cluster.patch(PodDisruptionBudgets, "few", {"spec": {"maxUnavailable": None, "minAvailable": 1}})
+    cluster.patch(
+        PodDisruptionBudgets, "few", {"spec": {"maxUnavailable": None, "minAvailable": 1}}
+    )
     assert counts(cluster) == (3, 1, 3, 2)
 
 
@@ -190,7 +219,12 @@ def test_who_was_let_go_and_stays_counts_again_after_a_while() -> None:
     assert counts(cluster) == (2, 1, 2, 1)
     name = first_pod(cluster)
     since = cluster.list(Pods)[0]["metadata"]["creationTimestamp"]
-    cluster.patch(PodDisruptionBudgets, "few", {"status": {"disruptedPods": {name: since}}}, subresource="status")
+    cluster.patch(
+        PodDisruptionBudgets,
+        "few",
+        {"status": {"disruptedPods": {name: since}}},
+        subresource="status",
+    )
     cluster.settle(limit_s=1.0)
     status = cluster.get(PodDisruptionBudgets, "few")["status"]
     assert (status["currentHealthy"], status["disruptionsAllowed"]) == (1, 0)
@@ -213,7 +247,9 @@ def test_a_drained_node_is_empty_in_the_end_and_the_budget_held_all_the_time() -
 
     def left() -> list[str]:
         pods = cluster.list(Pods, field_selector=f"spec.nodeName={node}")
-        return [pod["metadata"]["name"] for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+        return [
+            pod["metadata"]["name"] for pod in pods if not pod["metadata"].get("deletionTimestamp")
+        ]
 
     assert len(left()) == 2
     ready.clear()

@@ -1,4 +1,6 @@
-"""ControllerRevisions of emulated StatefulSets and DaemonSets: numbered, brought back, forgotten, adopted."""
+"""ControllerRevisions of emulated StatefulSets and DaemonSets: numbered, brought back, forgotten,
+adopted.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,21 @@ def started(kind: Resource, **spec: Any) -> Cluster:
 
 
 def create(cluster: Cluster, kind: Resource, **spec: Any) -> dict[str, Any]:
-    template = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "c", "image": "db:1"}]}}
+    template = {
+        "metadata": {"labels": LABELS},
+        "spec": {"containers": [{"name": "c", "image": "db:1"}]},
+    }
     needed = {"selector": {"matchLabels": LABELS}, "template": template, **spec}
     head = {"name": "db", "annotations": {"kubernetes.io/change-cause": "the first"}}
     return cluster.create(kind, {"metadata": head, "spec": needed})
 
 
 def roll(cluster: Cluster, kind: Resource, image: str) -> None:
-    cluster.patch(kind, "db", {"spec": {"template": {"spec": {"containers": [{"name": "c", "image": image}]}}}})
+    cluster.patch(
+        kind,
+        "db",
+        {"spec": {"template": {"spec": {"containers": [{"name": "c", "image": image}]}}}},
+    )
     cluster.settle()
 
 
@@ -46,7 +55,8 @@ def kept(cluster: Cluster) -> list[dict[str, Any]]:
 def told(cluster: Cluster) -> list[tuple[int, str]]:
     """Number and image."""
     return [
-        (one["revision"], one["data"]["spec"]["template"]["spec"]["containers"][0]["image"]) for one in kept(cluster)
+        (one["revision"], one["data"]["spec"]["template"]["spec"]["containers"][0]["image"])
+        for one in kept(cluster)
     ]
 
 
@@ -54,13 +64,24 @@ def undo(cluster: Cluster, kind: Resource, revision: dict[str, Any]) -> None:
     """As ``kubectl rollout undo`` does it."""
     body = encode(revision["data"])
     cluster.perform(
-        Write(verb="patch", resource=kind, namespace="default", name="db", body=body, patch_type="strategic")
+        Write(
+            verb="patch",
+            resource=kind,
+            namespace="default",
+            name="db",
+            body=body,
+            patch_type="strategic",
+        )
     )
     cluster.settle()
 
 
 def uids(cluster: Cluster, image: str) -> set[str]:
-    return {pod["metadata"]["uid"] for pod in cluster.list(Pods) if pod["spec"]["containers"][0]["image"] == image}
+    return {
+        pod["metadata"]["uid"]
+        for pod in cluster.list(Pods)
+        if pod["spec"]["containers"][0]["image"] == image
+    }
 
 
 @BOTH
@@ -95,7 +116,9 @@ def test_the_oldest_go_and_those_of_pods_stay(kind: Resource) -> None:
     for number in range(2, 6):
         roll(cluster, kind, f"db:{number}")
     assert told(cluster) == [(3, "db:3"), (4, "db:4"), (5, "db:5")]
-    cluster.patch(kind, "db", {"spec": {"updateStrategy": {"type": "OnDelete", "rollingUpdate": None}}})
+    cluster.patch(
+        kind, "db", {"spec": {"updateStrategy": {"type": "OnDelete", "rollingUpdate": None}}}
+    )
     cluster.patch(kind, "db", {"spec": {"revisionHistoryLimit": 0}})
     roll(cluster, kind, "db:6")
     assert told(cluster) == [(5, "db:5"), (6, "db:6")], "Pods of the fifth are there"
@@ -105,7 +128,9 @@ def test_the_oldest_go_and_those_of_pods_stay(kind: Resource) -> None:
 
 
 @BOTH
-def test_a_revision_that_somebody_deletes_comes_back_and_orphans_are_adopted(kind: Resource) -> None:
+def test_a_revision_that_somebody_deletes_comes_back_and_orphans_are_adopted(
+    kind: Resource,
+) -> None:
     cluster = started(kind)
     cluster.delete(ControllerRevisions, kept(cluster)[0]["metadata"]["name"])
     cluster.settle()
@@ -139,7 +164,9 @@ def test_a_rollback_restarts_nothing_that_need_not() -> None:
 
 @BOTH
 def test_the_data_of_a_revision_is_what_go_encodes(kind: Resource) -> None:
-    """Clients compare it byte by byte with their own encoding: sorted keys, and ``resources`` of every container."""
+    """Clients compare it byte by byte with their own encoding: sorted keys, and ``resources`` of
+    every container.
+    """
     cluster = started(kind)
     data = kept(cluster)[0]["data"]
     assert json.dumps(data) == json.dumps(data, sort_keys=True)

@@ -1,4 +1,6 @@
-"""Emulated ReplicaSets against upstream's published behaviour: order of deletion, refusals, status."""
+"""Emulated ReplicaSets against upstream's published behaviour: order of deletion, refusals,
+status.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ from sliceplane.emulation.replicaset import ReplicaSetController
 from sliceplane.kit.times import format_time
 from sliceplane.lab.sim.cluster import Cluster
 
-# -- what the server refuses ----------------------------------------------------------------------------
+# -- what the server refuses
+# ----------------------------------------------------------------------------
 
 
 def test_a_set_that_its_quota_stops_says_failed_create_and_counts_what_there_is() -> None:
@@ -45,13 +48,20 @@ def test_a_set_that_its_quota_stops_says_failed_create_and_counts_what_there_is(
     failure = condition({"status": status}, "ReplicaFailure")
     assert failure is not None
     assert (failure["status"], failure["reason"]) == ("True", "FailedCreate")
-    assert "exceeded quota: few, requested: pods=1, used: pods=1, limited: pods=1" in failure["message"]
-    assert set(said(cluster)) == {("FailedCreate", f"Error creating: {failure['message']}")}, "one Event with a count"
+    assert (
+        "exceeded quota: few, requested: pods=1, used: pods=1, limited: pods=1"
+        in failure["message"]
+    )
+    assert set(said(cluster)) == {("FailedCreate", f"Error creating: {failure['message']}")}, (
+        "one Event with a count"
+    )
     assert failure["message"].startswith('pods "web-" is forbidden: ')
     tries = len(said(cluster))
     cluster.settle(limit_s=300)
     assert len(said(cluster)) - tries <= 300 / 30 + 1, "the back-off has grown to its cap"
-    assert cluster.get(ReplicaSets, "web")["status"]["conditions"] == [failure], "it does not change with each try"
+    assert cluster.get(ReplicaSets, "web")["status"]["conditions"] == [failure], (
+        "it does not change with each try"
+    )
 
     cluster.patch(ResourceQuotas, "few", {"spec": {"hard": {"pods": "5"}}})
     cluster.settle(limit_s=60)
@@ -87,22 +97,35 @@ def test_a_limit_range_that_refuses_every_pod_is_told_the_same_way() -> None:
     assert "maximum cpu usage per Container is 1, but limit is 2" in failure["message"]
 
 
-# -- which Pods go --------------------------------------------------------------------------------------
+# -- which Pods go
+# --------------------------------------------------------------------------------------
 
 NOW = 1_800_000_000.0
 
 
-def pod(name: str, node: str = "n1", *, phase: str = "Running", age_s: float = 100.0, **given: Any) -> Pod:
+def pod(
+    name: str, node: str = "n1", *, phase: str = "Running", age_s: float = 100.0, **given: Any
+) -> Pod:
     ready_s = given.get("ready_s")
     conditions = ()
     if ready_s is not None:
-        conditions = (Condition(type="Ready", status="True", last_transition_time=format_time(NOW - ready_s)),)
+        conditions = (
+            Condition(type="Ready", status="True", last_transition_time=format_time(NOW - ready_s)),
+        )
     cost = given.get("cost")
     annotations = {"controller.kubernetes.io/pod-deletion-cost": cost} if cost is not None else None
     meta = ObjectMeta(
-        name=name, uid=name, creation_timestamp=format_time(NOW - age_s), annotations=annotations, namespace="default"
+        name=name,
+        uid=name,
+        creation_timestamp=format_time(NOW - age_s),
+        annotations=annotations,
+        namespace="default",
     )
-    return Pod(metadata=meta, spec=PodSpec(node_name=node), status=PodStatus(phase=phase, conditions=conditions))
+    return Pod(
+        metadata=meta,
+        spec=PodSpec(node_name=node),
+        status=PodStatus(phase=phase, conditions=conditions),
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +141,17 @@ def pod(name: str, node: str = "n1", *, phase: str = "Running", age_s: float = 1
         (pod("z", ready_s=50, age_s=60), pod("b", ready_s=50, age_s=600), {}),
         (pod("a", ready_s=50, age_s=600), pod("b", ready_s=50, age_s=601), {}),
     ],
-    ids=["no-node", "pending", "not-ready", "cost-below", "cost-above", "crowd", "ready-since", "younger", "uid"],
+    ids=[
+        "no-node",
+        "pending",
+        "not-ready",
+        "cost-below",
+        "cost-above",
+        "crowd",
+        "ready-since",
+        "younger",
+        "uid",
+    ],
 )
 def test_the_order_in_which_pods_go(first: Pod, then: Pod, crowd: dict[str, int]) -> None:
     assert deletion_rank(first, crowd, NOW) < deletion_rank(then, crowd, NOW)
@@ -127,8 +160,24 @@ def test_the_order_in_which_pods_go(first: Pod, then: Pod, crowd: dict[str, int]
 @pytest.mark.parametrize(
     ("text", "cost"),
     [
-        *(("5", 5), ("-5", -5), ("+5", 0), ("05", 0), ("-05", -5), ("", 0), ("-", 0), ("five", 0), ("0", 0)),
-        *(("2147483647", 2**31 - 1), ("2147483648", 0), ("-2147483648", -(2**31)), ("9" * 4000, 0), ("٣", 0)),
+        *(
+            ("5", 5),
+            ("-5", -5),
+            ("+5", 0),
+            ("05", 0),
+            ("-05", -5),
+            ("", 0),
+            ("-", 0),
+            ("five", 0),
+            ("0", 0),
+        ),
+        *(
+            ("2147483647", 2**31 - 1),
+            ("2147483648", 0),
+            ("-2147483648", -(2**31)),
+            ("9" * 4000, 0),
+            ("٣", 0),
+        ),
     ],
 )
 def test_a_deletion_cost_that_is_no_number_counts_as_zero(text: str, cost: int) -> None:
@@ -155,7 +204,10 @@ def test_of_a_crowded_node_one_goes_before_others_even_across_the_sets_of_one_de
     cluster = Cluster(ReplicaSetController())
     owner = cluster.create(
         Deployments,
-        {"metadata": {"name": "web"}, "spec": {k: replica_set()["spec"][k] for k in ("selector", "template")}},
+        {
+            "metadata": {"name": "web"},
+            "spec": {k: replica_set()["spec"][k] for k in ("selector", "template")},
+        },
     )
     reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "controller": True}
     sets = []
@@ -166,12 +218,22 @@ def test_of_a_crowded_node_one_goes_before_others_even_across_the_sets_of_one_de
         document["metadata"]["ownerReferences"] = [{**reference, "uid": owner["metadata"]["uid"]}]
         sets.append(cluster.create(ReplicaSets, document))
     # "new" has one Pod on each node; beside that on n2 there are two of "old".
-    for name, node, track in (("a", "n1", "new"), ("b", "n2", "new"), ("c", "n2", "old"), ("d", "n2", "old")):
+    for name, node, track in (
+        ("a", "n1", "new"),
+        ("b", "n2", "new"),
+        ("c", "n2", "old"),
+        ("d", "n2", "old"),
+    ):
         document = bare_pod(name, app="web", track=track)
         document["spec"]["nodeName"] = node
         mine = sets[1] if track == "new" else sets[0]
         document["metadata"]["ownerReferences"] = [
-            {**reference, "kind": "ReplicaSet", "name": mine["metadata"]["name"], "uid": mine["metadata"]["uid"]}
+            {
+                **reference,
+                "kind": "ReplicaSet",
+                "name": mine["metadata"]["name"],
+                "uid": mine["metadata"]["uid"],
+            }
         ]
         cluster.create(Pods, document)
     cluster.patch(ReplicaSets, "web-new", {"spec": {"replicas": 1}})
@@ -180,7 +242,8 @@ def test_of_a_crowded_node_one_goes_before_others_even_across_the_sets_of_one_de
     assert names(cluster) == {"a", "c", "d"}
 
 
-# -- status ---------------------------------------------------------------------------------------------
+# -- status
+# ---------------------------------------------------------------------------------------------
 
 
 def test_status_tells_terminating_and_fully_labelled_pods_apart() -> None:
@@ -194,7 +257,11 @@ def test_status_tells_terminating_and_fully_labelled_pods_apart() -> None:
     cluster.delete(Pods, sorted(names(cluster))[0], gracePeriodSeconds=30)
     cluster.settle(limit_s=5)
     status = cluster.get(ReplicaSets, "web")["status"]
-    assert (status["replicas"], status["fullyLabeledReplicas"], status["terminatingReplicas"]) == (2, 1, 1)
+    assert (status["replicas"], status["fullyLabeledReplicas"], status["terminatingReplicas"]) == (
+        2,
+        1,
+        1,
+    )
     cluster.settle()
     assert cluster.get(ReplicaSets, "web")["status"]["terminatingReplicas"] == 0
 
@@ -215,12 +282,18 @@ def test_a_replication_controller_is_a_set_that_selects_by_labels_alone() -> Non
     cluster.create(Pods, bare_pod("lonely", app="old"))
     cluster.create(Pods, bare_pod("other", app="new"))
     cluster.settle()
-    template = {"metadata": {"labels": {"app": "old"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    template = {
+        "metadata": {"labels": {"app": "old"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
     made = cluster.create(
-        ReplicationControllers, {"metadata": {"name": "old"}, "spec": {"replicas": 3, "template": template}}
+        ReplicationControllers,
+        {"metadata": {"name": "old"}, "spec": {"replicas": 3, "template": template}},
     )
     cluster.settle()
-    assert owners(cluster.get(Pods, "lonely")) == [("ReplicationController", made["metadata"]["uid"])]
+    assert owners(cluster.get(Pods, "lonely")) == [
+        ("ReplicationController", made["metadata"]["uid"])
+    ]
     assert owners(cluster.get(Pods, "other")) == []
     assert cluster.get(ReplicationControllers, "old")["status"] == {
         "replicas": 3,
@@ -237,7 +310,8 @@ def test_a_replication_controller_is_a_set_that_selects_by_labels_alone() -> Non
     cluster.check()
 
 
-# -- any history ----------------------------------------------------------------------------------------
+# -- any history
+# ----------------------------------------------------------------------------------------
 
 DEEDS = st.one_of(
     st.tuples(st.just("scale"), st.integers(0, 5)),
@@ -268,7 +342,9 @@ def perform(cluster: Cluster, deed: tuple[Any, ...], number: int) -> None:
             cluster.patch(ResourceQuotas, "some", {"spec": {"hard": {"pods": str(pods)}}})
         case ("restart",):
             kubelet = KubeletController(EmulationConfig(nodes=make_nodes(3, ["a", "b"])))
-            cluster.replace(ReplicaSetController(), kubelet, ResourceQuotaController(), GarbageCollector())
+            cluster.replace(
+                ReplicaSetController(), kubelet, ResourceQuotaController(), GarbageCollector()
+            )
 
 
 @effort(60)

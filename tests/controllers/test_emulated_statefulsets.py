@@ -1,4 +1,6 @@
-"""Emulated StatefulSets: names that stay, one after the other, replaced from the highest number down."""
+"""Emulated StatefulSets: names that stay, one after the other, replaced from the highest number
+down.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,16 @@ LABELS = {"app": "db"}
 
 
 def stateful_set(replicas: int = 3, **spec: Any) -> dict[str, Any]:
-    template = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "c", "image": "db:1"}]}}
-    needed = {"replicas": replicas, "serviceName": "db", "selector": {"matchLabels": LABELS}, "template": template}
+    template = {
+        "metadata": {"labels": LABELS},
+        "spec": {"containers": [{"name": "c", "image": "db:1"}]},
+    }
+    needed = {
+        "replicas": replicas,
+        "serviceName": "db",
+        "selector": {"matchLabels": LABELS},
+        "template": template,
+    }
     return {"metadata": {"name": "db"}, "spec": {**needed, **spec}}
 
 
@@ -39,7 +49,9 @@ def image(name: str) -> dict[str, Any]:
 
 
 def images(cluster: Cluster) -> dict[str, str]:
-    return {pod["metadata"]["name"]: pod["spec"]["containers"][0]["image"] for pod in cluster.list(Pods)}
+    return {
+        pod["metadata"]["name"]: pod["spec"]["containers"][0]["image"] for pod in cluster.list(Pods)
+    }
 
 
 def status(cluster: Cluster) -> dict[str, Any]:
@@ -52,7 +64,10 @@ CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage":
 
 def test_pods_have_names_that_stay_and_the_status_tells() -> None:
     cluster = make(StatefulSetController())
-    cluster.create(StatefulSets, stateful_set(volumeClaimTemplates=[{"metadata": {"name": "data"}, "spec": CLAIM}]))
+    cluster.create(
+        StatefulSets,
+        stateful_set(volumeClaimTemplates=[{"metadata": {"name": "data"}, "spec": CLAIM}]),
+    )
     cluster.settle()
     assert names(cluster) == {"db-0", "db-1", "db-2"}
     pod = cluster.get(Pods, "db-1")
@@ -60,7 +75,10 @@ def test_pods_have_names_that_stay_and_the_status_tells() -> None:
     assert pod["metadata"]["generateName"] == "db-"
     labels = pod["metadata"]["labels"]
     assert (labels[LABEL_POD_NAME], labels[LABEL_POD_INDEX], labels["app"]) == ("db-1", "1", "db")
-    assert pod["spec"]["volumes"][0] == {"name": "data", "persistentVolumeClaim": {"claimName": "data-db-1"}}
+    assert pod["spec"]["volumes"][0] == {
+        "name": "data",
+        "persistentVolumeClaim": {"claimName": "data-db-1"},
+    }
     revision = labels[LABEL_REVISION]
     assert revision.startswith("db-")
     assert status(cluster) == {
@@ -74,7 +92,9 @@ def test_pods_have_names_that_stay_and_the_status_tells() -> None:
         "updateRevision": revision,
         "collisionCount": 0,
     }
-    assert ("SuccessfulCreate", "Create Pod db-0 in StatefulSet db successful") in said(cluster, "Normal")
+    assert ("SuccessfulCreate", "Create Pod db-0 in StatefulSet db successful") in said(
+        cluster, "Normal"
+    )
     cluster.check()
 
 
@@ -139,7 +159,9 @@ def test_a_rollout_goes_down_to_the_partition_and_on_when_that_is_lowered() -> N
     cluster.delete(Pods, "db-0")
     cluster.settle()
     assert images(cluster)["db-0"] == "db:1", "below the partition the older template counts"
-    cluster.patch(StatefulSets, "db", {"spec": {"updateStrategy": {"rollingUpdate": {"partition": 0}}}})
+    cluster.patch(
+        StatefulSets, "db", {"spec": {"updateStrategy": {"rollingUpdate": {"partition": 0}}}}
+    )
     cluster.settle()
     assert set(images(cluster).values()) == {"db:2"}
     told = status(cluster)
@@ -160,7 +182,9 @@ def test_a_controller_that_starts_again_knows_the_older_template() -> None:
     cluster.delete(ControllerRevisions, older["metadata"]["name"])
     cluster.delete(Pods, "db-1")
     cluster.settle()
-    assert images(cluster) == {"db-0": "db:1", "db-1": "db:2", "db-2": "db:1"}, "what nobody knows any more"
+    assert images(cluster) == {"db-0": "db:1", "db-1": "db:2", "db-2": "db:1"}, (
+        "what nobody knows any more"
+    )
 
 
 def test_on_delete_replaces_what_somebody_deletes() -> None:
@@ -178,11 +202,15 @@ def test_on_delete_replaces_what_somebody_deletes() -> None:
 def test_a_rollout_waits_for_a_pod_that_does_not_become_ready() -> None:
     cluster = make(StatefulSetController(), ready_by_default=False)
     document = stateful_set()
-    document["spec"]["template"]["metadata"]["annotations"] = {"emulation.sliceplane.dev/ready": "true"}
+    document["spec"]["template"]["metadata"]["annotations"] = {
+        "emulation.sliceplane.dev/ready": "true"
+    }
     cluster.create(StatefulSets, document)
     cluster.settle()
     broken = image("db:2")
-    broken["spec"]["template"]["metadata"] = {"annotations": {"emulation.sliceplane.dev/ready": "false"}}
+    broken["spec"]["template"]["metadata"] = {
+        "annotations": {"emulation.sliceplane.dev/ready": "false"}
+    }
     cluster.patch(StatefulSets, "db", broken)
     cluster.settle()
     assert images(cluster) == {"db-0": "db:1", "db-1": "db:1", "db-2": "db:2"}
@@ -211,21 +239,29 @@ def test_a_quota_that_stops_it_is_told_in_an_event_and_tried_again() -> None:
     cluster.settle(limit_s=20)
     [(reason, note)] = set(said(cluster))
     assert reason == "FailedCreate"
-    assert note.startswith('Create Pod db-1 in StatefulSet db failed error: pods "db-1" is forbidden: exceeded quota')
+    assert note.startswith(
+        'Create Pod db-1 in StatefulSet db failed error: pods "db-1" is forbidden: exceeded quota'
+    )
     cluster.patch(ResourceQuotas, "few", {"spec": {"hard": {"pods": "5"}}})
     cluster.settle(limit_s=60)
     assert status(cluster)["readyReplicas"] == 3
 
 
 class Order:
-    """What must hold at each change of a Pod of an ``OrderedReady`` set that nobody else touches."""
+    """What must hold at each change of a Pod of an ``OrderedReady`` set that nobody else
+    touches.
+    """
 
     def __init__(self) -> None:
         self.known: set[str] = set()
         self.faults: list[str] = []
 
     def look(self, pods: dict[str, Pod]) -> None:
-        steady = {name for name, pod in pods.items() if is_ready(pod) and not pod.metadata.deletion_timestamp}
+        steady = {
+            name
+            for name, pod in pods.items()
+            if is_ready(pod) and not pod.metadata.deletion_timestamp
+        }
         for name in pods.keys() - self.known:
             before = {f"db-{number}" for number in range(int(name.removeprefix("db-")))}
             if not before <= steady:
@@ -249,7 +285,9 @@ class Order:
     ),
     ready_s=st.sampled_from([0.0, 1.0]),
 )
-def test_ordered_pods_come_and_go_one_after_the_other(steps: list[tuple[str, int]], ready_s: float) -> None:
+def test_ordered_pods_come_and_go_one_after_the_other(
+    steps: list[tuple[str, int]], ready_s: float
+) -> None:
     order = Order()
     cluster = make(StatefulSetController(), Spy(order.look), ready_s=ready_s)
     cluster.create(StatefulSets, stateful_set(2))
@@ -299,7 +337,12 @@ def perform(cluster: Cluster, deed: tuple[Any, ...]) -> None:
         case ("delete", index) if found:
             cluster.delete(Pods, found[index % len(found)])
         case ("fail", index) if found:
-            cluster.patch(Pods, found[index % len(found)], {"status": {"phase": "Failed"}}, subresource="status")
+            cluster.patch(
+                Pods,
+                found[index % len(found)],
+                {"status": {"phase": "Failed"}},
+                subresource="status",
+            )
         case ("relabel", index) if found:
             pod = found[index % len(found)]
             cluster.patch(Pods, pod, {"metadata": {"labels": {LABEL_POD_NAME: None}}})
@@ -312,7 +355,9 @@ def perform(cluster: Cluster, deed: tuple[Any, ...]) -> None:
 
 @effort(60)
 @given(deeds=st.lists(DEEDS, max_size=12), policy=st.sampled_from(["OrderedReady", "Parallel"]))
-def test_whatever_happened_the_set_ends_with_exactly_its_pods(deeds: list[tuple[Any, ...]], policy: str) -> None:
+def test_whatever_happened_the_set_ends_with_exactly_its_pods(
+    deeds: list[tuple[Any, ...]], policy: str
+) -> None:
     cluster = make(StatefulSetController(), GarbageCollector())
     cluster.create(StatefulSets, stateful_set(2, podManagementPolicy=policy))
     for deed in deeds:
@@ -322,16 +367,26 @@ def test_whatever_happened_the_set_ends_with_exactly_its_pods(deeds: list[tuple[
     spec, told = cluster.get(StatefulSets, "db")["spec"], status(cluster)
     start, replicas = spec.get("ordinals", {}).get("start", 0), spec["replicas"]
     pods = cluster.list(Pods)
-    assert {pod["metadata"]["name"] for pod in pods} == {f"db-{start + number}" for number in range(replicas)}
+    assert {pod["metadata"]["name"] for pod in pods} == {
+        f"db-{start + number}" for number in range(replicas)
+    }
     assert {pod["metadata"]["labels"][LABEL_REVISION] for pod in pods} <= {told["updateRevision"]}
     assert all(pod["metadata"]["labels"][LABEL_POD_NAME] == pod["metadata"]["name"] for pod in pods)
-    counts = ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas", "currentReplicas")
+    counts = (
+        "replicas",
+        "readyReplicas",
+        "availableReplicas",
+        "updatedReplicas",
+        "currentReplicas",
+    )
     assert [told.get(name, 0) for name in counts] == [replicas] * 5
     assert told["currentRevision"] == told["updateRevision"]
 
 
 def test_the_answer_to_a_delete_that_comes_after_its_event_holds_nobody_up() -> None:
-    """The next Pod of that name waited half a minute for a version that the one before it would never show."""
+    """The next Pod of that name waited half a minute for a version that the one before it would
+    never show.
+    """
     expectations = Expectations()
     meta = ObjectMeta(name="db-0", namespace="default", uid="u", resource_version="5")
     expectations.observe(Change(Pods.key, None, Pod(metadata=meta)))

@@ -19,25 +19,42 @@ from sliceplane.emulation.rollout import Counts, limits, newest_size, older_size
 from sliceplane.emulation.templates import template_hash
 from sliceplane.lab.sim.cluster import Cluster
 
-NONE_FITS = "none is schedulable, has the labels asked for, tolerated taints, free ports and a Pod address left"
+NONE_FITS = (
+    "none is schedulable, has the labels asked for, tolerated taints, free ports and a Pod "
+    "address left"
+)
 
 
 def make(**config: Any) -> tuple[DeploymentController, ReplicaSetController, KubeletController]:
     nodes = make_nodes(3, ["zone-a", "zone-b"])
-    return DeploymentController(), ReplicaSetController(), KubeletController(EmulationConfig(nodes=nodes, **config))
+    return (
+        DeploymentController(),
+        ReplicaSetController(),
+        KubeletController(EmulationConfig(nodes=nodes, **config)),
+    )
 
 
 def deployment(replicas: int = 3, image: str = "web:1", **spec: Any) -> dict[str, Any]:
     labels = {"app": "web"}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": image}]}}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "c", "image": image}]},
+    }
     return {
         "metadata": {"name": "web"},
-        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template, **spec},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": template,
+            **spec,
+        },
     }
 
 
 def ready(pod: dict[str, Any]) -> bool:
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
+    return any(
+        c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ())
+    )
 
 
 def warnings(cluster: Cluster) -> list[tuple[str, str]]:
@@ -96,7 +113,9 @@ def test_emulated_nodes_register_ready_and_lose_the_taint_of_new_nodes() -> None
     cluster.settle()
     for node in cluster.list(Nodes):
         assert "taints" not in node["spec"]
-        assert [(c["type"], c["status"]) for c in node["status"]["conditions"]] == [("Ready", "True")]
+        assert [(c["type"], c["status"]) for c in node["status"]["conditions"]] == [
+            ("Ready", "True")
+        ]
         assert node["metadata"]["labels"]["topology.kubernetes.io/zone"] in ("zone-a", "zone-b")
 
 
@@ -139,7 +158,10 @@ def test_undo_reuses_the_old_set_with_a_higher_revision() -> None:
     cluster.settle()
     cluster.patch(Deployments, "web", deployment(2, image="web:1"))
     cluster.settle()
-    sets = {item["spec"]["replicas"]: item["metadata"]["annotations"] for item in cluster.list(ReplicaSets)}
+    sets = {
+        item["spec"]["replicas"]: item["metadata"]["annotations"]
+        for item in cluster.list(ReplicaSets)
+    }
     assert sets[2]["deployment.kubernetes.io/revision"] == "3"
     assert sets[0]["deployment.kubernetes.io/revision"] == "2"
     annotations = cluster.get(Deployments, "web")["metadata"]["annotations"]
@@ -219,7 +241,9 @@ def test_readiness_can_be_handed_to_somebody_else() -> None:
     assert not ready(pod)
     name = pod["metadata"]["name"]
     for said, expected in (("true", True), ("false", False), ("true", True)):
-        cluster.patch(Pods, name, {"metadata": {"annotations": {"emulation.sliceplane.dev/ready": said}}})
+        cluster.patch(
+            Pods, name, {"metadata": {"annotations": {"emulation.sliceplane.dev/ready": said}}}
+        )
         cluster.settle()
         assert ready(cluster.get(Pods, name)) is expected
 
@@ -247,15 +271,23 @@ def test_full_nodes_take_no_pods_and_those_that_wait_get_the_places_that_become_
         ]
     )
     room = (8 - 3) + (16 - 3)
-    cluster = Cluster(DeploymentController(), ReplicaSetController(), KubeletController(EmulationConfig(nodes=nodes)))
+    cluster = Cluster(
+        DeploymentController(),
+        ReplicaSetController(),
+        KubeletController(EmulationConfig(nodes=nodes)),
+    )
     cluster.settle()
     cluster.create(Deployments, deployment(room))
     cluster.settle()
-    assert sum(ready(pod) for pod in cluster.list(Pods)) == room, "zones are spread over no further than they reach"
+    assert sum(ready(pod) for pod in cluster.list(Pods)) == room, (
+        "zones are spread over no further than they reach"
+    )
     assert not warnings(cluster)
     cluster.patch(Deployments, "web", {"spec": {"replicas": room + 3}})
     cluster.settle()
-    waiting = [pod["metadata"]["name"] for pod in cluster.list(Pods) if "nodeName" not in pod["spec"]]
+    waiting = [
+        pod["metadata"]["name"] for pod in cluster.list(Pods) if "nodeName" not in pod["spec"]
+    ]
     assert len(waiting) == 3
     assert (
         warnings(cluster)
@@ -301,7 +333,9 @@ def test_an_orphaned_set_is_adopted_by_the_next_deployment_of_its_name() -> None
     cluster.settle()
     (after,) = cluster.list(ReplicaSets)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
-    assert [owner["uid"] for owner in after["metadata"]["ownerReferences"]] == [created["metadata"]["uid"]]
+    assert [owner["uid"] for owner in after["metadata"]["ownerReferences"]] == [
+        created["metadata"]["uid"]
+    ]
     assert {pod["metadata"]["uid"] for pod in cluster.list(Pods)} == pods, "no Pod was restarted"
     assert cluster.get(Deployments, "web")["status"]["availableReplicas"] == 3
     cluster.check()
@@ -345,14 +379,29 @@ def test_a_paused_deployment_scales_but_does_not_roll() -> None:
         ([{"zone": "a"}], "node 1: expected a mapping with a name"),
         ([{"name": "n", "colour": "red"}], "node n: unknown member 'colour'"),
         ([{"name": "N"}], "node N: a lowercase RFC 1123 subdomain"),
-        ([{"name": "n", "podCIDRs": ["10.0.0.1/8"]}], "node n: podCIDRs: 10.0.0.1/8 has host bits set"),
+        (
+            [{"name": "n", "podCIDRs": ["10.0.0.1/8"]}],
+            "node n: podCIDRs: 10.0.0.1/8 has host bits set",
+        ),
         ([{"name": "n"}, {"name": "n"}], "node n: named more than once"),
-        ([{"name": "n", "podCIDRs": None}], "node n: podCIDRs: expected a list of address ranges, got None"),
+        (
+            [{"name": "n", "podCIDRs": None}],
+            "node n: podCIDRs: expected a list of address ranges, got None",
+        ),
         ([{"name": "n", "podCIDRs": [5]}], "node n: podCIDRs: expected a list of address ranges"),
-        ([{"name": "n", "podCIDRs": "10.0.0.0/8"}], "node n: podCIDRs: expected a list of address ranges"),
-        ([{"name": "n", "podCIDRs": ["10.0.0.0/31"]}], "node n: podCIDRs: 10.0.0.0/31 has room for no Pod"),
+        (
+            [{"name": "n", "podCIDRs": "10.0.0.0/8"}],
+            "node n: podCIDRs: expected a list of address ranges",
+        ),
+        (
+            [{"name": "n", "podCIDRs": ["10.0.0.0/31"]}],
+            "node n: podCIDRs: 10.0.0.0/31 has room for no Pod",
+        ),
         ([{"name": "n", "address": "here"}], "node n: address: 'here' is not an IP address"),
-        ([{"name": "n", "address": 7}], "node n: address: 7 is not an IP address or a list of them"),
+        (
+            [{"name": "n", "address": 7}],
+            "node n: address: 7 is not an IP address or a list of them",
+        ),
         ([{"name": "n", "labels": "x"}], "node n: labels: expected a mapping, got 'x'"),
         ([{"name": "n", "labels": {"a b": "c"}}], "node n: name part must consist of"),
         ([{"name": "n", "region": "a b"}], "node n: a valid label must be"),
@@ -381,7 +430,12 @@ def test_template_hash_ignores_its_own_label_and_nothing_else() -> None:
     data=st.data(),
 )
 def test_rollout_arithmetic_keeps_its_bounds_and_always_ends(
-    replicas: int, surge: int, unavailable: int, newest: int, older: list[tuple[int, int]], data: st.DataObject
+    replicas: int,
+    surge: int,
+    unavailable: int,
+    newest: int,
+    older: list[tuple[int, int]],
+    data: st.DataObject,
 ) -> None:
     unavailable = min(unavailable, replicas)
     if surge == 0 and unavailable == 0:
@@ -401,7 +455,9 @@ def test_rollout_arithmetic_keeps_its_bounds_and_always_ends(
             assert all(0 <= sizes[one.name] <= one.wanted for one in old)
             old = [Counts(o.name, sizes[o.name], min(o.available, sizes[o.name])) for o in old]
             left = new.available + sum(one.available for one in old)
-            assert left >= min(available, replicas - unavailable), "took away more available Pods than allowed"
+            assert left >= min(available, replicas - unavailable), (
+                "took away more available Pods than allowed"
+            )
         new = Counts("new", new.wanted, new.wanted)  # everything becomes available at last
     assert new.wanted == replicas
     assert all(one.wanted == 0 for one in old)
@@ -412,7 +468,10 @@ def test_limits_resolve_percentages() -> None:
 
     def of(surge: int | str | None, unavailable: int | str | None) -> tuple[int, int]:
         return limits(
-            DeploymentStrategy(rolling_update=RollingUpdateDeployment(max_surge=surge, max_unavailable=unavailable)), 5
+            DeploymentStrategy(
+                rolling_update=RollingUpdateDeployment(max_surge=surge, max_unavailable=unavailable)
+            ),
+            5,
         )
 
     assert of(None, None) == (2, 1)
@@ -423,7 +482,10 @@ def test_limits_resolve_percentages() -> None:
 
 
 def bare(**spec: Any) -> dict[str, Any]:
-    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}], **spec}}
+    return {
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}], **spec},
+    }
 
 
 def test_a_pod_ends_at_its_deadline_which_may_be_set_later() -> None:
@@ -451,10 +513,14 @@ def test_a_container_for_debugging_runs_beside_the_others() -> None:
     cluster.settle()
     for names in (["look"], ["look", "again"]):
         wanted = [{"name": name, "image": "busybox"} for name in names]
-        cluster.patch(Pods, "p", {"spec": {"ephemeralContainers": wanted}}, subresource="ephemeralcontainers")
+        cluster.patch(
+            Pods, "p", {"spec": {"ephemeralContainers": wanted}}, subresource="ephemeralcontainers"
+        )
         cluster.settle()
         pod = cluster.get(Pods, "p")
-        told = {one["name"]: list(one["state"]) for one in pod["status"]["ephemeralContainerStatuses"]}
+        told = {
+            one["name"]: list(one["state"]) for one in pod["status"]["ephemeralContainerStatuses"]
+        }
         assert told == {name: ["running"] for name in names}
         assert ready(pod)
     before = len(cluster.writes)

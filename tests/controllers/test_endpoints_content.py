@@ -1,4 +1,6 @@
-"""What Endpoints are made of: addresses, ports, labels, and which addresses are left out of a full object."""
+"""What Endpoints are made of: addresses, ports, labels, and which addresses are left out of a full
+object.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from sliceplane.controllers.endpoints import EndpointsConfig
 
 def test_endpoints_of_a_service_are_made() -> None:
     plane = Plane(
-        make_pod("p-1"), make_pod("p-2", ready=False), make_pod("p-3", hostname="h", subdomain="web"), labels={"a": "b"}
+        make_pod("p-1"),
+        make_pod("p-2", ready=False),
+        make_pod("p-3", hostname="h", subdomain="web"),
+        labels={"a": "b"},
     )
     plane.settle()
     found = plane.one()
@@ -32,7 +37,11 @@ def test_endpoints_of_a_service_are_made() -> None:
     address = (found.subsets or ())[0].addresses[1]  # type: ignore[index]  # two are there
     assert (address.hostname, address.node_name) == ("h", "n0")
     assert address.target_ref is not None
-    assert (address.target_ref.kind, address.target_ref.name, address.target_ref.uid) == ("Pod", "p-3", "uid-p-3")
+    assert (address.target_ref.kind, address.target_ref.name, address.target_ref.uid) == (
+        "Pod",
+        "p-3",
+        "uid-p-3",
+    )
 
 
 def test_service_without_pods_has_empty_endpoints() -> None:
@@ -86,7 +95,9 @@ def test_one_family_alone(spec: dict[str, Any], wanted: str) -> None:
 
 
 def test_terminating_pods_are_out_unless_unready_ones_are_published() -> None:
-    plane = Plane(make_pod("p-1"), make_pod("p-2", terminating=True), make_pod("p-3", phase="Failed"))
+    plane = Plane(
+        make_pod("p-1"), make_pod("p-2", terminating=True), make_pod("p-3", phase="Failed")
+    )
     plane.settle()
     assert plane.subsets() == [(["10.0.0.2"], [], [8080])]
     plane.cluster.put(make_service(publish_not_ready_addresses=True))
@@ -106,7 +117,9 @@ def test_pod_on_an_unknown_node_is_an_address() -> None:
 
 
 def test_kubernetes_127370_address_1001_is_left_out_and_comes_back() -> None:
-    """kubernetes/kubernetes#127370: the limit is crossed upward and downward, and the object keeps being reconciled."""
+    """kubernetes/kubernetes#127370: the limit is crossed upward and downward, and the object keeps
+    being reconciled.
+    """
     plane = Plane(*many(1000))
     plane.settle()
     assert ANNOTATION_OVER_CAPACITY not in (plane.one().metadata.annotations or {})
@@ -115,7 +128,9 @@ def test_kubernetes_127370_address_1001_is_left_out_and_comes_back() -> None:
     assert len(plane.subsets()[0][0]) == 1000
     assert (plane.one().metadata.annotations or {})[ANNOTATION_OVER_CAPACITY] == "truncated"
     first = plane.subsets()[0][0][0]
-    plane.cluster.remove(Pods, "shop", next(p.metadata.name for p in many(1001) if p.status.pod_ip == first))
+    plane.cluster.remove(
+        Pods, "shop", next(p.metadata.name for p in many(1001) if p.status.pod_ip == first)
+    )
     plane.settle()
     assert len(plane.subsets()[0][0]) == 1000
     assert first not in plane.subsets()[0][0]
@@ -132,7 +147,10 @@ def test_truncated_object_is_not_written_for_nothing() -> None:
     assert plane.verbs() == ["create"]
     plane.cluster.put(make_service(annotations={"some": "thing"}))
     plane.settle()
-    last = max(plane.cluster.objects.values(), key=lambda each: each.metadata.name if isinstance(each, Pod) else "")
+    last = max(
+        plane.cluster.objects.values(),
+        key=lambda each: each.metadata.name if isinstance(each, Pod) else "",
+    )
     plane.cluster.put(replace(last, status=replace(last.status, conditions=None)))  # type: ignore[attr-defined]  # a Pod
     plane.settle()
     plane.begin()
@@ -146,8 +164,12 @@ def test_unready_addresses_get_what_ready_ones_leave() -> None:
     assert [(len(a), len(b)) for a, b, _ in plane.subsets()] == [(900, 100)]
 
 
-@pytest.mark.parametrize(("release", "kept", "word"), [((1, 20), 1001, None), ((1, 21), 1001, "warning")])
-def test_older_releases_warn_or_do_not_know_of_it(release: tuple[int, int], kept: int, word: str | None) -> None:
+@pytest.mark.parametrize(
+    ("release", "kept", "word"), [((1, 20), 1001, None), ((1, 21), 1001, "warning")]
+)
+def test_older_releases_warn_or_do_not_know_of_it(
+    release: tuple[int, int], kept: int, word: str | None
+) -> None:
     plane = Plane(*many(1001), config=EndpointsConfig(gates=Gates(release)))
     plane.settle()
     assert len(plane.subsets()[0][0]) == kept

@@ -1,4 +1,6 @@
-"""The Endpoints controller between a lagging cache and a failing server: what upstream got wrong, hosts rely on."""
+"""The Endpoints controller between a lagging cache and a failing server: what upstream got wrong,
+hosts rely on.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ from sliceplane.watch.controller.base import Done
 
 def test_restart_with_everything_in_place_writes_nothing() -> None:
     """nacos#10209, kubernetes/kubernetes#23034: nor does it ever show an empty list."""
-    plane = Plane(make_pod("p-1", port=8080), make_pod("p-2", port=9090, ready=False), ports=NAMED, labels={"x": "y"})
+    plane = Plane(
+        make_pod("p-1", port=8080),
+        make_pod("p-2", port=9090, ready=False),
+        ports=NAMED,
+        labels={"x": "y"},
+    )
     plane.settle()
     before = len(plane.verbs())
     plane.begin()
@@ -43,7 +50,8 @@ def test_object_that_upstream_wrote_in_another_order_is_left_alone() -> None:
         replace(
             each,
             addresses=tuple(
-                replace(a, target_ref=replace(a.target_ref, resource_version="5")) for a in each.addresses or ()
+                replace(a, target_ref=replace(a.target_ref, resource_version="5"))
+                for a in each.addresses or ()
             ),
         )
         for each in split
@@ -68,7 +76,9 @@ def test_echo_of_an_own_write_is_not_read_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_lag_conflict_and_double_flip_converge_without_a_further_event() -> None:
-    """kubernetes/kubernetes#127429: ready, not ready, ready within the watch's lag, and a conflict."""
+    """kubernetes/kubernetes#127429: ready, not ready, ready within the watch's lag, and a
+    conflict.
+    """
     plane = Plane(make_pod("p-1"), make_pod("p-2"))
     plane.settle()
     plane.cluster.put(make_pod("p-1", ready=False))
@@ -88,7 +98,9 @@ def test_lag_conflict_and_double_flip_converge_without_a_further_event() -> None
 def test_after_a_conflict_nothing_is_written_before_the_cache_caught_up() -> None:
     plane = Plane(make_pod("p-1"))
     plane.settle()
-    plane.cluster.put(replace(plane.one(), subsets=None))  # a foreign edit that the watch does not show yet
+    plane.cluster.put(
+        replace(plane.one(), subsets=None)
+    )  # a foreign edit that the watch does not show yet
     held = plane.cluster.pending.pop()
     plane.cluster.put(make_pod("p-2"))
     plane.deliver()
@@ -112,7 +124,9 @@ def test_conflict_without_news_is_tried_again_in_the_end() -> None:
 
 
 def test_server_that_was_restored_from_a_copy_is_believed_in_the_end() -> None:
-    """Its versions are smaller than those that we know, and what it refuses twice is not so any more."""
+    """Its versions are smaller than those that we know, and what it refuses twice is not so any
+    more.
+    """
     plane = Plane(make_pod("p-1"))
     plane.settle()
     plane.cluster.revision = 1
@@ -187,7 +201,11 @@ def test_deleted_endpoints_are_made_again_and_edits_are_undone() -> None:
     assert plane.subsets() == [(["10.0.0.2"], [], [8080])]
     found = plane.one()
     plane.cluster.put(
-        replace(found, subsets=custom().subsets, metadata=replace(found.metadata, labels={**OURS, "odd": "1"}))
+        replace(
+            found,
+            subsets=custom().subsets,
+            metadata=replace(found.metadata, labels={**OURS, "odd": "1"}),
+        )
     )
     plane.settle()
     assert plane.subsets() == [(["10.0.0.2"], [], [8080])]
@@ -216,7 +234,9 @@ def test_failed_pods_address_is_not_advertised() -> None:
 
 def test_kubernetes_135334_ghost_and_live_pod_share_an_address() -> None:
     """kubernetes/kubernetes#135334: the one that terminates is out, the live one in."""
-    plane = Plane(make_pod("p-1", terminating=True, ips=("10.0.0.9",)), make_pod("p-2", ips=("10.0.0.9",)))
+    plane = Plane(
+        make_pod("p-1", terminating=True, ips=("10.0.0.9",)), make_pod("p-2", ips=("10.0.0.9",))
+    )
     plane.settle()
     (subset,) = plane.one().subsets or ()
     assert [a.target_ref.uid for a in subset.addresses or () if a.target_ref] == ["uid-p-2"]
@@ -236,7 +256,9 @@ def test_kubernetes_134739_pod_event_cost_is_flat_in_services_of_the_namespace()
     """kubernetes/kubernetes#134739.  Counted, not timed."""
     plane = Plane()
     for number in range(300):
-        plane.cluster.put(make_service(f"s{number}", selector={"part-of": "shop", "app": f"app-{number}"}))
+        plane.cluster.put(
+            make_service(f"s{number}", selector={"part-of": "shop", "app": f"app-{number}"})
+        )
     plane.deliver()
     assert plane.controller._engine._routes.probes("shop", {"part-of": "shop", "app": "app-7"}) <= 2
 
@@ -259,7 +281,11 @@ def test_kubernetes_128928_churn_leaves_nothing_behind() -> None:
 
 
 def test_removals_are_not_held_back_by_the_batch_period() -> None:
-    plane = Plane(make_pod("p-1"), make_pod("p-2"), config=EndpointsConfig(endpoint_updates_batch_period_s=5.0))
+    plane = Plane(
+        make_pod("p-1"),
+        make_pod("p-2"),
+        config=EndpointsConfig(endpoint_updates_batch_period_s=5.0),
+    )
     plane.settle()
     plane.cluster.put(make_pod("p-3"))
     plane.deliver()
@@ -305,7 +331,10 @@ def test_failed_update_is_told_about_the_endpoints() -> None:
         "FailedToUpdateEndpoint",
         "Failed to update endpoint shop/web: no",
     )
-    assert (note.regarding.kind, note.regarding.metadata.uid) == ("Endpoints", plane.one().metadata.uid)
+    assert (note.regarding.kind, note.regarding.metadata.uid) == (
+        "Endpoints",
+        plane.one().metadata.uid,
+    )
 
 
 def test_terminating_namespace_ends_a_sync_without_a_word() -> None:
@@ -326,7 +355,9 @@ def test_trigger_time_is_the_oldest_change_and_survives_a_failure() -> None:
     (job,) = plane.jobs()
     plane.controller.on_done(Done(job, (), internal("no")), plane.now)
     plane.settle()
-    assert (plane.one().metadata.annotations or {})[ANNOTATION_TRIGGER_TIME] == "2026-11-21T10:04:00Z"
+    assert (plane.one().metadata.annotations or {})[
+        ANNOTATION_TRIGGER_TIME
+    ] == "2026-11-21T10:04:00Z"
     plane.cluster.put(make_service(labels={"a": "b"}))
     plane.settle()
     assert ANNOTATION_TRIGGER_TIME not in (plane.one().metadata.annotations or {})

@@ -1,5 +1,6 @@
-"""Any history of Pods, Services, foreign edits, lagging watches, failed writes and restarts converges to what a plain
-recomputation says."""
+"""Any history of Pods, Services, foreign edits, lagging watches, failed writes and restarts
+converges to what a plain recomputation says.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ from sliceplane.kit.ip import family, parse_lenient
 from sliceplane.watch.controller.base import Job
 
 NUMERIC = (ServicePort(name="http", port=80, target_port=8080),)
-NAMED = (ServicePort(name="http", port=80, target_port="http"), ServicePort(name="x", port=81, target_port=9000))
+NAMED = (
+    ServicePort(name="http", port=80, target_port="http"),
+    ServicePort(name="x", port=81, target_port=9000),
+)
 
 pods = st.fixed_dictionaries(
     {
@@ -37,13 +41,17 @@ pods = st.fixed_dictionaries(
 )
 services = st.fixed_dictionaries(
     {
-        "selector": st.sampled_from(({"app": "web"}, {"app": "web"}, {"app": "web", "tier": "a"}, {"app": "db"}, None)),
+        "selector": st.sampled_from(
+            ({"app": "web"}, {"app": "web"}, {"app": "web", "tier": "a"}, {"app": "db"}, None)
+        ),
         "type": st.sampled_from(("ClusterIP", "ClusterIP", "ClusterIP", "ExternalName")),
         "cluster_ip": st.sampled_from(("10.96.0.1", "None")),
         "ip_families": st.sampled_from((("IPv4",), ("IPv4", "IPv6"), ("IPv6",), None)),
         "ports": st.sampled_from((NUMERIC, NAMED, ())),
         "publish_not_ready_addresses": st.booleans(),
-        "labels": st.sampled_from((None, {"team": "a"}, {"service.kubernetes.io/headless": "user"})),
+        "labels": st.sampled_from(
+            (None, {"team": "a"}, {"service.kubernetes.io/headless": "user"})
+        ),
         "uid": st.sampled_from(("u1", "u1", "u2")),
     }
 )
@@ -53,13 +61,17 @@ Meaning = dict[tuple[object, ...], dict[tuple[str, str], tuple[object, ...]]]
 
 
 def desired(service: Service, all_pods: list[Pod]) -> Meaning:
-    """Port by port: which addresses, and what is said of each.  As ``pkg/controller/endpoint`` has it upstream."""
+    """Port by port: which addresses, and what is said of each.  As ``pkg/controller/endpoint`` has
+    it upstream.
+    """
     found: Meaning = {}
     spec = service.spec
     for pod in all_pods:
         if any((pod.metadata.labels or {}).get(k) != v for k, v in (spec.selector or {}).items()):
             continue
-        if pod.status.phase in ("Failed", "Succeeded") or not (pod.status.pod_ip or pod.status.pod_ips):
+        if pod.status.phase in ("Failed", "Succeeded") or not (
+            pod.status.pod_ip or pod.status.pod_ips
+        ):
             continue
         if pod.metadata.deletion_timestamp and not spec.publish_not_ready_addresses:
             continue
@@ -67,11 +79,15 @@ def desired(service: Service, all_pods: list[Pod]) -> Meaning:
         for text in (spec.cluster_ip, pod.status.pod_ip):
             parsed = parse_lenient(text)
             wanted = wanted or (parsed and family(parsed)) or None
-        ips = [str(parsed) for each in pod.status.pod_ips or () if (parsed := parse_lenient(each.ip))]
+        ips = [
+            str(parsed) for each in pod.status.pod_ips or () if (parsed := parse_lenient(each.ip))
+        ]
         ips = [ip for ip in ips if family(parse_lenient(ip)) == wanted]  # type: ignore[arg-type]  # they parse
         if not ips:
             continue
-        is_ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
+        is_ready = any(
+            c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ()
+        )
         ready = spec.publish_not_ready_addresses or is_ready
         host = pod.spec.hostname if pod.spec.subdomain == service.metadata.name else ""
         said = (ready, host, pod.spec.node_name or None, pod.metadata.name)
@@ -83,7 +99,11 @@ def desired(service: Service, all_pods: list[Pod]) -> Meaning:
 def _ports(service: Service, pod: Pod) -> list[tuple[object, ...]]:
     if not service.spec.ports:
         return [("all",)] if service.spec.cluster_ip == "None" else []
-    named = {(p.name, p.protocol): p.container_port for c in pod.spec.containers or () for p in c.ports or ()}
+    named = {
+        (p.name, p.protocol): p.container_port
+        for c in pod.spec.containers or ()
+        for p in c.ports or ()
+    }
     found = []
     for port in service.spec.ports:
         target = port.target_port
@@ -97,7 +117,9 @@ def shown(endpoints: Endpoints) -> Meaning:
     found: Meaning = {}
     for subset in endpoints.subsets or ():
         for port in subset.ports or (None,):
-            key: tuple[object, ...] = ("all",) if port is None else (port.name, port.protocol, port.port)
+            key: tuple[object, ...] = (
+                ("all",) if port is None else (port.name, port.protocol, port.port)
+            )
             assert key not in found, f"{key} is in two subsets"
             found[key] = {}
             for ready, side in ((True, subset.addresses), (False, subset.not_ready_addresses)):
@@ -125,7 +147,8 @@ class Plane(RuleBasedStateMachine):
         self.controller = EndpointsController()
         self.cluster.start(self.controller, self.now)
 
-    # -- the world --------------------------------------------------------------------------------------
+    # -- the world
+    # --------------------------------------------------------------------------------------
 
     @rule(which=st.integers(0, 8), over=pods, ip=st.integers(0, 1), six=st.booleans())
     def pod(self, which: int, over: dict[str, Any], ip: int, six: bool) -> None:
@@ -144,7 +167,10 @@ class Plane(RuleBasedStateMachine):
     def service_goes(self, name: str) -> None:
         self.cluster.remove(Services, "shop", name)
 
-    @rule(name=st.sampled_from(("web", "api")), how=st.sampled_from(("delete", "empty", "label", "annotate", "put")))
+    @rule(
+        name=st.sampled_from(("web", "api")),
+        how=st.sampled_from(("delete", "empty", "label", "annotate", "put")),
+    )
     def edit(self, name: str, how: str) -> None:
         found = self.cluster.objects.get((EndpointsObjects.key, "shop", name))
         if not isinstance(found, Endpoints):
@@ -160,9 +186,12 @@ class Plane(RuleBasedStateMachine):
                 labels = {**(found.metadata.labels or {}), "odd": "1"}
                 self.cluster.put(replace(found, metadata=replace(found.metadata, labels=labels)))
             case "annotate":
-                self.cluster.put(replace(found, metadata=replace(found.metadata, annotations={"note": "1"})))
+                self.cluster.put(
+                    replace(found, metadata=replace(found.metadata, annotations={"note": "1"}))
+                )
 
-    # -- the watch, the host, the process ---------------------------------------------------------------
+    # -- the watch, the host, the process
+    # ---------------------------------------------------------------
 
     @rule(count=st.integers(1, 6))
     def deliver_some(self, count: int) -> None:
@@ -202,7 +231,9 @@ class Plane(RuleBasedStateMachine):
             "conflict": conflict("endpoints", "", "x", "no"),
             "lost answer": internal("connection reset"),
         }
-        done = self.cluster.run(self.flying.pop(0), fail_at=0, error=errors[fault], lost=fault == "lost answer")
+        done = self.cluster.run(
+            self.flying.pop(0), fail_at=0, error=errors[fault], lost=fault == "lost answer"
+        )
         self.controller.on_done(done, self.now)
 
     @rule()
@@ -214,7 +245,8 @@ class Plane(RuleBasedStateMachine):
     def state_follows_from_its_inputs(self) -> None:
         self.controller.check()
 
-    # -- at rest ----------------------------------------------------------------------------------------
+    # -- at rest
+    # ----------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
         for job in self.flying:
@@ -240,7 +272,9 @@ class Plane(RuleBasedStateMachine):
         self.begin()
         before = len(self.cluster.writes)
         self.now, _ = self.cluster.settle(self.controller, self.now)
-        assert [write.verb for write in self.cluster.writes[before:] if write.verb != "delete"] == []
+        assert [
+            write.verb for write in self.cluster.writes[before:] if write.verb != "delete"
+        ] == []
 
 
 TestPlane = Plane.TestCase

@@ -1,4 +1,6 @@
-"""Endpoints without a Service, Endpoints of others, and what becomes of them as selectors come and go."""
+"""Endpoints without a Service, Endpoints of others, and what becomes of them as selectors come and
+go.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ def test_selector_added_takes_over_endpoints_that_are_there() -> None:
 
 
 def test_selector_removed_hands_endpoints_over() -> None:
-    """kubernetes/kubernetes#103804, #105987: nobody else would know that they may be mirrored now."""
+    """kubernetes/kubernetes#103804, #105987: nobody else would know that they may be mirrored
+    now.
+    """
     plane = Plane(make_pod("p-1"), labels={"a": "b"})
     plane.settle()
     before = plane.one()
@@ -141,7 +145,9 @@ def test_external_name_and_back() -> None:
 
 
 def test_upstreams_way_leaves_everything_where_it_is() -> None:
-    plane = Plane(make_pod("p-1"), config=EndpointsConfig(selector_changes=SelectorChanges.UPSTREAM))
+    plane = Plane(
+        make_pod("p-1"), config=EndpointsConfig(selector_changes=SelectorChanges.UPSTREAM)
+    )
     plane.settle()
     before = plane.one()
     assert LABEL_SKIP_MIRROR not in (before.metadata.labels or {})

@@ -1,4 +1,6 @@
-"""The EndpointSlice controller by name: what upstream got wrong once, and what a host may rely on."""
+"""The EndpointSlice controller by name: what upstream got wrong once, and what a host may
+rely on.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,25 @@ from sliceplane.watch.controller.base import Done
 
 
 def test_lag_conflict_and_double_flip_converge_without_a_further_event() -> None:
-    """kubernetes/kubernetes#127429: ready, not ready, ready within the watch's lag, and a conflict."""
+    """kubernetes/kubernetes#127429: ready, not ready, ready within the watch's lag, and a
+    conflict.
+    """
     plane = Plane(make_pod("p-1"), make_pod("p-2"))
     plane.settle()
     plane.cluster.put(make_pod("p-1", ready=False))
     plane.deliver()
     (job,) = plane.jobs()
     each = plane.slice()
-    plane.cluster.put(replace(each, metadata=replace(each.metadata, annotations={"by": "somebody"})))
+    plane.cluster.put(
+        replace(each, metadata=replace(each.metadata, annotations={"by": "somebody"}))
+    )
     plane.cluster.put(make_pod("p-1", ready=True))
     plane.controller.on_done(plane.cluster.run(job), plane.now)  # conflict: the slice has moved on
     plane.cluster.put(make_pod("p-1", ready=False))
     plane.settle()
-    conditions = {e.target_ref.name: e.conditions.ready for e in plane.cluster.endpoints() if e.target_ref}
+    conditions = {
+        e.target_ref.name: e.conditions.ready for e in plane.cluster.endpoints() if e.target_ref
+    }
     assert conditions == {"p-1": False, "p-2": True}
     assert (plane.slice().metadata.annotations or {})["by"] == "somebody"
 
@@ -40,7 +48,9 @@ def test_lag_conflict_and_double_flip_converge_without_a_further_event() -> None
 def test_after_a_conflict_nothing_is_written_before_the_cache_caught_up() -> None:
     plane = Plane(make_pod("p-1"))
     plane.settle()
-    plane.cluster.put(replace(plane.slice(), endpoints=()))  # a foreign edit that the watch does not show yet
+    plane.cluster.put(
+        replace(plane.slice(), endpoints=())
+    )  # a foreign edit that the watch does not show yet
     held = plane.cluster.pending.pop()
     plane.cluster.put(make_pod("p-2"))
     plane.deliver()
@@ -69,7 +79,10 @@ def test_pod_on_an_unknown_node_holds_nobody_else_up() -> None:
     notes = plane.settle()
     assert plane.addresses() == ["10.0.0.2"]
     assert notes == [
-        "Error updating Endpoint Slices for Service shop/web: skipping Pod p-2 for Service shop/web: Node n9 Not Found"
+        (
+            "Error updating Endpoint Slices for Service shop/web: skipping Pod p-2 for Service "
+            "shop/web: Node n9 Not Found"
+        )
     ]
     assert plane.controller.next_deadline() is None
     plane.cluster.put(make_pod("p-3"))
@@ -107,8 +120,12 @@ def test_zone_label_that_comes_late_brings_zone_and_hints() -> None:
 
 
 def test_kubernetes_135334_ghost_and_live_pod_with_one_address_are_two_endpoints() -> None:
-    """kubernetes/kubernetes#135334: consumers tell them apart by targetRef; the terminating one is not ready."""
-    plane = Plane(make_pod("p-1", terminating=True, ips=("10.0.0.9",)), make_pod("p-2", ips=("10.0.0.9",)))
+    """kubernetes/kubernetes#135334: consumers tell them apart by targetRef; the terminating one is
+    not ready.
+    """
+    plane = Plane(
+        make_pod("p-1", terminating=True, ips=("10.0.0.9",)), make_pod("p-2", ips=("10.0.0.9",))
+    )
     plane.settle()
     found = {e.target_ref.uid: e.conditions for e in plane.cluster.endpoints() if e.target_ref}
     assert not found["uid-p-1"].ready
@@ -212,7 +229,9 @@ def test_restart_with_everything_in_place_writes_nothing() -> None:
 def test_service_touches_only_its_own() -> None:
     plane = Plane(make_pod("p-1"))
     for number in range(50):
-        plane.cluster.put(make_service(f"s{number}", selector={"app": "web", "number": str(number)}))
+        plane.cluster.put(
+            make_service(f"s{number}", selector={"app": "web", "number": str(number)})
+        )
     plane.settle()
     plane.cluster.put(make_pod("p-1", ready=False))
     plane.deliver()
@@ -239,7 +258,9 @@ def test_kubernetes_128928_churn_leaves_nothing_behind() -> None:
 
 
 def test_kubernetes_134739_pod_event_cost_is_flat_in_services_of_the_namespace() -> None:
-    """kubernetes/kubernetes#134739.  Counted, not timed: how many selectors a pod's event looks at."""
+    """kubernetes/kubernetes#134739.  Counted, not timed: how many selectors a pod's event
+    looks at.
+    """
     plane = Plane()
     for number in range(300):
         labels = {"part-of": "shop", "app": f"app-{number}"}
@@ -260,7 +281,9 @@ def test_slice_that_is_on_its_way_out_keeps_no_state_alive() -> None:
     plane.settle()
     plane.cluster.remove(Services, "shop", "web")
     each = plane.slice()
-    plane.cluster.put(replace(each, metadata=replace(each.metadata, deletion_timestamp="2026-11-21T10:00:00Z")))
+    plane.cluster.put(
+        replace(each, metadata=replace(each.metadata, deletion_timestamp="2026-11-21T10:00:00Z"))
+    )
     plane.settle()
     assert plane.controller._engine._services == {}
 
@@ -318,7 +341,10 @@ def test_failure_is_told_as_upstream_tells_it() -> None:
 
 def test_refused_create_does_not_hold_back_readiness() -> None:
     """A quota that is used up must not keep traffic on a pod that is not ready."""
-    plane = Plane(*(make_pod(f"p-{n}") for n in range(3)), config=EndpointSliceConfig(max_endpoints_per_slice=3))
+    plane = Plane(
+        *(make_pod(f"p-{n}") for n in range(3)),
+        config=EndpointSliceConfig(max_endpoints_per_slice=3),
+    )
     plane.settle()
     for n in range(3, 6):
         plane.cluster.put(make_pod(f"p-{n}"))
@@ -326,7 +352,9 @@ def test_refused_create_does_not_hold_back_readiness() -> None:
     plane.deliver()
     (job,) = plane.jobs()
     assert [write.verb for write in job.writes] == ["create", "update"]
-    plane.controller.on_done(Done(job, (), forbidden("endpointslices", "", "", "exceeded quota")), plane.now)
+    plane.controller.on_done(
+        Done(job, (), forbidden("endpointslices", "", "", "exceeded quota")), plane.now
+    )
     (job,) = plane.jobs(1.0)
     assert [write.verb for write in job.writes] == ["update", "create"]
 
@@ -357,7 +385,9 @@ def test_one_job_per_service_and_no_more_than_configured() -> None:
 
 
 def test_pods_wait_for_the_batch_period_services_do_not() -> None:
-    plane = Plane(make_pod("p-1"), config=EndpointSliceConfig(endpointslice_updates_batch_period_s=10.0))
+    plane = Plane(
+        make_pod("p-1"), config=EndpointSliceConfig(endpointslice_updates_batch_period_s=10.0)
+    )
     plane.settle()
     plane.cluster.put(make_pod("p-2"))
     plane.deliver()
@@ -372,14 +402,18 @@ def test_trigger_time_is_the_oldest_change_and_survives_a_failure() -> None:
     plane = Plane(make_pod("p-1", since="2026-11-21T10:00:00Z"))
     plane.settle()
     # first sight of a service: its creation
-    assert (plane.slice().metadata.annotations or {})[ANNOTATION_TRIGGER_TIME] == "2026-11-21T09:00:00Z"
+    assert (plane.slice().metadata.annotations or {})[
+        ANNOTATION_TRIGGER_TIME
+    ] == "2026-11-21T09:00:00Z"
     plane.cluster.put(make_pod("p-1", ready=False, since="2026-11-21T10:00:05Z"))
     plane.deliver()
     (job,) = plane.jobs()
     plane.controller.on_done(Done(job, (), internal("no")), plane.now)
     plane.cluster.put(make_pod("p-2", since="2026-11-21T10:00:07Z"))
     plane.settle()
-    assert (plane.slice().metadata.annotations or {})[ANNOTATION_TRIGGER_TIME] == "2026-11-21T10:00:05Z"
+    assert (plane.slice().metadata.annotations or {})[
+        ANNOTATION_TRIGGER_TIME
+    ] == "2026-11-21T10:00:05Z"
     plane.cluster.put(make_service(labels={"new": "label"}))
     plane.settle()
     assert plane.slice().metadata.annotations is None

@@ -1,4 +1,6 @@
-"""Any history of pods, services, nodes, foreign edits, lagging watches, failed writes and restarts converges."""
+"""Any history of pods, services, nodes, foreign edits, lagging watches, failed writes and restarts
+converges.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ HEURISTICS = (
     "nobody.dev/None",
 )
 NUMERIC = (ServicePort(name="http", port=80, target_port=8080),)
-NAMED = (ServicePort(name="http", port=80, target_port="http"), ServicePort(name="x", port=81, target_port="none"))
+NAMED = (
+    ServicePort(name="http", port=80, target_port="http"),
+    ServicePort(name="x", port=81, target_port="none"),
+)
 
 pods = st.fixed_dictionaries(
     {
@@ -57,16 +62,27 @@ pods = st.fixed_dictionaries(
 )
 services = st.fixed_dictionaries(
     {
-        "selector": st.sampled_from(({"app": "web"}, {"app": "web"}, {"app": "web", "tier": "a"}, {"app": "db"}, None)),
+        "selector": st.sampled_from(
+            ({"app": "web"}, {"app": "web"}, {"app": "web", "tier": "a"}, {"app": "db"}, None)
+        ),
         "type": st.sampled_from(("ClusterIP", "ClusterIP", "ClusterIP", "ExternalName")),
         "cluster_ip": st.sampled_from(("10.96.0.1", "None")),
         "ip_families": st.sampled_from((("IPv4",), ("IPv4",), ("IPv4", "IPv6"), ("IPv6",), None)),
         "ports": st.sampled_from((NUMERIC, NUMERIC, NAMED, ())),
         "publish_not_ready_addresses": st.booleans(),
-        "traffic_distribution": st.sampled_from((None, "PreferClose", "PreferSameNode", *HEURISTICS)),
-        "labels": st.sampled_from((None, {"team": "a"}, {"service.kubernetes.io/headless": "user"})),
+        "traffic_distribution": st.sampled_from(
+            (None, "PreferClose", "PreferSameNode", *HEURISTICS)
+        ),
+        "labels": st.sampled_from(
+            (None, {"team": "a"}, {"service.kubernetes.io/headless": "user"})
+        ),
         "annotations": st.sampled_from(
-            (None, None, {"service.kubernetes.io/topology-mode": "Auto"}, {ANNOTATION_MAX_OVERLOAD: "100%"})
+            (
+                None,
+                None,
+                {"service.kubernetes.io/topology-mode": "Auto"},
+                {ANNOTATION_MAX_OVERLOAD: "100%"},
+            )
         ),
         "uid": st.sampled_from(("u1", "u1", "u2")),
     }
@@ -88,7 +104,10 @@ class Plane(RuleBasedStateMachine):
         self.foreign = self.cluster.put(
             EndpointSlice(
                 metadata=ObjectMeta(
-                    name="theirs", namespace="shop", uid="f", labels={LABEL_SERVICE_NAME: "web", LABEL_MANAGED_BY: "me"}
+                    name="theirs",
+                    namespace="shop",
+                    uid="f",
+                    labels={LABEL_SERVICE_NAME: "web", LABEL_MANAGED_BY: "me"},
                 ),
                 address_type="IPv4",
             )
@@ -107,7 +126,8 @@ class Plane(RuleBasedStateMachine):
     def config(self) -> EndpointSliceConfig:
         return EndpointSliceConfig(max_endpoints_per_slice=MAX, find_heuristic=find)
 
-    # -- the world --------------------------------------------------------------------------------------
+    # -- the world
+    # --------------------------------------------------------------------------------------
 
     @rule(which=st.integers(0, 8), over=pods, ip=st.integers(0, 1), six=st.booleans())
     def pod(self, which: int, over: dict[str, Any], ip: int, six: bool) -> None:
@@ -155,11 +175,16 @@ class Plane(RuleBasedStateMachine):
                 if (each.metadata.labels or {}).get(LABEL_SERVICE_NAME) == name:
                     self.cluster.remove(EndpointSlices, "shop", each.metadata.name)
 
-    # -- others who write slices ------------------------------------------------------------------------
+    # -- others who write slices
+    # ------------------------------------------------------------------------
 
     def ours(self) -> list[EndpointSlice]:
         found = self.cluster.slices()
-        return [s for s in found if (s.metadata.labels or {}).get(LABEL_MANAGED_BY) == MANAGED_BY_CONTROLLER]
+        return [
+            s
+            for s in found
+            if (s.metadata.labels or {}).get(LABEL_MANAGED_BY) == MANAGED_BY_CONTROLLER
+        ]
 
     @precondition(lambda self: self.ours())
     @rule(
@@ -193,10 +218,20 @@ class Plane(RuleBasedStateMachine):
                 self.cluster.put(replace(each, metadata=other))
             case "stray":
                 self.cluster.put(
-                    replace(each, endpoints=(*endpoints, *(replace(e, target_ref=None) for e in endpoints[:1])))
+                    replace(
+                        each,
+                        endpoints=(
+                            *endpoints,
+                            *(replace(e, target_ref=None) for e in endpoints[:1]),
+                        ),
+                    )
                 )
             case "label":
-                self.cluster.put(replace(each, metadata=replace(meta, labels={**(meta.labels or {}), "odd": "1"})))
+                self.cluster.put(
+                    replace(
+                        each, metadata=replace(meta, labels={**(meta.labels or {}), "odd": "1"})
+                    )
+                )
             case "annotate":
                 self.cluster.put(replace(each, metadata=replace(meta, annotations={"note": "1"})))
             case "disown":
@@ -206,15 +241,22 @@ class Plane(RuleBasedStateMachine):
                 self.cluster.put(replace(each, endpoints=changed))
             case "hint":
                 odd = EndpointHints(for_zones=(ForZone(name="a"),))
-                self.cluster.put(replace(each, endpoints=tuple(replace(e, hints=odd) for e in endpoints)))
+                self.cluster.put(
+                    replace(each, endpoints=tuple(replace(e, hints=odd) for e in endpoints))
+                )
             case "end":
-                self.cluster.put(replace(each, metadata=replace(meta, deletion_timestamp="2026-11-21T10:00:00Z")))
+                self.cluster.put(
+                    replace(each, metadata=replace(meta, deletion_timestamp="2026-11-21T10:00:00Z"))
+                )
                 self.cluster.remove(EndpointSlices, "shop", meta.name)
             case "leave":
-                self.cluster.put(replace(each, metadata=replace(meta, labels={LABEL_SERVICE_NAME: "web"})))
+                self.cluster.put(
+                    replace(each, metadata=replace(meta, labels={LABEL_SERVICE_NAME: "web"}))
+                )
                 self.cluster.remove(EndpointSlices, "shop", meta.name)
 
-    # -- the watch, the host, the process ---------------------------------------------------------------
+    # -- the watch, the host, the process
+    # ---------------------------------------------------------------
 
     @rule(count=st.integers(1, 6))
     def deliver_some(self, count: int) -> None:
@@ -252,14 +294,20 @@ class Plane(RuleBasedStateMachine):
             return  # the server has moved on; the same slices are not there to compare with
         believed = self.controller._engine._services[job.key].slices
         if not believed.keys() <= {each.metadata.name for each in self.cluster.slices()}:
-            return  # own creates that others deleted while the watch was broken: no event tells (UNSEEN_TIMEOUT_S)
+            # own creates that others deleted while the watch was broken: no event tells
+            # (UNSEEN_TIMEOUT_S)
+            return
         service = self.cluster.objects["services", "shop", job.key.partition("/")[2]]
         assert isinstance(service, Service), f"{service!r}"
         if oracle.approach_of(service, self.subsetting) not in ("", "Original"):
             return
         slices = self.cluster.slices()
-        baseline = baseline_writes(service, self.pods(), self.nodes(), slices, MAX, subsetting=self.subsetting)
-        assert len(job.writes) <= baseline.total, f"{len(job.writes)} writes, packing makes {baseline}"
+        baseline = baseline_writes(
+            service, self.pods(), self.nodes(), slices, MAX, subsetting=self.subsetting
+        )
+        assert len(job.writes) <= baseline.total, (
+            f"{len(job.writes)} writes, packing makes {baseline}"
+        )
         creates = sum(write.verb == "create" for write in job.writes)
         assert creates <= baseline.creates, f"{creates} creates, packing makes {baseline}"
 
@@ -285,13 +333,18 @@ class Plane(RuleBasedStateMachine):
     def state_follows_from_its_inputs(self) -> None:
         self.controller.check()
 
-    # -- at rest ----------------------------------------------------------------------------------------
+    # -- at rest
+    # ----------------------------------------------------------------------------------------
 
     def pods(self) -> list[Pod]:
         return [each for each in self.cluster.objects.values() if isinstance(each, Pod)]
 
     def nodes(self) -> dict[str, Node]:
-        return {each.metadata.name: each for each in self.cluster.objects.values() if isinstance(each, Node)}
+        return {
+            each.metadata.name: each
+            for each in self.cluster.objects.values()
+            if isinstance(each, Node)
+        }
 
     def teardown(self) -> None:
         for job in self.flying:
@@ -300,9 +353,18 @@ class Plane(RuleBasedStateMachine):
         for each in list(self.cluster.objects.values()):
             if isinstance(each, Service) and oracle.is_active(each):
                 oracle.check_converged(
-                    each, self.pods(), self.nodes(), self.cluster.slices(), MAX, subsetting=self.subsetting, find=find
+                    each,
+                    self.pods(),
+                    self.nodes(),
+                    self.cluster.slices(),
+                    MAX,
+                    subsetting=self.subsetting,
+                    find=find,
                 )
-        assert self.cluster.objects["endpointslices.discovery.k8s.io", "shop", "theirs"] == self.foreign
+        assert (
+            self.cluster.objects["endpointslices.discovery.k8s.io", "shop", "theirs"]
+            == self.foreign
+        )
         # a restart with everything in place writes nothing
         self.begin()
         before = len(self.cluster.writes)

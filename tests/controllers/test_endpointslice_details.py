@@ -72,7 +72,9 @@ def test_a_node_that_goes_takes_its_endpoints_at_once_and_a_zone_waits() -> None
     assert len(plane.jobs()) == 1
 
 
-@pytest.mark.parametrize("over", [{"uid": "another"}, {"since": "2026-11-21T10:00:09Z", "ready": True}])
+@pytest.mark.parametrize(
+    "over", [{"uid": "another"}, {"since": "2026-11-21T10:00:09Z", "ready": True}]
+)
 def test_what_is_no_removal_waits(over: dict[str, Any]) -> None:
     plane = batching(make_pod("p-1", terminating=True), make_pod("p-2", ready=False))
     plane.cluster.put(make_pod("p-2", **over))
@@ -83,14 +85,17 @@ def test_what_is_no_removal_waits(over: dict[str, Any]) -> None:
 
 def test_slices_of_ours_are_seen_after_the_longer_of_a_second_and_the_batch_period() -> None:
     for period, delay in ((0.0, 1.0), (10.0, 10.0)):
-        plane = Plane(make_pod("p-1"), config=EndpointSliceConfig(endpointslice_updates_batch_period_s=period))
+        plane = Plane(
+            make_pod("p-1"), config=EndpointSliceConfig(endpointslice_updates_batch_period_s=period)
+        )
         plane.settle()
         plane.cluster.put(replace(plane.slice(), endpoints=()))
         plane.deliver()
         assert plane.controller.next_deadline() == plane.now + delay
 
 
-# -- what an endpoint says -----------------------------------------------------------------------------
+# -- what an endpoint says
+# -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -104,7 +109,9 @@ def test_slices_of_ours_are_seen_after_the_longer_of_a_second_and_the_batch_peri
         ({"ready": False, "terminating": True}, True, (True, False, True)),
     ],
 )
-def test_conditions(pod: dict[str, Any], publish: bool, conditions: tuple[bool, bool, bool]) -> None:
+def test_conditions(
+    pod: dict[str, Any], publish: bool, conditions: tuple[bool, bool, bool]
+) -> None:
     plane = Plane(make_pod("p-1", **pod))
     plane.cluster.put(make_service(publish_not_ready_addresses=publish))
     plane.settle()
@@ -139,7 +146,11 @@ def test_pods_with_unequal_named_ports_are_in_slices_of_their_own() -> None:
     plane = Plane(make_pod("p-1"), make_pod("p-2", port=9090), make_pod("p-3"))
     plane.cluster.put(make_service(ports=(ServicePort(name="http", port=80, target_port="http"),)))
     plane.settle()
-    found = {each.ports[0].port: len(each.endpoints or ()) for each in plane.cluster.slices() if each.ports}
+    found = {
+        each.ports[0].port: len(each.endpoints or ())
+        for each in plane.cluster.slices()
+        if each.ports
+    }
     assert found == {8080: 2, 9090: 1}
 
 
@@ -154,7 +165,10 @@ def test_dual_stack_has_slices_of_both_families_and_loses_the_one_that_goes() ->
     plane = Plane(make_pod("p-1", ips=("10.0.0.1", "fd00::1")), make_pod("p-2"))
     plane.cluster.put(make_service(ip_families=("IPv4", "IPv6")))
     plane.settle()
-    assert {each.address_type: len(each.endpoints or ()) for each in plane.cluster.slices()} == {"IPv4": 2, "IPv6": 1}
+    assert {each.address_type: len(each.endpoints or ()) for each in plane.cluster.slices()} == {
+        "IPv4": 2,
+        "IPv6": 1,
+    }
     plane.cluster.put(make_service(ip_families=("IPv6",)))
     plane.settle()
     assert plane.addresses() == ["fd00::1"]
@@ -170,20 +184,27 @@ def test_labels_are_the_services_and_reserved_ones_are_ours() -> None:
     plane = Plane(make_pod("p-1"))
     plane.cluster.put(make_service(labels=labels, annotations={"not": "copied"}))
     plane.settle()
-    ours = {"kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": MANAGED_BY_CONTROLLER}
+    ours = {
+        "kubernetes.io/service-name": "web",
+        "endpointslice.kubernetes.io/managed-by": MANAGED_BY_CONTROLLER,
+    }
     assert plane.slice().metadata.labels == {"team": "a", **ours}
     assert "not" not in (plane.slice().metadata.annotations or {})
     plane.cluster.put(make_service(cluster_ip="None"))
     plane.settle()
     assert plane.slice().metadata.labels == {**ours, "service.kubernetes.io/headless": ""}
-    odd = replace(plane.slice(), metadata=replace(plane.slice().metadata, labels={**ours, "foreign": "x"}))
+    odd = replace(
+        plane.slice(), metadata=replace(plane.slice().metadata, labels={**ours, "foreign": "x"})
+    )
     plane.cluster.put(odd)
     plane.settle()
     assert plane.slice().metadata.labels == {**ours, "service.kubernetes.io/headless": ""}
 
 
 def test_a_slice_that_comes_under_our_label_is_ours_from_then_on() -> None:
-    """Those without a manager, or of another one, are left alone until somebody gives them our label."""
+    """Those without a manager, or of another one, are left alone until somebody gives them our
+    label.
+    """
     plane = Plane(make_pod("p-1"))
     plane.settle()
     own = plane.slice()
@@ -210,7 +231,10 @@ def test_a_slice_that_moves_to_another_service_syncs_both() -> None:
     labels = {**(one.metadata.labels or {}), "kubernetes.io/service-name": "web"}
     plane.cluster.put(replace(one, metadata=replace(one.metadata, labels=labels)))
     plane.settle()
-    assert sorted(s.metadata.name.partition("-")[0] for s in plane.cluster.slices()) == ["api", "web"]
+    assert sorted(s.metadata.name.partition("-")[0] for s in plane.cluster.slices()) == [
+        "api",
+        "web",
+    ]
     assert len(plane.cluster.endpoints()) == 2
 
 
@@ -228,18 +252,22 @@ def test_slices_from_before_the_managed_by_label_are_claimed_on_request() -> Non
         plane = Plane(make_pod("p-1"))
         plane.settle()
         unlabelled(plane)
-        plane.controller = EndpointSliceController(EndpointSliceConfig(claim_unlabelled_slices=claim))
+        plane.controller = EndpointSliceController(
+            EndpointSliceConfig(claim_unlabelled_slices=claim)
+        )
         plane.cluster.writes.clear()
         plane.cluster.start(plane.controller, plane.now)
         plane.settle()
         assert [write.verb for write in plane.cluster.writes] == expected
-        assert [each.metadata.labels for each in plane.cluster.slices() if each.metadata.name == "mine"] == [
-            {LABEL_SERVICE_NAME: "web"}
-        ]
+        assert [
+            each.metadata.labels for each in plane.cluster.slices() if each.metadata.name == "mine"
+        ] == [{LABEL_SERVICE_NAME: "web"}]
 
 
 def test_an_answer_does_not_undo_what_the_cache_showed_after_it() -> None:
-    """Who takes the owner out does not raise the generation, and his change came before the answer to ours."""
+    """Who takes the owner out does not raise the generation, and his change came before the answer
+    to ours.
+    """
     plane = Plane(make_pod("p-1", ips=("10.0.0.1",)))
     plane.settle()
     plane.cluster.put(make_pod("p-2", ips=("10.0.0.2",)))
@@ -248,7 +276,9 @@ def test_an_answer_does_not_undo_what_the_cache_showed_after_it() -> None:
     assert [each.verb for each in job.writes] == ["update"]
     answer = plane.cluster.perform(job.writes[0])
     ours = plane.slice()
-    plane.cluster.put(replace(ours, metadata=replace(ours.metadata, owner_references=None)), EndpointSlices)
+    plane.cluster.put(
+        replace(ours, metadata=replace(ours.metadata, owner_references=None)), EndpointSlices
+    )
     plane.deliver()
     plane.controller.on_done(Done(job, (answer,)), plane.now)
     plane.settle()

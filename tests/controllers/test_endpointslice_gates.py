@@ -1,4 +1,6 @@
-"""The EndpointSlice controller with features switched off: what it leaves out, and that it comes to rest."""
+"""The EndpointSlice controller with features switched off: what it leaves out, and that it comes to
+rest.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def settled(cluster: FakeCluster, gates: Gates) -> dict[str, SliceEndpoint]:
         ((1, 29), "PreferClose", HintMode.NONE),
     ],
 )
-def test_the_service_field_counts_only_while_its_gate_is_on(release: Any, value: str, mode: HintMode) -> None:
+def test_the_service_field_counts_only_while_its_gate_is_on(
+    release: Any, value: str, mode: HintMode
+) -> None:
     assert hint_mode(make_service(traffic_distribution=value), Gates(release)) is mode
 
 
@@ -73,7 +77,9 @@ def test_without_the_terminating_condition() -> None:
     assert settled(cluster, Gates()).keys() == {"p-1", "p-2"}
     off = Gates((1, 21))
     endpoints = settled(cluster, off)
-    assert {name: each.conditions for name, each in endpoints.items()} == {"p-1": EndpointConditions(ready=True)}
+    assert {name: each.conditions for name, each in endpoints.items()} == {
+        "p-1": EndpointConditions(ready=True)
+    }
     published = cluster_of(make_service(publish_not_ready_addresses=True), *pods)
     assert settled(published, off).keys() == {"p-1", "p-2"}
     assert settled(cluster, Gates()).keys() == {"p-1", "p-2"}

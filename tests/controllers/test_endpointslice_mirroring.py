@@ -1,4 +1,6 @@
-"""The mirroring controller between a lagging cache and a failing server: what users were bitten by, hosts rely on."""
+"""The mirroring controller between a lagging cache and a failing server: what users were bitten by,
+hosts rely on.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,17 @@ from sliceplane.watch.controller.base import Done
 
 def test_restart_with_everything_in_place_writes_nothing() -> None:
     target = ObjectReference(kind="VM", name="vm", resource_version="3")
-    with_target = EndpointSubset(addresses=(EndpointAddress(ip="192.0.2.8", target_ref=target, node_name=""),))
-    plane = Plane(custom(subset("192.0.2.1", "2001:db8::1"), with_target, annotations={"a": "b"}, labels={"c": "d"}))
+    with_target = EndpointSubset(
+        addresses=(EndpointAddress(ip="192.0.2.8", target_ref=target, node_name=""),)
+    )
+    plane = Plane(
+        custom(
+            subset("192.0.2.1", "2001:db8::1"),
+            with_target,
+            annotations={"a": "b"},
+            labels={"c": "d"},
+        )
+    )
     plane.settle()
     before = len(plane.verbs())
     plane.begin()
@@ -167,7 +178,9 @@ def test_nothing_is_mirrored_before_the_endpoints_controllers_first_sync() -> No
     cluster.put(custom(subset("192.0.2.3"), name="other"))
     cluster.put(make_service("other", selector=None))
     cluster.deliver(controller, deadline)
-    assert len(controller.take_work(deadline, 10).jobs) == 1, "an Endpoints controller that starts again stops nobody"
+    assert len(controller.take_work(deadline, 10).jobs) == 1, (
+        "an Endpoints controller that starts again stops nobody"
+    )
 
 
 def test_first_sync_that_never_ends_is_not_waited_for_for_ever() -> None:
@@ -190,8 +203,14 @@ def test_nothing_is_done_before_the_caches_are_filled() -> None:
     assert (controller.take_work(2000.0, 10).jobs, controller.next_deadline()) == ((), None)
 
 
-@pytest.mark.parametrize("values", [{"max_endpoints_per_subset": 0}, {"max_endpoints_per_subset": 1001},
-    {"concurrent_service_endpoint_syncs": 51}])  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"max_endpoints_per_subset": 0},
+        {"max_endpoints_per_subset": 1001},
+        {"concurrent_service_endpoint_syncs": 51},
+    ],
+)
 def test_config_refuses_what_upstream_refuses(values: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="mirroring"):
         MirroringConfig(**values)  # type: ignore[arg-type]  # integers
@@ -210,7 +229,10 @@ def test_kubernetes_128928_churn_leaves_nothing_behind() -> None:
         plane.cluster.remove(EndpointsObjects, "shop", f"s{number}")
         plane.cluster.remove(Services, "shop", f"s{number}")
     plane.settle()
-    assert (plane.controller._engine._states, plane.controller._engine._selecting) == ({}, {"shop/web": False})
+    assert (plane.controller._engine._states, plane.controller._engine._selecting) == (
+        {},
+        {"shop/web": False},
+    )
     assert plane.controller._engine.totals == (0, 0, 0)
 
 
@@ -241,13 +263,20 @@ def test_figures_are_upstreams() -> None:
     assert {name for name in found if name.startswith(prefix)} == {
         prefix + name
         for name in (
-            *("addresses_skipped_per_sync", "changes", "desired_endpoint_slices", "endpoints_added_per_sync"),
+            *(
+                "addresses_skipped_per_sync",
+                "changes",
+                "desired_endpoint_slices",
+                "endpoints_added_per_sync",
+            ),
             *("endpoints_desired", "endpoints_removed_per_sync", "endpoints_sync_duration"),
             *("endpoints_updated_per_sync", "num_endpoint_slices"),
         )
     }
     changes = {sample.labels: sample.value for sample in found[prefix + "changes"].samples}
-    assert changes == {("create",): 1, ("update",): 1}, "what goes because nothing is mirrored is not counted"
+    assert changes == {("create",): 1, ("update",): 1}, (
+        "what goes because nothing is mirrored is not counted"
+    )
     assert found[prefix + "endpoints_added_per_sync"].samples[0].value.total == 3  # type: ignore[union-attr]
     assert found[prefix + "endpoints_removed_per_sync"].samples[0].value.total == 1  # type: ignore[union-attr]
     assert found[prefix + "addresses_skipped_per_sync"].samples[0].value.total >= 1  # type: ignore[union-attr]

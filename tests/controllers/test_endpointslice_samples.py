@@ -1,4 +1,6 @@
-"""Metrics of the EndpointSlice controller and of work queues: names, labels, buckets and figures of upstream."""
+"""Metrics of the EndpointSlice controller and of work queues: names, labels, buckets and figures of
+upstream.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,12 @@ class Plane:
             for sample in family.samples:
                 value = sample.value
                 labels = ",".join(sample.labels)
-                name = family.name.removeprefix("endpoint_slice_controller_") + (f"{{{labels}}}" if labels else "")
-                found[name] = (sum(value.counts), value.total) if isinstance(value, Distribution) else value
+                name = family.name.removeprefix("endpoint_slice_controller_") + (
+                    f"{{{labels}}}" if labels else ""
+                )
+                found[name] = (
+                    (sum(value.counts), value.total) if isinstance(value, Distribution) else value
+                )
         return found
 
 
@@ -104,7 +110,9 @@ def test_a_stale_cache_is_counted() -> None:
 
 
 def test_traffic_distribution_labels() -> None:
-    plane = Plane(make_pod("p-0"), make_pod("p-1", node="n1"), traffic_distribution="PreferSameNode")
+    plane = Plane(
+        make_pod("p-0"), make_pod("p-1", node="n1"), traffic_distribution="PreferSameNode"
+    )
     plane.settle()
     auto = {"service.kubernetes.io/topology-mode": "Auto"}
     plane.cluster.put(make_service("a", annotations=auto, traffic_distribution="PreferClose"))
@@ -125,7 +133,11 @@ def test_traffic_distribution_labels() -> None:
 def test_names_kinds_and_buckets() -> None:
     found = {family.name: family for family in EndpointSliceController().samples(0.0)}
     prefix = "endpoint_slice_controller_"
-    kinds = {name.removeprefix(prefix): each.kind for name, each in found.items() if name.startswith(prefix)}
+    kinds = {
+        name.removeprefix(prefix): each.kind
+        for name, each in found.items()
+        if name.startswith(prefix)
+    }
     assert kinds == {
         "changes": "counter",
         "desired_endpoint_slices": "gauge",
@@ -154,7 +166,10 @@ def test_a_queue_measures_waiting_and_work() -> None:
     assert shown["workqueue_adds_total"] == 2
     queue.done("a", 15.0)
     shown = {family.name: family.samples[0].value for family in queue_families("q", queue, 15.0)}
-    waited, worked = shown["workqueue_queue_duration_seconds"], shown["workqueue_work_duration_seconds"]
+    waited, worked = (
+        shown["workqueue_queue_duration_seconds"],
+        shown["workqueue_work_duration_seconds"],
+    )
     assert isinstance(waited, Distribution)
     assert isinstance(worked, Distribution)
     assert (sum(waited.counts), waited.total) == (2, 5.0)

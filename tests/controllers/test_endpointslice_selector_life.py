@@ -1,4 +1,6 @@
-"""What becomes of slices as their Service loses its selector, turns into a name elsewhere, comes back or goes."""
+"""What becomes of slices as their Service loses its selector, turns into a name elsewhere, comes
+back or goes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 
 
 def test_upstreams_way_leaves_slices_without_a_selector_where_they_are() -> None:
-    plane = Plane(make_pod("p-1"), config=EndpointSliceConfig(selector_changes=SelectorChanges.UPSTREAM))
+    plane = Plane(
+        make_pod("p-1"), config=EndpointSliceConfig(selector_changes=SelectorChanges.UPSTREAM)
+    )
     plane.settle()
     before = plane.slice()
     for change in ({"type": "ExternalName"}, {"selector": None}, {"selector": {}}):
@@ -40,7 +44,10 @@ def successor(kind: str = "IPv4", **over: Any) -> EndpointSlice:
         name=f"mirror-{kind.lower()}",
         namespace="shop",
         uid=f"mirror-{kind}",
-        labels={LABEL_SERVICE_NAME: "web", LABEL_MANAGED_BY: "endpointslicemirroring-controller.k8s.io"},
+        labels={
+            LABEL_SERVICE_NAME: "web",
+            LABEL_MANAGED_BY: "endpointslicemirroring-controller.k8s.io",
+        },
     )
     endpoints = over.get("endpoints", (SliceEndpoint(addresses=("192.0.2.1",)),))
     return EndpointSlice(metadata=meta, address_type=kind, endpoints=endpoints)
@@ -48,7 +55,9 @@ def successor(kind: str = "IPv4", **over: Any) -> EndpointSlice:
 
 @pytest.mark.parametrize("change", [{"selector": None}, {"selector": {}}])
 def test_slices_stay_until_others_follow_them(change: dict[str, Any]) -> None:
-    """kubernetes/kubernetes#103804, #105987: upstream leaves them for ever, and nobody keeps them true."""
+    """kubernetes/kubernetes#103804, #105987: upstream leaves them for ever, and nobody keeps them
+    true.
+    """
     plane = Plane(make_pod("p-1"))
     plane.settle()
     plane.cluster.put(make_service(**change))
@@ -109,12 +118,16 @@ def test_orphans_of_an_earlier_controller_go_and_those_of_others_do_not() -> Non
     plane = Plane(make_pod("p-1"))
     plane.settle()
     left = plane.slice()
-    plane.cluster.put(replace(left, metadata=replace(left.metadata, name="a", uid="a", owner_references=None)))
+    plane.cluster.put(
+        replace(left, metadata=replace(left.metadata, name="a", uid="a", owner_references=None))
+    )
     plane.cluster.put(make_service(selector=None))
     plane.controller = EndpointSliceController()
     plane.cluster.start(plane.controller, plane.now)
     plane.settle()
-    assert [each.metadata.name for each in plane.cluster.slices()] == ["a"], "what the service does not own"
+    assert [each.metadata.name for each in plane.cluster.slices()] == ["a"], (
+        "what the service does not own"
+    )
 
 
 def test_slices_of_a_deleted_service_are_left_to_the_garbage_collector() -> None:

@@ -45,9 +45,13 @@ def note(
     reason: str = "FailedToUpdateEndpointSlices",
     **over: Any,
 ) -> EventNote:
-    service = Service(metadata=ObjectMeta(name=name, namespace=namespace, uid=uid, resource_version=version))
+    service = Service(
+        metadata=ObjectMeta(name=name, namespace=namespace, uid=uid, resource_version=version)
+    )
     members = {"component": "endpoint-slice-controller", "type": "Warning", **over}
-    return EventNote(regarding=service, regarding_resource=Services, reason=reason, note=text, **members)
+    return EventNote(
+        regarding=service, regarding_resource=Services, reason=reason, note=text, **members
+    )
 
 
 @pytest.fixture
@@ -55,7 +59,9 @@ def correlator() -> EventCorrelator:
     return EventCorrelator("host")
 
 
-def write_all(correlator: EventCorrelator, now: float, outcome: Outcome = "written") -> list[tuple[str, Document]]:
+def write_all(
+    correlator: EventCorrelator, now: float, outcome: Outcome = "written"
+) -> list[tuple[str, Document]]:
     """Everything that is due, as (verb, body)."""
     found = []
     while (write := correlator.take_write(now)) is not None:
@@ -65,7 +71,9 @@ def write_all(correlator: EventCorrelator, now: float, outcome: Outcome = "writt
     return found
 
 
-def test_a_new_note_is_written_at_once_and_is_what_the_api_wants(correlator: EventCorrelator) -> None:
+def test_a_new_note_is_written_at_once_and_is_what_the_api_wants(
+    correlator: EventCorrelator,
+) -> None:
     correlator.on_note(note(), NOW)
     ((verb, document),) = write_all(correlator, NOW)
     assert verb == "create"
@@ -94,7 +102,9 @@ def test_a_new_note_is_written_at_once_and_is_what_the_api_wants(correlator: Eve
     assert correlator.next_deadline() is None
 
 
-def test_the_same_note_again_is_a_series_written_ever_more_seldom(correlator: EventCorrelator) -> None:
+def test_the_same_note_again_is_a_series_written_ever_more_seldom(
+    correlator: EventCorrelator,
+) -> None:
     writes = []
     for second in range(3600):
         correlator.on_note(note(version=str(second)), NOW + second)
@@ -103,7 +113,9 @@ def test_the_same_note_again_is_a_series_written_ever_more_seldom(correlator: Ev
     assert [second for second, _, _ in writes][:6] == [0, 1, 6, 16, 36, 76]
     assert max(b - a for (a, _, _), (b, _, _) in pairwise(writes)) == SERIES_BACKOFF.cap_s
     assert len(writes) < 20
-    assert writes[1][2] == {"series": {"count": 2, "lastObservedTime": "1970-01-12T13:46:41.000000Z"}}
+    assert writes[1][2] == {
+        "series": {"count": 2, "lastObservedTime": "1970-01-12T13:46:41.000000Z"}
+    }
     # the last of them are told when their pause is over
     due = correlator.next_deadline()
     assert due is not None
@@ -116,7 +128,11 @@ def test_a_series_that_rested_is_over(correlator: EventCorrelator) -> None:
     names = []
     for moment in (0.0, FINISHED_AFTER_S, 2 * FINISHED_AFTER_S + 1):
         correlator.on_note(note(), NOW + moment)
-        names += [body["metadata"]["name"] for verb, body in write_all(correlator, NOW + moment) if verb == "create"]
+        names += [
+            body["metadata"]["name"]
+            for verb, body in write_all(correlator, NOW + moment)
+            if verb == "create"
+        ]
     assert len(set(names)) == 2
 
 
@@ -134,7 +150,9 @@ def test_a_series_that_rested_is_over(correlator: EventCorrelator) -> None:
         {"related": Object(metadata=ObjectMeta(name="n", uid="n")), "related_resource": Nodes},
     ],
 )
-def test_another_note_is_another_event_with_another_name(correlator: EventCorrelator, other: dict[str, Any]) -> None:
+def test_another_note_is_another_event_with_another_name(
+    correlator: EventCorrelator, other: dict[str, Any]
+) -> None:
     correlator.on_note(note(), NOW)
     correlator.on_note(note(**other), NOW)
     (_, first), (_, second) = write_all(correlator, NOW)
@@ -164,8 +182,12 @@ def test_one_object_cannot_flood(correlator: EventCorrelator) -> None:
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "€", "🐍"])
-def test_texts_are_cut_to_the_bytes_that_servers_accept(correlator: EventCorrelator, letter: str) -> None:
-    correlator.on_note(note(letter * 5000, name="n" * 253, reason="R" * 200, component="c" * 60), NOW)
+def test_texts_are_cut_to_the_bytes_that_servers_accept(
+    correlator: EventCorrelator, letter: str
+) -> None:
+    correlator.on_note(
+        note(letter * 5000, name="n" * 253, reason="R" * 200, component="c" * 60), NOW
+    )
     ((_, document),) = write_all(correlator, NOW)
     assert len(document["metadata"]["name"]) <= 253
     assert 1020 < len(document["note"].encode()) <= 1024
@@ -173,7 +195,9 @@ def test_texts_are_cut_to_the_bytes_that_servers_accept(correlator: EventCorrela
     assert cut("€€", 5) == "€"
 
 
-def test_objects_without_namespace_have_their_events_in_default(correlator: EventCorrelator) -> None:
+def test_objects_without_namespace_have_their_events_in_default(
+    correlator: EventCorrelator,
+) -> None:
     node = EventNote(
         regarding=Node(metadata=ObjectMeta(name="n")),
         regarding_resource=Nodes,
@@ -188,7 +212,9 @@ def test_objects_without_namespace_have_their_events_in_default(correlator: Even
     assert "namespace" not in document["regarding"]
 
 
-def test_a_series_that_the_server_forgot_is_made_again_with_its_count(correlator: EventCorrelator) -> None:
+def test_a_series_that_the_server_forgot_is_made_again_with_its_count(
+    correlator: EventCorrelator,
+) -> None:
     correlator.on_note(note(), NOW)
     write_all(correlator, NOW)
     correlator.on_note(note(), NOW + 1)
@@ -196,14 +222,20 @@ def test_a_series_that_the_server_forgot_is_made_again_with_its_count(correlator
     assert patch is not None
     correlator.on_outcome("missing", NOW + 1)
     ((verb, document),) = write_all(correlator, NOW + 1)
-    assert (verb, document["series"]["count"], document["metadata"]["name"]) == ("create", 2, patch.name)
+    assert (verb, document["series"]["count"], document["metadata"]["name"]) == (
+        "create",
+        2,
+        patch.name,
+    )
 
 
 def test_a_lost_answer_does_not_make_two_events(correlator: EventCorrelator) -> None:
     correlator.on_note(note(), NOW)
     assert write_all(correlator, NOW, "later")[0][0] == "create"
     correlator.on_note(note(), NOW + 1)
-    assert correlator.take_write(NOW + RETRY_PERIOD_S - 1) is None, "a server in trouble is given time"
+    assert correlator.take_write(NOW + RETRY_PERIOD_S - 1) is None, (
+        "a server in trouble is given time"
+    )
     write = correlator.take_write(NOW + RETRY_PERIOD_S)
     assert write is not None
     assert write.verb == "create"
@@ -244,7 +276,9 @@ def test_before_the_end_everything_is_due(correlator: EventCorrelator) -> None:
 
 
 class AgainstServer(RuleBasedStateMachine):
-    """A server that fails, forgets and loses answers.  When all is calm, no note is missing and none counts twice."""
+    """A server that fails, forgets and loses answers.  When all is calm, no note is missing and
+    none counts twice.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""What one event costs, counted in calls and not in seconds: the same beside ten Services and beside two thousand."""
+"""What one event costs, counted in calls and not in seconds: the same beside ten Services and
+beside two thousand.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def calls(work: Callable[[], object]) -> int:
 def cost_of_a_flip(engine: Any, services: int) -> int:
     """Of a Pod that one of *services* selects; all of them have a label pair in common."""
     for number in range(services):
-        engine.on_service(make_service(f"s{number}", selector={"part-of": "shop", "app": f"app-{number}"}))
+        engine.on_service(
+            make_service(f"s{number}", selector={"part-of": "shop", "app": f"app-{number}"})
+        )
     labels = {"part-of": "shop", "app": "app-7"}
     old = replace_version(make_pod("p-1", labels=labels), "1")
     new = replace_version(make_pod("p-1", labels=labels, ready=False), "2")
@@ -55,6 +59,10 @@ def replace_version(pod: Pod, version: str) -> Pod:
 
 
 @pytest.mark.parametrize("make", [SliceEngine, EndpointsEngine])
-def test_kubernetes_134739_a_pod_event_costs_the_same_in_a_namespace_of_any_size(make: Callable[[], Any]) -> None:
+def test_kubernetes_134739_a_pod_event_costs_the_same_in_a_namespace_of_any_size(
+    make: Callable[[], Any],
+) -> None:
     small, large = (cost_of_a_flip(make(), services) for services in SIZES)
-    assert large <= small + 5, f"{small} calls beside {SIZES[0]} Services, {large} beside {SIZES[1]}"
+    assert large <= small + 5, (
+        f"{small} calls beside {SIZES[0]} Services, {large} beside {SIZES[1]}"
+    )

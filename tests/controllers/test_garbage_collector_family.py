@@ -23,10 +23,11 @@ Reference = tuple[str, str, str, bool]
 
 
 class Family(RuleBasedStateMachine):
-    """Random owners (circles, wrong and unknown ones), deletions, lags, lists from the past, failures, lost answers.
+    """Random owners (circles, wrong and unknown ones), deletions, lags, lists from the past,
+    failures, lost answers.
 
-    The truth is looked at with every deletion: nothing that has an owner left is ever deleted by us.  At the end,
-    when all is calm: nothing without one is left.
+    The truth is looked at with every deletion: nothing that has an owner left is ever deleted by
+    us. At the end, when all is calm: nothing without one is left.
     """
 
     def __init__(self) -> None:
@@ -45,11 +46,15 @@ class Family(RuleBasedStateMachine):
         self.cluster.start(self.collector, self.now)
 
     def references(self, wanted: list[Reference]) -> list[OwnerReference]:
-        """*wanted*: kind, name, whether the uid is right, "lost" or another object's, and whether it blocks."""
+        """*wanted*: kind, name, whether the uid is right, "lost" or another object's, and whether
+        it blocks.
+        """
         made = []
         for kind, name, which, blocks in wanted:
             if kind == CUSTOM:
-                owner = OwnerReference(api_version="example.com/v1", kind=kind, name=name, uid=f"custom-{name}")
+                owner = OwnerReference(
+                    api_version="example.com/v1", kind=kind, name=name, uid=f"custom-{name}"
+                )
                 made.append(owner)
                 continue
             self.serial += 1
@@ -73,17 +78,27 @@ class Family(RuleBasedStateMachine):
         max_size=2,
     )
 
-    @rule(kind=st.sampled_from(FAMILY), name=st.sampled_from("ab"), namespace=st.sampled_from(SPACES), owners=wanted)
+    @rule(
+        kind=st.sampled_from(FAMILY),
+        name=st.sampled_from("ab"),
+        namespace=st.sampled_from(SPACES),
+        owners=wanted,
+    )
     def make(self, kind: str, name: str, namespace: str, owners: list[Reference]) -> None:
         if _place(kind, name, namespace) not in self.cluster.objects:
             self.serial += 1
-            put(self.cluster, make(kind, name, f"u{self.serial}", *self.references(owners), namespace=namespace))
+            put(
+                self.cluster,
+                make(kind, name, f"u{self.serial}", *self.references(owners), namespace=namespace),
+            )
 
     @rule(kind=st.sampled_from(FAMILY), name=st.sampled_from("ab"), owners=wanted)
     def change_owners(self, kind: str, name: str, owners: list[Reference]) -> None:
         found = self.cluster.objects.get(_place(kind, name))
         if found is not None:
-            changed = replace(found.metadata, owner_references=tuple(self.references(owners)) or None)
+            changed = replace(
+                found.metadata, owner_references=tuple(self.references(owners)) or None
+            )
             put(self.cluster, replace(found, metadata=changed))
 
     @rule(
@@ -101,18 +116,29 @@ class Family(RuleBasedStateMachine):
         """Streams of different kinds are in no order with each other."""
         key = KINDS[kind][0].key
         mine = [each for each in self.cluster.pending if each.resource == key]
-        self.cluster.pending = [*mine, *(each for each in self.cluster.pending if each.resource != key)]
+        self.cluster.pending = [
+            *mine,
+            *(each for each in self.cluster.pending if each.resource != key),
+        ]
         self.cluster.deliver(self.collector, self.now, len(mine))
 
     @rule(kind=st.sampled_from(FAMILY), back=st.integers(1, 8))
     def list_from_the_past(self, kind: str, back: int) -> None:
-        """The watch broke, and the server that answers the list is behind; its watch will catch up."""
+        """The watch broke, and the server that answers the list is behind; its watch will
+        catch up.
+        """
         key, cluster = KINDS[kind][0].key, self.cluster
-        past = {place: each for place, each in self.history[-min(back, len(self.history))].items() if place[0] == key}
+        past = {
+            place: each
+            for place, each in self.history[-min(back, len(self.history))].items()
+            if place[0] == key
+        }
         cluster.pending = [each for each in cluster.pending if each.resource != key]
         for place in sorted({*past, *(place for place in cluster.cache if place[0] == key)}):
             if cluster.cache.get(place) != past.get(place):
-                cluster._show(Change(key, cluster.cache.get(place), past.get(place)), self.collector, self.now)
+                cluster._show(
+                    Change(key, cluster.cache.get(place), past.get(place)), self.collector, self.now
+                )
         for place in sorted({*past, *(place for place in cluster.objects if place[0] == key)}):
             if cluster.objects.get(place) != past.get(place):
                 cluster.pending.append(Change(key, past.get(place), cluster.objects.get(place)))
@@ -130,7 +156,10 @@ class Family(RuleBasedStateMachine):
             if write.verb == "delete":
                 self.assert_unowned(job)
         done = self.cluster.run(
-            job, fail_at=None if fate == "well" else 0, error=internal("no"), lost=fate == "answer lost"
+            job,
+            fail_at=None if fate == "well" else 0,
+            error=internal("no"),
+            lost=fate == "answer lost",
         )
         self.collector.on_done(done, self.now)
 
@@ -142,16 +171,24 @@ class Family(RuleBasedStateMachine):
             return  # refused
         for owner in victim.metadata.owner_references or ():
             found = self.owner_of(victim, owner)
-            leaving = found is not None and "foregroundDeletion" in (found.metadata.finalizers or ())
-            assert leaving or (found is None and owner.kind != CUSTOM), f"{victim} goes and {owner} lives"
+            leaving = found is not None and "foregroundDeletion" in (
+                found.metadata.finalizers or ()
+            )
+            assert leaving or (found is None and owner.kind != CUSTOM), (
+                f"{victim} goes and {owner} lives"
+            )
 
     def owner_of(self, dependent: Object, owner: OwnerReference) -> Object | None:
-        """The oracle: by the server alone.  A namespaced owner of a cluster-wide object is the object itself: kept."""
+        """The oracle: by the server alone.  A namespaced owner of a cluster-wide object is the
+        object itself: kept.
+        """
         if owner.kind == CUSTOM:
             return None
         if KINDS[owner.kind][0].namespaced and not dependent.metadata.namespace:
             return dependent
-        found = self.cluster.objects.get(_place(owner.kind, owner.name, dependent.metadata.namespace))
+        found = self.cluster.objects.get(
+            _place(owner.kind, owner.name, dependent.metadata.namespace)
+        )
         return found if found is not None and found.metadata.uid == owner.uid else None
 
     @invariant()
@@ -165,7 +202,11 @@ class Family(RuleBasedStateMachine):
         self.cluster.settle(self.collector, self.now)
         for each in self.cluster.objects.values():
             owners = each.metadata.owner_references or ()
-            held = [owner for owner in owners if owner.kind == CUSTOM or self.owner_of(each, owner) is not None]
+            held = [
+                owner
+                for owner in owners
+                if owner.kind == CUSTOM or self.owner_of(each, owner) is not None
+            ]
             assert len(held) == len(owners), f"{each} keeps owners that are gone"
             assert each.metadata.deletion_timestamp is None, f"{each} was not finished"
 

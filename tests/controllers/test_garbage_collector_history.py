@@ -49,7 +49,9 @@ def test_kubernetes_115658_an_owner_recreated_in_a_watch_gap_is_another_one(
     assert names(cluster) == ["new", "web"]
 
 
-def test_kubernetes_127429_one_conflict_and_no_further_event(cluster: FakeCluster, collector: GarbageCollector) -> None:
+def test_kubernetes_127429_one_conflict_and_no_further_event(
+    cluster: FakeCluster, collector: GarbageCollector
+) -> None:
     """kubernetes#127429: what failed is tried again by itself."""
     cluster.delete(Services, "shop", "web")
     cluster.deliver(collector, 1.0)
@@ -63,14 +65,20 @@ def test_kubernetes_127429_one_conflict_and_no_further_event(cluster: FakeCluste
     assert names(cluster) == []
 
 
-def test_cilium_48050_a_deletion_while_the_server_is_away(cluster: FakeCluster, collector: GarbageCollector) -> None:
-    """cilium#48050: look-ups and deletions without answers, some of them done; then nothing more happens."""
+def test_cilium_48050_a_deletion_while_the_server_is_away(
+    cluster: FakeCluster, collector: GarbageCollector
+) -> None:
+    """cilium#48050: look-ups and deletions without answers, some of them done; then nothing more
+    happens.
+    """
     cluster.delete(Services, "shop", "web")
     cluster.deliver(collector, 1.0)
     now = 1.0
     for turn in range(6):
         for job in collector.take_work(now, 10).jobs:
-            collector.on_done(cluster.run(job, fail_at=0, error=unreachable("gone"), lost=turn % 2 == 1), now)
+            collector.on_done(
+                cluster.run(job, fail_at=0, error=unreachable("gone"), lost=turn % 2 == 1), now
+            )
         collector.check()
         due = collector.next_deadline()
         assert due is not None, "it gave up"
@@ -79,7 +87,9 @@ def test_cilium_48050_a_deletion_while_the_server_is_away(cluster: FakeCluster, 
     assert names(cluster) == []
 
 
-def test_kubernetes_128928_churn_leaves_nothing_behind(cluster: FakeCluster, collector: GarbageCollector) -> None:
+def test_kubernetes_128928_churn_leaves_nothing_behind(
+    cluster: FakeCluster, collector: GarbageCollector
+) -> None:
     """kubernetes#128928: everything that is remembered goes with what it was remembered for."""
     wrong = owned_by("Service", "wrong", "nobody")
     for number in range(200):
@@ -90,7 +100,9 @@ def test_kubernetes_128928_churn_leaves_nothing_behind(cluster: FakeCluster, col
         policy = ("Background", "Foreground", "Orphan")[number % 3]
         cluster.delete(Services, "other", f"s{number}", policy)
         cluster.settle(collector, float(number))
-    for space, name in [(space, name) for kind, space, name in cluster.objects if kind == ConfigMaps.key]:
+    for space, name in [
+        (space, name) for kind, space, name in cluster.objects if kind == ConfigMaps.key
+    ]:
         cluster.delete(ConfigMaps, space, name)
     cluster.delete(Services, "shop", "web")
     cluster.settle(collector, 1000.0)
@@ -101,8 +113,12 @@ def test_kubernetes_128928_churn_leaves_nothing_behind(cluster: FakeCluster, col
     assert collector.next_deadline() is None
 
 
-def test_nacos_10209_a_restart_deletes_nothing(cluster: FakeCluster, collector: GarbageCollector) -> None:
-    """nacos#10209, kubernetes#23034: caches fill kind by kind, dependents first; all is left before all are full."""
+def test_nacos_10209_a_restart_deletes_nothing(
+    cluster: FakeCluster, collector: GarbageCollector
+) -> None:
+    """nacos#10209, kubernetes#23034: caches fill kind by kind, dependents first; all is left before
+    all are full.
+    """
     again = GarbageCollector()
     for key, found in sorted(cluster.objects.items()):
         if key[0] == ConfigMaps.key:
@@ -119,9 +135,13 @@ def test_nacos_10209_a_restart_deletes_nothing(cluster: FakeCluster, collector: 
 def test_kubernetes_134739_an_event_costs_the_same_in_a_large_family(
     cluster: FakeCluster, collector: GarbageCollector
 ) -> None:
-    """kubernetes#134739: a dependent that changes makes no work for its thousand siblings, nor for itself."""
+    """kubernetes#134739: a dependent that changes makes no work for its thousand siblings, nor for
+    itself.
+    """
     for number in range(1000):
-        put(cluster, make("ConfigMap", f"m{number}", f"m{number}", owned_by("Service", "web", "s1")))
+        put(
+            cluster, make("ConfigMap", f"m{number}", f"m{number}", owned_by("Service", "web", "s1"))
+        )
     cluster.settle(collector, 0.0)
     before = collector._queue.adds
     for number in range(1000):

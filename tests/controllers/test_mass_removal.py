@@ -1,4 +1,6 @@
-"""What is read before many endpoints go that no Pod told, how often, and what a Namespace has a say in."""
+"""What is read before many endpoints go that no Pod told, how often, and what a Namespace has a say
+in.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,23 @@ COUNT = 10
 
 
 class Plane:
-    """Services ``web-0``, ``web-1``, ..., each with ten Pods of its own that have stood for three minutes."""
+    """Services ``web-0``, ``web-1``, ..., each with ten Pods of its own that have stood for three
+    minutes.
+    """
 
-    def __init__(self, services: int = 1, *, flag: bool = False, service: str = "", namespace: str = "") -> None:
+    def __init__(
+        self, services: int = 1, *, flag: bool = False, service: str = "", namespace: str = ""
+    ) -> None:
         self.cluster = FakeCluster()
-        self.cluster.put(Namespace(metadata=ObjectMeta(name="shop", annotations=_asking(namespace))), Namespaces)
+        self.cluster.put(
+            Namespace(metadata=ObjectMeta(name="shop", annotations=_asking(namespace))), Namespaces
+        )
         self.cluster.put(make_node("n0", "a"))
         for number in range(services):
             app = {"app": f"web-{number}"}
-            self.cluster.put(make_service(f"web-{number}", selector=app, annotations=_asking(service)))
+            self.cluster.put(
+                make_service(f"web-{number}", selector=app, annotations=_asking(service))
+            )
             for pod in range(COUNT):
                 self.cluster.put(make_pod(f"web-{number * COUNT + pod}", labels=app))
         self.controller = EndpointSliceController(EndpointSliceConfig(hold_mass_removals=flag))
@@ -45,9 +55,14 @@ class Plane:
             work = self.controller.take_work(self.now, 10)
             for job in work.jobs:
                 if job.key == CONFIRM_KEY:
-                    self.reads += [f"{read.verb} {read.resource.plural} {read.label_selector}" for read in job.writes]
+                    self.reads += [
+                        f"{read.verb} {read.resource.plural} {read.label_selector}"
+                        for read in job.writes
+                    ]
                 fails = refuse and job.key == CONFIRM_KEY
-                done = self.cluster.run(job, fail_at=0 if fails else None, error=internal("no list can be had"))
+                done = self.cluster.run(
+                    job, fail_at=0 if fails else None, error=internal("no list can be had")
+                )
                 self.controller.on_done(done, self.now)
             self.controller.check()
             if not work.jobs and not self.cluster.pending:
@@ -105,7 +120,9 @@ def test_what_is_told_goes_while_others_are_in_doubt() -> None:
     plane.cluster.remove(Pods, "shop", "web-0")
     plane.cluster.put(make_pod("web-1", labels={"app": "web-0"}, terminating=True))
     plane.settle(refuse=True)
-    assert plane.ready() == COUNT - 1, "one that says that it goes has gone; the other was deleted by force, among many"
+    assert plane.ready() == COUNT - 1, (
+        "one that says that it goes has gone; the other was deleted by force, among many"
+    )
     plane.wait(1.0)
     assert plane.ready() == 0
 

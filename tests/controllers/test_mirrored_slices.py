@@ -1,4 +1,6 @@
-"""What mirrored slices look like and how long they live: Endpoints, selectors and foreign edits come and go."""
+"""What mirrored slices look like and how long they live: Endpoints, selectors and foreign edits
+come and go.
+"""
 
 from __future__ import annotations
 
@@ -180,14 +182,21 @@ def test_hints_that_somebody_sets_are_left_alone() -> None:
     plane = Plane(custom())
     plane.settle()
     found = plane.one()
-    hinted = tuple(replace(e, hints=EndpointHints(for_zones=(ForZone(name="a"),))) for e in found.endpoints or ())
+    hinted = tuple(
+        replace(e, hints=EndpointHints(for_zones=(ForZone(name="a"),)))
+        for e in found.endpoints or ()
+    )
     before = len(plane.verbs())
     plane.put(replace(found, endpoints=hinted))
     assert len(plane.verbs()) == before
 
 
 def test_annotations_are_mirrored_but_for_two() -> None:
-    annotations = {"a": "b", ANNOTATION_TRIGGER_TIME: "2026-11-21T10:00:00Z", ANNOTATION_LAST_APPLIED: "{}"}
+    annotations = {
+        "a": "b",
+        ANNOTATION_TRIGGER_TIME: "2026-11-21T10:00:00Z",
+        ANNOTATION_LAST_APPLIED: "{}",
+    }
     plane = Plane(custom(annotations=annotations))
     plane.settle()
     assert plane.one().metadata.annotations == {"a": "b"}
@@ -199,7 +208,9 @@ def test_annotations_are_mirrored_but_for_two() -> None:
 
 
 def test_slices_are_recycled() -> None:
-    """One that would go becomes one that is needed: one write where delete and create would be two."""
+    """One that would go becomes one that is needed: one write where delete and create would
+    be two.
+    """
     plane = Plane(custom())
     plane.settle()
     name = plane.one().metadata.name
@@ -216,7 +227,9 @@ def test_many_families_recycled_at_once_are_all_there() -> None:
     other = (CoreEndpointPort(name="other", port=81),)
     plane = Plane(custom(subset("192.0.2.1", "2001:db8::1")))
     plane.settle()
-    plane.put(custom(subset("192.0.2.2", ports=other), subset("192.0.2.3", "2001:db8::3", ports=())))
+    plane.put(
+        custom(subset("192.0.2.2", ports=other), subset("192.0.2.3", "2001:db8::3", ports=()))
+    )
     assert plane.shown() == {
         ("IPv4", (81,)): ["192.0.2.2"],
         ("IPv4", ()): ["192.0.2.3"],
@@ -243,7 +256,10 @@ def test_kubernetes_99382_more_than_a_hundred_ports_are_mirrored() -> None:
 def test_limit_per_subset_is_a_flag() -> None:
     other = (CoreEndpointPort(name="other", port=81),)
     plane = Plane(
-        custom(subset("192.0.2.1", "192.0.2.2", "192.0.2.3"), subset("192.0.2.4", "192.0.2.5", ports=other)),
+        custom(
+            subset("192.0.2.1", "192.0.2.2", "192.0.2.3"),
+            subset("192.0.2.4", "192.0.2.5", ports=other),
+        ),
         config=MirroringConfig(max_endpoints_per_subset=2),
     )
     assert plane.settle() == [f"Warning TooManyAddressesToMirror: {too_many(2, 1)}"]
@@ -256,9 +272,12 @@ def test_limit_per_subset_is_a_flag() -> None:
 def test_what_is_no_address_is_told_and_left_out() -> None:
     """Events once for each version of the object, not for each look at it."""
     plane = Plane(
-        custom(subset("192.0.2.1", "0-is-no-ip", "1.1.1.300")), config=MirroringConfig(max_endpoints_per_subset=1)
+        custom(subset("192.0.2.1", "0-is-no-ip", "1.1.1.300")),
+        config=MirroringConfig(max_endpoints_per_subset=1),
     )
-    invalid = "Warning InvalidIPAddress: Skipped 2 invalid IP addresses when mirroring to EndpointSlices"
+    invalid = (
+        "Warning InvalidIPAddress: Skipped 2 invalid IP addresses when mirroring to EndpointSlices"
+    )
     assert plane.settle() == [invalid]
     assert plane.shown() == {("IPv4", (80,)): ["192.0.2.1"]}
     plane.cluster.remove(EndpointSlices, "shop", plane.one().metadata.name)
@@ -273,7 +292,10 @@ def test_what_is_no_address_is_told_and_left_out() -> None:
 def test_old_spellings_are_mirrored_canonically() -> None:
     plane = Plane(custom(subset("192.000.002.001", "2001:0db8::0001", "::ffff:192.0.2.2")))
     plane.settle()
-    assert plane.shown() == {("IPv4", (80,)): ["192.0.2.1", "192.0.2.2"], ("IPv6", (80,)): ["2001:db8::1"]}
+    assert plane.shown() == {
+        ("IPv4", (80,)): ["192.0.2.1", "192.0.2.2"],
+        ("IPv6", (80,)): ["2001:db8::1"],
+    }
 
 
 def test_nothing_is_made_for_an_object_that_is_going() -> None:
@@ -286,7 +308,9 @@ def test_nothing_is_made_for_an_object_that_is_going() -> None:
 
 
 def thousand(*, every: int = 1, of: int = 1000, but: int = -1) -> Endpoints:
-    return custom(subset(*(f"10.0.{n >> 8}.{n & 255}" for n in range(of) if n % every == 0 and n != but)))
+    return custom(
+        subset(*(f"10.0.{n >> 8}.{n & 255}" for n in range(of) if n % every == 0 and n != but))
+    )
 
 
 def test_packed_on_request_and_one_changed_address_writes_one_small_slice() -> None:
@@ -298,14 +322,18 @@ def test_packed_on_request_and_one_changed_address_writes_one_small_slice() -> N
     plane.begin()
     plane.settle()
     assert [len(each.endpoints or ()) for each in plane.slices()] == [100] * 10
-    assert plane.verbs()[before:] == [*["create"] * 9, "update"], "the old slice gives what others have by then"
+    assert plane.verbs()[before:] == [*["create"] * 9, "update"], (
+        "the old slice gives what others have by then"
+    )
     before = len(plane.verbs())
     plane.put(thousand(but=7))
     assert plane.verbs()[before:] == ["update"]
     plane.config = None
     plane.begin()
     plane.settle()
-    assert [len(each.endpoints or ()) for each in plane.slices()] == [999], "and all of it goes back"
+    assert [len(each.endpoints or ()) for each in plane.slices()] == [999], (
+        "and all of it goes back"
+    )
 
 
 def test_half_empty_slices_are_put_together() -> None:
@@ -326,7 +354,9 @@ def test_seed_100376_a_slice_that_met_a_conflict_is_proven_by_a_job_of_its_own()
     plane.deliver()
     (job,) = plane.jobs()
     (refused,) = job.writes
-    plane.controller.on_done(Done(job, (), conflict("endpointslices", "discovery.k8s.io", refused.name, "")), plane.now)
+    plane.controller.on_done(
+        Done(job, (), conflict("endpointslices", "discovery.k8s.io", refused.name, "")), plane.now
+    )
     plane.cluster.put(custom(subset("192.0.2.3"), subset("192.0.2.4", ports=other)))
     plane.deliver()
     (job,) = next(jobs for _ in range(STALE_PLANS + 1) if (jobs := plane.jobs(60.0)))

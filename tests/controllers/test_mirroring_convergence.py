@@ -1,5 +1,6 @@
-"""Any history of Endpoints, Services, foreign edits, lagging watches, failed writes and restarts converges to what a
-plain reading of each object says."""
+"""Any history of Endpoints, Services, foreign edits, lagging watches, failed writes and restarts
+converges to what a plain reading of each object says.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from tests.controllers.mirrored_plane import custom, foreign
 from tests.effort import machine
 from tests.slices.fake_cluster import FakeCluster, make_service, replace
 
-from sliceplane.api.core import CoreEndpointPort, EndpointAddress, Endpoints, EndpointSubset, Service
+from sliceplane.api.core import (
+    CoreEndpointPort,
+    EndpointAddress,
+    Endpoints,
+    EndpointSubset,
+    Service,
+)
 from sliceplane.api.discovery import (
     ANNOTATION_LEADER,
     LABEL_MANAGED_BY,
@@ -22,7 +29,10 @@ from sliceplane.api.discovery import (
 from sliceplane.api.errors import StatusError, conflict, internal
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
-from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
+from sliceplane.controllers.endpointslice_mirroring import (
+    EndpointSliceMirroringController,
+    MirroringConfig,
+)
 from sliceplane.kit.ip import family, parse_lenient
 from sliceplane.watch.controller.base import Job
 
@@ -30,7 +40,11 @@ LIMIT = 4
 NAMES = st.sampled_from(("web", "api"))
 FAULTS = st.sampled_from((None, None, None, "refused", "conflict", "lost answer"))
 #: port sets that share no port, so that a subset is what it looks like
-PORTS = ((), (CoreEndpointPort(name="a", port=80),), (CoreEndpointPort(name="b", port=81, protocol="UDP"),))
+PORTS = (
+    (),
+    (CoreEndpointPort(name="a", port=80),),
+    (CoreEndpointPort(name="b", port=81, protocol="UDP"),),
+)
 addresses = st.lists(
     st.sampled_from(("192.0.2.1", "192.0.2.2", "192.0.2.3", "2001:db8::1", "2001:db8::2", "junk")),
     unique=True,
@@ -44,7 +58,9 @@ def endpoint_subsets(draw: st.DrawFn) -> tuple[EndpointSubset, ...]:
     for ports in draw(st.lists(st.sampled_from(PORTS), unique=True, max_size=3)):
         ips = draw(addresses)
         cut = draw(st.integers(0, len(ips)))
-        ready, waiting = (tuple(EndpointAddress(ip=ip) for ip in part) for part in (ips[:cut], ips[cut:]))
+        ready, waiting = (
+            tuple(EndpointAddress(ip=ip) for ip in part) for part in (ips[:cut], ips[cut:])
+        )
         found.append(EndpointSubset(addresses=ready, not_ready_addresses=waiting, ports=ports))
     return tuple(found)
 
@@ -64,7 +80,9 @@ def desired(endpoints: Endpoints) -> Meaning:
         if not subset.ports:
             content |= {("all ports", True)}  # no port among others
         if subset.addresses or subset.not_ready_addresses:
-            merged.setdefault(content, (subset, []))[1].extend((p.name, p.port) for p in subset.ports or ())
+            merged.setdefault(content, (subset, []))[1].extend(
+                (p.name, p.port) for p in subset.ports or ()
+            )
     found: Meaning = {}
     for subset, ports in merged.values():
         room = LIMIT
@@ -73,7 +91,9 @@ def desired(endpoints: Endpoints) -> Meaning:
                 parsed = parse_lenient(ip)
                 if parsed is not None and room:
                     room -= 1
-                    found.setdefault((family(parsed), tuple(sorted(ports))), {})[str(parsed)] = ready  # type: ignore[type-var]
+                    found.setdefault((family(parsed), tuple(sorted(ports))), {})[str(parsed)] = (
+                        ready  # type: ignore[type-var]
+                    )
     return found
 
 
@@ -86,18 +106,24 @@ class Mirror(RuleBasedStateMachine):
         self.now = 1000.0
         self.cluster = FakeCluster()
         self.flying: list[Job] = []
-        self.theirs = [self.cluster.put(foreign("theirs", "someone")), self.cluster.put(foreign("none", ""))]
+        self.theirs = [
+            self.cluster.put(foreign("theirs", "someone")),
+            self.cluster.put(foreign("none", "")),
+        ]
         self.cluster.put(make_service(selector=None))
         self.cluster.put(custom())
         self.made = 0
         self.begin()
 
     def begin(self) -> None:
-        config = MirroringConfig(max_endpoints_per_subset=LIMIT, max_endpoints_per_slice=self.per_slice)
+        config = MirroringConfig(
+            max_endpoints_per_subset=LIMIT, max_endpoints_per_slice=self.per_slice
+        )
         self.controller = EndpointSliceMirroringController(config)
         self.cluster.start(self.controller, self.now)
 
-    # -- the world --------------------------------------------------------------------------------------
+    # -- the world
+    # --------------------------------------------------------------------------------------
 
     @rule(
         name=NAMES,
@@ -118,7 +144,12 @@ class Mirror(RuleBasedStateMachine):
         if anew:
             self.made += 1
             self.cluster.remove(EndpointsObjects, "shop", name)
-        new = custom(name=name, labels=labels, annotations=annotations, uid=f"{name}-{self.made if anew else 0}")
+        new = custom(
+            name=name,
+            labels=labels,
+            annotations=annotations,
+            uid=f"{name}-{self.made if anew else 0}",
+        )
         self.cluster.put(replace(new, subsets=subsets or None))
 
     @rule(name=NAMES)
@@ -136,7 +167,12 @@ class Mirror(RuleBasedStateMachine):
     @rule(name=NAMES, kind=st.sampled_from(("IPv4", "IPv6")), there=st.booleans())
     def native(self, name: str, kind: str, *, there: bool) -> None:
         labels = {LABEL_SERVICE_NAME: name, LABEL_MANAGED_BY: MANAGED_BY_CONTROLLER}
-        meta = ObjectMeta(name=f"native-{name}-{kind.lower()}", namespace="shop", uid=f"n-{name}-{kind}", labels=labels)
+        meta = ObjectMeta(
+            name=f"native-{name}-{kind.lower()}",
+            namespace="shop",
+            uid=f"n-{name}-{kind}",
+            labels=labels,
+        )
         if there:
             self.cluster.put(EndpointSlice(metadata=meta, address_type=kind))
         else:
@@ -144,10 +180,17 @@ class Mirror(RuleBasedStateMachine):
 
     def ours(self) -> list[EndpointSlice]:
         found = self.cluster.slices()
-        return [s for s in found if (s.metadata.labels or {}).get(LABEL_MANAGED_BY) == MANAGED_BY_MIRRORING]
+        return [
+            s
+            for s in found
+            if (s.metadata.labels or {}).get(LABEL_MANAGED_BY) == MANAGED_BY_MIRRORING
+        ]
 
     @precondition(lambda self: self.ours())
-    @rule(which=st.integers(0, 9), how=st.sampled_from(("delete", "empty", "double", "label", "annotate", "disown")))
+    @rule(
+        which=st.integers(0, 9),
+        how=st.sampled_from(("delete", "empty", "double", "label", "annotate", "disown")),
+    )
     def edit(self, which: int, how: str) -> None:
         each = self.ours()[which % len(self.ours())]
         meta = each.metadata
@@ -157,15 +200,22 @@ class Mirror(RuleBasedStateMachine):
             case "empty":
                 self.cluster.put(replace(each, endpoints=()))
             case "double":
-                self.cluster.put(replace(each, metadata=replace(meta, name=f"{meta.name}x", uid=f"{meta.uid}x")))
+                self.cluster.put(
+                    replace(each, metadata=replace(meta, name=f"{meta.name}x", uid=f"{meta.uid}x"))
+                )
             case "label":
-                self.cluster.put(replace(each, metadata=replace(meta, labels={**(meta.labels or {}), "odd": "1"})))
+                self.cluster.put(
+                    replace(
+                        each, metadata=replace(meta, labels={**(meta.labels or {}), "odd": "1"})
+                    )
+                )
             case "annotate":
                 self.cluster.put(replace(each, metadata=replace(meta, annotations={"odd": "1"})))
             case "disown":
                 self.cluster.put(replace(each, metadata=replace(meta, owner_references=None)))
 
-    # -- the watch, the host, the process ---------------------------------------------------------------
+    # -- the watch, the host, the process
+    # ---------------------------------------------------------------
 
     @rule(count=st.integers(1, 6))
     def deliver_some(self, count: int) -> None:
@@ -202,7 +252,9 @@ class Mirror(RuleBasedStateMachine):
             "conflict": conflict("endpointslices", "discovery.k8s.io", "x", "no"),
             "lost answer": internal("connection reset"),
         }
-        done = self.cluster.run(self.flying.pop(0), fail_at=at, error=errors[fault], lost=fault == "lost answer")
+        done = self.cluster.run(
+            self.flying.pop(0), fail_at=at, error=errors[fault], lost=fault == "lost answer"
+        )
         self.controller.on_done(done, self.now)
 
     @rule()
@@ -214,7 +266,8 @@ class Mirror(RuleBasedStateMachine):
     def state_follows_from_its_inputs(self) -> None:
         self.controller.check()
 
-    # -- at rest ----------------------------------------------------------------------------------------
+    # -- at rest
+    # ----------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
         for job in self.flying:
@@ -232,19 +285,27 @@ class Mirror(RuleBasedStateMachine):
     def compare(self, name: str) -> None:
         service = self.cluster.objects.get((Services.key, "shop", name))
         endpoints = self.cluster.objects.get((EndpointsObjects.key, "shop", name))
-        slices = [each for each in self.ours() if (each.metadata.labels or {})[LABEL_SERVICE_NAME] == name]
+        slices = [
+            each for each in self.ours() if (each.metadata.labels or {})[LABEL_SERVICE_NAME] == name
+        ]
         shown: Meaning = {}
         fills: dict[object, list[int]] = {}
         for each in slices:
             key = (each.address_type, tuple((p.name, p.port) for p in each.ports or ()))
             holds = {e.addresses[0]: bool(e.conditions.ready) for e in each.endpoints or ()}
-            assert not shown.get(key, {}).keys() & holds.keys(), f"one address in two slices of {key}"
+            assert not shown.get(key, {}).keys() & holds.keys(), (
+                f"one address in two slices of {key}"
+            )
             shown.setdefault(key, {}).update(holds)
             fills.setdefault(key, []).append(len(holds))
         for key, sizes in fills.items():
             self.check_fills(key, sorted(sizes))
         wanted: Meaning = {}
-        if isinstance(service, Service) and not service.spec.selector and isinstance(endpoints, Endpoints):
+        if (
+            isinstance(service, Service)
+            and not service.spec.selector
+            and isinstance(endpoints, Endpoints)
+        ):
             meta = endpoints.metadata
             skipped = (meta.labels or {}).get(LABEL_SKIP_MIRROR) == "true"
             if not skipped and ANNOTATION_LEADER not in (meta.annotations or {}):
@@ -261,7 +322,9 @@ class Mirror(RuleBasedStateMachine):
             assert len(fills) == 1, f"several slices of {key}"
         else:
             assert 0 < fills[0] <= fills[-1] <= most, f"{key}: {fills}"
-            assert len(fills) == 1 or fills[0] + fills[1] > most, f"{key}: two slices fit into one: {fills}"
+            assert len(fills) == 1 or fills[0] + fills[1] > most, (
+                f"{key}: two slices fit into one: {fills}"
+            )
 
 
 class PackedMirror(Mirror):

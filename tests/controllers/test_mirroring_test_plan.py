@@ -1,4 +1,6 @@
-"""KEP-0752's test plan of the mirroring controller, bullet by bullet (docs/mirroring-test-plan.md)."""
+"""KEP-0752's test plan of the mirroring controller, bullet by bullet
+(docs/mirroring-test-plan.md).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ class TestPlan:
         plane.cluster.put(foreign("stale", MANAGED_BY_MIRRORING))
         lost = foreign("of-nothing", MANAGED_BY_MIRRORING)
         plane.cluster.put(
-            replace(lost, metadata=replace(lost.metadata, labels={**lost.metadata.labels, LABEL_SERVICE_NAME: "gone"}))
+            replace(
+                lost,
+                metadata=replace(
+                    lost.metadata, labels={**lost.metadata.labels, LABEL_SERVICE_NAME: "gone"}
+                ),
+            )
         )  # type: ignore[dict-item]  # has labels
         plane.begin()
         plane.settle()
@@ -55,13 +62,17 @@ class TestPlan:
         ports = (*HTTP, CoreEndpointPort(name="dns", port=53, protocol="UDP"))
         plane = Plane(
             custom(
-                replace(subset("192.0.2.2", ports=ports, not_ready=("192.0.2.3",)), addresses=(full,)),
+                replace(
+                    subset("192.0.2.2", ports=ports, not_ready=("192.0.2.3",)), addresses=(full,)
+                ),
                 labels={"a": "b"},
             )
         )
         plane.settle()
         found = plane.one()
-        assert {k: v for k, v in (found.metadata.labels or {}).items() if "kubernetes.io" not in k} == {"a": "b"}
+        assert {
+            k: v for k, v in (found.metadata.labels or {}).items() if "kubernetes.io" not in k
+        } == {"a": "b"}
         assert [(p.name, p.protocol, p.port, p.app_protocol) for p in found.ports or ()] == [
             ("dns", "UDP", 53, None),
             ("http", "TCP", 80, "h2c"),
@@ -69,7 +80,11 @@ class TestPlan:
         first, second = found.endpoints or ()
         assert (first.addresses, first.hostname, first.node_name) == (("192.0.2.1",), "h", "n")
         assert first.target_ref == target, "as a whole"
-        assert (first.conditions.ready, first.conditions.serving, first.conditions.terminating) == (True, None, None)
+        assert (first.conditions.ready, first.conditions.serving, first.conditions.terminating) == (
+            True,
+            None,
+            None,
+        )
         assert (second.addresses, second.conditions.ready) == (("192.0.2.3",), False)
         assert (first.zone, first.hints) == (None, None)
 
@@ -78,7 +93,12 @@ class TestPlan:
         plane.settle()
         meta = plane.one().metadata
         (owner,) = meta.owner_references or ()
-        assert (owner.api_version, owner.kind, owner.name, owner.uid) == ("v1", "Endpoints", "web", "custom-web")
+        assert (owner.api_version, owner.kind, owner.name, owner.uid) == (
+            "v1",
+            "Endpoints",
+            "web",
+            "custom-web",
+        )
         assert (owner.controller, owner.block_owner_deletion) == (True, True)
         assert (meta.labels or {})[LABEL_SERVICE_NAME] == "web"
         assert meta.name.startswith("web-")
@@ -100,14 +120,21 @@ class TestPlan:
 
     def test_several_subsets_are_a_slice_each(self) -> None:
         plane = Plane(
-            custom(subset("192.0.2.1"), subset("192.0.2.2", ports=(CoreEndpointPort(name="other", port=81),)))
+            custom(
+                subset("192.0.2.1"),
+                subset("192.0.2.2", ports=(CoreEndpointPort(name="other", port=81),)),
+            )
         )
         plane.settle()
         assert plane.shown() == {("IPv4", (80,)): ["192.0.2.1"], ("IPv4", (81,)): ["192.0.2.2"]}
 
     def test_several_subsets_and_families_are_a_slice_for_each_of_both(self) -> None:
         other = (CoreEndpointPort(name="other", port=81),)
-        plane = Plane(custom(subset("192.0.2.1", "2001:db8::1"), subset("192.0.2.2", "2001:db8::2", ports=other)))
+        plane = Plane(
+            custom(
+                subset("192.0.2.1", "2001:db8::1"), subset("192.0.2.2", "2001:db8::2", ports=other)
+            )
+        )
         plane.settle()
         assert plane.shown() == {
             ("IPv4", (80,)): ["192.0.2.1"],
@@ -129,7 +156,11 @@ class TestPlan:
         assert sum(len(each) for each in plane.shown().values()) == 1000
 
     def test_slices_managed_by_others_are_not_modified(self) -> None:
-        theirs = [foreign("a", "someone-else"), foreign("b", MANAGED_BY_CONTROLLER), foreign("c", "")]
+        theirs = [
+            foreign("a", "someone-else"),
+            foreign("b", MANAGED_BY_CONTROLLER),
+            foreign("c", ""),
+        ]
         plane = Plane(custom(), *theirs)
         before = {each.metadata.name: each for each in plane.cluster.slices()}
         plane.settle()

@@ -20,7 +20,9 @@ ENDING = "2026-11-21T12:00:00Z"
 
 def make_namespace(name: str = "shop", *, ending: bool = True) -> Namespace:
     return Namespace(
-        metadata=ObjectMeta(name=name, uid=f"ns-{name}", deletion_timestamp=ENDING if ending else None),
+        metadata=ObjectMeta(
+            name=name, uid=f"ns-{name}", deletion_timestamp=ENDING if ending else None
+        ),
         spec=NamespaceSpec(finalizers=("kubernetes",)),
     )
 
@@ -43,12 +45,16 @@ def controller(cluster: FakeCluster) -> NamespaceController:
     return made
 
 
-def test_active_namespaces_are_left_alone(cluster: FakeCluster, controller: NamespaceController) -> None:
+def test_active_namespaces_are_left_alone(
+    cluster: FakeCluster, controller: NamespaceController
+) -> None:
     cluster.settle(controller, 0.0)
     assert cluster.writes == []
 
 
-def test_contents_go_pods_first_then_the_namespace(cluster: FakeCluster, controller: NamespaceController) -> None:
+def test_contents_go_pods_first_then_the_namespace(
+    cluster: FakeCluster, controller: NamespaceController
+) -> None:
     cluster.put(make_namespace(), Namespaces)
     now, _ = cluster.settle(controller, 10.0)
     assert sorted(cluster.objects) == [("namespaces", "", "other"), ("services", "other", "web")]
@@ -60,13 +66,17 @@ def test_contents_go_pods_first_then_the_namespace(cluster: FakeCluster, control
     assert now >= 10.0 + QUIET_S
 
 
-def test_finalizers_hold_it_and_are_told(cluster: FakeCluster, controller: NamespaceController) -> None:
+def test_finalizers_hold_it_and_are_told(
+    cluster: FakeCluster, controller: NamespaceController
+) -> None:
     held = Object(metadata=ObjectMeta(name="c", namespace="shop", uid="c", finalizers=("x.io/f",)))
     cluster.put(held, ConfigMaps)
     cluster.put(make_namespace(), Namespaces)
     now, _ = cluster.settle(controller, 10.0)
     assert ("namespaces", "", "shop") in cluster.objects
-    patches = [decode_document(write.body) for write in cluster.writes if write.subresource == "status"]
+    patches = [
+        decode_document(write.body) for write in cluster.writes if write.subresource == "status"
+    ]
     conditions = {each["type"]: each for each in patches[-1]["status"]["conditions"]}
     assert conditions["NamespaceContentRemaining"]["status"] == "True"
     assert conditions["NamespaceFinalizersRemaining"]["message"] == (
@@ -79,7 +89,9 @@ def test_finalizers_hold_it_and_are_told(cluster: FakeCluster, controller: Names
     assert ("namespaces", "", "shop") not in cluster.objects
 
 
-def test_object_that_turns_up_late_is_deleted(cluster: FakeCluster, controller: NamespaceController) -> None:
+def test_object_that_turns_up_late_is_deleted(
+    cluster: FakeCluster, controller: NamespaceController
+) -> None:
     cluster.put(make_namespace(), Namespaces)
     now, _ = cluster.settle(controller, 10.0)
     cluster.put(make_pod("p-2"))
@@ -125,7 +137,9 @@ def conditions_of(write: Write) -> dict[str, dict[str, str]]:
     return {each["type"]: each for each in decode_document(write.body)["status"]["conditions"]}
 
 
-def turns(cluster: FakeCluster, controller: NamespaceController, now: float, seconds: float) -> float:
+def turns(
+    cluster: FakeCluster, controller: NamespaceController, now: float, seconds: float
+) -> float:
     """Like ``settle``, for what never comes to rest."""
     end = now + seconds
     while now <= end:
@@ -146,7 +160,10 @@ def test_what_cannot_be_deleted_holds_up_nothing_else_and_is_told() -> None:
     cluster = Stubborn("p-1", "p-2")
     cluster.put(make_namespace(), Namespaces)
     for number in range(6):
-        cluster.put(Object(metadata=ObjectMeta(name=f"p-{number}", namespace="shop", uid=f"{number}")), ConfigMaps)
+        cluster.put(
+            Object(metadata=ObjectMeta(name=f"p-{number}", namespace="shop", uid=f"{number}")),
+            ConfigMaps,
+        )
     cluster.put(make_pod("p-9"))
     cluster.put(make_service())
     controller = NamespaceController()
@@ -157,12 +174,17 @@ def test_what_cannot_be_deleted_holds_up_nothing_else_and_is_told() -> None:
     failure = told[-1]["NamespaceDeletionContentFailure"]
     assert (failure["status"], failure["reason"]) == ("True", "ContentDeletionFailed")
     assert failure["message"] == (
-        "Failed to delete all resource types, 2 remaining: admission webhook denied p-1, admission webhook denied p-2"
+        "Failed to delete all resource types, 2 remaining: admission webhook denied p-1, "
+        "admission webhook denied p-2"
     )
     assert told[-1]["NamespaceContentRemaining"]["message"] == (
         "Some resources are remaining: configmaps. has 2 resource instances"
     )
-    tries = [write.name for write in cluster.writes if write.verb == "delete" and write.name in cluster.stuck]
+    tries = [
+        write.name
+        for write in cluster.writes
+        if write.verb == "delete" and write.name in cluster.stuck
+    ]
     assert abs(tries.count("p-1") - tries.count("p-2")) <= 1, "each has its turn"
     assert len(tries) < 20, "with back-off"
     cluster.stuck = ()
@@ -171,13 +193,23 @@ def test_what_cannot_be_deleted_holds_up_nothing_else_and_is_told() -> None:
 
 
 def test_a_new_life_goes_on_from_the_conditions_that_it_finds(cluster: FakeCluster) -> None:
-    """Also when nothing is left: what an earlier life said must not stay untrue behind another finalizer."""
-    theirs = Condition(type="Theirs", status="True", reason="R", message="m", last_transition_time=ENDING)
+    """Also when nothing is left: what an earlier life said must not stay untrue behind another
+    finalizer.
+    """
+    theirs = Condition(
+        type="Theirs", status="True", reason="R", message="m", last_transition_time=ENDING
+    )
     remaining = Condition(
-        type="NamespaceContentRemaining", status="True", reason="R", message="m", last_transition_time=ENDING
+        type="NamespaceContentRemaining",
+        status="True",
+        reason="R",
+        message="m",
+        last_transition_time=ENDING,
     )
     held = make_namespace("held")
-    held = replace(held, status=NamespaceStatus(phase="Terminating", conditions=(remaining, theirs)))
+    held = replace(
+        held, status=NamespaceStatus(phase="Terminating", conditions=(remaining, theirs))
+    )
     cluster.put(held, Namespaces)
     controller = NamespaceController()
     cluster.start(controller, 1e9)
@@ -190,10 +222,17 @@ def test_a_new_life_goes_on_from_the_conditions_that_it_finds(cluster: FakeClust
 
 def test_a_condition_that_stays_keeps_its_time(cluster: FakeCluster) -> None:
     remaining = Condition(
-        type="NamespaceContentRemaining", status="True", reason="R", message="m", last_transition_time=ENDING
+        type="NamespaceContentRemaining",
+        status="True",
+        reason="R",
+        message="m",
+        last_transition_time=ENDING,
     )
     cluster.put(
-        replace(make_namespace(), status=NamespaceStatus(phase="Terminating", conditions=(remaining,))), Namespaces
+        replace(
+            make_namespace(), status=NamespaceStatus(phase="Terminating", conditions=(remaining,))
+        ),
+        Namespaces,
     )
     controller = NamespaceController()
     cluster.start(controller, 1e9)
@@ -202,7 +241,9 @@ def test_a_condition_that_stays_keeps_its_time(cluster: FakeCluster) -> None:
     assert conditions_of(patch)["NamespaceContentRemaining"]["lastTransitionTime"] == ENDING
 
 
-def test_planning_does_not_depend_on_what_was_asked_for(cluster: FakeCluster, controller: NamespaceController) -> None:
+def test_planning_does_not_depend_on_what_was_asked_for(
+    cluster: FakeCluster, controller: NamespaceController
+) -> None:
     """The third job of many looks at its own objects only."""
     for number in range(3 * DELETES_MAX):
         cluster.put(make_pod(f"q-{number}", ips=("10.0.0.1",)))
@@ -221,7 +262,9 @@ def test_planning_does_not_depend_on_what_was_asked_for(cluster: FakeCluster, co
 def test_contents_of_a_namespace_that_is_back_are_not_stragglers(
     cluster: FakeCluster, controller: NamespaceController
 ) -> None:
-    """Its watch lags behind theirs: what was made in the new namespace was deleted for the old one."""
+    """Its watch lags behind theirs: what was made in the new namespace was deleted for the
+    old one.
+    """
     cluster.put(make_namespace(), Namespaces)
     now, _ = cluster.settle(controller, 10.0)
     assert ("namespaces", "", "shop") not in cluster.objects
@@ -253,14 +296,19 @@ def test_what_came_after_the_question_is_not_condemned_by_the_answer(
     assert [each.verb for each in again.writes] == ["get"], "p-3 may be of a new namespace"
     controller.on_done(Done(again, (b"",)), now + 1)
     (deletes,) = controller.take_work(now + 1, 5).jobs
-    assert [(each.verb, each.name) for each in deletes.writes] == [("delete", "p-2"), ("delete", "p-3")]
+    assert [(each.verb, each.name) for each in deletes.writes] == [
+        ("delete", "p-2"),
+        ("delete", "p-3"),
+    ]
 
 
 def lingering(name: str, grace_s: int, *finalizers: str) -> Pod:
     """A Pod whose deletion was announced: its kubelet has to stop it."""
     pod = make_pod(name)
     head = replace(pod.metadata, deletion_timestamp=ENDING, finalizers=finalizers or None)
-    return replace(pod, metadata=head, spec=replace(pod.spec, termination_grace_period_seconds=grace_s))
+    return replace(
+        pod, metadata=head, spec=replace(pod.spec, termination_grace_period_seconds=grace_s)
+    )
 
 
 def test_nothing_but_pods_goes_and_is_told_while_there_are_pods(cluster: FakeCluster) -> None:
@@ -276,12 +324,15 @@ def test_nothing_but_pods_goes_and_is_told_while_there_are_pods(cluster: FakeClu
     assert [write.resource for write in cluster.writes if write.verb == "delete"] == []
     (told,) = (conditions_of(write) for write in cluster.writes if write.subresource == "status")
     assert (
-        told["NamespaceContentRemaining"]["message"] == "Some resources are remaining: pods. has 1 resource instances"
+        told["NamespaceContentRemaining"]["message"]
+        == "Some resources are remaining: pods. has 1 resource instances"
     )
     assert told["NamespaceFinalizersRemaining"]["message"].endswith(
         "finalizers remaining: x.io/f in 1 resource instances"
     )
-    assert told["NamespaceDeletionContentFailure"]["status"] == "False", "its finalizer says what is waited for"
+    assert told["NamespaceDeletionContentFailure"]["status"] == "False", (
+        "its finalizer says what is waited for"
+    )
     cluster.remove(Pods, "shop", "p-1")
     turns(cluster, controller, now, 10.0)
     assert [write.name for write in cluster.writes if write.verb == "delete"] == ["c", "web"]

@@ -1,4 +1,6 @@
-"""Servers of older releases drop what they do not know, and refuse values that came later: controllers come to rest."""
+"""Servers of older releases drop what they do not know, and refuse values that came later:
+controllers come to rest.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,19 @@ class Older(Cluster):
     @staticmethod
     def made() -> tuple[Any, ...]:
         slices, endpoints = EndpointSliceController(), EndpointsController()
-        return slices, endpoints, EndpointSliceMirroringController(), TrafficDistributionController(find)
+        return (
+            slices,
+            endpoints,
+            EndpointSliceMirroringController(),
+            TrafficDistributionController(find),
+        )
 
     def perform(self, write: Write) -> bytes:
-        if write.resource not in (Services, EndpointSlices) or not write.body or write.verb == "delete":
+        if (
+            write.resource not in (Services, EndpointSlices)
+            or not write.body
+            or write.verb == "delete"
+        ):
             return super().perform(write)
         document = decode_document(write.body)
         if write.resource is Services:
@@ -78,12 +89,21 @@ def filled(release: Release, distribution: str, **annotations: str) -> Older:
         ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "4"}}
         cluster.patch(Nodes, node, {"status": ready}, subresource="status")
         spec = {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}
-        cluster.create(Pods, {"metadata": {"name": f"p{number}", "labels": {"a": "b"}}, "spec": spec})
+        cluster.create(
+            Pods, {"metadata": {"name": f"p{number}", "labels": {"a": "b"}}, "spec": spec}
+        )
         ip = f"10.0.0.{number + 1}"
-        status = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": ready["conditions"]}
+        status = {
+            "phase": "Running",
+            "podIP": ip,
+            "podIPs": [{"ip": ip}],
+            "conditions": ready["conditions"],
+        }
         cluster.patch(Pods, f"p{number}", {"status": status}, subresource="status")
     wanted = {"selector": {"a": "b"}, "ports": [{"port": 80}], "trafficDistribution": distribution}
-    cluster.create(Services, {"metadata": {"name": "web", "annotations": annotations}, "spec": wanted})
+    cluster.create(
+        Services, {"metadata": {"name": "web", "annotations": annotations}, "spec": wanted}
+    )
     cluster.settle()
     return cluster
 
@@ -133,7 +153,9 @@ def test_hints_that_a_server_drops_are_tried_a_time_or_two_more_and_then_left() 
     assert [write for _, write in cluster.writes if write.resource is EndpointSlices] == slices
 
 
-def test_the_oldest_cluster_is_the_first_that_keeps_what_controllers_write_and_the_guide_names_it() -> None:
+def test_the_oldest_cluster_is_the_first_that_keeps_what_controllers_write_and_the_guide_names_it() -> (
+    None
+):
     major, minor = OLDEST_CLUSTER
     for gate in (TOPOLOGY_AWARE_HINTS, ENDPOINT_SLICE_TERMINATING_CONDITION):
         assert Gates(OLDEST_CLUSTER).enabled(gate)

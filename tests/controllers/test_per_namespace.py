@@ -1,4 +1,6 @@
-"""Every namespace has its default ServiceAccount and the authority's certificate, and gets them back."""
+"""Every namespace has its default ServiceAccount and the authority's certificate, and gets them
+back.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import ConfigMaps, Namespaces, ResourceQuotas, ServiceAccounts
 from sliceplane.controllers.namespace import NamespaceController
-from sliceplane.controllers.per_namespace import LOOK_AGAIN_S, RootCaPublisher, ServiceAccountController
+from sliceplane.controllers.per_namespace import (
+    LOOK_AGAIN_S,
+    RootCaPublisher,
+    ServiceAccountController,
+)
 from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.lab.sim.cluster import Cluster
 from sliceplane.watch.cache import Change
@@ -23,7 +29,12 @@ CA = "kube-root-ca.crt"
 
 @pytest.fixture
 def cluster() -> Cluster:
-    return Cluster(ServiceAccountController(), RootCaPublisher("PEM"), NamespaceController(), ResourceQuotaController())
+    return Cluster(
+        ServiceAccountController(),
+        RootCaPublisher("PEM"),
+        NamespaceController(),
+        ResourceQuotaController(),
+    )
 
 
 def data(cluster: Cluster, namespace: str = "default") -> Any:
@@ -67,9 +78,15 @@ def test_what_is_removed_or_spoiled_comes_back(cluster: Cluster) -> None:
 
 def test_a_namespace_can_go(cluster: Cluster) -> None:
     cluster.create(Namespaces, {"metadata": {"name": "shop"}})
-    cluster.create(ResourceQuotas, {"metadata": {"name": "q"}, "spec": {"hard": {"configmaps": "5"}}}, namespace="shop")
+    cluster.create(
+        ResourceQuotas,
+        {"metadata": {"name": "q"}, "spec": {"hard": {"configmaps": "5"}}},
+        namespace="shop",
+    )
     cluster.settle()
-    assert cluster.get(ResourceQuotas, "q", namespace="shop")["status"]["used"] == {"configmaps": "1"}
+    assert cluster.get(ResourceQuotas, "q", namespace="shop")["status"]["used"] == {
+        "configmaps": "1"
+    }
     cluster.delete(Namespaces, "shop", namespace="")
     cluster.settle()
     with pytest.raises(StatusError):
@@ -90,7 +107,9 @@ def test_other_objects_are_nobodys_business(cluster: Cluster) -> None:
 def test_what_came_and_went_unseen_is_made_again() -> None:
     """A new list has neither the creation nor the deletion: no change comes of it."""
     controller = ServiceAccountController()
-    controller.on_change(Change(Namespaces.key, None, Namespace(metadata=ObjectMeta(name="shop"))), 0.0)
+    controller.on_change(
+        Change(Namespaces.key, None, Namespace(metadata=ObjectMeta(name="shop"))), 0.0
+    )
     controller.on_synced(0.0)
     (job,) = controller.take_work(0.0, 5).jobs
     controller.on_done(Done(job, (b"{}",)), 1.0)

@@ -76,15 +76,18 @@ def test_pods_of_a_deleted_node_go_after_the_quarantine_and_are_replaced() -> No
     assert not orphans & pods(cluster).keys()
     assert nodes_of(cluster) == ["node-2", "node-3"]
     assert len(pods(cluster)) == 6
-    (marks,) = {write.body.decode() for write in writes_to_pods(cluster) if write.name == min(orphans)} - {
-        write.body.decode() for write in writes_to_pods(cluster) if write.verb == "delete"
-    }
+    (marks,) = {
+        write.body.decode() for write in writes_to_pods(cluster) if write.name == min(orphans)
+    } - {write.body.decode() for write in writes_to_pods(cluster) if write.verb == "delete"}
     status = json.loads(marks)["status"]
     assert status["phase"] == "Failed"
     (told,) = status["conditions"]
     assert (told["type"], told["status"], told["reason"], told["message"]) == (
-        "DisruptionTarget", "True", "DeletionByPodGC", "PodGC: node no longer exists",
-    )  # fmt: skip
+        "DisruptionTarget",
+        "True",
+        "DeletionByPodGC",
+        "PodGC: node no longer exists",
+    )
 
 
 def test_a_node_that_returns_in_time_keeps_its_pods() -> None:
@@ -113,7 +116,10 @@ def test_a_pod_that_a_finalizer_keeps_is_failed_once_and_let_alone() -> None:
     cluster.delete(Nodes, "alone")
     after(cluster, QUARANTINE_S + 1)
     (left,) = pods(cluster).values()
-    assert (left["status"]["phase"], condition(left, "DisruptionTarget") is not None) == ("Failed", True)
+    assert (left["status"]["phase"], condition(left, "DisruptionTarget") is not None) == (
+        "Failed",
+        True,
+    )
     written = len(writes_to_pods(cluster))
     after(cluster, 20 * QUARANTINE_S)
     assert len(writes_to_pods(cluster)) == written, "a loop"
@@ -133,13 +139,22 @@ def test_a_terminating_pod_without_a_node_is_failed() -> None:
     assert condition(pods(cluster)["p"], "DisruptionTarget") is None
 
 
-@pytest.mark.parametrize(("taint", "ready", "goes"), [
-    (TAINT_OUT_OF_SERVICE, "False", True), (TAINT_OUT_OF_SERVICE, "True", False), ("other", "False", False),
-])  # fmt: skip
-def test_a_terminating_pod_goes_only_from_a_node_that_is_out_of_service(taint: str, ready: str, goes: bool) -> None:
+@pytest.mark.parametrize(
+    ("taint", "ready", "goes"),
+    [
+        (TAINT_OUT_OF_SERVICE, "False", True),
+        (TAINT_OUT_OF_SERVICE, "True", False),
+        ("other", "False", False),
+    ],
+)
+def test_a_terminating_pod_goes_only_from_a_node_that_is_out_of_service(
+    taint: str, ready: str, goes: bool
+) -> None:
     cluster = cluster_of()
     on_a_node_without_a_kubelet(cluster)
-    cluster.create(Pods, {**bare_pod("stays"), "spec": {**bare_pod("stays")["spec"], "nodeName": "alone"}})
+    cluster.create(
+        Pods, {**bare_pod("stays"), "spec": {**bare_pod("stays")["spec"], "nodeName": "alone"}}
+    )
     cluster.delete(Pods, "p")
     after(cluster, 100)
     assert pods(cluster).keys() == {"p", "stays"}
@@ -154,13 +169,18 @@ def test_of_too_many_ended_pods_evicted_ones_and_the_oldest_go() -> None:
     cluster = cluster_of(terminated_max=2)
     cluster.create(Nodes, {"metadata": {"name": "alone"}})
     for name, phase, reason in (
-        ("old", "Succeeded", ""), ("runs", "Running", ""), ("newer", "Failed", ""),
-        ("evicted", "Failed", "Evicted"), ("newest", "Succeeded", ""),
-    ):  # fmt: skip
+        ("old", "Succeeded", ""),
+        ("runs", "Running", ""),
+        ("newer", "Failed", ""),
+        ("evicted", "Failed", "Evicted"),
+        ("newest", "Succeeded", ""),
+    ):
         pod = bare_pod(name)
         pod["spec"]["nodeName"] = "alone"
         cluster.create(Pods, pod)
-        cluster.patch(Pods, name, {"status": {"phase": phase, "reason": reason}}, subresource="status")
+        cluster.patch(
+            Pods, name, {"status": {"phase": phase, "reason": reason}}, subresource="status"
+        )
         cluster.now += 2
     assert len(pods(cluster)) == 5
     after(cluster, CHECK_PERIOD_S)
@@ -171,12 +191,17 @@ def test_of_too_many_ended_pods_evicted_ones_and_the_oldest_go() -> None:
 
 
 def pod_of(name: str, uid: str = "") -> Pod:
-    return Pod(metadata=ObjectMeta(name=name, namespace="default", uid=uid or name), spec=PodSpec(node_name="n"))
+    return Pod(
+        metadata=ObjectMeta(name=name, namespace="default", uid=uid or name),
+        spec=PodSpec(node_name="n"),
+    )
 
 
 def asked(collector: PodGarbageCollector, now: float) -> Job:
     (job,) = collector.take_work(now, 10).jobs
-    assert [(write.verb, write.resource, write.name) for write in job.writes] == [("get", Nodes, "n")]
+    assert [(write.verb, write.resource, write.name) for write in job.writes] == [
+        ("get", Nodes, "n")
+    ]
     return job
 
 
@@ -203,7 +228,9 @@ def test_a_pod_that_was_bound_after_the_question_is_not_deleted_by_its_answer() 
     now = START + QUARANTINE_S
     job = asked(collector, now)
     collector.on_change(Change(Pods.key, None, pod_of("later")), now)
-    collector.on_change(Change(Pods.key, pod_of("replaced", "first"), pod_of("replaced", "second")), now)
+    collector.on_change(
+        Change(Pods.key, pod_of("replaced", "first"), pod_of("replaced", "second")), now
+    )
     collector.on_done(Done(job, (b"",)), now)
     collector.check()
     assert {job.key for job in collector.take_work(now, 10).jobs} == {"pod/default/p"}

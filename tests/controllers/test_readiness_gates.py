@@ -1,4 +1,6 @@
-"""Emulated Pods are Ready when their containers are and their readiness gates are met, as the kubelet says it."""
+"""Emulated Pods are Ready when their containers are and their readiness gates are met, as the
+kubelet says it.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,25 @@ from sliceplane.lab.sim.cluster import Cluster
 
 def gated(**spec: Any) -> dict[str, Any]:
     document = bare_pod("gated", app="web")
-    document["spec"]["readinessGates"] = [{"conditionType": "example.com/lb"}, {"conditionType": "example.com/dns"}]
+    document["spec"]["readinessGates"] = [
+        {"conditionType": "example.com/lb"},
+        {"conditionType": "example.com/dns"},
+    ]
     document["spec"].update(spec)
     return document
 
 
 def conditions_of(cluster: Cluster, name: str) -> dict[str, tuple[str, str, str]]:
     found = cluster.get(Pods, name)["status"]["conditions"]
-    return {one["type"]: (one["status"], one.get("reason", ""), one.get("message", "")) for one in found}
+    return {
+        one["type"]: (one["status"], one.get("reason", ""), one.get("message", "")) for one in found
+    }
 
 
 def set_condition(cluster: Cluster, kind: str, status: str) -> None:
-    kept = [one for one in cluster.get(Pods, "gated")["status"]["conditions"] if one["type"] != kind]
+    kept = [
+        one for one in cluster.get(Pods, "gated")["status"]["conditions"] if one["type"] != kind
+    ]
     change = {"status": {"conditions": [*kept, {"type": kind, "status": status}]}}
     cluster.patch(Pods, "gated", change, subresource="status")
 
@@ -57,7 +66,11 @@ def test_a_pod_with_unready_containers_says_which_whatever_its_gates_say() -> No
     cluster.create(Pods, gated())
     cluster.settle()
     why = ("False", "ContainersNotReady", "containers with unready status: [c]")
-    assert conditions_of(cluster, "gated")["Ready"] == conditions_of(cluster, "gated")["ContainersReady"] == why
+    assert (
+        conditions_of(cluster, "gated")["Ready"]
+        == conditions_of(cluster, "gated")["ContainersReady"]
+        == why
+    )
 
 
 def test_min_ready_seconds_begin_when_the_gate_opens() -> None:
@@ -69,7 +82,9 @@ def test_min_ready_seconds_begin_when_the_gate_opens() -> None:
     cluster.now += 30
     (made,) = cluster.list(Pods)
     conditions = [*made["status"]["conditions"], {"type": "example.com/lb", "status": "True"}]
-    cluster.patch(Pods, made["metadata"]["name"], {"status": {"conditions": conditions}}, subresource="status")
+    cluster.patch(
+        Pods, made["metadata"]["name"], {"status": {"conditions": conditions}}, subresource="status"
+    )
     cluster.settle(limit_s=5)
     status = cluster.get(ReplicaSets, "web")["status"]
     assert status["readyReplicas"] == 1

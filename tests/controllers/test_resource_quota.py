@@ -33,7 +33,12 @@ from sliceplane.server.registry.kinds import COUNTED, kind_of, quota_text, usage
 from sliceplane.server.registry.kinds.pod_quota import is_in_scopes
 from sliceplane.watch.cache import Change
 
-HARD = {"configmaps": "3", "count/configmaps": "9", "services.nodeports": "4", "count/x.example.com": "1"}
+HARD = {
+    "configmaps": "3",
+    "count/configmaps": "9",
+    "services.nodeports": "4",
+    "count/x.example.com": "1",
+}
 
 
 def quota(**hard: str) -> dict[str, Any]:
@@ -72,13 +77,20 @@ def test_status_follows(cluster: Cluster) -> None:
     cluster.create(ConfigMaps, {"metadata": {"name": "d"}})
 
 
-TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+TEMPLATE = {
+    "metadata": {"labels": {"a": "b"}},
+    "spec": {"containers": [{"name": "c", "image": "i"}]},
+}
 LIVES: list[tuple[Resource, str, dict[str, Any]]] = [
     (ConfigMaps, "configmaps", {}),
     (Secrets, "secrets", {}),
     (Services, "services", {"spec": {"ports": [{"port": 80}]}}),
     (Pods, "pods", {"spec": TEMPLATE["spec"]}),
-    (ReplicationControllers, "replicationcontrollers", {"spec": {"replicas": 0, "template": TEMPLATE}}),
+    (
+        ReplicationControllers,
+        "replicationcontrollers",
+        {"spec": {"replicas": 0, "template": TEMPLATE}},
+    ),
     (
         ReplicaSets,
         "count/replicasets.apps",
@@ -94,7 +106,10 @@ def test_a_quota_follows_the_life_of_an_object(
     """ "should create a ResourceQuota and capture the life of a ..."."""
     cluster.create(ResourceQuotas, quota(**{name: "2", "resourcequotas": "1"}))
     cluster.settle()
-    assert status(cluster) == {"hard": {name: "2", "resourcequotas": "1"}, "used": {name: "0", "resourcequotas": "1"}}
+    assert status(cluster) == {
+        "hard": {name: "2", "resourcequotas": "1"},
+        "used": {name: "0", "resourcequotas": "1"},
+    }
     cluster.create(resource, {"metadata": {"name": "a"}, **content})
     cluster.settle()
     assert status(cluster)["used"][name] == "1"
@@ -104,14 +119,21 @@ def test_a_quota_follows_the_life_of_an_object(
 
 
 def test_names_of_kinds_that_are_not_served_are_counted_as_nothing(cluster: Cluster) -> None:
-    names = ("persistentvolumeclaims", "requests.storage", "gold.storageclass.storage.k8s.io/requests.storage")
+    names = (
+        "persistentvolumeclaims",
+        "requests.storage",
+        "gold.storageclass.storage.k8s.io/requests.storage",
+    )
     cluster.create(ResourceQuotas, quota(**dict.fromkeys((*names, "count/x.example.com"), "5")))
     cluster.settle()
     assert status(cluster)["used"] == dict.fromkeys(names, "0")
 
 
 def test_a_pod_that_is_done_gives_back_what_it_asked_for(cluster: Cluster) -> None:
-    cluster.create(ResourceQuotas, quota(**{"pods": "1", "count/pods": "9", "cpu": "1", "requests.memory": "64Mi"}))
+    cluster.create(
+        ResourceQuotas,
+        quota(**{"pods": "1", "count/pods": "9", "cpu": "1", "requests.memory": "64Mi"}),
+    )
     resources = {"requests": {"cpu": "1", "memory": "64Mi"}}
     for name in "ab":
         cluster.settle()
@@ -119,7 +141,12 @@ def test_a_pod_that_is_done_gives_back_what_it_asked_for(cluster: Cluster) -> No
         cluster.create(Pods, {"metadata": {"name": name}, "spec": spec})
         cluster.patch(Pods, name, {"status": {"phase": "Succeeded"}}, subresource="status")
     cluster.settle()
-    assert status(cluster)["used"] == {"pods": "0", "count/pods": "2", "cpu": "0", "requests.memory": "0"}
+    assert status(cluster)["used"] == {
+        "pods": "0",
+        "count/pods": "2",
+        "cpu": "0",
+        "requests.memory": "0",
+    }
 
 
 def test_a_changed_spec_changes_the_status(cluster: Cluster) -> None:
@@ -148,7 +175,9 @@ def test_a_status_that_somebody_spoils_is_set_right(cluster: Cluster, said: str)
 
 
 def test_what_is_let_in_at_once_is_what_fits(cluster: Cluster) -> None:
-    """Creates and deletes without a look of the controller in between: the server's charge alone decides."""
+    """Creates and deletes without a look of the controller in between: the server's charge alone
+    decides.
+    """
     cluster.create(ResourceQuotas, quota(configmaps="3"))
     cluster.settle()
     codes = []
@@ -198,7 +227,9 @@ def test_a_charge_is_not_taken_back_before_its_object_was_seen() -> None:
     controller.on_change(Change(ResourceQuotas.key, None, made(10, "1")), 0.0)
     assert controller.take_work(0.0, 9).jobs == (), "the object of the charge is still to come"
     assert controller.next_deadline() == CHARGE_PATIENCE_S
-    seen = Object(metadata=ObjectMeta(name="c", namespace="default", uid="c", resource_version="11"))
+    seen = Object(
+        metadata=ObjectMeta(name="c", namespace="default", uid="c", resource_version="11")
+    )
     controller.on_change(Change(ConfigMaps.key, None, seen), 0.1)
     assert controller.take_work(0.1, 9).jobs == (), "it is right now"
     controller.on_change(Change(ConfigMaps.key, seen, None), 0.2)
@@ -229,7 +260,12 @@ STEPS = (
     "restart",
     "settle",
 )
-LIMITS = {"count/configmaps": "3", "count/services": "4", "services": "9", "services.nodeports": "3"}
+LIMITS = {
+    "count/configmaps": "3",
+    "count/services": "4",
+    "services": "9",
+    "services.nodeports": "3",
+}
 POD_LIMITS = {"pods": "3", "count/pods": "4", "requests.cpu": "2"}
 QUOTAS = {
     "q": {"hard": LIMITS},
@@ -294,4 +330,7 @@ def test_used_is_what_a_full_count_finds(script: list[tuple[str, int]]) -> None:
                     for name, amount in usage(resource, item).items():
                         counted[name] += amount
         hard = quota_spec.hard or {}
-        assert found["status"] == {"hard": hard, "used": {name: quota_text(name, counted[name]) for name in hard}}
+        assert found["status"] == {
+            "hard": hard,
+            "used": {name: quota_text(name, counted[name]) for name in hard},
+        }

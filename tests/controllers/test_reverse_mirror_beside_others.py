@@ -1,4 +1,6 @@
-"""The reverse mirror beside the mirroring controller, and beside the Endpoints controller: no circle, no fight."""
+"""The reverse mirror beside the mirroring controller, and beside the Endpoints controller: no
+circle, no fight.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,27 @@ def manager_of(cluster: Cluster, name: str) -> str:
 
 
 def make(cluster: Cluster, name: str, **spec: Any) -> None:
-    cluster.create(Services, {"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], **spec}})
+    cluster.create(
+        Services, {"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], **spec}}
+    )
 
 
 def test_nothing_goes_round_in_a_circle() -> None:
-    cluster = Cluster(EndpointSliceController(), EndpointSliceMirroringController(), ReverseMirrorController())
+    cluster = Cluster(
+        EndpointSliceController(), EndpointSliceMirroringController(), ReverseMirrorController()
+    )
     make(cluster, "own")
-    labels = {"kubernetes.io/service-name": "own", "endpointslice.kubernetes.io/managed-by": "somebody"}
+    labels = {
+        "kubernetes.io/service-name": "own",
+        "endpointslice.kubernetes.io/managed-by": "somebody",
+    }
     listed = [{"addresses": ["10.0.0.1"]}]
-    slice_ = {"metadata": {"name": "own-x", "labels": labels}, "addressType": "IPv4", "endpoints": listed, "ports": []}
+    slice_ = {
+        "metadata": {"name": "own-x", "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": listed,
+        "ports": [],
+    }
     cluster.create(EndpointSlices, slice_)
     make(cluster, "mirrored")
     subset = {"addresses": [{"ip": "10.0.0.2"}], "ports": [{"port": 80}]}
@@ -59,7 +73,10 @@ def test_nothing_goes_round_in_a_circle() -> None:
     assert len(cluster.writes) == writes
     cluster.delete(EndpointsObjects, "mirrored")
     cluster.settle()
-    assert [each["metadata"]["name"] for each in cluster.list(EndpointsObjects)] == ["own", "selecting"]
+    assert [each["metadata"]["name"] for each in cluster.list(EndpointsObjects)] == [
+        "own",
+        "selecting",
+    ]
 
 
 def test_the_endpoints_controller_has_the_last_word_while_it_runs() -> None:

@@ -39,7 +39,10 @@ ELSEWHERE: Document = {
 
 
 def service(cluster: Cluster, name: str = "web", **spec: Any) -> Document:
-    body = {"metadata": {"name": name, "labels": {"team": "shop"}}, "spec": {"ports": [{"port": 80}], **spec}}
+    body = {
+        "metadata": {"name": name, "labels": {"team": "shop"}},
+        "spec": {"ports": [{"port": 80}], **spec},
+    }
     return cluster.create(Services, body)
 
 
@@ -55,7 +58,9 @@ def set_ready(cluster: Cluster, name: str, ready: bool, ip: str) -> None:
     cluster.patch(Pods, name, {"status": status}, subresource="status")
 
 
-def make_slice(cluster: Cluster, name: str, ips: list[str], of: str = "web", **members: Any) -> Document:
+def make_slice(
+    cluster: Cluster, name: str, ips: list[str], of: str = "web", **members: Any
+) -> Document:
     labels = {"kubernetes.io/service-name": of, **members.pop("labels", {})}
     body = {
         "metadata": {"name": name, "labels": labels},
@@ -67,13 +72,17 @@ def make_slice(cluster: Cluster, name: str, ips: list[str], of: str = "web", **m
 
 
 def endpoints(cluster: Cluster, name: str = "web") -> Document | None:
-    return next((each for each in cluster.list(EndpointsObjects) if each["metadata"]["name"] == name), None)
+    return next(
+        (each for each in cluster.list(EndpointsObjects) if each["metadata"]["name"] == name), None
+    )
 
 
 def ips(cluster: Cluster, name: str = "web", member: str = "addresses") -> list[str]:
     found = endpoints(cluster, name)
     assert found is not None
-    return [address["ip"] for subset in found.get("subsets", ()) for address in subset.get(member, ())]
+    return [
+        address["ip"] for subset in found.get("subsets", ()) for address in subset.get(member, ())
+    ]
 
 
 def writes(cluster: Cluster) -> int:
@@ -110,8 +119,14 @@ def test_a_terminating_pod_is_left_out_unless_it_is_to_be_published(cluster: Clu
     cluster.settle()
     cluster.delete(Pods, "a", gracePeriodSeconds=30)
     cluster.settle(limit_s=10)
-    (found,) = [each for each in cluster.list(EndpointSlices) if each["metadata"]["name"].startswith("web-")]
-    assert found["endpoints"][0]["conditions"] == {"ready": False, "serving": True, "terminating": True}
+    (found,) = [
+        each for each in cluster.list(EndpointSlices) if each["metadata"]["name"].startswith("web-")
+    ]
+    assert found["endpoints"][0]["conditions"] == {
+        "ready": False,
+        "serving": True,
+        "terminating": True,
+    }
     assert ips(cluster) == []
     assert ips(cluster, member="notReadyAddresses") == []
     assert ips(cluster, "all") == ["10.0.0.1"]
@@ -142,7 +157,9 @@ def test_truncated_on_the_way_up_and_whole_on_the_way_down() -> None:
     cluster.settle()
     found = endpoints(cluster)
     assert found is not None
-    assert found["metadata"]["annotations"] == {"endpoints.kubernetes.io/over-capacity": "truncated"}
+    assert found["metadata"]["annotations"] == {
+        "endpoints.kubernetes.io/over-capacity": "truncated"
+    }
     assert ips(cluster) == sorted(everything)[:1000]
     quiet = writes(cluster)
     cluster.patch(EndpointSlices, "web-1000", {"metadata": {"labels": {"x": "y"}}})
@@ -160,7 +177,10 @@ class TestWhatIsNotOurs:
     def test_others_objects_are_left_alone(self, cluster: Cluster) -> None:
         theirs = cluster.create(
             EndpointsObjects,
-            {"metadata": {"name": "web", "labels": {MANAGED_BY: "endpoint-controller"}}, "subsets": []},
+            {
+                "metadata": {"name": "web", "labels": {MANAGED_BY: "endpoint-controller"}},
+                "subsets": [],
+            },
         )
         service(cluster, selector={"app": "web"})
         pod(cluster, "a", "10.0.0.1")
@@ -172,7 +192,9 @@ class TestWhatIsNotOurs:
 
     def test_deleted_or_handed_over_they_are_ours(self, cluster: Cluster) -> None:
         for name in ("web", "api"):
-            cluster.create(EndpointsObjects, {"metadata": {"name": name, "annotations": {"note": "x"}}})
+            cluster.create(
+                EndpointsObjects, {"metadata": {"name": name, "annotations": {"note": "x"}}}
+            )
             service(cluster, name, selector={"app": "web"})
         pod(cluster, "a", "10.0.0.1")
         cluster.settle()
@@ -197,7 +219,9 @@ class TestWhatIsNotOurs:
         assert endpoints(cluster) is not None
 
     def test_one_that_changes_hands_while_we_write(self) -> None:
-        """The plan was made; before it is performed the label goes.  Neither an update nor a delete gets through."""
+        """The plan was made; before it is performed the label goes.  Neither an update nor a delete
+        gets through.
+        """
         for spec in (ELSEWHERE, {"publishNotReadyAddresses": True}):
             cluster = Cluster(EndpointSliceController(), ReverseMirrorController())
             service(cluster, selector={"app": "web"})
@@ -215,7 +239,12 @@ class TestWhatIsNotOurs:
     def test_nothing_is_mirrored_there_and_back(self, cluster: Cluster) -> None:
         """Mirrored slices come from Endpoints: they are no source, also when those are gone."""
         service(cluster)
-        make_slice(cluster, "web-m", ["10.0.0.1"], labels={"endpointslice.kubernetes.io/managed-by": MIRRORING})
+        make_slice(
+            cluster,
+            "web-m",
+            ["10.0.0.1"],
+            labels={"endpointslice.kubernetes.io/managed-by": MIRRORING},
+        )
         cluster.settle()
         assert endpoints(cluster) is None
         make_slice(cluster, "web-own", ["10.0.0.2"])
@@ -299,7 +328,10 @@ def test_the_trigger_time_is_handed_on(cluster: Cluster) -> None:
     cluster.settle()
     listed = [*first["endpoints"], {"addresses": ["10.0.0.2"]}]
     for second in ("05", "03"):
-        change: Document = {"metadata": {"annotations": {trigger: f"2027-01-15T08:00:{second}Z"}}, "endpoints": listed}
+        change: Document = {
+            "metadata": {"annotations": {trigger: f"2027-01-15T08:00:{second}Z"}},
+            "endpoints": listed,
+        }
         cluster.patch(EndpointSlices, "web-a", change)
         listed = [*listed, {"addresses": ["10.0.0.3"]}]
     cluster.settle()
@@ -330,13 +362,19 @@ def test_ports_of_which_some_have_no_name_or_number(cluster: Cluster) -> None:
     """Accepted by the server: each subset of several ports has names."""
     service(cluster)
     make_slice(
-        cluster, "web-a", ["10.0.0.1"], ports=[{"name": "", "port": 80}, {"name": "b", "port": 81}, {"name": "c"}]
+        cluster,
+        "web-a",
+        ["10.0.0.1"],
+        ports=[{"name": "", "port": 80}, {"name": "b", "port": 81}, {"name": "c"}],
     )
     make_slice(cluster, "web-b", ["10.0.0.2"], ports=[{"name": "b", "port": 81}])
     cluster.settle()
     found = endpoints(cluster)
     assert found is not None
-    ports = {json.dumps(subset["ports"]): [each["ip"] for each in subset["addresses"]] for subset in found["subsets"]}
+    ports = {
+        json.dumps(subset["ports"]): [each["ip"] for each in subset["addresses"]]
+        for subset in found["subsets"]
+    }
     assert ports == {
         '[{"port": 80, "protocol": "TCP"}]': ["10.0.0.1"],
         '[{"name": "b", "port": 81, "protocol": "TCP"}]': ["10.0.0.1", "10.0.0.2"],
@@ -392,13 +430,16 @@ def test_after_any_history_readers_see_what_slices_say(steps: list[tuple[str, st
             each
             for each in cluster.list(EndpointSlices)
             if each["metadata"]["labels"]["kubernetes.io/service-name"] == name
-            and each["metadata"]["labels"].get("endpointslice.kubernetes.io/managed-by") != MIRRORING
+            and each["metadata"]["labels"].get("endpointslice.kubernetes.io/managed-by")
+            != MIRRORING
         ]
         wanted = name in services and services[name]["spec"].get("type") != "ExternalName"
         wanted = wanted and ("selector" in services[name]["spec"] or bool(sources))
         assert (found is not None) is wanted
         if wanted:
-            told = sorted({ip for each in sources for one in each["endpoints"] for ip in one["addresses"]})
+            told = sorted(
+                {ip for each in sources for one in each["endpoints"] for ip in one["addresses"]}
+            )
             assert ips(cluster, name) == told
     last = len(cluster.writes)
     cluster.settle()
@@ -416,18 +457,24 @@ def step(cluster: Cluster, what: str, name: str, number: int, taken: dict[str, D
         case "no service":
             cluster.delete(Services, name)
         case "slice":
-            make_slice(cluster, f"{name}-{number}", [f"10.0.0.{number}", f"10.0.1.{number}"], of=name)
+            make_slice(
+                cluster, f"{name}-{number}", [f"10.0.0.{number}", f"10.0.1.{number}"], of=name
+            )
         case "no slice":
             cluster.delete(EndpointSlices, f"{name}-{number}")
         case "mirrored":
             labels = {"endpointslice.kubernetes.io/managed-by": MIRRORING}
             make_slice(cluster, f"{name}-{number}", [f"10.0.2.{number}"], of=name, labels=labels)
         case "edit":
-            cluster.patch(EndpointsObjects, name, {"subsets": [{"addresses": [{"ip": f"10.0.3.{number}"}]}]})
+            cluster.patch(
+                EndpointsObjects, name, {"subsets": [{"addresses": [{"ip": f"10.0.3.{number}"}]}]}
+            )
             if name in taken:
                 taken[name] = cluster.get(EndpointsObjects, name)
         case "take":
-            taken[name] = cluster.patch(EndpointsObjects, name, {"metadata": {"labels": {MANAGED_BY: f"me-{number}"}}})
+            taken[name] = cluster.patch(
+                EndpointsObjects, name, {"metadata": {"labels": {MANAGED_BY: f"me-{number}"}}}
+            )
         case "delete":
             cluster.delete(EndpointsObjects, name)
             taken.pop(name, None)

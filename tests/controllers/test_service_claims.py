@@ -1,4 +1,6 @@
-"""Events for owners of Services that ask for what is another's, over the production registry on virtual time."""
+"""Events for owners of Services that ask for what is another's, over the production registry on
+virtual time.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from sliceplane.lab.sim.cluster import Cluster
 def cluster() -> Cluster:
     made = Cluster(ServiceClaimsController())
     made.create(Namespaces, {"metadata": {"name": "aaa"}}, "")
-    node = {"metadata": {"name": "node-1"}, "spec": {"podCIDR": "10.11.0.0/24", "podCIDRs": ["10.11.0.0/24"]}}
+    node = {
+        "metadata": {"name": "node-1"},
+        "spec": {"podCIDR": "10.11.0.0/24", "podCIDRs": ["10.11.0.0/24"]},
+    }
     made.create(Nodes, node, "")
     status = {"addresses": [{"type": "InternalIP", "address": "192.168.7.1"}]}
     made.patch(Nodes, "node-1", {"status": status}, namespace="", subresource="status")
@@ -22,7 +27,10 @@ def cluster() -> Cluster:
 
 def service(name: str, *external: str, **spec: Any) -> dict[str, Any]:
     ports = [{"name": "http", "port": 80}]
-    return {"metadata": {"name": name}, "spec": {"ports": ports, "externalIPs": list(external), **spec}}
+    return {
+        "metadata": {"name": name},
+        "spec": {"ports": ports, "externalIPs": list(external), **spec},
+    }
 
 
 def told(made: Cluster) -> list[tuple[str, str, str]]:
@@ -37,14 +45,21 @@ def test_each_claim_that_is_not_honoured_is_one_event_with_who_has_it() -> None:
     made = cluster()
     made.create(Services, service("victim", clusterIP="10.96.0.7"))
     assert told(made) == []
-    made.create(Services, service("evil", "10.96.0.7", "10.96.77.77", "192.168.7.1", "10.11.0.9", "203.0.113.1"), "aaa")
+    made.create(
+        Services,
+        service("evil", "10.96.0.7", "10.96.77.77", "192.168.7.1", "10.11.0.9", "203.0.113.1"),
+        "aaa",
+    )
     taken = "10.96.0.7 is the cluster IP of Service default/victim"
     of_range = "10.96.77.77 belongs to ServiceCIDR kubernetes"
     assert told(made) == [
         (
             "evil",
             "AddressNotServed",
-            f"no node serves what is another's: 10.11.0.9 belongs to Node node-1; {taken}; {of_range}; and 1 more",
+            (
+                f"no node serves what is another's: 10.11.0.9 belongs to Node node-1; {taken}; "
+                f"{of_range}; and 1 more"
+            ),
         )
     ]
     made.patch(Services, "evil", {"metadata": {"labels": {"a": "b"}}}, namespace="aaa")
@@ -57,10 +72,18 @@ def test_an_address_that_becomes_a_nodes_is_told_then() -> None:
     made = cluster()
     made.create(Services, service("web", "192.168.7.9"))
     assert told(made) == []
-    status = {"addresses": [{"type": "InternalIP", "address": ip} for ip in ("192.168.7.1", "192.168.7.9")]}
+    status = {
+        "addresses": [
+            {"type": "InternalIP", "address": ip} for ip in ("192.168.7.1", "192.168.7.9")
+        ]
+    }
     made.patch(Nodes, "node-1", {"status": status}, namespace="", subresource="status")
     assert told(made) == [
-        ("web", "AddressNotServed", "no node serves what is another's: 192.168.7.9 belongs to Node node-1")
+        (
+            "web",
+            "AddressNotServed",
+            "no node serves what is another's: 192.168.7.9 belongs to Node node-1",
+        )
     ]
 
 
@@ -73,6 +96,9 @@ def test_what_is_beyond_the_bounds_is_told() -> None:
         (
             "huge",
             "ServiceTooLarge",
-            "IPv4: no rules are made for 200 external addresses beyond 1,000 (addresses times ports)",
+            (
+                "IPv4: no rules are made for 200 external addresses beyond 1,000 (addresses times "
+                "ports)"
+            ),
         )
     ]

@@ -1,4 +1,6 @@
-"""The shadow controller beside another one, on a fake server: planted bugs are named, soundness and lag are not."""
+"""The shadow controller beside another one, on a fake server: planted bugs are named, soundness and
+lag are not.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,20 @@ from sliceplane.watch.controller.base import Controller, Job
 
 replace = msgspec.structs.replace
 GRACE_S = 10.0
-TWO_PORTS = (ServicePort(name="http", port=80, target_port=8080), ServicePort(name="admin", port=81, target_port=8081))
+TWO_PORTS = (
+    ServicePort(name="http", port=80, target_port=8080),
+    ServicePort(name="admin", port=81, target_port=8081),
+)
 
 
 class Beside:
-    """A cluster whose slices *other* writes, and a shadow that looks on.  The shadow's reads are in ``reads``."""
+    """A cluster whose slices *other* writes, and a shadow that looks on.  The shadow's reads are in
+    ``reads``.
+    """
 
-    def __init__(self, other: Controller, changes: SelectorChanges = SelectorChanges.HAND_OVER) -> None:
+    def __init__(
+        self, other: Controller, changes: SelectorChanges = SelectorChanges.HAND_OVER
+    ) -> None:
         self.cluster = FakeCluster()
         self.other = other
         self.ledger = DifferenceLedger(GRACE_S)
@@ -68,16 +77,27 @@ class Beside:
 
     def found(self) -> set[tuple[str, str, str, str]]:
         return {
-            (s.difference.kind.value, s.difference.subject, s.difference.desired, s.difference.actual)
+            (
+                s.difference.kind.value,
+                s.difference.subject,
+                s.difference.desired,
+                s.difference.actual,
+            )
             for s in self.ledger.standing()
         }
 
 
-def populated(other: Controller, *, changes: SelectorChanges = SelectorChanges.HAND_OVER, **service: Any) -> Beside:
+def populated(
+    other: Controller, *, changes: SelectorChanges = SelectorChanges.HAND_OVER, **service: Any
+) -> Beside:
     beside = Beside(other, changes)
-    beside.cluster.put(make_service(**{"ports": TWO_PORTS, "traffic_distribution": "PreferSameZone", **service}))
+    beside.cluster.put(
+        make_service(**{"ports": TWO_PORTS, "traffic_distribution": "PreferSameZone", **service})
+    )
     for which in range(4):
-        beside.cluster.put(make_pod(f"p-{which}", node=f"n{which % 2}", ips=(f"10.0.0.{which}", f"fd00::{which}")))
+        beside.cluster.put(
+            make_pod(f"p-{which}", node=f"n{which % 2}", ips=(f"10.0.0.{which}", f"fd00::{which}"))
+        )
     return beside
 
 
@@ -113,7 +133,9 @@ def test_a_hint_missing() -> None:
     beside = populated(Planted(planted.no_hints))
     beside.pass_time(GRACE_S + 3)
     zones = {0: "zones a", 1: "zones b", 2: "zones a", 3: "zones b"}
-    assert beside.found() == {("hint-missing", f"Pod p-{n}", zone, "(none)") for n, zone in zones.items()}
+    assert beside.found() == {
+        ("hint-missing", f"Pod p-{n}", zone, "(none)") for n, zone in zones.items()
+    }
 
 
 def test_a_port_dropped() -> None:
@@ -131,7 +153,10 @@ def test_labels_and_address_types() -> None:
     assert subject.startswith("EndpointSlice web-")
     beside = populated(Planted(planted.one_family), ip_families=("IPv4", "IPv6"))
     beside.pass_time(GRACE_S + 3)
-    missing = {("endpoint-missing", f"Pod p-{n}", f"fd00::{n}" if n else "fd00::", "(none)") for n in range(4)}
+    missing = {
+        ("endpoint-missing", f"Pod p-{n}", f"fd00::{n}" if n else "fd00::", "(none)")
+        for n in range(4)
+    }
     assert beside.found() == {("address-type", "", "IPv6", "(none)"), *missing}
 
 
@@ -161,9 +186,12 @@ def test_edits_by_hand_are_named() -> None:
     meta = replace(one.metadata, labels={"kubernetes.io/service-name": "web"})
     beside.cluster.put(replace(one, metadata=meta))
     beside.pass_time(GRACE_S + 3)
-    assert ("managed-by", f"EndpointSlice {one.metadata.name}", "endpointslice-controller.k8s.io", "(none)") in (
-        beside.found()
-    )
+    assert (
+        "managed-by",
+        f"EndpointSlice {one.metadata.name}",
+        "endpointslice-controller.k8s.io",
+        "(none)",
+    ) in (beside.found())
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -181,7 +209,10 @@ def test_no_difference_beside_a_sound_controller_during_churn(seed: int) -> None
                 mode = pick.choice((None, "PreferSameZone", "PreferSameNode"))
                 beside.cluster.put(
                     make_service(
-                        ports=ports, traffic_distribution=mode, ip_families=("IPv4", "IPv6"), labels={"a": mode}
+                        ports=ports,
+                        traffic_distribution=mode,
+                        ip_families=("IPv4", "IPv6"),
+                        labels={"a": mode},
                     )
                     if mode
                     else make_service(ports=ports, ip_families=("IPv4", "IPv6"))
@@ -190,7 +221,13 @@ def test_no_difference_beside_a_sound_controller_during_churn(seed: int) -> None
                 ready, node = pick.random() < 0.7, f"n{pick.randrange(3)}"
                 ips = (f"10.0.0.{which}", f"fd00::{which}")
                 beside.cluster.put(
-                    make_pod(f"p-{which}", ready=ready, node=node, ips=ips, terminating=pick.random() < 0.2)
+                    make_pod(
+                        f"p-{which}",
+                        ready=ready,
+                        node=node,
+                        ips=ips,
+                        terminating=pick.random() < 0.2,
+                    )
                 )
         # the other one is slow, but within the grace period
         beside.other_works = pick.random() < 0.3 or beside.now - worked > GRACE_S / 2
@@ -213,7 +250,9 @@ def test_a_difference_is_pending_first_and_told_when_it_appears_and_when_it_goes
     assert beside.ledger.pending
     beside.pass_time(3)
     assert ("ready", "Pod p-2", "false", "true") in beside.found()
-    assert {(news.what, news.standing.key) for news in beside.ledger.take_news()} == {("appeared", "shop/web")}
+    assert {(news.what, news.standing.key) for news in beside.ledger.take_news()} == {
+        ("appeared", "shop/web")
+    }
     beside.other_works = True
     beside.pass_time(3)
     assert (beside.found(), beside.ledger.pending) == (set(), 0)
@@ -221,7 +260,9 @@ def test_a_difference_is_pending_first_and_told_when_it_appears_and_when_it_goes
 
 
 def test_a_flapping_pod_begins_its_time_anew() -> None:
-    """The other one has always something to catch up with, although each look finds the same difference."""
+    """The other one has always something to catch up with, although each look finds the same
+    difference.
+    """
     beside = populated(Planted(planted.sound))
     beside.pass_time(2)
     beside.other_works = False
@@ -295,8 +336,9 @@ def test_figures() -> None:
 
 @pytest.mark.parametrize("changes", list(SelectorChanges))
 def test_slices_of_a_service_without_a_selector(changes: SelectorChanges) -> None:
-    """Ours go in the end, so others that stay are a difference, but not before; with --selector-changes=upstream
-    ours stay, too."""
+    """Ours go in the end, so others that stay are a difference, but not before; with
+    --selector-changes=upstream ours stay, too.
+    """
     beside = populated(Planted(planted.sound), changes=changes)
     beside.pass_time(2)
     beside.other_works = False

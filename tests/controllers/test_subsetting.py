@@ -1,4 +1,6 @@
-"""Subsets by example: the KEP's table, thresholds, restarts, annotations, and endpoints that are never missing."""
+"""Subsets by example: the KEP's table, thresholds, restarts, annotations, and endpoints that are
+never missing.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ ZONES = ("a", "b", "c")
 
 
 class Plane:
-    def __init__(self, approach: Subsetting | None, count: int = 0, *, gates: Gates | None = None) -> None:
+    def __init__(
+        self, approach: Subsetting | None, count: int = 0, *, gates: Gates | None = None
+    ) -> None:
         self.config = EndpointSliceConfig(subsetting=approach, gates=gates or Gates())
         self.cluster = FakeCluster()
         for number, zone in enumerate(ZONES):
@@ -40,7 +44,11 @@ class Plane:
         """Pods of these numbers, in turn over the zones."""
         for number in range(first, last):
             self.cluster.put(
-                make_pod(f"p-{number}", ips=(f"10.0.{number // 250}.{number % 250 + 1}",), node=f"n{number % 3}")
+                make_pod(
+                    f"p-{number}",
+                    ips=(f"10.0.{number // 250}.{number % 250 + 1}",),
+                    node=f"n{number % 3}",
+                )
             )
 
     def settle(self) -> list[str]:
@@ -82,13 +90,17 @@ def each_zone(count: int) -> list[tuple[str, int]]:
         (270, Subsetting.REQUIRE_ZONE, each_zone(90)),
     ],
 )
-def test_the_table_of_the_kep(count: int, approach: Subsetting, expected: list[tuple[str, int]]) -> None:
+def test_the_table_of_the_kep(
+    count: int, approach: Subsetting, expected: list[tuple[str, int]]
+) -> None:
     """KEP-2030, "Controller Implementation"."""
     assert Plane(approach, count).subsets() == expected
 
 
 def test_the_table_of_the_kep_for_270_endpoints_in_one_group() -> None:
-    """Three slices either way: what comes at once fills them in turn (KEP-0752), what comes by 90 makes three of 90."""
+    """Three slices either way: what comes at once fills them in turn (KEP-0752), what comes by 90
+    makes three of 90.
+    """
     assert Plane(Subsetting.ORIGINAL, 270).subsets() == [("", 70), ("", 100), ("", 100)]
     plane = Plane(Subsetting.ORIGINAL, 90)
     for first in (90, 180):
@@ -153,7 +165,10 @@ def test_the_annotation_is_stronger_than_the_flag() -> None:
     assert plane.subsets() == each_zone(30)
     plane.annotate("requirezone")
     assert plane.settle() == [
-        "sliceplane.dev/subsetting=requirezone counts as Original: must be one of Original, PreferZone, RequireZone"
+        (
+            "sliceplane.dev/subsetting=requirezone counts as Original: must be one of Original, "
+            "PreferZone, RequireZone"
+        )
     ]
     assert plane.subsets() == [("", 90)]
 
@@ -161,7 +176,9 @@ def test_the_annotation_is_stronger_than_the_flag() -> None:
 def test_while_the_feature_is_off_nothing_is_different() -> None:
     plane = Plane(None, 30)
     plane.annotate("RequireZone")
-    assert plane.settle() == ["sliceplane.dev/subsetting=RequireZone is ignored: subsetting is switched off"]
+    assert plane.settle() == [
+        "sliceplane.dev/subsetting=RequireZone is ignored: subsetting is switched off"
+    ]
     assert plane.subsets() == [("", 30)]
     plane.cluster.put(make_service(labels={LABEL_FOR_ZONE: "mirrored"}))
     plane.settle()
@@ -174,7 +191,9 @@ def test_the_gate_alone_lets_services_ask() -> None:
     plane.annotate("PreferZone")
     plane.settle()
     assert plane.subsets() == each_zone(10)
-    with pytest.raises(ValueError, match="contradicts the feature gate TopologyAwareSubsetting=false"):
+    with pytest.raises(
+        ValueError, match="contradicts the feature gate TopologyAwareSubsetting=false"
+    ):
         Plane(Subsetting.ORIGINAL, gates=Gates.parse("TopologyAwareSubsetting=false"))
 
 
@@ -213,7 +232,9 @@ def test_zones_that_change_places_never_hide_an_endpoint() -> None:
 
 
 def test_a_quota_holds_back_the_move_but_not_the_news() -> None:
-    """Creates are refused: an endpoint that is to move stays where it is, one that is not ready is shown so."""
+    """Creates are refused: an endpoint that is to move stays where it is, one that is not ready is
+    shown so.
+    """
     plane = Plane(Subsetting.REQUIRE_ZONE, 6)
     plane.cluster.put(make_node("n9", "d"))
     moving = plane.cluster.put(make_pod("p-50", ips=("10.9.9.9",), node="n9"))
@@ -253,7 +274,9 @@ def test_flag_and_gate_that_contradict_each_other() -> None:
         flags = ["--subsetting", "PreferZone", "--feature-gates", "TopologyAwareSubsetting=false"]
         done = CliRunner().invoke(main, [command, *flags])
         assert done.exit_code == 64
-        assert "--subsetting contradicts --feature-gates TopologyAwareSubsetting=false" in " ".join(done.output.split())
+        assert "--subsetting contradicts --feature-gates TopologyAwareSubsetting=false" in " ".join(
+            done.output.split()
+        )
 
 
 def test_a_subset_that_somebody_emptied_as_its_last_pod_went_is_not_kept() -> None:
@@ -261,12 +284,18 @@ def test_a_subset_that_somebody_emptied_as_its_last_pod_went_is_not_kept() -> No
 
     Found by simulation: seed 10041 with heavy faults, once two more controllers ran."""
     plane = Plane(Subsetting.REQUIRE_ZONE)
-    plane.config = EndpointSliceConfig(subsetting=Subsetting.REQUIRE_ZONE, max_endpoints_per_slice=1)
+    plane.config = EndpointSliceConfig(
+        subsetting=Subsetting.REQUIRE_ZONE, max_endpoints_per_slice=1
+    )
     plane.start()
     plane.scale(0, 6)
     plane.settle()
     assert plane.subsets() == sorted(2 * each_zone(1))
-    lost = next(each for each in plane.cluster.slices() if (each.endpoints or ())[0].addresses == ("10.0.0.1",))
+    lost = next(
+        each
+        for each in plane.cluster.slices()
+        if (each.endpoints or ())[0].addresses == ("10.0.0.1",)
+    )
     plane.cluster.put(replace(lost, endpoints=()))
     plane.cluster.remove(Pods, "shop", "p-0")
     plane.settle()

@@ -1,4 +1,6 @@
-"""The same histories with subsets: approaches change at run time, slices are relabelled, nothing is ever missing."""
+"""The same histories with subsets: approaches change at run time, slices are relabelled, nothing is
+ever missing.
+"""
 
 from __future__ import annotations
 
@@ -53,13 +55,22 @@ class SubsetPlane(Plane):
     def quiet_for_a_while(self) -> None:
         self.now += 60.0
 
-    @rule(name=st.sampled_from(("web", "api")), approach=st.sampled_from((*sorted(APPROACHES), None, "Odd")))
+    @rule(
+        name=st.sampled_from(("web", "api")),
+        approach=st.sampled_from((*sorted(APPROACHES), None, "Odd")),
+    )
     def annotate(self, name: str, approach: str | None) -> None:
         found = self.cluster.objects.get(("services", "shop", name))
         if isinstance(found, Service):
-            kept = {k: v for k, v in (found.metadata.annotations or {}).items() if k != ANNOTATION_SUBSETTING}
+            kept = {
+                k: v
+                for k, v in (found.metadata.annotations or {}).items()
+                if k != ANNOTATION_SUBSETTING
+            }
             annotations = kept | ({ANNOTATION_SUBSETTING: approach} if approach else {})
-            self.cluster.put(replace(found, metadata=replace(found.metadata, annotations=annotations or None)))
+            self.cluster.put(
+                replace(found, metadata=replace(found.metadata, annotations=annotations or None))
+            )
 
     @rule(first=st.integers(0, 8), count=st.integers(6, 14), apart=st.sampled_from((1, 2, 3)))
     def pods_of_all_zones(self, first: int, count: int, apart: int) -> None:
@@ -111,7 +122,11 @@ class SubsetPlane(Plane):
     def nothing_is_missing_between(self, job: Job) -> None:
         """What is shown before all writes and after all of them is shown after each."""
         name = job.key.partition("/")[2]
-        live = [s for s in self.ours() if (s.metadata.labels or {}).get("kubernetes.io/service-name") == name]
+        live = [
+            s
+            for s in self.ours()
+            if (s.metadata.labels or {}).get("kubernetes.io/service-name") == name
+        ]
         states = {each.metadata.name: shown(each) for each in live}
         steps = [set().union(*states.values())]
         for number, write in enumerate(job.writes):

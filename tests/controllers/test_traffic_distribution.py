@@ -13,7 +13,12 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError, conflict
 from sliceplane.api.meta import ObjectMeta, ObservedCondition
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
-from sliceplane.consume.progress import ANNOTATION_PROGRESS, IDLE_PERIOD_S, LEASE_DURATION_S, Progress
+from sliceplane.consume.progress import (
+    ANNOTATION_PROGRESS,
+    IDLE_PERIOD_S,
+    LEASE_DURATION_S,
+    Progress,
+)
 from sliceplane.consume.selections import ALL
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.node_progress import STOPPED_KEPT_S
@@ -37,7 +42,9 @@ AUTO = "service.kubernetes.io/topology-mode"
 
 
 class Plane:
-    def __init__(self, distribution: str | None = "PreferSameZone", pods: int = 4, **annotations: str) -> None:
+    def __init__(
+        self, distribution: str | None = "PreferSameZone", pods: int = 4, **annotations: str
+    ) -> None:
         self.cluster = Cluster(*self.controllers())
         for number, zone in enumerate(("zone-a", "zone-b")):
             self.node(f"node-{number}", zone)
@@ -46,7 +53,9 @@ class Plane:
         spec: dict[str, Any] = {"selector": {"app": "web"}, "ports": [{"port": 80}]}
         if distribution:
             spec["trafficDistribution"] = distribution
-        self.cluster.create(Services, {"metadata": {"name": "web", "annotations": annotations}, "spec": spec})
+        self.cluster.create(
+            Services, {"metadata": {"name": "web", "annotations": annotations}, "spec": spec}
+        )
         self.proxies: dict[str, Progress] = {}
         self.settle()
 
@@ -68,13 +77,17 @@ class Plane:
             controller.check()
 
     def node(self, name: str, zone: str) -> None:
-        self.cluster.create(Nodes, {"metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}}})
+        self.cluster.create(
+            Nodes, {"metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}}}
+        )
         ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "4"}}
         self.cluster.patch(Nodes, name, {"status": ready}, subresource="status")
 
     def pod(self, number: int) -> None:
         spec = {"nodeName": f"node-{number % 2}", "containers": [{"name": "c", "image": "i"}]}
-        self.cluster.create(Pods, {"metadata": {"name": f"p-{number}", "labels": {"app": "web"}}, "spec": spec})
+        self.cluster.create(
+            Pods, {"metadata": {"name": f"p-{number}", "labels": {"app": "web"}}, "spec": spec}
+        )
         self.ready(number)
 
     def ready(self, number: int, *, status: str = "True") -> None:
@@ -93,14 +106,19 @@ class Plane:
 
     def told(self) -> dict[str, tuple[str, str]]:
         prefix = "TrafficDistribution"
-        return {name.removeprefix(prefix): (c["status"], c["reason"]) for name, c in self.conditions().items()}
+        return {
+            name.removeprefix(prefix): (c["status"], c["reason"])
+            for name, c in self.conditions().items()
+        }
 
     def status_writes(self) -> int:
         return sum(write.resource is Services for _, write in self.cluster.writes)
 
     def report(self, node: str, revision: int | None = None, *, lost: str = "") -> None:
-        """What the proxy of *node* writes: by default, that it holds everything, but for the slice *lost*.  It knows
-        its Node if there is one.  With *revision* it is of a release that told nothing but that."""
+        """What the proxy of *node* writes: by default, that it holds everything, but for the slice
+        *lost*. It knows its Node if there is one. With *revision* it is of a release that told
+        nothing but that.
+        """
         progress = self.proxies[node] = Progress(node, ("IPv4",))
         if node in ("node-0", "node-1"):
             known = decode(encode(self.cluster.get(Nodes, node)), Node)
@@ -120,7 +138,9 @@ class Plane:
         except StatusError as error:
             if error.reason != "NotFound":
                 raise
-            report["metadata"]["annotations"].pop(ANNOTATION_PROGRESS if revision is not None else "", None)
+            report["metadata"]["annotations"].pop(
+                ANNOTATION_PROGRESS if revision is not None else "", None
+            )
             self.cluster.create(Leases, report, "kube-node-lease")
 
     def report_all(self, *nodes: str) -> None:
@@ -136,7 +156,9 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize("value", ["PreferClose", "PreferSameZone", "PreferSameNode", "sliceplane.dev/Balanced"])
+@pytest.mark.parametrize(
+    "value", ["PreferClose", "PreferSameZone", "PreferSameNode", "sliceplane.dev/Balanced"]
+)
 def test_all_is_well(value: str) -> None:
     plane = Plane(value)
     assert plane.told() == GOOD
@@ -209,7 +231,9 @@ def test_a_transition_has_a_time_and_anything_else_keeps_it() -> None:
 
 def test_the_annotation_is_stronger() -> None:
     plane = Plane("PreferSameZone", **{AUTO: "Auto"})
-    assert plane.told() == dict.fromkeys(("Accepted", "Programmed"), ("False", "AnnotationOverrides"))
+    assert plane.told() == dict.fromkeys(
+        ("Accepted", "Programmed"), ("False", "AnnotationOverrides")
+    )
     plane.cluster.patch(Services, "web", {"metadata": {"annotations": None}})
     plane.settle()
     assert plane.told() == GOOD
@@ -230,15 +254,22 @@ def test_why_there_are_no_hints() -> None:
 def test_a_reason_that_changes_although_slices_do_not() -> None:
     plane = Plane("test.dev/NoThrees", pods=6)
     plane.node("node-9", "zone-c")
-    plane.cluster.patch(Nodes, "node-1", {"metadata": {"labels": {"topology.kubernetes.io/zone": "zone-c"}}})
+    plane.cluster.patch(
+        Nodes, "node-1", {"metadata": {"labels": {"topology.kubernetes.io/zone": "zone-c"}}}
+    )
     plane.settle(PERIOD_S + 5)
-    assert plane.conditions()[PROGRAMMED]["message"] == "Z13: [('zone-a', 3), ('zone-c', 3)] has a three"
+    assert (
+        plane.conditions()[PROGRAMMED]["message"]
+        == "Z13: [('zone-a', 3), ('zone-c', 3)] has a three"
+    )
 
 
 def test_no_endpoint_is_ready_and_nodes_without_zones() -> None:
     plane = Plane("PreferSameZone", pods=0)
     assert plane.told()["Programmed"] == ("False", "NoReadyEndpoints")
-    plane.cluster.patch(Nodes, "node-1", {"metadata": {"labels": {"topology.kubernetes.io/zone": None}}})
+    plane.cluster.patch(
+        Nodes, "node-1", {"metadata": {"labels": {"topology.kubernetes.io/zone": None}}}
+    )
     plane.pod(0)
     plane.pod(1)
     plane.settle()
@@ -253,19 +284,25 @@ def test_slices_of_others_count() -> None:
     spec = {"ports": [{"port": 80}], "trafficDistribution": "PreferSameZone"}
     plane.cluster.create(Services, {"metadata": {"name": "manual"}, "spec": spec})
     endpoint = {"addresses": ["10.1.0.1"], "zone": "zone-a"}
-    made = {"metadata": {"name": "m", "labels": {"kubernetes.io/service-name": "manual"}}, "addressType": "IPv4"}
+    made = {
+        "metadata": {"name": "m", "labels": {"kubernetes.io/service-name": "manual"}},
+        "addressType": "IPv4",
+    }
     plane.cluster.create(EndpointSlices, {**made, "endpoints": [endpoint], "ports": []})
     plane.settle()
     status = plane.cluster.get(Services, "manual")["status"]
     assert [each["reason"] for each in status["conditions"]] == ["Accepted", "NoHints"]
     hinted = {**endpoint, "hints": {"forZones": [{"name": "zone-a"}]}}
-    plane.cluster.patch(EndpointSlices, "m", {"endpoints": [hinted, {**endpoint, "addresses": ["10.1.0.2"]}]})
+    plane.cluster.patch(
+        EndpointSlices, "m", {"endpoints": [hinted, {**endpoint, "addresses": ["10.1.0.2"]}]}
+    )
     plane.settle()
     status = plane.cluster.get(Services, "manual")["status"]
     assert [each["reason"] for each in status["conditions"]] == ["Accepted", "IncompleteHints"]
 
 
-# -- honored --------------------------------------------------------------------------------------------
+# -- honored
+# --------------------------------------------------------------------------------------------
 
 
 def test_nodes_report_and_fall_behind() -> None:
@@ -292,7 +329,9 @@ def test_nodes_report_and_fall_behind() -> None:
 
 
 def late(plane: Plane, *alive: str, seconds: float = GRACE_S) -> str:
-    """The message after *seconds* in which *alive* report what they had, and the slices changed at the start."""
+    """The message after *seconds* in which *alive* report what they had, and the slices changed at
+    the start.
+    """
     old = plane.cluster.store.revision
     plane.ready(0, status="False")
     for _ in range(int(seconds / 7) + 2):
@@ -341,7 +380,9 @@ def test_a_proxy_that_stopped_and_comes_back_is_heard_at_once() -> None:
     plane.settle(LEASE_DURATION_S + PERIOD_S + 20)
     found = plane.conditions()[HONORED]
     assert (found["status"], found["reason"]) == ("Unknown", "NoReports"), "nobody reports at all"
-    assert found["message"].endswith(": node-0 (its proxy stopped reporting), node-1 (its proxy stopped reporting)")
+    assert found["message"].endswith(
+        ": node-0 (its proxy stopped reporting), node-1 (its proxy stopped reporting)"
+    )
     plane.report_all("node-0", "node-1")
     plane.settle(PERIOD_S)
     assert plane.told()["Honored"] == ("True", "NodesUpToDate")
@@ -397,7 +438,9 @@ def test_a_node_whose_cache_lost_an_event_holds_nothing_until_it_listed_anew() -
 
 
 def states(plane: Plane) -> dict[str, float]:
-    families = {family.name: family for family in plane.cluster.controllers[1].samples(plane.cluster.now)}
+    families = {
+        family.name: family for family in plane.cluster.controllers[1].samples(plane.cluster.now)
+    }
     samples = families["sliceplane_node_proxies"].samples
     return {sample.labels[0]: sample.value for sample in samples if sample.value}
 
@@ -419,7 +462,9 @@ def test_an_endpoint_that_went_with_its_slice_must_be_gone_from_nodes() -> None:
     for _ in range(5):
         plane.report("n1", before)
         plane.settle(12)
-    assert plane.told()["Honored"] == ("False", "NodesBehind"), "the kernel of n1 still sends to 10.0.9.9"
+    assert plane.told()["Honored"] == ("False", "NodesBehind"), (
+        "the kernel of n1 still sends to 10.0.9.9"
+    )
     plane.report("n1")
     plane.settle(12)
     assert plane.told()["Honored"] == ("True", "NodesUpToDate")
@@ -438,14 +483,19 @@ def test_another_wish_is_not_honored_before_nodes_say_so() -> None:
 
 def test_headless_services_are_no_matter_of_proxies() -> None:
     plane = Plane(None)
-    spec = {"selector": {"app": "web"}, "clusterIP": "None", "trafficDistribution": "PreferSameZone"}
+    spec = {
+        "selector": {"app": "web"},
+        "clusterIP": "None",
+        "trafficDistribution": "PreferSameZone",
+    }
     plane.cluster.create(Services, {"metadata": {"name": "headless"}, "spec": spec})
     plane.settle()
     status = plane.cluster.get(Services, "headless")["status"]
     assert [each["type"] for each in status["conditions"]] == [ACCEPTED, PROGRAMMED]
 
 
-# -- writes that fail -----------------------------------------------------------------------------------
+# -- writes that fail
+# -----------------------------------------------------------------------------------
 
 
 def test_a_conflict_is_tried_again_and_a_service_that_went_is_left() -> None:

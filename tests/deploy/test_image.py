@@ -1,7 +1,9 @@
-"""The image of ``Dockerfile``, run as an engine would: read-only, as its user, with an empty volume.
+"""The image of ``Dockerfile``, run as an engine would: read-only, as its user, with an empty
+volume.
 
-``tools/image.sh`` builds it from a Debian that mmdebstrap makes; bubblewrap runs its root file system, in a network
-namespace of its own, with what the image says of environment, user, volume and health check.
+``tools/image.sh`` builds it from a Debian that mmdebstrap makes; bubblewrap runs its root file
+system, in a network namespace of its own, with what the image says of environment, user, volume and
+health check.
 """
 
 from __future__ import annotations
@@ -29,19 +31,35 @@ OUT = ROOT / "build" / "image"
 START_S = 120.0
 
 
-@pytest.mark.parametrize(("line", "environment", "place"), [
-    ("sliceplane up", {}, HealthPage("127.0.0.1", 6443, tls=True)),
-    ("sliceplane up --secure-port 7000 --bind-address=::", {}, HealthPage("::1", 7000, tls=True)),
-    ("tini -- sliceplane apiserver", {"SLICEPLANE_APISERVER_BIND_ADDRESS": "0.0.0.0",
-        "SLICEPLANE_UP_SECURE_PORT": "1"}, HealthPage("127.0.0.1", 6443, tls=True)),
-    ("python sliceplane controllers --metrics-bind-address=0.0.0.0:10257", {},
-        HealthPage("127.0.0.1", 10257, tls=False)),
-    ("sliceplane controllers", {"SLICEPLANE_CONTROLLERS_HEALTHZ_BIND_ADDRESS": "[::1]:9"},
-        HealthPage("::1", 9, tls=False)),
-    ("sliceplane controllers", {}, None),
-    ("sliceplane proxy", {}, HealthPage("127.0.0.1", 10256, tls=False)),
-    ("sliceplane trace --from 10.0.0.1", {}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("line", "environment", "place"),
+    [
+        ("sliceplane up", {}, HealthPage("127.0.0.1", 6443, tls=True)),
+        (
+            "sliceplane up --secure-port 7000 --bind-address=::",
+            {},
+            HealthPage("::1", 7000, tls=True),
+        ),
+        (
+            "tini -- sliceplane apiserver",
+            {"SLICEPLANE_APISERVER_BIND_ADDRESS": "0.0.0.0", "SLICEPLANE_UP_SECURE_PORT": "1"},
+            HealthPage("127.0.0.1", 6443, tls=True),
+        ),
+        (
+            "python sliceplane controllers --metrics-bind-address=0.0.0.0:10257",
+            {},
+            HealthPage("127.0.0.1", 10257, tls=False),
+        ),
+        (
+            "sliceplane controllers",
+            {"SLICEPLANE_CONTROLLERS_HEALTHZ_BIND_ADDRESS": "[::1]:9"},
+            HealthPage("::1", 9, tls=False),
+        ),
+        ("sliceplane controllers", {}, None),
+        ("sliceplane proxy", {}, HealthPage("127.0.0.1", 10256, tls=False)),
+        ("sliceplane trace --from 10.0.0.1", {}, None),
+    ],
+)
 def test_a_health_check_asks_the_process_that_the_container_runs(
     line: str, environment: dict[str, str], place: HealthPage | None
 ) -> None:
@@ -50,7 +68,9 @@ def test_a_health_check_asks_the_process_that_the_container_runs(
 
 def test_the_base_is_pinned_and_its_digest_can_be_exchanged() -> None:
     text = (ROOT / "Dockerfile").read_text()
-    assert re.search(r"^ARG BASE=docker\.io/library/python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}$", text, re.M)
+    assert re.search(
+        r"^ARG BASE=docker\.io/library/python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}$", text, re.M
+    )
     assert re.findall(r"^FROM (\S+)", text, re.M) == ["${BASE}", "${BASE}"]
 
 
@@ -89,15 +109,53 @@ class Container:
         as_user = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups"]
         (target,) = image.config["Volumes"]
         reading, writing = os.pipe()
-        environment = [part for entry in image.config["Env"] for part in ("--setenv", *entry.split("=", 1))]
+        environment = [
+            part for entry in image.config["Env"] for part in ("--setenv", *entry.split("=", 1))
+        ]
         self.process = subprocess.Popen(
-            ["ip", "netns", "exec", netns, *as_user,
-             "bwrap", "--ro-bind", image.rootfs, "/", "--bind", volume, target, "--proc", "/proc", "--dev", "/dev",
-             "--unshare-user", "--uid", uid, "--gid", gid, "--unshare-pid", "--unshare-ipc", "--unshare-uts",
-             "--as-pid-1", "--cap-drop", "ALL", "--die-with-parent", "--chdir", image.config["WorkingDir"],
-             "--clearenv", *environment, "--info-fd", str(writing), *image.config["Entrypoint"], *command],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=(writing,),
-        )  # fmt: skip
+            [
+                "ip",
+                "netns",
+                "exec",
+                netns,
+                *as_user,
+                "bwrap",
+                "--ro-bind",
+                image.rootfs,
+                "/",
+                "--bind",
+                volume,
+                target,
+                "--proc",
+                "/proc",
+                "--dev",
+                "/dev",
+                "--unshare-user",
+                "--uid",
+                uid,
+                "--gid",
+                gid,
+                "--unshare-pid",
+                "--unshare-ipc",
+                "--unshare-uts",
+                "--as-pid-1",
+                "--cap-drop",
+                "ALL",
+                "--die-with-parent",
+                "--chdir",
+                image.config["WorkingDir"],
+                "--clearenv",
+                *environment,
+                "--info-fd",
+                str(writing),
+                *image.config["Entrypoint"],
+                *command,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=(writing,),
+        )
         os.close(writing)
         with os.fdopen(reading) as told:
             self.pid = int(json.loads(told.read())["child-pid"])
@@ -117,10 +175,27 @@ class Container:
         environment = list(self.image.config["Env"])
         uid, _, gid = self.image.config["User"].partition(":")
         return subprocess.run(
-            ["nsenter", "-t", str(self.pid), "-m", "-p", "-n", "-S", uid, "-G", gid,
-             "env", "-i", *environment, *command],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            [
+                "nsenter",
+                "-t",
+                str(self.pid),
+                "-m",
+                "-p",
+                "-n",
+                "-S",
+                uid,
+                "-G",
+                gid,
+                "env",
+                "-i",
+                *environment,
+                *command,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
 
     def health(self) -> tuple[int, str]:
         """What HEALTHCHECK says: its exit code and line."""
@@ -177,19 +252,34 @@ def test_the_image_says_what_an_engine_asks_it(image: Image) -> None:
     assert image.config["User"] == "65532:65532"
     assert list(image.config["Volumes"]) == ["/var/lib/sliceplane"]
     assert set(image.config["ExposedPorts"]) == {"6443/tcp", "10257/tcp", "10256/tcp", "10249/tcp"}
-    assert {"title", "description", "source", "documentation", "licenses", "version", "revision"} <= set(image.labels())
+    assert {
+        "title",
+        "description",
+        "source",
+        "documentation",
+        "licenses",
+        "version",
+        "revision",
+    } <= set(image.labels())
     assert re.fullmatch(r"[0-9a-f]{40}", image.labels()["revision"])
     assert not (image.rootfs / "opt/sliceplane/bin/pip").exists()
     for program in ("nft", "iptables", "ip", "conntrack"):
-        assert shutil.which(program, path=":".join(str(image.rootfs / where) for where in ("usr/sbin", "usr/bin")))
+        assert shutil.which(
+            program, path=":".join(str(image.rootfs / where) for where in ("usr/sbin", "usr/bin"))
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.kernel
 @pytest.mark.timeout(1800)
-def test_a_plane_and_its_controllers_run_read_only_with_an_empty_volume(image: Image, netns: str, volume: Path) -> None:
+def test_a_plane_and_its_controllers_run_read_only_with_an_empty_volume(
+    image: Image, netns: str, volume: Path
+) -> None:
     with Container(image, netns, volume, "up") as up:
-        assert up.line() == "ready https://127.0.0.1:6443 kubeconfig=/var/lib/sliceplane/admin.kubeconfig"
+        assert (
+            up.line()
+            == "ready https://127.0.0.1:6443 kubeconfig=/var/lib/sliceplane/admin.kubeconfig"
+        )
         assert up.health() == (0, "127.0.0.1 port 6443: 200 ok")
         assert up.run("touch", "/opt/sliceplane/x").returncode != 0
         # It finds the plane by itself, and may write only into the volume.
@@ -198,8 +288,15 @@ def test_a_plane_and_its_controllers_run_read_only_with_an_empty_volume(image: I
         assert (volume / "backup.jsonl").stat().st_uid == 65532
 
         kubeconfig = "--kubeconfig=/var/lib/sliceplane/admin.kubeconfig"
-        with Container(image, netns, volume, "controllers", kubeconfig, "--leader-elect-resource-name=other",
-                       "--healthz-bind-address=127.0.0.1:10257") as controllers:  # fmt: skip
+        with Container(
+            image,
+            netns,
+            volume,
+            "controllers",
+            kubeconfig,
+            "--leader-elect-resource-name=other",
+            "--healthz-bind-address=127.0.0.1:10257",
+        ) as controllers:
             assert controllers.line() == "ready leading"
             assert controllers.health() == (0, "127.0.0.1 port 10257: 200 ok")
             assert controllers.stop() == 0

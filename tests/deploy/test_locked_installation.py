@@ -45,7 +45,9 @@ def test_what_builds_the_package_ispinned() -> None:
     wanted = {re.split(r"[<>=!~ ]", each)[0] for each in project["build-system"]["requires"]}
     assert wanted == {"hatchling", "hatch-fancy-pypi-readme"}
     # An editable installation asks for editables; hatchling for the rest.
-    assert wanted | {"editables", "packaging", "pathspec", "pluggy"} <= set(pinned("requirements-build.lock"))
+    assert wanted | {"editables", "packaging", "pathspec", "pluggy"} <= set(
+        pinned("requirements-build.lock")
+    )
 
 
 @pytest.mark.parametrize("place", ["tools/install.sh", "Dockerfile"])
@@ -62,7 +64,16 @@ def test_every_use_of_pip_wants_hashes_or_fetches_nothing(place: str) -> None:
 
 def test_the_package_builds_without_an_index(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-q")
-    flags = ("--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(ROOT))
-    subprocess.run((*command, *flags), check=True, timeout=150, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"})
+    flags = (
+        "--no-index",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(tmp_path),
+        str(ROOT),
+    )
+    subprocess.run(
+        (*command, *flags), check=True, timeout=150, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}
+    )
     (wheel,) = tmp_path.glob("sliceplane-*.whl")
     assert "sliceplane/kit/io/log.py" in zipfile.ZipFile(wheel).namelist()

@@ -1,4 +1,6 @@
-"""Alert rules and dashboard: their expressions parse, name what the programs serve, and each alert fires and clears."""
+"""Alert rules and dashboard: their expressions parse, name what the programs serve, and each alert
+fires and clears.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +25,44 @@ BOARD = ROOT / "deploy" / "grafana" / "sliceplane.json"
 OF_PROMETHEUS = {"up"}
 #: with --proxy-mode iptables alone
 OTHER_MODE = {"kubeproxy_sync_proxy_rules_iptables_restore_failures_total"}
-_WORDS = {"by", "without", "on", "ignoring", "group_left", "group_right", "and", "or", "unless", "offset", "bool"}
+_WORDS = {
+    "by",
+    "without",
+    "on",
+    "ignoring",
+    "group_left",
+    "group_right",
+    "and",
+    "or",
+    "unless",
+    "offset",
+    "bool",
+}
 
 
 def rules() -> list[dict[str, Any]]:
-    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    return [
+        rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
+    ]
 
 
 def targets() -> list[tuple[str, str]]:
     """Title of the panel, expression."""
     panels = json.loads(BOARD.read_text())["panels"]
-    return [(panel["title"], target["expr"]) for panel in panels for target in panel.get("targets", ())]
+    return [
+        (panel["title"], target["expr"]) for panel in panels for target in panel.get("targets", ())
+    ]
 
 
 def metrics_of(expression: str) -> set[str]:
-    """The names of metrics; what stands in braces, in a list of labels or before a parenthesis is none."""
+    """The names of metrics; what stands in braces, in a list of labels or before a parenthesis is
+    none.
+    """
     bare = re.sub(r'"[^"]*"', "", expression)
     bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|without|on|ignoring)\s*\([^)]*\)", " ", bare)
-    return {name for name in re.findall(r"\b([a-zA-Z_:][\w:]*)\b(?!\s*\()", bare) if name not in _WORDS}
+    return {
+        name for name in re.findall(r"\b([a-zA-Z_:][\w:]*)\b(?!\s*\()", bare) if name not in _WORDS
+    }
 
 
 @pytest.fixture(scope="module")
@@ -54,32 +76,49 @@ def promtool(tmp_path_factory: pytest.TempPathFactory) -> str:
         folder = tmp_path_factory.mktemp("deb")
         folder.chmod(0o755)
         got = shutil.which("apt-get") and subprocess.run(
-            ["apt-get", "download", "prometheus"], cwd=folder, capture_output=True, timeout=300, check=False
+            ["apt-get", "download", "prometheus"],
+            cwd=folder,
+            capture_output=True,
+            timeout=300,
+            check=False,
         )
         packages = list(folder.glob("*.deb"))
         if not packages:
             assert not os.environ.get("CI"), f"CI must have promtool: {got}"
             pytest.skip("needs promtool: apt-get install prometheus")
         kept.parents[2].mkdir(parents=True, exist_ok=True)  # dpkg makes the last folder only
-        subprocess.run(["dpkg", "-x", packages[0], ROOT / "build" / "prometheus"], check=True, timeout=300)
+        subprocess.run(
+            ["dpkg", "-x", packages[0], ROOT / "build" / "prometheus"], check=True, timeout=300
+        )
     return str(kept)
 
 
 @pytest.mark.timeout(400)
 def test_prometheus_takes_the_rules(promtool: str) -> None:
-    told = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, check=False)
+    told = subprocess.run(
+        [promtool, "check", "rules", RULES], capture_output=True, text=True, check=False
+    )
     assert told.returncode == 0, told.stderr
     assert f"{len(rules())} rules found" in told.stdout
 
 
 @pytest.mark.timeout(400)
 def test_prometheus_takes_what_the_dashboard_asks(promtool: str, tmp_path: Path) -> None:
-    expressions = [expr.replace("$__rate_interval", "5m").replace("$instance", ".*") for _, expr in targets()]
+    expressions = [
+        expr.replace("$__rate_interval", "5m").replace("$instance", ".*") for _, expr in targets()
+    ]
     assert len(expressions) > 25
-    records = [{"record": f"panel:{number}", "expr": expr} for number, expr in enumerate(expressions)]
-    (tmp_path / "board.yaml").write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": records}]}))
+    records = [
+        {"record": f"panel:{number}", "expr": expr} for number, expr in enumerate(expressions)
+    ]
+    (tmp_path / "board.yaml").write_text(
+        yaml.safe_dump({"groups": [{"name": "board", "rules": records}]})
+    )
     told = subprocess.run(
-        [promtool, "check", "rules", tmp_path / "board.yaml"], capture_output=True, text=True, check=False
+        [promtool, "check", "rules", tmp_path / "board.yaml"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert told.returncode == 0, told.stderr
 
@@ -114,13 +153,17 @@ def served(node: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, se
         shell = folder / "kubectl"
         shell.write_text(f'#!/bin/sh\nexec {" ".join(node.place.command(plane.kubectl))} "$@"\n')
         shell.chmod(0o755)
-        plane = type(plane)(plane.process, plane.url, plane.kubeconfig, str(shell), plane.environment, plane.log)
+        plane = type(plane)(
+            plane.process, plane.url, plane.kubeconfig, str(shell), plane.environment, plane.log
+        )
         pages = {"apiserver": kubectl(plane, "get", "--raw", "/metrics")}
         kubeconfig = f"--kubeconfig={plane.kubeconfig}"
         for program, port in (("controllers", 10257), ("proxy", 10249)):
             bound = f"--metrics-bind-address=127.0.0.1:{port}"
             more = ["--controllers=*,traffic-distribution"] if program == "controllers" else []
-            child = node.spawn([sys.executable, "-m", "sliceplane", program, kubeconfig, bound, *more])
+            child = node.spawn(
+                [sys.executable, "-m", "sliceplane", program, kubeconfig, bound, *more]
+            )
             assert child.stdout is not None
             assert child.stdout.readline().startswith("ready ")
             pages[program] = node.exec(["curl", "-sS", f"http://127.0.0.1:{port}/metrics"]).stdout
@@ -133,7 +176,9 @@ def served(node: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, se
 def _names(text: str) -> set[str]:
     found = set(re.findall(r"^([a-zA-Z_:][\w:]*)[ {]", text, re.MULTILINE))
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE):
-        found |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"} if kind == "histogram" else {name}
+        found |= (
+            {f"{name}_bucket", f"{name}_sum", f"{name}_count"} if kind == "histogram" else {name}
+        )
     return found
 
 
@@ -151,13 +196,17 @@ def test_every_metric_that_is_named_is_served(served: dict[str, set[str]]) -> No
 @pytest.mark.kernel
 @pytest.mark.kubectl
 @pytest.mark.timeout(180)
-def test_what_an_alert_asks_of_a_program_is_served_by_that_program(served: dict[str, set[str]]) -> None:
+def test_what_an_alert_asks_of_a_program_is_served_by_that_program(
+    served: dict[str, set[str]],
+) -> None:
     for group in yaml.safe_load(RULES.read_text())["groups"]:
         program = group["name"].removeprefix("sliceplane-")
         for rule in group["rules"]:
             for name in metrics_of(rule["expr"]) - OF_PROMETHEUS - OTHER_MODE:
                 asked = served if program == "any" else [program]
-                assert all(name in served[each] for each in asked), f"{rule['alert']}: {name} is not of {program}"
+                assert all(name in served[each] for each in asked), (
+                    f"{rule['alert']}: {name} is not of {program}"
+                )
 
 
 # Each fires, and clears.  A series: what promtool takes; one sample a minute
@@ -166,90 +215,143 @@ _API = 'job="sliceplane-apiserver",instance="a"'
 _PROXY = 'job="sliceplane-proxy",instance="n1"'
 _CONTROLLERS = 'job="sliceplane-controllers",instance="c"'
 _QUEUE = 'job="sliceplane-controllers",instance="c",name="endpoint"'
-_PROGRAMMED = f'kubeproxy_network_programming_duration_seconds_bucket{{{_PROXY},ip_family="IPv4",le='
+_PROGRAMMED = (
+    f'kubeproxy_network_programming_duration_seconds_bucket{{{_PROXY},ip_family="IPv4",le='
+)
 _QUIET = "0x60"
 #: minutes 0 to 29: trouble; then it is over
 PLANTED: dict[str, dict[str, str]] = {
     "SliceplaneDown": {f"up{{{_API}}}": "0x29 1x60"},
     "SliceplaneLogLost": {f"sliceplane_log_lost_lines{{{_API}}}": "0+5x29 145x60"},
     "SliceplaneDescriptorsScarce": {
-        f"process_open_fds{{{_API}}}": "900x29 100x60", f"process_max_fds{{{_API}}}": "1024x90"},
-    "SliceplaneWritesFail": {f'kubernetes_healthcheck{{{_API},name="etcd",type="livez"}}': "0x29 1x60",
-        f"sliceplane_storage_failures_total{{{_API}}}": "0+1x29 29x60"},
+        f"process_open_fds{{{_API}}}": "900x29 100x60",
+        f"process_max_fds{{{_API}}}": "1024x90",
+    },
+    "SliceplaneWritesFail": {
+        f'kubernetes_healthcheck{{{_API},name="etcd",type="livez"}}': "0x29 1x60",
+        f"sliceplane_storage_failures_total{{{_API}}}": "0+1x29 29x60",
+    },
     "SliceplaneStorageStale": {f"sliceplane_storage_staleness_seconds{{{_API}}}": "30x29 0x60"},
-    "SliceplaneRequestsFail": {f'apiserver_request_total{{{_API},code="500"}}': "0+60x29 1740x60",
-        f'apiserver_request_total{{{_API},code="200"}}': "0+600x90"},
-    "SliceplaneRequestsRefused": {"apiserver_flowcontrol_rejected_requests_total"
-        f'{{{_API},priority_level="workload-low",flow_schema="service-accounts",reason="queue-full"}}':
-        "0+60x29 1740x60"},
-    "SliceplaneShareRefused": {f'sliceplane_shared_refused_total{{{_API},what="watches"}}': "0+60x29 1740x60"},
-    "SliceplaneConnectionsRefused": {f"sliceplane_refused_connections_total{{{_API}}}": "0+9x29 261x60",
-        f"sliceplane_accept_failures_total{{{_API}}}": _QUIET},
+    "SliceplaneRequestsFail": {
+        f'apiserver_request_total{{{_API},code="500"}}': "0+60x29 1740x60",
+        f'apiserver_request_total{{{_API},code="200"}}': "0+600x90",
+    },
+    "SliceplaneRequestsRefused": {
+        "apiserver_flowcontrol_rejected_requests_total"
+        f'{{{_API},priority_level="workload-low",flow_schema="service-accounts",reason="queue-full"}}': "0+60x29 1740x60"  # noqa: E501
+    },
+    "SliceplaneShareRefused": {
+        f'sliceplane_shared_refused_total{{{_API},what="watches"}}': "0+60x29 1740x60"
+    },
+    "SliceplaneConnectionsRefused": {
+        f"sliceplane_refused_connections_total{{{_API}}}": "0+9x29 261x60",
+        f"sliceplane_accept_failures_total{{{_API}}}": _QUIET,
+    },
     "SliceplaneEventLoopHeld": {
         f'sliceplane_event_loop_lag_seconds_bucket{{{_API},le="0.1"}}': "0+1x29 29+600x60",
         f'sliceplane_event_loop_lag_seconds_bucket{{{_API},le="1"}}': "0+600x90",
-        f'sliceplane_event_loop_lag_seconds_bucket{{{_API},le="+Inf"}}': "0+600x90"},
-    "SliceplaneWatchersTooSlow": {f"sliceplane_hub_overflowed_watches_total{{{_API}}}": "0+1x29 29x60"},
+        f'sliceplane_event_loop_lag_seconds_bucket{{{_API},le="+Inf"}}': "0+600x90",
+    },
+    "SliceplaneWatchersTooSlow": {
+        f"sliceplane_hub_overflowed_watches_total{{{_API}}}": "0+1x29 29x60"
+    },
     "SliceplaneAuditLost": {f"apiserver_audit_lost_events{{{_API}}}": "0+5x29 145x60"},
-    "SliceplaneIncidentRecorded": {f'sliceplane_recorder_saves_total{{{_API},result="saved"}}': "0+1x29 29x60"},
-    "SliceplaneRecordingLost": {f'sliceplane_recorder_saves_total{{{_API},result="failed"}}': "0+1x29 29x60"},
+    "SliceplaneIncidentRecorded": {
+        f'sliceplane_recorder_saves_total{{{_API},result="saved"}}': "0+1x29 29x60"
+    },
+    "SliceplaneRecordingLost": {
+        f'sliceplane_recorder_saves_total{{{_API},result="failed"}}': "0+1x29 29x60"
+    },
     "SliceplaneCachesStale": {
-        'sliceplane_informer_staleness_seconds{job="sliceplane-controllers",instance="c"}': "300x29 5x60"},
+        'sliceplane_informer_staleness_seconds{job="sliceplane-controllers",instance="c"}': "300x29 5x60"
+    },
     "SliceplaneNoLeader": {
         'leader_election_master_status{job="sliceplane-controllers",instance="c",name="x"}': "0x29 1x60",
-        'leader_election_master_status{job="sliceplane-controllers",instance="d",name="x"}': "0x90"},
+        'leader_election_master_status{job="sliceplane-controllers",instance="d",name="x"}': "0x90",
+    },
     "SliceplaneSyncsFail": {
-        'endpoint_slice_controller_syncs{job="sliceplane-controllers",instance="c",result="error"}': "0+2x29 58x60"},
+        'endpoint_slice_controller_syncs{job="sliceplane-controllers",instance="c",result="error"}': "0+2x29 58x60"
+    },
     "SliceplaneQueueStuck": {
         f"workqueue_longest_running_processor_seconds{{{_QUEUE}}}": _QUIET,
-        f"workqueue_depth{{{_QUEUE}}}": "500x29 0x60"},
-    "SliceplaneMassRemovalHeld": {f"sliceplane_mass_removal_held_endpoints{{{_CONTROLLERS}}}": "40x29 0x60"},
+        f"workqueue_depth{{{_QUEUE}}}": "500x29 0x60",
+    },
+    "SliceplaneMassRemovalHeld": {
+        f"sliceplane_mass_removal_held_endpoints{{{_CONTROLLERS}}}": "40x29 0x60"
+    },
     "SliceplaneMassRemovalRefuted": {
-        f'sliceplane_mass_removal_confirmations_total{{{_CONTROLLERS},result="refuted"}}': "0+1x29 29x60"},
-    "SliceplaneNodesBehind": {f"sliceplane_node_proxies_behind_seconds{{{_CONTROLLERS}}}": "0+60x29 0x60"},
-    "SliceplaneNodeStopped": {f'sliceplane_node_proxies{{{_CONTROLLERS},state="stopped"}}': "1x29 0x60"},
-    "SliceplaneNodeCacheDiffers": {f'sliceplane_node_proxies{{{_CONTROLLERS},state="cache_differs"}}': "1x29 0x60"},
-    "SliceplaneNodeRulesDamaged": {f'sliceplane_node_proxies{{{_CONTROLLERS},state="rules_damaged"}}': "2x29 0x60"},
+        f'sliceplane_mass_removal_confirmations_total{{{_CONTROLLERS},result="refuted"}}': "0+1x29 29x60"
+    },
+    "SliceplaneNodesBehind": {
+        f"sliceplane_node_proxies_behind_seconds{{{_CONTROLLERS}}}": "0+60x29 0x60"
+    },
+    "SliceplaneNodeStopped": {
+        f'sliceplane_node_proxies{{{_CONTROLLERS},state="stopped"}}': "1x29 0x60"
+    },
+    "SliceplaneNodeCacheDiffers": {
+        f'sliceplane_node_proxies{{{_CONTROLLERS},state="cache_differs"}}': "1x29 0x60"
+    },
+    "SliceplaneNodeRulesDamaged": {
+        f'sliceplane_node_proxies{{{_CONTROLLERS},state="rules_damaged"}}': "2x29 0x60"
+    },
     "SliceplaneRulesRefused": {
-        f'kubeproxy_sync_proxy_rules_nftables_sync_failures_total{{{_PROXY},ip_family="IPv4"}}': "0+2x29 58x60"},
+        f'kubeproxy_sync_proxy_rules_nftables_sync_failures_total{{{_PROXY},ip_family="IPv4"}}': "0+2x29 58x60"
+    },
     "SliceplaneRulesLate": {
         f'kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{{{_PROXY},ip_family="IPv4"}}': "1000x90",
-        f'kubeproxy_sync_proxy_rules_last_timestamp_seconds{{{_PROXY},ip_family="IPv4"}}': "900x29 1001x60"},
+        f'kubeproxy_sync_proxy_rules_last_timestamp_seconds{{{_PROXY},ip_family="IPv4"}}': "900x29 1001x60",
+    },
     "SliceplaneRulesDeleted": {
-        f'sliceplane_proxy_rules_put_back_total{{{_PROXY},ip_family="IPv4"}}': "0+1x29 29x60"},
+        f'sliceplane_proxy_rules_put_back_total{{{_PROXY},ip_family="IPv4"}}': "0+1x29 29x60"
+    },
     "SliceplaneProgrammingSlow": {
         f'{_PROGRAMMED}"5"}}': "0+1x29 29+600x60",
         f'{_PROGRAMMED}"60"}}': "0+600x90",
-        f'{_PROGRAMMED}"+Inf"}}': "0+600x90"},
+        f'{_PROGRAMMED}"+Inf"}}': "0+600x90",
+    },
     "SliceplaneServicesNotServed": {
-        f'sliceplane_proxy_services_not_fully_served{{{_PROXY},ip_family="IPv4"}}': "2x29 0x60"},
+        f'sliceplane_proxy_services_not_fully_served{{{_PROXY},ip_family="IPv4"}}': "2x29 0x60"
+    },
     "SliceplaneNoLocalEndpoints": {
-        f'kubeproxy_sync_proxy_rules_no_local_endpoints_total{{{_PROXY},ip_family="IPv4",traffic_policy="internal"}}':
-        "1x29 0x60"},
-}  # fmt: skip
+        f'kubeproxy_sync_proxy_rules_no_local_endpoints_total{{{_PROXY},ip_family="IPv4",traffic_policy="internal"}}': "1x29 0x60"  # noqa: E501
+    },
+}
 FIRES_AT, CLEAR_AT = "28m", "58m"
 
 
 @pytest.fixture(scope="module")
 def said(promtool: str, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
-    """What Prometheus has to say of each alert and time, where none is expected to fire: nothing if none does."""
+    """What Prometheus has to say of each alert and time, where none is expected to fire: nothing if
+    none does.
+    """
     tests = [
         {
             "name": rule["alert"],
             "interval": "1m",
-            "input_series": [{"series": name, "values": values} for name, values in PLANTED[rule["alert"]].items()],
+            "input_series": [
+                {"series": name, "values": values}
+                for name, values in PLANTED[rule["alert"]].items()
+            ],
             "alert_rule_test": [
-                {"eval_time": at, "alertname": rule["alert"], "exp_alerts": []} for at in (FIRES_AT, CLEAR_AT)
+                {"eval_time": at, "alertname": rule["alert"], "exp_alerts": []}
+                for at in (FIRES_AT, CLEAR_AT)
             ],
         }
         for rule in rules()
     ]
     path = tmp_path_factory.mktemp("alerts") / "test.yaml"
-    path.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
-    told = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False, timeout=300)
+    path.write_text(
+        yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests})
+    )
+    told = subprocess.run(
+        [promtool, "test", "rules", path], capture_output=True, text=True, check=False, timeout=300
+    )
     assert "FAILED" in told.stderr + told.stdout, told.stderr
     parts = re.split(r"alertname: (\w+), time: (\w+), \n", told.stderr + told.stdout)
-    return {(alert, at): text for alert, at, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)}
+    return {
+        (alert, at): text
+        for alert, at, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
+    }
 
 
 @pytest.mark.timeout(400)
@@ -274,7 +376,9 @@ def test_each_alert_has_planted_samples() -> None:
 
 def test_every_alert_has_its_row_and_every_row_its_alert() -> None:
     text = (ROOT / "docs" / "alerts.md").read_text()
-    rows = re.findall(r'^\| <a id="(\w+)"></a>`(\w+)` \| (\w+) \| (.+?) \| (.+?) \|$', text, re.MULTILINE)
+    rows = re.findall(
+        r'^\| <a id="(\w+)"></a>`(\w+)` \| (\w+) \| (.+?) \| (.+?) \|$', text, re.MULTILINE
+    )
     assert [(name, severity) for _, name, severity, _, _ in rows] == [
         (rule["alert"], rule["labels"]["severity"]) for rule in rules()
     ]

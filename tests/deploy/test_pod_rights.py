@@ -15,16 +15,20 @@ from tools.make_manifests import POLICY_KIND
 pytestmark = pytest.mark.timeout(900)
 
 EVERYTHING = (
-    "--set=dns.enabled=true", "--set=xds.enabled=true", "--set=controllers.mode=work", "--set=proxy.enabled=true",
+    "--set=dns.enabled=true",
+    "--set=xds.enabled=true",
+    "--set=controllers.mode=work",
+    "--set=proxy.enabled=true",
     "--set=proxy.apiServer.host=192.0.2.1",
-)  # fmt: skip
+)
 READ = "list watch"
 EVENTS = {("*", "events.events.k8s.io", ""): "create patch"}
 SLICES = "endpointslices.discovery.k8s.io"
 LEASES = "leases.coordination.k8s.io"
 #: (namespace, resource, name) -> verbs
 RIGHTS: dict[str, dict[tuple[str, str, str], str]] = {
-    "controllers": EVENTS | {
+    "controllers": EVENTS
+    | {
         ("*", "services", ""): READ,
         ("*", "pods", ""): READ,
         ("*", "nodes", ""): READ,
@@ -39,14 +43,16 @@ RIGHTS: dict[str, dict[tuple[str, str, str], str]] = {
         ("kube-system", LEASES, ""): "create",
         ("kube-system", LEASES, "sliceplane-controllers"): "get update",
     },
-    "dns": EVENTS | {
+    "dns": EVENTS
+    | {
         ("*", "services", ""): READ,
         ("*", "namespaces", ""): READ,
         ("*", "nodes", ""): READ,
         ("*", SLICES, ""): READ,
         ("kube-node-lease", LEASES, ""): "create delete patch",
     },
-    "xds": EVENTS | {
+    "xds": EVENTS
+    | {
         ("*", "services", ""): READ,
         ("*", "nodes", ""): READ,
         ("*", SLICES, ""): READ,
@@ -54,14 +60,15 @@ RIGHTS: dict[str, dict[tuple[str, str, str], str]] = {
         ("*", "subjectaccessreviews.authorization.k8s.io", ""): "create",
         ("kube-node-lease", LEASES, ""): "create delete patch",
     },
-    "proxy": EVENTS | {
+    "proxy": EVENTS
+    | {
         ("*", "services", ""): READ,
         ("*", "nodes", ""): READ,
         ("*", SLICES, ""): READ,
         ("*", "servicecidrs.networking.k8s.io", ""): READ,
         ("kube-node-lease", LEASES, ""): "create patch",
     },
-}  # fmt: skip
+}
 #: what no container of ours has, in whatever mode the chart is
 SHUT = {
     "allowPrivilegeEscalation": False,
@@ -76,37 +83,56 @@ def chart() -> list[dict[str, Any]]:
 
 def of(chart: list[dict[str, Any]], *kinds: str) -> dict[str, dict[str, Any]]:
     """By component."""
-    return {each["metadata"]["labels"]["app.kubernetes.io/component"]: each for each in chart if each["kind"] in kinds}
+    return {
+        each["metadata"]["labels"]["app.kubernetes.io/component"]: each
+        for each in chart
+        if each["kind"] in kinds
+    }
 
 
 def rights(chart: list[dict[str, Any]], account: str) -> dict[tuple[str, str, str], str]:
-    roles = {(each["kind"], each["metadata"]["name"], each["metadata"].get("namespace")): each for each in chart}
+    roles = {
+        (each["kind"], each["metadata"]["name"], each["metadata"].get("namespace")): each
+        for each in chart
+    }
     found: dict[tuple[str, str, str], set[str]] = {}
     for binding in chart:
         if binding["kind"] not in ("ClusterRoleBinding", "RoleBinding"):
             continue
-        if binding["subjects"] != [{"kind": "ServiceAccount", "name": account, "namespace": "kube-system"}]:
+        if binding["subjects"] != [
+            {"kind": "ServiceAccount", "name": account, "namespace": "kube-system"}
+        ]:
             continue
         namespace = binding["metadata"].get("namespace")
         role = binding["roleRef"]
-        rules = roles[role["kind"], role["name"], namespace if role["kind"] == "Role" else None]["rules"]
+        rules = roles[role["kind"], role["name"], namespace if role["kind"] == "Role" else None][
+            "rules"
+        ]
         for rule in rules:
             assert set(rule) <= {"apiGroups", "resources", "verbs", "resourceNames"}
             for group in rule["apiGroups"]:
                 for resource in rule["resources"]:
                     spelled = f"{resource}.{group}" if group else resource
                     for name in rule.get("resourceNames", [""]):
-                        found.setdefault((namespace or "*", spelled, name), set()).update(rule["verbs"])
+                        found.setdefault((namespace or "*", spelled, name), set()).update(
+                            rule["verbs"]
+                        )
     return {right: " ".join(sorted(verbs)) for right, verbs in found.items()}
 
 
 @pytest.mark.parametrize("component", RIGHTS)
-def test_an_account_may_do_what_the_table_says_and_nothing_else(chart: list[dict[str, Any]], component: str) -> None:
+def test_an_account_may_do_what_the_table_says_and_nothing_else(
+    chart: list[dict[str, Any]], component: str
+) -> None:
     assert rights(chart, f"sliceplane-{component}") == RIGHTS[component]
 
 
-def test_every_account_has_a_table_and_no_binding_has_other_subjects(chart: list[dict[str, Any]]) -> None:
-    assert set(of(chart, "ServiceAccount")) == set(RIGHTS) == set(of(chart, "Deployment", "DaemonSet"))
+def test_every_account_has_a_table_and_no_binding_has_other_subjects(
+    chart: list[dict[str, Any]],
+) -> None:
+    assert (
+        set(of(chart, "ServiceAccount")) == set(RIGHTS) == set(of(chart, "Deployment", "DaemonSet"))
+    )
     accounts = {each["metadata"]["name"] for each in of(chart, "ServiceAccount").values()}
     for binding in chart:
         if binding["kind"].endswith("Binding") and "subjects" in binding:
@@ -115,8 +141,12 @@ def test_every_account_has_a_table_and_no_binding_has_other_subjects(chart: list
 
 
 @pytest.mark.parametrize("component", RIGHTS)
-def test_who_may_write_leases_is_held_to_its_own(chart: list[dict[str, Any]], component: str) -> None:
-    """In kube-node-lease are the Leases by which Nodes live: who writes those makes Nodes look dead."""
+def test_who_may_write_leases_is_held_to_its_own(
+    chart: list[dict[str, Any]], component: str
+) -> None:
+    """In kube-node-lease are the Leases by which Nodes live: who writes those makes Nodes look
+    dead.
+    """
     policy = of(chart, "ValidatingAdmissionPolicy")[component]
     spec = policy["spec"]
     assert spec["failurePolicy"] == "Fail"
@@ -128,17 +158,28 @@ def test_who_may_write_leases_is_held_to_its_own(chart: list[dict[str, Any]], co
         "resources": ["leases"],
     }
     user = f"system:serviceaccount:kube-system:sliceplane-{component}"
-    assert [each["expression"] for each in spec["matchConditions"]] == [f"request.userInfo.username == '{user}'"]
+    assert [each["expression"] for each in spec["matchConditions"]] == [
+        f"request.userInfo.username == '{user}'"
+    ]
     (validation,) = spec["validations"]
     own = {"dns": "pod-name", "xds": "pod-name", "proxy": "node-name"}.get(component)
     if own is None:
-        assert "request.namespace == 'kube-system' && variables.name == 'sliceplane-controllers'" in str(validation)
+        assert (
+            "request.namespace == 'kube-system' && variables.name == 'sliceplane-controllers'"
+            in str(validation)
+        )
     else:
         variables = {each["name"]: each["expression"] for each in spec["variables"]}
-        assert f"request.userInfo.extra['authentication.kubernetes.io/{own}'][0]" in variables["own"]
+        assert (
+            f"request.userInfo.extra['authentication.kubernetes.io/{own}'][0]" in variables["own"]
+        )
         assert "variables.name == variables.own" in validation["expression"]
     bindings = [each for each in chart if each["kind"] == "ValidatingAdmissionPolicyBinding"]
-    (binding,) = (each["spec"] for each in bindings if each["spec"]["policyName"] == policy["metadata"]["name"])
+    (binding,) = (
+        each["spec"]
+        for each in bindings
+        if each["spec"]["policyName"] == policy["metadata"]["name"]
+    )
     assert binding["validationActions"] == ["Deny"]
 
 
@@ -150,7 +191,9 @@ def test_a_server_without_policies_gets_none() -> None:
 @pytest.mark.parametrize("component", RIGHTS)
 def test_a_container_has_no_more_than_it_needs(chart: list[dict[str, Any]], component: str) -> None:
     account = of(chart, "ServiceAccount")[component]
-    assert account["automountServiceAccountToken"] is False, "another Pod under this account has to ask for its token"
+    assert account["automountServiceAccountToken"] is False, (
+        "another Pod under this account has to ask for its token"
+    )
     pod = of(chart, "Deployment", "DaemonSet")[component]["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == account["metadata"]["name"]
     assert pod["enableServiceLinks"] is False
@@ -161,10 +204,14 @@ def test_a_container_has_no_more_than_it_needs(chart: list[dict[str, Any]], comp
     assert "initContainers" not in pod
     context = container["securityContext"]
     assert context.items() >= SHUT.items()
-    assert context["capabilities"] == {"drop": ["ALL"]} | ({"add": ["NET_ADMIN"]} if component == "proxy" else {})
+    assert context["capabilities"] == {"drop": ["ALL"]} | (
+        {"add": ["NET_ADMIN"]} if component == "proxy" else {}
+    )
     assert not context.get("privileged")
     if component != "proxy":
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] > 0
-    assert [volume["name"] for volume in pod.get("volumes", ())] == (["tls"] if component == "xds" else [])
+    assert [volume["name"] for volume in pod.get("volumes", ())] == (
+        ["tls"] if component == "xds" else []
+    )
     assert container["resources"]["limits"]["memory"]

@@ -1,4 +1,6 @@
-"""The Python half of msgspec that the agent's file carries behaves as the library: same values, same texts."""
+"""The Python half of msgspec that the agent's file carries behaves as the library: same values,
+same texts.
+"""
 
 import os
 import subprocess
@@ -24,7 +26,9 @@ class Pair(NamedTuple):
 def classes(library: ModuleType) -> dict[str, Any]:
     """Types as the agent's modules use them, made with one library."""
 
-    class Camel(library.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True, gc=False):  # type: ignore[misc, name-defined]
+    class Camel(
+        library.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True, gc=False
+    ):  # type: ignore[misc, name-defined]
         pass
 
     class Meta(Camel, frozen=True, kw_only=True):
@@ -56,26 +60,72 @@ def classes(library: ModuleType) -> dict[str, Any]:
         "Made", [("f0", int | None, None)], rename={"f0": "continue"}, forbid_unknown_fields=True
     )
     return {
-        "Thing": Thing, "Needs": Needs, "Row": Row, "Made": made_at_run_time, "Pair": Pair,
-        "int": int, "float": float, "str": str, "bool": bool, "any": Any, "bytes": bytes,
-        "ints": list[int], "things": dict[str, list[Needs]], "word": Literal["a", "b"],
-        "either": str | dict[str, int] | None, "optional": str | None,
-        "nested": Annotated[int | str, library.Meta(description="d")] | None, "two": tuple[str, int],
-        "big": Annotated[int, library.Meta(le=5)], "matched": Annotated[str, library.Meta(pattern="^a")],
+        "Thing": Thing,
+        "Needs": Needs,
+        "Row": Row,
+        "Made": made_at_run_time,
+        "Pair": Pair,
+        "int": int,
+        "float": float,
+        "str": str,
+        "bool": bool,
+        "any": Any,
+        "bytes": bytes,
+        "ints": list[int],
+        "things": dict[str, list[Needs]],
+        "word": Literal["a", "b"],
+        "either": str | dict[str, int] | None,
+        "optional": str | None,
+        "nested": Annotated[int | str, library.Meta(description="d")] | None,
+        "two": tuple[str, int],
+        "big": Annotated[int, library.Meta(le=5)],
+        "matched": Annotated[str, library.Meta(pattern="^a")],
         "raws": dict[str, library.Raw],
-    }  # fmt: skip
+    }
 
 
 BY_LIBRARY = {library: classes(library) for library in BOTH}
 TEXTS = [
-    b"1", b"1.0", b"1.5", b"-3", b"7", b"true", b"null", b'"a"', b'"q"', b'"ba"', b'"YWI="', b'"\\u00e9\\n"', b"[]",
-    b"{}", b"[1,2]", b'[1,"a"]', b'["a",1]', b'["a"]', b'["a","b","c"]', b'{"a":1}', b'{"a":"x"}', b'{"1":2}',
+    b"1",
+    b"1.0",
+    b"1.5",
+    b"-3",
+    b"7",
+    b"true",
+    b"null",
+    b'"a"',
+    b'"q"',
+    b'"ba"',
+    b'"YWI="',
+    b'"\\u00e9\\n"',
+    b"[]",
+    b"{}",
+    b"[1,2]",
+    b'[1,"a"]',
+    b'["a",1]',
+    b'["a"]',
+    b'["a","b","c"]',
+    b'{"a":1}',
+    b'{"a":"x"}',
+    b'{"1":2}',
     b'{"metadata":{"name":"w","resourceVersion":"5","labels":{"a":"b"},"finalizers":["f"]},"clusterIP":"::1"}',
-    b'{"metadata":{"name":1}}', b'{"metadata":{"labels":{"a":null}}}', b'{"metadata":null}', b'{"ports":[0]}',
-    b'{"ports":[80,443],"unknown":{"x":[]}}', b'{"first":1}', b'{"first":-1}', b'{"first":1,"other":2}',
-    b'{"first":1,"second":2,"items":[3],"raw":{"b":[1]}}', b'{"second":1}', b'{"continue":3}', b'{"continue":null}',
-    b'{"k":[{"first":1},{"first":"x"}]}', b'["n"]', b'["n",3]', b'["n",3,"more"]',
-]  # fmt: skip
+    b'{"metadata":{"name":1}}',
+    b'{"metadata":{"labels":{"a":null}}}',
+    b'{"metadata":null}',
+    b'{"ports":[0]}',
+    b'{"ports":[80,443],"unknown":{"x":[]}}',
+    b'{"first":1}',
+    b'{"first":-1}',
+    b'{"first":1,"other":2}',
+    b'{"first":1,"second":2,"items":[3],"raw":{"b":[1]}}',
+    b'{"second":1}',
+    b'{"continue":3}',
+    b'{"continue":null}',
+    b'{"k":[{"first":1},{"first":"x"}]}',
+    b'["n"]',
+    b'["n",3]',
+    b'["n",3,"more"]',
+]
 
 
 def outcome(library: ModuleType, kind: str, text: bytes, *, convert: bool) -> str:
@@ -92,7 +142,8 @@ def outcome(library: ModuleType, kind: str, text: bytes, *, convert: bool) -> st
     return f"{shown} {library.json.encode(value).decode()} {type(value).__name__}"
 
 
-#: kinds, and whether plain data is converted, which has neither bytes nor ``Raw``; else text is decoded
+#: kinds, and whether plain data is converted, which has neither bytes nor ``Raw``; else text is
+#: decoded
 READINGS = [
     (kind, convert)
     for kind in BY_LIBRARY[pure]
@@ -105,14 +156,26 @@ def test_values_and_errors_are_the_same(kind: str, convert: bool) -> None:
     for text in TEXTS:
         if convert and b"raw" in text:
             continue  # as above
-        if kind in ("Pair", "two") and text in (b"[]", b'["a"]', b'["n",3,"more"]', b'["a","b","c"]', b'["n"]'):
+        if kind in ("Pair", "two") and text in (
+            b"[]",
+            b'["a"]',
+            b'["n",3,"more"]',
+            b'["a","b","c"]',
+            b'["n"]',
+        ):
             continue  # a wrong number of elements is refused in other words
-        ours, theirs = (outcome(library, kind, text, convert=convert) for library in (pure, msgspec))
+        ours, theirs = (
+            outcome(library, kind, text, convert=convert) for library in (pure, msgspec)
+        )
         assert ours == theirs, text
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.text() | st.floats(-1e15, 1e15),
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 63) - 1)
+    | st.text()
+    | st.floats(-1e15, 1e15),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
@@ -126,7 +189,9 @@ def test_documents_are_encoded_to_values_that_are_equal(value: Any) -> None:
     assert pure.to_builtins(value) == value
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b'{"a"}', b"1 2", b"NaN", b"01", b'"a\nb"', b"\xef\xbb\xbf1", b"[" * 9999])
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b'{"a"}', b"1 2", b"NaN", b"01", b'"a\nb"', b"\xef\xbb\xbf1", b"[" * 9999]
+)
 def test_what_is_no_json_is_refused_alike(text: bytes) -> None:
     refused = [pytest.raises((library.DecodeError, RecursionError)) for library in BOTH]
     for library, expected in zip(BOTH, refused, strict=True):
@@ -155,7 +220,10 @@ def test_classes_keep_what_they_promise(library: ModuleType) -> None:
     with pytest.raises(TypeError):
         kinds["Needs"]()
     assert library.structs.astuple(kinds["Row"]("a")) == ("a", 7)
-    assert [field.encode_name for field in library.structs.fields(kinds["Row"])] == ["first-name", "age"]
+    assert [field.encode_name for field in library.structs.fields(kinds["Row"])] == [
+        "first-name",
+        "age",
+    ]
     match kinds["Row"]("b", 3):
         case object(first_name="b", age=age):
             assert age == 3
@@ -179,7 +247,12 @@ def test_objects_of_the_api_are_read_alike() -> None:
     for path in ("src", f"{ROOT}/tools/release/pure:src"):
         command = (sys.executable, "-c", PROJECT)
         done = subprocess.run(
-            command, capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path},
         )
         told.append(done.stdout.splitlines())
     assert len(told[0]) >= 20
@@ -187,11 +260,24 @@ def test_objects_of_the_api_are_read_alike() -> None:
 
 
 def test_the_rooms_that_the_agent_is_made_of_pass_with_it() -> None:
-    rooms = ["tests/external/test_checks.py", "tests/external/test_registration.py", "tests/informer", "tests/api"]
+    rooms = [
+        "tests/external/test_checks.py",
+        "tests/external/test_registration.py",
+        "tests/informer",
+        "tests/api",
+    ]
     command = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *rooms)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tools/release/pure"), "HYPOTHESIS_PROFILE": "quick"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=500)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "tools/release/pure"),
+        "HYPOTHESIS_PROFILE": "quick",
+    }
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=500
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     program = "import msgspec; print(msgspec.__file__)"
-    where = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, env=environment, check=True)
+    where = subprocess.run(
+        (sys.executable, "-c", program), capture_output=True, text=True, env=environment, check=True
+    )
     assert where.stdout.strip() == str(ROOT / "tools/release/pure/msgspec/__init__.py")

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: what the script needs before it makes an environment; as root it would ask apt, which is none here
+#: what the script needs before it makes an environment; as root it would ask apt, which is none
+#: here
 PROGRAMS = ("bash", "dirname", "id", "rm")
 
 
@@ -58,7 +59,9 @@ def test_a_python_that_is_named_is_taken_or_complained_of(tmp_path: Path) -> Non
 
 def test_a_name_that_leads_nowhere_is_said(tmp_path: Path) -> None:
     quick = python_in(tmp_path / "debian", "python3.11", "quick")
-    assert complaint(tmp_path, quick.parent, PYTHON="python2").endswith("PYTHON=python2 is no Python 3.11 or newer")
+    assert complaint(tmp_path, quick.parent, PYTHON="python2").endswith(
+        "PYTHON=python2 is no Python 3.11 or newer"
+    )
 
 
 def test_without_any_python_it_says_what_to_do(tmp_path: Path) -> None:
@@ -67,7 +70,10 @@ def test_without_any_python_it_says_what_to_do(tmp_path: Path) -> None:
 
 def test_this_python_says_how_it_was_built() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "python_build.py"], capture_output=True, text=True, check=True
+        [sys.executable, ROOT / "tools" / "python_build.py"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() in ("quick", "slow")
 
@@ -84,8 +90,13 @@ def test_a_release_needs_no_programs_of_the_tests(tmp_path: Path) -> None:
     def install(**environment: str) -> str:
         command = (str(programs / "bash"), str(ROOT / "tools" / "install.sh"), "dev")
         variables = {"PATH": str(programs), "VENV": str(tmp_path / "venv"), **environment}
-        return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stderr
+        return subprocess.run(
+            command, env=variables, capture_output=True, text=True, check=True
+        ).stderr
 
     assert "chromium" in install()
     assert install(PROGRAMS="no") == ""
-    assert "PROGRAMS=no tools/install.sh dev" in (ROOT / "Makefile").read_text().partition("\nrelease:")[2]
+    assert (
+        "PROGRAMS=no tools/install.sh dev"
+        in (ROOT / "Makefile").read_text().partition("\nrelease:")[2]
+    )

@@ -1,4 +1,6 @@
-"""The parts of a release that need neither network nor root: equal bytes, layouts, documents, and the agent's file."""
+"""The parts of a release that need neither network nor root: equal bytes, layouts, documents, and
+the agent's file.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,14 @@ def test_an_entry_of_the_changelog_ends_where_the_next_begins() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (CHANGELOG.replace("1.2.0", "1.2.01"), "has no entry of 1.2.0: write one, ## 1.2.0 - YYYY-MM-DD"),
-        (CHANGELOG.replace("2026-05-04", "not released"), "has no day of release: make it ## 1.2.0 - YYYY-MM-DD"),
+        (
+            CHANGELOG.replace("1.2.0", "1.2.01"),
+            "has no entry of 1.2.0: write one, ## 1.2.0 - YYYY-MM-DD",
+        ),
+        (
+            CHANGELOG.replace("2026-05-04", "not released"),
+            "has no day of release: make it ## 1.2.0 - YYYY-MM-DD",
+        ),
         (CHANGELOG.replace("- a\n", "- a\n" * 70), "has 73 lines, and a page has 60: shorten it"),
     ],
 )
@@ -38,13 +46,18 @@ def test_a_release_without_a_page_or_a_day_is_refused(text: str, told: str) -> N
 
 
 def test_the_changelog_has_a_page_for_this_version() -> None:
-    assert changes((ROOT / "CHANGELOG.md").read_text(), VERSION, dated=False).startswith(f"## {VERSION} - ")
+    assert changes((ROOT / "CHANGELOG.md").read_text(), VERSION, dated=False).startswith(
+        f"## {VERSION} - "
+    )
 
 
 def test_links_of_the_released_entry_are_whole() -> None:
-    entry = documents.with_whole_links("[a](docs/agent.md#runs), [b](https://example.org/x), [c](#d)")
-    assert (
-        entry == f"[a]({documents.SOURCE_URL}/blob/v{VERSION}/docs/agent.md#runs), [b](https://example.org/x), [c](#d)"
+    entry = documents.with_whole_links(
+        "[a](docs/agent.md#runs), [b](https://example.org/x), [c](#d)"
+    )
+    assert entry == (
+        f"[a]({documents.SOURCE_URL}/blob/v{VERSION}/docs/agent.md#runs), "
+        "[b](https://example.org/x), [c](#d)"
     )
 
 
@@ -66,7 +79,10 @@ def test_a_head_without_the_tag_is_refused_with_both_ways_out() -> None:
     assert problem == f"there is no tag v{VERSION}: git tag -s v{VERSION}; {rehearsal}"
     (problem,) = preflight.tag(["v0"], "2" * 40, "1" * 40)
     command = f"git checkout v{VERSION}"
-    assert problem == f"HEAD ({'1' * 12}) is not the tag v{VERSION} ({'2' * 12}): {command}; {rehearsal}"
+    assert (
+        problem
+        == f"HEAD ({'1' * 12}) is not the tag v{VERSION} ({'2' * 12}): {command}; {rehearsal}"
+    )
 
 
 def test_lines_under_unreleased_belong_to_the_version_that_is_released() -> None:
@@ -79,7 +95,10 @@ def test_lines_under_unreleased_belong_to_the_version_that_is_released() -> None
 
 
 def test_documents_that_say_that_nothing_is_published_are_named_with_their_lines() -> None:
-    texts = {"README.md": "# A\n\nOnce 0.1.0 is published, `uvx` runs it.\n", "docs/agent.md": "A published page.\n"}
+    texts = {
+        "README.md": "# A\n\nOnce 0.1.0 is published, `uvx` runs it.\n",
+        "docs/agent.md": "A published page.\n",
+    }
     (problem,) = preflight.documents_of_a_clone(texts)
     assert problem.endswith("\n    README.md:3: Once 0.1.0 is published, `uvx` runs it.")
     assert preflight.documents_of_a_clone({"docs/agent.md": texts["docs/agent.md"]}) == []
@@ -93,7 +112,12 @@ def test_a_machine_that_cannot_build_is_told_from_one_that_can_before_anything_i
     monkeypatch.setattr(preflight.shutil, "which", lambda _: None)
     monkeypatch.setattr(preflight, "IMAGES_BYTES", 10**18)
     problems = preflight.machine(["agent", "images"])
-    remedies = ["apt-get install python3.11", "run as root", "use Debian or Ubuntu", "rm -rf build/image*"]
+    remedies = [
+        "apt-get install python3.11",
+        "run as root",
+        "use Debian or Ubuntu",
+        "rm -rf build/image*",
+    ]
     assert len(problems) == len(remedies)
     for problem, remedy in zip(problems, remedies, strict=True):
         assert remedy in problem
@@ -101,7 +125,13 @@ def test_a_machine_that_cannot_build_is_told_from_one_that_can_before_anything_i
 
 
 def test_every_problem_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    printed = {"status": " M README.md\n", "tag": "", "ls-files": "", "for-each-ref": "", "rev-parse": "1" * 40}
+    printed = {
+        "status": " M README.md\n",
+        "tag": "",
+        "ls-files": "",
+        "for-each-ref": "",
+        "rev-parse": "1" * 40,
+    }
     monkeypatch.setattr(preflight, "run", lambda _, command, *__: printed[command])
     monkeypatch.setattr(preflight, "changelog", lambda *_, dated: ["no day"] if dated else [])
     with pytest.raises(SystemExit) as ended:
@@ -142,11 +172,14 @@ def test_a_layout_holds_what_its_descriptors_name(tmp_path: Path) -> None:
 
 def test_an_sbom_lists_installed_packages_alone() -> None:
     status = (
-        "Package: nftables\nStatus: install ok installed\nArchitecture: arm64\nVersion: 1.0.6-2+deb12u2\n\n"
+        "Package: nftables\nStatus: install ok installed\nArchitecture: arm64\nVersion: "
+        "1.0.6-2+deb12u2\n\n"
         "Package: gone\nStatus: deinstall ok config-files\nArchitecture: all\nVersion: 1\n"
     )
     (component,) = debian_components(status, "debian-12")
-    assert component["purl"] == "pkg:deb/debian/nftables@1.0.6-2%2Bdeb12u2?arch=arm64&distro=debian-12"
+    assert (
+        component["purl"] == "pkg:deb/debian/nftables@1.0.6-2%2Bdeb12u2?arch=arm64&distro=debian-12"
+    )
     document = json.loads(sbom("image", "container", [component], "ab" * 32))
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
     assert document["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": "ab" * 32}]
@@ -178,7 +211,9 @@ def test_checksums_are_those_of_every_file(tmp_path: Path, monkeypatch: pytest.M
     checking.check_folder()
     lines = (tmp_path / documents.SUMS).read_text().splitlines()
     assert [line.split()[1] for line in lines] == ["a.cdx.json", "b"]
-    (tmp_path / "a.cdx.json").write_text('{"bomFormat": "SPDX", "specVersion": "1.6", "components": []}')
+    (tmp_path / "a.cdx.json").write_text(
+        '{"bomFormat": "SPDX", "specVersion": "1.6", "components": []}'
+    )
     with pytest.raises(SystemExit, match="bomFormat"):
         checking.check_folder()
     assert (tmp_path / documents.SUMS).read_text().splitlines() == lines
@@ -192,7 +227,9 @@ def test_a_rehearsal_does_not_claim_the_tag() -> None:
 
 
 def test_provenance_names_the_commit_and_each_file() -> None:
-    statement = json.loads(documents.provenance({"b": "2" * 64, "a": "1" * 64}, "https://builder.example", tagged=True))
+    statement = json.loads(
+        documents.provenance({"b": "2" * 64, "a": "1" * 64}, "https://builder.example", tagged=True)
+    )
     assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
     assert [subject["name"] for subject in statement["subject"]] == ["a", "b"]
     (source, *locks) = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
@@ -220,17 +257,26 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_agent(agent: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = (sys.executable, "-I", "-S", str(agent), *words)
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=120, env={"HOME": str(agent.parent)}
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={"HOME": str(agent.parent)},
     )
 
 
 @pytest.mark.parametrize(
-    "words", [("--help",), ("run", "--help"), ("agent", "list", "--help"), ("status", "nobody")], ids=" ".join
+    "words",
+    [("--help",), ("run", "--help"), ("agent", "list", "--help"), ("status", "nobody")],
+    ids=" ".join,
 )
 def test_the_agents_file_runs_without_packages(agent: Path, words: tuple[str, ...]) -> None:
     done = run_agent(agent, *words)
     assert "Traceback" not in done.stderr
-    assert (done.returncode, bool(done.stdout)) == ((2, False) if "status" in words else (0, True)), done.stderr
+    assert (done.returncode, bool(done.stdout)) == (
+        (2, False) if "status" in words else (0, True)
+    ), done.stderr
 
 
 def test_the_agents_file_has_nothing_compiled_and_no_other_program(agent: Path) -> None:
@@ -240,22 +286,54 @@ def test_the_agents_file_has_nothing_compiled_and_no_other_program(agent: Path) 
     assert not (content / "uvloop").exists()
 
 
-def test_the_agents_file_keeps_an_endpoint_and_ends_its_child_when_it_is_killed(agent: Path, tmp_path: Path) -> None:
+def test_the_agents_file_keeps_an_endpoint_and_ends_its_child_when_it_is_killed(
+    agent: Path, tmp_path: Path
+) -> None:
     """What stands by to end the child has no file of its own: its text comes out of the archive."""
     with Plane() as plane:
-        plane.apply("{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: [{port: 80}]}}")
-        flags = ("--name", "one", "--address", "192.0.2.9", "--port", "80", "--notify", "--on-orphan", "end")
-        command = (sys.executable, "-I", "-S", agent, "run", "web", *flags, "--kubeconfig", plane.kubeconfig)
+        plane.apply(
+            "{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: [{port: 80}]}}"
+        )
+        flags = (
+            "--name",
+            "one",
+            "--address",
+            "192.0.2.9",
+            "--port",
+            "80",
+            "--notify",
+            "--on-orphan",
+            "end",
+        )
+        command = (
+            sys.executable,
+            "-I",
+            "-S",
+            agent,
+            "run",
+            "web",
+            *flags,
+            "--kubeconfig",
+            plane.kubeconfig,
+        )
         ready = "import os, socket, time; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); "
-        ready += "s.sendto(b'READY=1', os.environ['NOTIFY_SOCKET']); print(os.getpid(), flush=True); time.sleep(600)"
+        ready += (
+            "s.sendto(b'READY=1', os.environ['NOTIFY_SOCKET']); print(os.getpid(), flush=True); "
+            "time.sleep(600)"
+        )
         home = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path), "PATH": os.environ["PATH"]}
         with subprocess.Popen(
-            (*command, "--", sys.executable, "-c", ready), stdout=subprocess.PIPE, text=True, env=home
+            (*command, "--", sys.executable, "-c", ready),
+            stdout=subprocess.PIPE,
+            text=True,
+            env=home,
         ) as process:
             assert process.stdout is not None
             try:
                 child = next(int(line) for line in process.stdout if line.strip().isdecimal())
-                plane.wait_for(lambda: [each.ready for each in plane.endpoints("web")] == [True], timeout=60)
+                plane.wait_for(
+                    lambda: [each.ready for each in plane.endpoints("web")] == [True], timeout=60
+                )
             finally:
                 process.kill()
         plane.wait_for(lambda: not Path(f"/proc/{child}/cmdline").exists(), timeout=60)

@@ -1,4 +1,6 @@
-"""The chart's roles are enough and no more: the real commands under them, and what the server's audit log says."""
+"""The chart's roles are enough and no more: the real commands under them, and what the server's
+audit log says.
+"""
 
 from __future__ import annotations
 
@@ -88,13 +90,19 @@ SELDOM = {
     ("patch", "", "services/status"),
     ("get", "", "namespaces"),
 }
-#: Needed and not in the log: an apply that creates is a patch there, and a Lease is deleted after the test has looked.
-LEASE_RIGHTS = {("create", "coordination.k8s.io", "leases"), ("delete", "coordination.k8s.io", "leases")}
+#: Needed and not in the log: an apply that creates is a patch there, and a Lease is deleted after
+#: the test has looked.
+LEASE_RIGHTS = {
+    ("create", "coordination.k8s.io", "leases"),
+    ("delete", "coordination.k8s.io", "leases"),
+}
 Right = tuple[str, str, str]
 
 
 def installed(plane: Plane, folder: Path, component: str, *values: str) -> tuple[Path, str]:
-    """The chart's ServiceAccount and roles are there; a kubeconfig with its token, and its user name."""
+    """The chart's ServiceAccount and roles are there; a kubeconfig with its token, and its user
+    name.
+    """
     wanted = [each for each in documents(rendered(*values)) if each["kind"] in RIGHTS_AND_WHO]
     kubectl(plane, "apply", "-f", "-", document=yaml.safe_dump_all(wanted))
     account = f"sliceplane-{component}"
@@ -141,7 +149,10 @@ def asked(audit: Path, user: str) -> tuple[set[Right], list[Any]]:
 def running(*arguments: str) -> Iterator[str]:
     """What its ready line says."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "sliceplane", *arguments], env=PYTHON, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "sliceplane", *arguments],
+        env=PYTHON,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     try:
@@ -179,7 +190,11 @@ def drain(plane: Plane) -> None:
     kubectl(plane, "apply", "-f", "-", document=yaml.safe_dump(lease))
     kubectl(plane, "annotate", "pod", "web-0", "sliceplane.dev/drain=now")
     asked = "-o=jsonpath={.items[*].metadata.annotations.sliceplane\\.dev/report}"
-    until(lambda: kubectl(plane, "get", "endpointslices", "-l", "kubernetes.io/service-name=web", asked))
+    until(
+        lambda: kubectl(
+            plane, "get", "endpointslices", "-l", "kubernetes.io/service-name=web", asked
+        )
+    )
     lease["metadata"]["annotations"]["sliceplane.dev/endpointslices-revision"] = "1000000"
     kubectl(plane, "apply", "-f", "-", document=yaml.safe_dump(lease))
     kubectl(plane, "wait", "pod/web-0", "--for=condition=sliceplane.dev/Drained", "--timeout=60s")
@@ -192,7 +207,10 @@ def test_the_controllers_need_what_they_are_given(tmp_path: Path) -> None:
     with running_plane(tmp_path, f"--audit-log-path={audit}", command="apiserver") as plane:
         kubeconfig, user = installed(plane, tmp_path, "controllers", *values)
         kubectl(plane, "apply", "-f", "-", document="---".join((NODE, SERVICES, POD, ENDPOINTS)))
-        lease = ("--leader-elect-resource-name=sliceplane-controllers", "--leader-elect-resource-namespace=kube-system")
+        lease = (
+            "--leader-elect-resource-name=sliceplane-controllers",
+            "--leader-elect-resource-namespace=kube-system",
+        )
         with running("controllers", f"--kubeconfig={kubeconfig}", f"--controllers={run}", *lease):
             change_everything(plane)
     rights, refused = asked(audit, user)
@@ -206,12 +224,17 @@ def test_the_name_server_needs_what_it_is_given(tmp_path: Path) -> None:
     values = ("--set=controllers.enabled=false", "--set=dns.enabled=true")
     with running_plane(tmp_path, f"--audit-log-path={audit}", command="apiserver") as plane:
         kubeconfig, user = installed(plane, tmp_path, "dns", *values)
-        with running("dns", f"--kubeconfig={kubeconfig}", "--listen=127.0.0.1:0", "--progress-lease=true"):
+        with running(
+            "dns", f"--kubeconfig={kubeconfig}", "--listen=127.0.0.1:0", "--progress-lease=true"
+        ):
             until(lambda: ("patch", "coordination.k8s.io", "leases") in asked(audit, user)[0])
     rights, refused = asked(audit, user)
     assert refused == []
     assert rights <= granted(*values)
-    seldom = {("create", "events.k8s.io", "events"), ("patch", "events.k8s.io", "events")}  # of a forwarding loop
+    seldom = {
+        ("create", "events.k8s.io", "events"),
+        ("patch", "events.k8s.io", "events"),
+    }  # of a forwarding loop
     assert granted(*values) <= rights | seldom | LEASE_RIGHTS
 
 
@@ -223,17 +246,25 @@ def test_the_xds_server_needs_what_it_is_given(tmp_path: Path) -> None:
         kubectl(plane, "create", "serviceaccount", "caller", "-n", "default")
         token = kubectl(plane, "create", "token", "caller", "-n", "default").strip()
         pki = Path(plane.kubeconfig).parent / "pki"
-        tls = (f"--tls-cert-file={pki / 'apiserver.crt'}", f"--tls-private-key-file={pki / 'apiserver.key'}")
+        tls = (
+            f"--tls-cert-file={pki / 'apiserver.crt'}",
+            f"--tls-private-key-file={pki / 'apiserver.key'}",
+        )
         flags = ("--bind-address=127.0.0.1:0", *tls, "--progress-lease=true")
         with running("xds", f"--kubeconfig={kubeconfig}", *flags) as address:
             secure = grpc.composite_channel_credentials(
-                grpc.ssl_channel_credentials((pki / "ca.crt").read_bytes()), grpc.access_token_call_credentials(token)
+                grpc.ssl_channel_credentials((pki / "ca.crt").read_bytes()),
+                grpc.access_token_call_credentials(token),
             )
             said: SimpleQueue[bytes | None] = SimpleQueue()
             said.put(delta_request(CLUSTER, of_node=node()))
             with grpc.secure_channel(f"localhost:{address.rpartition(':')[2]}", secure) as channel:
-                answers = channel.stream_stream(DELTA)(iter(said.get, None), timeout=100, wait_for_ready=True)
-                assert read_response(next(answers), delta=True).resources == {}, "it may see no namespace"
+                answers = channel.stream_stream(DELTA)(
+                    iter(said.get, None), timeout=100, wait_for_ready=True
+                )
+                assert read_response(next(answers), delta=True).resources == {}, (
+                    "it may see no namespace"
+                )
                 answers.cancel()
                 said.put(None)
             until(lambda: ("patch", "coordination.k8s.io", "leases") in asked(audit, user)[0])
@@ -246,18 +277,32 @@ def test_the_xds_server_needs_what_it_is_given(tmp_path: Path) -> None:
 @pytest.mark.kernel
 def test_the_proxy_needs_what_it_is_given(tmp_path: Path) -> None:
     audit = tmp_path / "audit.log"
-    proxy = ("--set=proxy.enabled=true", "--set=proxy.apiServer.host=192.0.2.1", "--set=proxy.drainPort=10261")
+    proxy = (
+        "--set=proxy.enabled=true",
+        "--set=proxy.apiServer.host=192.0.2.1",
+        "--set=proxy.drainPort=10261",
+    )
     values = ("--set=controllers.enabled=false", *proxy)
     with Net("spr") as net, running_plane(tmp_path, f"--audit-log-path={audit}") as plane:
         node = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
         kubeconfig, user = installed(plane, tmp_path, "proxy", *values)
         kubectl(plane, "apply", "-f", "-", document="---".join((NODE, SERVICES, POD)))
-        flags = (f"--kubeconfig={kubeconfig}", "--hostname-override=n1", f"--netns={node.netns}", "--drain-port=10261")
+        flags = (
+            f"--kubeconfig={kubeconfig}",
+            "--hostname-override=n1",
+            f"--netns={node.netns}",
+            "--drain-port=10261",
+        )
         with running("proxy", *flags):
             until(
-                lambda: "sliceplane-proxy-n1" in kubectl(plane, "get", "leases", "-n", "kube-node-lease", "-o", "name")
+                lambda: (
+                    "sliceplane-proxy-n1"
+                    in kubectl(plane, "get", "leases", "-n", "kube-node-lease", "-o", "name")
+                )
             )
-            kubectl(plane, "patch", "pod", "web-0", "--subresource=status", "-p", json.dumps(STATUS))
+            kubectl(
+                plane, "patch", "pod", "web-0", "--subresource=status", "-p", json.dumps(STATUS)
+            )
             until(lambda: ("patch", "coordination.k8s.io", "leases") in asked(audit, user)[0])
     rights, refused = asked(audit, user)
     assert refused == []

@@ -1,4 +1,6 @@
-"""The units of ``deploy/systemd``: systemd takes them, and the programs in them say when they are ready."""
+"""The units of ``deploy/systemd``: systemd takes them, and the programs in them say when they are
+ready.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ from tests.kernel.netns import Net
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
 UNITS_BY_NAME = {path.stem: path for path in UNITS}
 #: of systemd's own scale from 0 (nothing is allowed) to 10
-EXPOSURE_MAX = {"sliceplane": 1.6, "sliceplane-agent": 1.6, "sliceplane-controllers": 1.6, "sliceplane-proxy": 3.5}
+EXPOSURE_MAX = {
+    "sliceplane": 1.6,
+    "sliceplane-agent": 1.6,
+    "sliceplane-controllers": 1.6,
+    "sliceplane-proxy": 3.5,
+}
 START_S = 120.0
 
 
@@ -50,20 +57,30 @@ def systemd_analyze() -> str:
 @pytest.mark.parametrize("path", UNITS, ids=name)
 def test_systemd_takes_the_unit(path: Path, systemd_analyze: str, tmp_path: Path) -> None:
     # The program is where the tests have it, so that nothing at all may be said.
-    text = path.read_text().replace("/opt/sliceplane/bin/sliceplane", str(Path(sys.executable).with_name("sliceplane")))
+    text = path.read_text().replace(
+        "/opt/sliceplane/bin/sliceplane", str(Path(sys.executable).with_name("sliceplane"))
+    )
     (tmp_path / path.name).write_text(text)
     told = subprocess.run(
         [systemd_analyze, "verify", "--man=no", tmp_path / path.name],
-        check=False, capture_output=True, text=True, timeout=150,
-    )  # fmt: skip
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
     assert told.returncode == 0
     assert told.stderr == ""
 
 
 @pytest.mark.parametrize("path", UNITS, ids=name)
 def test_the_unit_leaves_little_to_an_intruder(path: Path, systemd_analyze: str) -> None:
-    told = subprocess.run([systemd_analyze, "security", "--offline=true", "--no-pager", path],
-        capture_output=True, text=True, timeout=150, check=True)  # fmt: skip
+    told = subprocess.run(
+        [systemd_analyze, "security", "--offline=true", "--no-pager", path],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=True,
+    )
     level = re.search(r"Overall exposure level for \S+: ([\d.]+)", told.stdout)
     assert level is not None
     assert float(level[1]) <= EXPOSURE_MAX[path.stem], told.stdout
@@ -84,7 +101,9 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
         yield listening
 
 
-def started(path: Path, folder: Path, prefix: tuple[str, ...] = (), **environment: str) -> subprocess.Popen[bytes]:
+def started(
+    path: Path, folder: Path, prefix: tuple[str, ...] = (), **environment: str
+) -> subprocess.Popen[bytes]:
     """The unit's own command line, with what systemd puts into it."""
     service = unit(path)["Service"]
     assert service["Type"] == "notify"
@@ -96,11 +115,16 @@ def started(path: Path, folder: Path, prefix: tuple[str, ...] = (), **environmen
         "PATH": os.environ["PATH"],
         **environment,
     }
-    words = [re.sub(r"\$\{(\w+)\}", lambda found: own[found[1]], word) for word in shlex.split(service["ExecStart"])]
+    words = [
+        re.sub(r"\$\{(\w+)\}", lambda found: own[found[1]], word)
+        for word in shlex.split(service["ExecStart"])
+    ]
     assert words[0] == "/opt/sliceplane/bin/sliceplane"
     program = str(Path(sys.executable).with_name("sliceplane"))
     (folder / "state").mkdir(exist_ok=True)
-    return subprocess.Popen([*prefix, program, *words[1:]], env=own, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [*prefix, program, *words[1:]], env=own, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
 
 
 def _ends_well(process: subprocess.Popen[bytes], manager: socket.socket) -> None:
@@ -115,7 +139,9 @@ def test_the_plane_says_when_it_is_ready(manager: socket.socket, tmp_path: Path)
     try:
         told = manager.recv(4096).decode()
         kubeconfig = tmp_path / "state" / "admin.kubeconfig"
-        assert re.fullmatch(rf"READY=1\nSTATUS=https://127\.0\.0\.1:\d+ kubeconfig={kubeconfig}", told)
+        assert re.fullmatch(
+            rf"READY=1\nSTATUS=https://127\.0\.0\.1:\d+ kubeconfig={kubeconfig}", told
+        )
         _ends_well(process, manager)
     finally:
         process.kill()
@@ -129,7 +155,9 @@ def plane(tmp_path: Path) -> Iterator[Plane]:
         yield plane
 
 
-def test_controllers_say_when_they_lead(plane: Plane, manager: socket.socket, tmp_path: Path) -> None:
+def test_controllers_say_when_they_lead(
+    plane: Plane, manager: socket.socket, tmp_path: Path
+) -> None:
     path = UNITS_BY_NAME["sliceplane-controllers"]
     listen, _, address = unit(path)["Service"]["Environment"].partition("=")
     assert address == "127.0.0.1:10257"
@@ -143,7 +171,9 @@ def test_controllers_say_when_they_lead(plane: Plane, manager: socket.socket, tm
 
 
 @pytest.mark.kernel
-def test_the_proxy_says_when_the_kernel_has_the_rules(manager: socket.socket, tmp_path: Path) -> None:
+def test_the_proxy_says_when_the_kernel_has_the_rules(
+    manager: socket.socket, tmp_path: Path
+) -> None:
     with Net("sdu") as net:
         node = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
         inside = tuple(node.place.command())

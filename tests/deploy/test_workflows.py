@@ -1,4 +1,6 @@
-"""The forge's workflows: two linters find nothing, and what they run and trust is what this repository names."""
+"""The forge's workflows: two linters find nothing, and what they run and trust is what this
+repository names.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,11 @@ def test_zizmor_finds_nothing() -> None:
     program = wheel(ZIZMOR) / "bin" / "zizmor"
     done = subprocess.run(
         (program, "--offline", "--persona", "pedantic", "--no-progress", FOLDER),
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -58,21 +63,33 @@ def test_actionlint_finds_nothing() -> None:
     with one_at_a_time("actionlint"):
         if not (cache / "actionlint").exists():
             part = cache.with_name(f"{cache.name}.{os.getpid()}")
-            run_go("install", *QUICK, f"github.com/rhysd/actionlint/cmd/actionlint@{ACTIONLINT}", GOBIN=str(part))
+            run_go(
+                "install",
+                *QUICK,
+                f"github.com/rhysd/actionlint/cmd/actionlint@{ACTIONLINT}",
+                GOBIN=str(part),
+            )
             part.rename(cache)
     run(str(cache / "actionlint"), "-shellcheck=", "-pyflakes=", *map(str, WORKFLOWS))
 
 
 def test_every_job_has_the_rights_that_it_needs_and_no_other() -> None:
-    assert {path.stem: workflow(path)["permissions"] for path in WORKFLOWS} == {"ci": {}, "release": {}}
+    assert {path.stem: workflow(path)["permissions"] for path in WORKFLOWS} == {
+        "ci": {},
+        "release": {},
+    }
     found = {
-        (path.stem, name): job["permissions"] for path in WORKFLOWS for name, job in workflow(path)["jobs"].items()
+        (path.stem, name): job["permissions"]
+        for path in WORKFLOWS
+        for name, job in workflow(path)["jobs"].items()
     }
     assert found == RIGHTS
 
 
 def test_actions_are_pinned_by_commit_with_the_version_beside() -> None:
-    lines = [line for path in WORKFLOWS for line in path.read_text().splitlines() if "uses:" in line]
+    lines = [
+        line for path in WORKFLOWS for line in path.read_text().splitlines() if "uses:" in line
+    ]
     assert len(lines) >= 8
     for line in lines:
         assert re.fullmatch(r"\s+- uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line), line
@@ -87,14 +104,21 @@ def test_jobs_run_in_the_base_of_the_image() -> None:
     base = re.search(r"^ARG BASE=(\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert base is not None
     images = {
-        job["container"]["image"] for path in WORKFLOWS for job in workflow(path)["jobs"].values() if "container" in job
+        job["container"]["image"]
+        for path in WORKFLOWS
+        for job in workflow(path)["jobs"].values()
+        if "container" in job
     }
     assert images == {base[1]}
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_git_reads_the_sources_in_a_container_whose_user_is_not_their_owner(path: Path, tmp_path: Path) -> None:
-    """actions/checkout trusts the folder for itself alone; git's own switch plays the other owner here."""
+def test_git_reads_the_sources_in_a_container_whose_user_is_not_their_owner(
+    path: Path, tmp_path: Path
+) -> None:
+    """actions/checkout trusts the folder for itself alone; git's own switch plays the other owner
+    here.
+    """
     sources = tmp_path / "sources"
     subprocess.run(("git", "init", "-q", sources), check=True)
     environment = {
@@ -118,7 +142,9 @@ def test_git_reads_the_sources_in_a_container_whose_user_is_not_their_owner(path
 def test_credentials_of_the_registry_are_where_attestations_are_pushed_with_them() -> None:
     (push,) = (step for _, _, step in steps() if step.get("id") == "push")
     assert re.search(
-        r"^export REGISTRY_AUTH_FILE=\$HOME/\.docker/config\.json\n.*skopeo login", push["run"], re.M | re.S
+        r"^export REGISTRY_AUTH_FILE=\$HOME/\.docker/config\.json\n.*skopeo login",
+        push["run"],
+        re.M | re.S,
     )
 
 

@@ -1,4 +1,6 @@
-"""What clients send bounds neither memory nor time: answers cost their own size, and clients have shares (issue 30)."""
+"""What clients send bounds neither memory nor time: answers cost their own size, and clients have
+shares (issue 30).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,17 @@ import dns.rcode
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.dns.world import NOW, ZONE, Cluster, endpoint, headless, namespace, node, service, slice_of
+from tests.dns.world import (
+    NOW,
+    ZONE,
+    Cluster,
+    endpoint,
+    headless,
+    namespace,
+    node,
+    service,
+    slice_of,
+)
 from tests.effort import effort
 
 from sliceplane.consume.usable import Locality, choose
@@ -23,25 +35,37 @@ from sliceplane.dns.server import Forward, NameServer
 from sliceplane.dns.service import NamedService
 from sliceplane.dns.wire import name_of
 
-PORTS = [{"name": "http", "port": 8080, "protocol": "TCP"}, {"name": "admin", "port": 8081, "protocol": "TCP"}]
+PORTS = [
+    {"name": "http", "port": 8080, "protocol": "TCP"},
+    {"name": "admin", "port": 8081, "protocol": "TCP"},
+]
 PEERS = f"peers.default.svc.{ZONE}"
 
 
 def large(count: int, config: AnswerConfig | None = None) -> Cluster:
-    """A headless Service of *count* endpoints in three zones, and one whose endpoints share one hostname."""
+    """A headless Service of *count* endpoints in three zones, and one whose endpoints share one
+    hostname.
+    """
     members = [
-        endpoint(f"10.1.{at // 250}.{at % 250}", zone=f"z{at % 3}", hints=[f"z{at % 3}"], nodeName=f"n{at % 7}")
+        endpoint(
+            f"10.1.{at // 250}.{at % 250}",
+            zone=f"z{at % 3}",
+            hints=[f"z{at % 3}"],
+            nodeName=f"n{at % 7}",
+        )
         for at in range(count)
     ]
     same = [endpoint(f"10.2.{at // 250}.{at % 250}", hostname="same") for at in range(count)]
     return Cluster(
         namespace("default"),
-        headless(), slice_of("peers", *members, ports=PORTS),
-        headless("plain"), slice_of("plain", *same, ports=PORTS),
+        headless(),
+        slice_of("peers", *members, ports=PORTS),
+        headless("plain"),
+        slice_of("plain", *same, ports=PORTS),
         service("alias", type="ExternalName", externalName=PEERS),
         node("n1", "z1", pods="10.9.0.0/16"),
         config=config,
-    )  # fmt: skip
+    )
 
 
 def query(name: str, kind: str = "A", **more: object) -> bytes:
@@ -49,7 +73,9 @@ def query(name: str, kind: str = "A", **more: object) -> bytes:
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """Calls of functions, generators resumed and functions of C counted, which do not depend on the machine."""
+    """Calls of functions, generators resumed and functions of C counted, which do not depend on the
+    machine.
+    """
     count = 0
 
     def on_event(frame: FrameType, event: str, argument: object) -> None:
@@ -72,16 +98,24 @@ def _of_endpoints(count: int) -> NameServer:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        (f"made-up.prefer._zone.{PEERS}", "SRV"), (f"made-up.prefer._zone.{PEERS}", "A"),
-        (f"z1.pin._zone.{PEERS}", "SRV"), (f"z1.pin._zone.{PEERS}", "A"),
-        (PEERS, "SRV"), (PEERS, "A"), (f"_http._tcp.{PEERS}", "SRV"),
-        (f"_made-up._tcp.{PEERS}", "SRV"), (f"_made-up.{PEERS}", "A"),
-        (f"alias.default.svc.{ZONE}", "A"), (f"alias.default.svc.{ZONE}", "SRV"),
+        (f"made-up.prefer._zone.{PEERS}", "SRV"),
+        (f"made-up.prefer._zone.{PEERS}", "A"),
+        (f"z1.pin._zone.{PEERS}", "SRV"),
+        (f"z1.pin._zone.{PEERS}", "A"),
+        (PEERS, "SRV"),
+        (PEERS, "A"),
+        (f"_http._tcp.{PEERS}", "SRV"),
+        (f"_made-up._tcp.{PEERS}", "SRV"),
+        (f"_made-up.{PEERS}", "A"),
+        (f"alias.default.svc.{ZONE}", "A"),
+        (f"alias.default.svc.{ZONE}", "SRV"),
         (f"plain.default.svc.{ZONE}", "SRV"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("client", ["10.9.0.1", "8.8.8.8"])
-def test_a_truncated_answer_costs_as_much_whatever_it_leaves_out(name: str, kind: str, client: str) -> None:
+def test_a_truncated_answer_costs_as_much_whatever_it_leaves_out(
+    name: str, kind: str, client: str
+) -> None:
     costs = []
     for count in (300, 2000):
         server = _of_endpoints(count)
@@ -98,7 +132,11 @@ def test_a_truncated_answer_costs_as_much_whatever_it_leaves_out(name: str, kind
 def test_names_that_clients_make_up_are_not_kept() -> None:
     server = large(50).server
     for number in range(500):
-        for label in (f"r{number}.prefer._zone", f"r{number}.pin._zone", f"10-0-{number % 256}-1.default.pod"):
+        for label in (
+            f"r{number}.prefer._zone",
+            f"r{number}.pin._zone",
+            f"10-0-{number % 256}-1.default.pod",
+        ):
             server.answer(query(f"{label}.plain.default.svc.{ZONE}", "SRV"), "10.9.0.1", "udp", NOW)
         server.answer(query(f"10-0-{number % 256}-1.default.pod.{ZONE}"), "10.9.0.1", "udp", NOW)
     assert not [name for name in server._made if b"_zone" in name]
@@ -125,7 +163,9 @@ def test_a_client_at_any_place_leaves_nothing_behind() -> None:
 def test_results_by_name_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "RESULTS_BYTES_MAX", 100_000)
     monkeypatch.setattr(kept, "DENIALS_BYTES_MAX", 50_000)
-    cluster = Cluster(headless(), slice_of("peers", *[endpoint(f"10.1.{at}.1") for at in range(200)]))
+    cluster = Cluster(
+        headless(), slice_of("peers", *[endpoint(f"10.1.{at}.1") for at in range(200)])
+    )
     server = cluster.server
     for at in range(200):
         for kind in ("A", "AAAA", "TXT"):
@@ -146,13 +186,17 @@ def test_types_that_clients_make_up_are_counted_together() -> None:
         server.answer(query(PEERS, f"TYPE{kind}"), "10.9.0.1", "udp", NOW)
     assert len(server.requests) == 1
     (sample,) = (
-        sample for family in server.metrics.families() if family.name == "coredns_dns_requests_total"
+        sample
+        for family in server.metrics.families()
+        if family.name == "coredns_dns_requests_total"
         for sample in family.samples
-    )  # fmt: skip
+    )
     assert (sample.labels[-1], sample.value) == ("other", 500)
 
 
-def test_a_client_uses_its_share_of_the_work_and_leaves_as_much_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_uses_its_share_of_the_work_and_leaves_as_much_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(clients, "UDP_WORK_PER_S", 10_000)
     config = AnswerConfig(shared_resolvers=(ipaddress.ip_network("10.5.0.0/24"),))
     server = large(5, config).server
@@ -160,7 +204,9 @@ def test_a_client_uses_its_share_of_the_work_and_leaves_as_much_for_others(monke
     numbers = iter(range(10**6))
 
     def asks(client: str, transport: str = "udp") -> str:
-        answer = server.answer(query(f"r{next(numbers)}.default.svc.{ZONE}"), client, transport, NOW)  # type: ignore[arg-type]
+        answer = server.answer(
+            query(f"r{next(numbers)}.default.svc.{ZONE}"), client, transport, NOW
+        )  # type: ignore[arg-type]
         if not isinstance(answer, bytes):
             return "dropped"
         return "truncated" if answer[2] & 2 else dns.rcode.to_text(dns.rcode.Rcode(answer[3] & 15))
@@ -169,7 +215,9 @@ def test_a_client_uses_its_share_of_the_work_and_leaves_as_much_for_others(monke
     assert 0 < greedy.count("NXDOMAIN") < 200
     assert {*greedy[-2:]} == {"dropped", "truncated"}
     assert asks("10.9.0.2") == "NXDOMAIN"
-    assert asks("10.9.0.1", "tcp") == "NXDOMAIN", "over TCP an address is not forged, and has a share of its own"
+    assert asks("10.9.0.1", "tcp") == "NXDOMAIN", (
+        "over TCP an address is not forged, and has a share of its own"
+    )
     usual = query(f"plain.default.svc.{ZONE}")
     server.answer(usual, "10.9.0.2", "udp", NOW)
     assert isinstance(server.answer(usual, "10.9.0.1", "udp", NOW), bytes)
@@ -177,10 +225,14 @@ def test_a_client_uses_its_share_of_the_work_and_leaves_as_much_for_others(monke
     assert asks("10.9.0.1") == "NXDOMAIN"
     server.on_second()
     shared = [asks("10.5.0.1") for _ in range(400)].count("NXDOMAIN")
-    assert shared > 1.5 * greedy.count("NXDOMAIN"), "a resolver that asks for many may use all that is left"
+    assert shared > 1.5 * greedy.count("NXDOMAIN"), (
+        "a resolver that asks for many may use all that is left"
+    )
 
 
-def test_large_answers_over_tcp_are_charged_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_answers_over_tcp_are_charged_before_they_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(clients, "TCP_WORK_PER_S", 4000)
     server = large(4000).server
     server.on_second()
@@ -197,7 +249,9 @@ def test_large_answers_over_tcp_are_charged_before_they_are_made(monkeypatch: py
     assert dns.message.from_wire(other).rcode() == dns.rcode.NOERROR
 
 
-def forwarded(server: NameServer, client: str, count: int, *, is_cached: bool = True, transport: str = "udp") -> int:
+def forwarded(
+    server: NameServer, client: str, count: int, *, is_cached: bool = True, transport: str = "udp"
+) -> int:
     """Questions for names of others of *count* that reach the forwarder."""
     reached = 0
     packet = query("www.example.org.")
@@ -222,7 +276,9 @@ def test_shares_hold_for_a_minute_after_an_overload() -> None:
     server.on_second(is_overloaded=True)
     for _ in range(clients.OVERLOAD_S):
         assert 9000 < forwarded(server, "10.9.0.1", 20_000) < 12_000
-        assert forwarded(server, "10.9.0.2", 3000) == 3000, "a modest client beside it loses nothing"
+        assert forwarded(server, "10.9.0.2", 3000) == 3000, (
+            "a modest client beside it loses nothing"
+        )
         server.on_second()
     assert forwarded(server, "10.9.0.1", 20_000) == 20_000
 
@@ -271,15 +327,19 @@ hinted = st.tuples(
 
 @given(
     st.lists(hinted, max_size=6, unique_by=lambda of: of[0]["addresses"][0]),
-    st.sampled_from(["", "n1", "n2", "n3"]), st.sampled_from(["", "z1", "z2", "z3"]),
-)  # fmt: skip
+    st.sampled_from(["", "n1", "n2", "n3"]),
+    st.sampled_from(["", "z1", "z2", "z3"]),
+)
 @effort(200)
 def test_the_index_of_hints_is_the_rule_of_the_node_proxy(
     members: list[tuple[dict[str, object], list[str], list[str]]], at_node: str, zone: str
 ) -> None:
     entries = []
     for entry, zones, nodes in members:
-        hints = {"forZones": [{"name": name} for name in zones], "forNodes": [{"name": name} for name in nodes]}
+        hints = {
+            "forZones": [{"name": name} for name in zones],
+            "forNodes": [{"name": name} for name in nodes],
+        }
         entries.append(entry | {"hints": hints})
     named = NamedService("default", "peers")
     named.on_service(headless())

@@ -22,7 +22,9 @@ OWN = f"demo.default.svc.{ZONE}"
 
 def many(count: int, **how: object) -> Cluster:
     return Cluster(
-        headless(), slice_of("peers", *[endpoint(f"10.1.{at // 250}.{at % 250}") for at in range(count)]), **how
+        headless(),
+        slice_of("peers", *[endpoint(f"10.1.{at // 250}.{at % 250}") for at in range(count)]),
+        **how,
     )
 
 
@@ -107,7 +109,19 @@ def test_transfers_and_other_classes_are_refused(name: str, kind: str, rdclass: 
 def test_types_without_a_name_are_no_data() -> None:
     """RFC 3597, RFC 8906."""
     cluster = Cluster(service(clusterIP="10.96.0.7"))
-    for kind in ("HTTPS", "SVCB", "TXT", "MX", "TYPE61", "TYPE97", "TYPE65280", "SOA", "NS", "PTR", "DS"):
+    for kind in (
+        "HTTPS",
+        "SVCB",
+        "TXT",
+        "MX",
+        "TYPE61",
+        "TYPE97",
+        "TYPE65280",
+        "SOA",
+        "NS",
+        "PTR",
+        "DS",
+    ):
         assert cluster.outcome("demo.default", kind) == "NODATA"
 
 
@@ -195,16 +209,27 @@ def test_requests_and_answers_are_counted_under_the_names_of_coredns() -> None:
     cluster.ask("demo.default")
     cluster.ask("missing.default", "AAAA")
     families = {family.name: family for family in cluster.server.metrics.families()}
-    counted = {sample.labels[3:]: sample.value for sample in families["coredns_dns_requests_total"].samples}
+    counted = {
+        sample.labels[3:]: sample.value for sample in families["coredns_dns_requests_total"].samples
+    }
     assert counted == {("udp", "1", "A"): 2, ("udp", "1", "AAAA"): 2}
-    answered = {sample.labels[3]: sample.value for sample in families["coredns_dns_responses_total"].samples}
+    answered = {
+        sample.labels[3]: sample.value for sample in families["coredns_dns_responses_total"].samples
+    }
     assert answered == {"NOERROR": 2, "NXDOMAIN": 2}
 
 
 WORLD = many(3, config=AnswerConfig(forwards=True))
 WORLD.put(service(clusterIP="10.96.0.7", ports=[{"name": "http", "port": 80}]))
 KNOWN = st.sampled_from(
-    [OWN, f"PEERS.default.svc.{ZONE}", f"10-1-0-1.peers.default.svc.{ZONE}", ZONE, "x.y.", "1.0.1.10.in-addr.arpa."]
+    [
+        OWN,
+        f"PEERS.default.svc.{ZONE}",
+        f"10-1-0-1.peers.default.svc.{ZONE}",
+        ZONE,
+        "x.y.",
+        "1.0.1.10.in-addr.arpa.",
+    ]
 )
 
 
@@ -212,19 +237,25 @@ KNOWN = st.sampled_from(
 def packets(draw: st.DrawFn) -> bytes:
     """Queries, and what is left of them after some octets were changed, cut off or added."""
     query = dns.message.make_query(
-        draw(KNOWN), draw(st.sampled_from(["A", "AAAA", "SRV", "PTR", "ANY", "SOA"])),
-        use_edns=draw(st.sampled_from([-1, 0, 1])), payload=draw(st.sampled_from([0, 512, 1232, 65535])),
+        draw(KNOWN),
+        draw(st.sampled_from(["A", "AAAA", "SRV", "PTR", "ANY", "SOA"])),
+        use_edns=draw(st.sampled_from([-1, 0, 1])),
+        payload=draw(st.sampled_from([0, 512, 1232, 65535])),
         want_dnssec=draw(st.booleans()),
-    )  # fmt: skip
+    )
     packet = bytearray(query.to_wire())
-    for at, value in draw(st.lists(st.tuples(st.integers(0, len(packet) - 1), st.integers(0, 255)), max_size=3)):
+    for at, value in draw(
+        st.lists(st.tuples(st.integers(0, len(packet) - 1), st.integers(0, 255)), max_size=3)
+    ):
         packet[at] = value
     cut = draw(st.integers(0, 3))
     return bytes(packet[: len(packet) - cut]) + draw(st.binary(max_size=3))
 
 
 @given(st.one_of(packets(), st.binary(max_size=64)), st.sampled_from(["udp", "tcp"]))
-def test_any_bytes_get_an_answer_that_parses_or_none_the_same_both_ways(packet: bytes, transport: str) -> None:
+def test_any_bytes_get_an_answer_that_parses_or_none_the_same_both_ways(
+    packet: bytes, transport: str
+) -> None:
     server = WORLD.server
     turn = server._turn
     quick = server.answer(packet, "10.1.0.9", transport, NOW)  # type: ignore[arg-type]

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from tests.dns.world import ZONE, Cluster, endpoint, headless, minimum_of, namespace, node, pod, service, slice_of
+from tests.dns.world import (
+    ZONE,
+    Cluster,
+    endpoint,
+    headless,
+    minimum_of,
+    namespace,
+    node,
+    pod,
+    service,
+    slice_of,
+)
 
 HTTP = {"name": "http", "protocol": "TCP", "port": 80}
 DNS_UDP = {"name": "dns", "protocol": "UDP", "port": 53}
@@ -28,7 +39,9 @@ def cluster() -> Cluster:
             endpoint("10.1.0.6", ready=False, hostname="leaving"),
             ports=[{"name": "http", "protocol": "TCP", "port": 8080}],
         ),
-        slice_of("peers", endpoint("fd01::1", hostname="peer-0"), name="six", family="IPv6", ports=[HTTP]),
+        slice_of(
+            "peers", endpoint("fd01::1", hostname="peer-0"), name="six", family="IPv6", ports=[HTTP]
+        ),
         headless("nobody"),
         slice_of("nobody", endpoint("10.1.0.9", ready=False)),
         service("out", type="ExternalName", externalName="db.example.net"),
@@ -50,7 +63,10 @@ def test_cluster_ips(cluster: Cluster) -> None:
 def test_ports_of_a_service_with_a_cluster_ip(cluster: Cluster) -> None:
     answer = cluster.ask("_http._tcp.demo.default", "SRV", use_edns=0)
     assert [str(item) for item in answer.answer[0]] == ["0 50 80 demo.default.svc.cluster.local."]
-    assert sorted(str(item) for rrset in answer.additional for item in rrset) == ["10.96.0.7", "fd00::7"]
+    assert sorted(str(item) for rrset in answer.additional for item in rrset) == [
+        "10.96.0.7",
+        "fd00::7",
+    ]
     assert cluster.outcome("_http._udp.demo.default", "SRV") == "NXDOMAIN"
     assert cluster.outcome("_dns._udp.demo.default", "SRV") == "NOERROR"
     assert cluster.addresses("demo.default", "SRV") == [
@@ -71,14 +87,18 @@ def test_hosts_of_a_headless_service(cluster: Cluster) -> None:
     assert cluster.outcome("peer-1.peers.default", "AAAA") == "NODATA"
     assert cluster.addresses("10-1-0-3.peers.default") == ["10.1.0.3"]
     assert cluster.outcome("leaving.peers.default") == "NXDOMAIN"
-    # As CoreDNS: one with a hostname has no other name, and those of Services with a cluster IP have one too.
+    # As CoreDNS: one with a hostname has no other name, and those of Services with a cluster IP
+    # have one too.
     assert cluster.outcome("10-1-0-1.peers.default") == "NXDOMAIN"
     assert cluster.addresses("10-1-0-40.four.default") == ["10.1.0.40"]
 
 
 def test_several_endpoints_share_a_hostname() -> None:
     shared = [endpoint("10.1.0.1", hostname="db"), endpoint("10.1.0.2", hostname="db")]
-    assert Cluster(headless(), slice_of("peers", *shared)).addresses("db.peers.default") == ["10.1.0.1", "10.1.0.2"]
+    assert Cluster(headless(), slice_of("peers", *shared)).addresses("db.peers.default") == [
+        "10.1.0.1",
+        "10.1.0.2",
+    ]
 
 
 def test_ports_of_a_headless_service_are_those_of_its_slices(cluster: Cluster) -> None:
@@ -116,7 +136,9 @@ def test_an_address_has_the_names_of_its_best_class_only() -> None:
     assert cluster.addresses(question, "PTR") == ["10-1-0-1.plain.default.svc.cluster.local."]
     cluster.put(headless("b"), headless("a"), slice_of("b", endpoint("10.1.0.1", hostname="x")))
     cluster.put(slice_of("a", endpoint("10.1.0.1", hostname="x")))
-    assert cluster.addresses(question, "PTR") == [f"x.{of}.default.svc.cluster.local." for of in "ab"]
+    assert cluster.addresses(question, "PTR") == [
+        f"x.{of}.default.svc.cluster.local." for of in "ab"
+    ]
     cluster.remove(headless("b"), headless("a"), headless("plain"))
     assert cluster.addresses(question, "PTR") == ["10-1-0-1.demo.default.svc.cluster.local."]
 
@@ -133,8 +155,12 @@ def test_external_names(cluster: Cluster) -> None:
     assert cluster.outcome("_http._tcp.out.default", "SRV") == "NXDOMAIN"
 
 
-def test_an_alias_whose_target_lacks_the_type_is_told_and_the_target_said_to_lack_it(cluster: Cluster) -> None:
-    cluster.put(service("to-four", type="ExternalName", externalName="four.default.svc.cluster.local."))
+def test_an_alias_whose_target_lacks_the_type_is_told_and_the_target_said_to_lack_it(
+    cluster: Cluster,
+) -> None:
+    cluster.put(
+        service("to-four", type="ExternalName", externalName="four.default.svc.cluster.local.")
+    )
     answer = cluster.ask("to-four.default", "AAAA")
     assert [str(item) for item in answer.answer[0]] == ["four.default.svc.cluster.local."]
     assert minimum_of(answer) == 1
@@ -241,7 +267,10 @@ def zones_cluster(**zone: object) -> Cluster:
             ],
             ports=[{"name": "http", "port": 8080}],
         ),
-        *[node(f"node-{at}", f"zone-{at}", pods=f"10.1.{at}.0/24", address=f"192.168.0.{at}") for at in "123"],
+        *[
+            node(f"node-{at}", f"zone-{at}", pods=f"10.1.{at}.0/24", address=f"192.168.0.{at}")
+            for at in "123"
+        ],
         **zone,
     )
 
@@ -253,7 +282,8 @@ def test_a_client_gets_the_endpoints_of_its_zone() -> None:
         assert cluster.addresses("peers.default", client=client) == ["10.1.2.1", "10.1.2.2"]
     assert len(cluster.addresses("peers.default", client="8.8.8.8")) == 6
     targets = [
-        str(item).split()[0] for item in cluster.ask("peers.default", "SRV", client="10.1.2.1", use_edns=0).answer[0]
+        str(item).split()[0]
+        for item in cluster.ask("peers.default", "SRV", client="10.1.2.1", use_edns=0).answer[0]
     ]
     assert sorted(targets) == ["0", "0", "10", "10", "10", "10"]
 

@@ -1,5 +1,6 @@
-"""After any history of Services and slices the answers are those of a server that was told the last state alone; and
-who is near is whom the node proxy would use."""
+"""After any history of Services and slices the answers are those of a server that was told the last
+state alone; and who is near is whom the node proxy would use.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ from sliceplane.kit.ip import parse_network_lenient
 
 SERVICES = ("a", "b")
 ADDRESSES = [f"10.1.0.{number}" for number in range(1, 6)]
-PORTS = ([], [{"name": "http", "port": 80}], [{"name": "http", "port": 81}, {"name": "", "port": 5, "protocol": "UDP"}])
+PORTS = (
+    [],
+    [{"name": "http", "port": 80}],
+    [{"name": "http", "port": 81}, {"name": "", "port": 5, "protocol": "UDP"}],
+)
 NAMES = [
     *[f"{of}.default" for of in SERVICES],
     *[f"_http._tcp.{of}.default" for of in SERVICES],
@@ -28,7 +33,9 @@ NAMES = [
     "default",
 ]
 QUESTIONS = [(f"{name}.svc.{ZONE}", kind) for name in NAMES for kind in ("A", "SRV", "AAAA")]
-QUESTIONS += [(f"{number}.0.{net}.10.in-addr.arpa.", "PTR") for net in (1, 96) for number in range(1, 6)]
+QUESTIONS += [
+    (f"{number}.0.{net}.10.in-addr.arpa.", "PTR") for net in (1, 96) for number in range(1, 6)
+]
 PACKETS = [dns.message.make_query(name, kind, id=7).to_wire() for name, kind in QUESTIONS]
 
 endpoints = st.builds(
@@ -45,9 +52,17 @@ endpoints = st.builds(
 def steps(draw: st.DrawFn) -> tuple[tuple[str, str], Object | None]:
     of = draw(st.sampled_from(SERVICES))
     if draw(st.integers(0, 3)) == 0:
-        kinds = [None, headless(of), headless(of, publishNotReadyAddresses=True),
-            service(of, clusterIP=f"10.96.0.{draw(st.integers(1, 2))}", ports=[{"name": "http", "port": 1}]),
-            service(of, type="ExternalName", externalName="a.default.svc.cluster.local")]  # fmt: skip
+        kinds = [
+            None,
+            headless(of),
+            headless(of, publishNotReadyAddresses=True),
+            service(
+                of,
+                clusterIP=f"10.96.0.{draw(st.integers(1, 2))}",
+                ports=[{"name": "http", "port": 1}],
+            ),
+            service(of, type="ExternalName", externalName="a.default.svc.cluster.local"),
+        ]
         return ("Service", f"default/{of}"), draw(st.sampled_from(kinds))
     name = draw(st.sampled_from(["s1", "s2", "s3"]))
     # A slice may change its Service, too: names of slices are shared.
@@ -68,7 +83,9 @@ def answers(cluster: Cluster, client: str) -> list[object]:
 
 @given(st.lists(steps(), max_size=12))
 @effort(80)
-def test_answers_are_those_of_the_last_state(history: list[tuple[tuple[str, str], Object | None]]) -> None:
+def test_answers_are_those_of_the_last_state(
+    history: list[tuple[tuple[str, str], Object | None]],
+) -> None:
     nodes = [node(f"n{at}", f"z{at}", pods=f"10.2.{at}.0/24") for at in (1, 2)]
     cluster = Cluster(*nodes, headless("a"))
     for number, step in enumerate(history):
@@ -87,10 +104,13 @@ def test_answers_are_those_of_the_last_state(history: list[tuple[tuple[str, str]
 
 
 @given(
-    st.lists(endpoints, max_size=5, unique_by=lambda entry: entry["addresses"][0]), st.sampled_from(["z1", "z2", "z3"])
+    st.lists(endpoints, max_size=5, unique_by=lambda entry: entry["addresses"][0]),
+    st.sampled_from(["z1", "z2", "z3"]),
 )
 @effort(100)
-def test_a_client_is_led_where_the_node_proxy_would_lead_it(members: list[object], zone: str) -> None:
+def test_a_client_is_led_where_the_node_proxy_would_lead_it(
+    members: list[object], zone: str
+) -> None:
     """The rule is ``consume.usable.choose``; where none is ready there is no name."""
     made = slice_of("peers", *members)
     cluster = Cluster(headless(), made, node("n", zone, pods="10.2.0.0/24"))

@@ -1,4 +1,6 @@
-"""Messages are read as strictly as dnspython reads them, and nothing makes the reader raise or wait."""
+"""Messages are read as strictly as dnspython reads them, and nothing makes the reader raise or
+wait.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.dns import wire
-from sliceplane.dns.wire import DnsQuestion, Edns, Malformed, WireError, name_of, read_name, read_query, text_of
+from sliceplane.dns.wire import (
+    DnsQuestion,
+    Edns,
+    Malformed,
+    WireError,
+    name_of,
+    read_name,
+    read_query,
+    text_of,
+)
 
 HEADER = b"\x12\x34\x01\x00\x00\x01\0\0\0\0\0\0"
 QUESTION = b"\4demo\0\0\1\0\1"
@@ -50,7 +61,15 @@ def test_how_much_a_client_takes() -> None:
         edns = None if payload is None else Edns(payload, do=False)
         return DnsQuestion(1, 0, b"\0", 1, 1, edns).payload_of(transport)
 
-    assert [takes(payload) for payload in (None, 0, 100, 512, 800, 1232, 4096)] == [512, 512, 512, 512, 800, 1232, 1232]
+    assert [takes(payload) for payload in (None, 0, 100, 512, 800, 1232, 4096)] == [
+        512,
+        512,
+        512,
+        512,
+        800,
+        1232,
+        1232,
+    ]
     assert takes(None, "tcp") == 65535
 
 
@@ -76,19 +95,34 @@ def test_one_question_exactly(questions: bytes) -> None:
         HEADER + b"\xc0\x00\0\1\0\1",  # into the header
         HEADER + b"\x41" + b"a" * 65 + b"\0\0\1\0\1",  # label types 01 and 10
         HEADER + b"\x80" + b"a" * 128 + b"\0\0\1\0\1",
-        HEADER + b"\x3f" + b"a" * 63 + b"\x3f" + b"b" * 63 + b"\x3f" + b"c" * 63 + b"\x3f" + b"d" * 63 + b"\0\0\1\0\1",
+        HEADER
+        + b"\x3f"
+        + b"a" * 63
+        + b"\x3f"
+        + b"b" * 63
+        + b"\x3f"
+        + b"c" * 63
+        + b"\x3f"
+        + b"d" * 63
+        + b"\0\0\1\0\1",
         HEADER[:10] + b"\0\1" + QUESTION,  # says that there is a record
         HEADER[:10] + b"\0\2" + QUESTION + wire.opt() * 2,
         HEADER[:10] + b"\0\1" + QUESTION + b"\1a" + wire.opt(),
-        HEADER[:10] + b"\0\1" + QUESTION + wire.opt()[:-2] + b"\0\4\0\x0f\0\5",  # an option longer than its record
+        HEADER[:10]
+        + b"\0\1"
+        + QUESTION
+        + wire.opt()[:-2]
+        + b"\0\4\0\x0f\0\5",  # an option longer than its record
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_is_a_format_error(packet: bytes) -> None:
     assert malformed(packet).rcode == wire.FORMERR
 
 
 def test_records_of_a_query_are_not_walked_beyond_what_a_query_has() -> None:
-    """An OPT, a TSIG and the SOA of an IXFR; before, thousands were read, each with 126 pointers (issue 30)."""
+    """An OPT, a TSIG and the SOA of an IXFR; before, thousands were read, each with 126 pointers
+    (issue 30).
+    """
     record = b"\xc0\x0c" + b"\0\x10\0\1\0\0\0\0\0\0"
     for count in range(7):
         packet = HEADER[:10] + count.to_bytes(2, "big") + QUESTION + record * count
@@ -99,7 +133,11 @@ def test_records_of_a_query_are_not_walked_beyond_what_a_query_has() -> None:
 
 
 def test_a_name_follows_so_many_pointers_and_no_more() -> None:
-    packet = HEADER + b"\1a\0" + b"".join(b"\xc0" + bytes((12 if at == 0 else 15 + 2 * (at - 1),)) for at in range(12))
+    packet = (
+        HEADER
+        + b"\1a\0"
+        + b"".join(b"\xc0" + bytes((12 if at == 0 else 15 + 2 * (at - 1),)) for at in range(12))
+    )
     assert read_name(packet, 15 + 2 * (wire.POINTERS_MAX - 1))[0] == b"\1a\0"
     with pytest.raises(WireError):
         read_name(packet, 15 + 2 * wire.POINTERS_MAX)
@@ -134,8 +172,12 @@ def test_extended_errors_are_told_only_to_those_who_speak_edns() -> None:
     extended = read_query(asked(use_edns=0, want_dnssec=True))
     assert isinstance(plain, DnsQuestion)
     assert isinstance(extended, DnsQuestion)
-    assert dns.message.from_wire(wire.error(plain, wire.SERVFAIL, ede=wire.EDE_NOT_READY)).edns == -1
-    parsed = dns.message.from_wire(wire.error(extended, wire.SERVFAIL, ede=wire.EDE_NOT_READY, text="no list yet"))
+    assert (
+        dns.message.from_wire(wire.error(plain, wire.SERVFAIL, ede=wire.EDE_NOT_READY)).edns == -1
+    )
+    parsed = dns.message.from_wire(
+        wire.error(extended, wire.SERVFAIL, ede=wire.EDE_NOT_READY, text="no list yet")
+    )
     assert parsed.rcode() == dns.rcode.SERVFAIL
     assert parsed.ednsflags & dns.flags.DO
     assert parsed.payload == 1232
@@ -177,7 +219,9 @@ def test_a_name_of_a_person() -> None:
 def test_any_bytes_are_read_or_refused_as_dnspython_does(packet: bytes) -> None:
     found = read_query(packet)
     if isinstance(found, Malformed):
-        assert dns.message.from_wire(found.answer, ignore_trailing=False).id == int.from_bytes(packet[:2], "big")
+        assert dns.message.from_wire(found.answer, ignore_trailing=False).id == int.from_bytes(
+            packet[:2], "big"
+        )
     elif found is not None:
         assert found.wire == packet[12 : 12 + len(found.wire)]
         parsed = dns.message.from_wire(packet, ignore_trailing=True)
@@ -187,10 +231,16 @@ def test_any_bytes_are_read_or_refused_as_dnspython_does(packet: bytes) -> None:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        ("A", "10.96.0.7"), ("AAAA", "fd00::7"), ("CNAME", "a.b."), ("PTR", "x\\.y.b."), ("SRV", "10 50 8080 a.b."),
-        ("TXT", '"1.1.0"'), ("HINFO", '"RFC8482" ""'), ("NS", "ns.dns.b."),
+        ("A", "10.96.0.7"),
+        ("AAAA", "fd00::7"),
+        ("CNAME", "a.b."),
+        ("PTR", "x\\.y.b."),
+        ("SRV", "10 50 8080 a.b."),
+        ("TXT", '"1.1.0"'),
+        ("HINFO", '"RFC8482" ""'),
+        ("NS", "ns.dns.b."),
     ],
-)  # fmt: skip
+)
 def test_data_as_dnspython_writes_them(kind: str, text: str) -> None:
     data = dns.rdata.from_text("IN", kind, text)
     assert wire.data_text(int(data.rdtype), data.to_wire()) == text == data.to_text()

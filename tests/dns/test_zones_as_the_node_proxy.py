@@ -10,17 +10,30 @@ from tests.dns.world import Cluster, endpoint, headless, node, slice_of
 from tests.effort import effort
 
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.consume.model import NodeEndpoint, ServedPort, ServiceKey, ServicePortName, categorize
+from sliceplane.consume.model import (
+    NodeEndpoint,
+    ServedPort,
+    ServiceKey,
+    ServicePortName,
+    categorize,
+)
 from sliceplane.consume.usable import Locality
 from sliceplane.dns.clients import AnswerConfig
 
 ZONES = ("z1", "z2", "z3")
 SHARED = "10.9.0.1"
-PORT = ServedPort(name=ServicePortName(ServiceKey("default", "peers"), "http", "TCP"), cluster_ip="10.96.0.1", port=80)
+PORT = ServedPort(
+    name=ServicePortName(ServiceKey("default", "peers"), "http", "TCP"),
+    cluster_ip="10.96.0.1",
+    port=80,
+)
 
 hints = st.lists(st.sampled_from(ZONES), max_size=2, unique=True)
 states = st.lists(
-    st.tuples(st.sampled_from(ZONES), st.sampled_from([True, True, True, False]), st.booleans(), hints), max_size=9
+    st.tuples(
+        st.sampled_from(ZONES), st.sampled_from([True, True, True, False]), st.booleans(), hints
+    ),
+    max_size=9,
 )
 
 
@@ -45,7 +58,9 @@ def cluster(of: EndpointSlice) -> Cluster:
 
 
 def sent_to(of: EndpointSlice, zone: str) -> list[str]:
-    """By the node proxy's own model; a terminating endpoint, which it falls back on, has no name."""
+    """By the node proxy's own model; a terminating endpoint, which it falls back on, has no
+    name.
+    """
     seen = [
         NodeEndpoint(
             entry.addresses[0],
@@ -68,7 +83,9 @@ def client_in(zone: str) -> str:
 
 @given(st.lists(states, min_size=1, max_size=3))
 @effort(100)
-def test_names_lead_where_the_node_proxy_sends(history: list[list[tuple[str, bool, bool, list[str]]]]) -> None:
+def test_names_lead_where_the_node_proxy_sends(
+    history: list[list[tuple[str, bool, bool, list[str]]]],
+) -> None:
     held = cluster(members([]))
     for entries in history:
         of = members(entries)

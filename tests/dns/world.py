@@ -32,8 +32,19 @@ def headless(name: str = "peers", **spec: Any) -> Service:
     return service(name, clusterIP="None", clusterIPs=["None"], **spec)
 
 
-def endpoint(address: str, *, ready: bool | None = True, zone: str = "", hints: Iterable[str] = (), **more: Any) -> Any:
-    entry: dict[str, Any] = {"addresses": [address], "conditions": {} if ready is None else {"ready": ready}, **more}
+def endpoint(
+    address: str,
+    *,
+    ready: bool | None = True,
+    zone: str = "",
+    hints: Iterable[str] = (),
+    **more: Any,
+) -> Any:
+    entry: dict[str, Any] = {
+        "addresses": [address],
+        "conditions": {} if ready is None else {"ready": ready},
+        **more,
+    }
     if zone:
         entry["zone"] = zone
     if hints:
@@ -78,7 +89,9 @@ def namespace(name: str) -> Namespace:
 
 
 def pod(name: str, *ips: str, phase: str = "Running", deleted: str = "") -> Pod:
-    metadata = {"name": name, "namespace": "default"} | ({"deletionTimestamp": deleted} if deleted else {})
+    metadata = {"name": name, "namespace": "default"} | (
+        {"deletionTimestamp": deleted} if deleted else {}
+    )
     status = {"phase": phase, "podIP": ips[0], "podIPs": [{"ip": ip} for ip in ips]}
     return codec.decode(codec.encode({"metadata": metadata, "status": status}), Pod)
 
@@ -86,7 +99,9 @@ def pod(name: str, *ips: str, phase: str = "Running", deleted: str = "") -> Pod:
 class Cluster:
     """A name server, and the objects that it was told of."""
 
-    def __init__(self, *objects: Object, synced: bool = True, config: AnswerConfig | None = None, **zone: Any) -> None:
+    def __init__(
+        self, *objects: Object, synced: bool = True, config: AnswerConfig | None = None, **zone: Any
+    ) -> None:
         self.server = NameServer(ZoneConfig(**zone), config or AnswerConfig())
         self.objects: dict[tuple[str, str], Object] = {}
         self.put(*objects)
@@ -110,7 +125,13 @@ class Cluster:
         self.server.apply(told, NOW)
 
     def ask(
-        self, name: str, kind: str = "A", *, client: str = "10.1.0.9", transport: Any = "udp", **query: Any
+        self,
+        name: str,
+        kind: str = "A",
+        *,
+        client: str = "10.1.0.9",
+        transport: Any = "udp",
+        **query: Any,
     ) -> dns.message.Message:
         """Twice, so that the quick way and the slow one are both taken, and must agree."""
         absolute = name if name.endswith(".") else f"{name}.svc.{ZONE}"

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from sliceplane.api import codec
 from sliceplane.server.documents import conversion
-from sliceplane.server.documents.conversion import ANNOTATIONS_BYTES_MAX, Topologies, annotation_text
+from sliceplane.server.documents.conversion import (
+    ANNOTATIONS_BYTES_MAX,
+    Topologies,
+    annotation_text,
+)
 
 HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
@@ -27,7 +31,9 @@ def new(*endpoints: dict[str, Any], **rest: Any) -> dict[str, Any]:
     return _slice("v1", endpoints, rest)
 
 
-def _slice(version: str, endpoints: tuple[dict[str, Any], ...], rest: dict[str, Any]) -> dict[str, Any]:
+def _slice(
+    version: str, endpoints: tuple[dict[str, Any], ...], rest: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "kind": "EndpointSlice",
         "apiVersion": f"discovery.k8s.io/{version}",
@@ -50,9 +56,15 @@ def annotated(text: str, **others: str) -> dict[str, Any]:
         ({"topology": {}}, {}),
         ({"topology": {ZONE: "z"}}, {"zone": "z"}),
         ({"topology": {ZONE: ""}}, {"zone": ""}),
-        ({"topology": {ZONE: "z", "rack": "r"}}, {"zone": "z", "deprecatedTopology": {"rack": "r"}}),
+        (
+            {"topology": {ZONE: "z", "rack": "r"}},
+            {"zone": "z", "deprecatedTopology": {"rack": "r"}},
+        ),
         ({"topology": {HOST: "n"}, "nodeName": "n"}, {"nodeName": "n"}),
-        ({"topology": {HOST: "m"}, "nodeName": "n"}, {"nodeName": "n", "deprecatedTopology": {HOST: "m"}}),
+        (
+            {"topology": {HOST: "m"}, "nodeName": "n"},
+            {"nodeName": "n", "deprecatedTopology": {HOST: "m"}},
+        ),
         ({"topology": {HOST: "m"}}, {"deprecatedTopology": {HOST: "m"}}),
     ],
 )
@@ -70,7 +82,10 @@ def test_to_hub(before: dict[str, Any], after: dict[str, Any]) -> None:
             {"nodeName": "n", "zone": "z", "deprecatedTopology": {HOST: "m", REGION: "r"}},
             {"nodeName": "n", "topology": {HOST: "m", REGION: "r", ZONE: "z"}},
         ),
-        ({"nodeName": "n", "deprecatedTopology": {HOST: ""}}, {"nodeName": "n", "topology": {HOST: "n"}}),
+        (
+            {"nodeName": "n", "deprecatedTopology": {HOST: ""}},
+            {"nodeName": "n", "topology": {HOST: "n"}},
+        ),
     ],
 )
 def test_from_hub(before: dict[str, Any], after: dict[str, Any]) -> None:
@@ -84,12 +99,18 @@ def test_the_deprecated_address_type_passes_both_ways() -> None:
 
 def test_annotation_is_read_under_what_the_field_says() -> None:
     text = f'{{"0":{{"rack":"a","{REGION}":"r"}},"9":{{"rack":"b"}}}}'
-    lifted = conversion.lift(new({"deprecatedTopology": {"rack": "field"}}, {}, metadata=annotated(text, other="x")))
+    lifted = conversion.lift(
+        new({"deprecatedTopology": {"rack": "field"}}, {}, metadata=annotated(text, other="x"))
+    )
     wanted = {"name": "a", "annotations": {"other": "x"}}
-    assert lifted == new({"deprecatedTopology": {"rack": "field", REGION: "r"}}, {}, metadata=wanted)
+    assert lifted == new(
+        {"deprecatedTopology": {"rack": "field", REGION: "r"}}, {}, metadata=wanted
+    )
 
 
-@pytest.mark.parametrize("text", ["", "no", "[]", '{"x":{}}', '{"-1":{}}', '{"01":{}}', '{"":{}}', '{"0":{"a":1}}'])
+@pytest.mark.parametrize(
+    "text", ["", "no", "[]", '{"x":{}}', '{"-1":{}}', '{"01":{}}', '{"":{}}', '{"0":{"a":1}}']
+)
 def test_an_annotation_that_is_not_ours_stays_one(text: str) -> None:
     document = new({}, metadata=annotated(text))
     assert conversion.lift(document) == document
@@ -97,7 +118,9 @@ def test_an_annotation_that_is_not_ours_stays_one(text: str) -> None:
 
 
 def test_stow_writes_the_annotation() -> None:
-    stowed = conversion.stow(new({}, {"deprecatedTopology": {"b": "2", "a": "1"}}, {"deprecatedTopology": {"a": "3"}}))
+    stowed = conversion.stow(
+        new({}, {"deprecatedTopology": {"b": "2", "a": "1"}}, {"deprecatedTopology": {"a": "3"}})
+    )
     assert stowed == new({}, {}, {}, metadata=annotated('{"1":{"a":"1","b":"2"},"2":{"a":"3"}}'))
 
 
@@ -109,28 +132,46 @@ def test_keys_are_dropped_from_every_endpoint_the_costliest_first_and_standard_o
     texts = [annotation_text(topologies, room) for room in range(500, -1, -1)]
     seen: list[set[str]] = []
     for text in texts:
-        keys = {key for topology in codec.decode_document(text.encode() or b"{}").values() for key in topology}
+        keys = {
+            key
+            for topology in codec.decode_document(text.encode() or b"{}").values()
+            for key in topology
+        }
         if not seen or seen[-1] != keys:
             seen.append(keys)
-    assert seen == [{"short", "long", REGION, HOST}, {"short", REGION, HOST}, {REGION, HOST}, {HOST}, set()]
+    assert seen == [
+        {"short", "long", REGION, HOST},
+        {"short", REGION, HOST},
+        {REGION, HOST},
+        {HOST},
+        set(),
+    ]
 
 
 def test_a_full_slice_is_cut_to_what_annotations_may_have() -> None:
     topology = {f"example.com/{number:02d}-{'k' * 40}": "v" * 63 for number in range(14)}
     endpoints = [{"deprecatedTopology": {**topology, HOST: f"n{index}"}} for index in range(1000)]
-    stowed = conversion.stow(new(*endpoints, metadata={"name": "a", "annotations": {"other": "x" * 1000}}))
+    stowed = conversion.stow(
+        new(*endpoints, metadata={"name": "a", "annotations": {"other": "x" * 1000}})
+    )
     annotations = stowed["metadata"]["annotations"]
     total = sum(len(name) + len(text) for name, text in annotations.items())
     assert ANNOTATIONS_BYTES_MAX - 130_000 < total <= ANNOTATIONS_BYTES_MAX
-    hosts = [endpoint["deprecatedTopology"][HOST] for endpoint in conversion.lift(stowed)["endpoints"]]
+    hosts = [
+        endpoint["deprecatedTopology"][HOST] for endpoint in conversion.lift(stowed)["endpoints"]
+    ]
     assert hosts == [f"n{index}" for index in range(1000)]
 
 
 def test_realign_follows_endpoints_that_move() -> None:
     first, second, third = ({"addresses": [f"10.0.0.{n}"]} for n in (1, 2, 3))
     before = new(first, second, metadata=annotated('{"0":{"rack":"a"},"1":{"rack":"b"}}'))
-    after = new(third, {**second, "conditions": {"ready": False}}, first, metadata=before["metadata"])
-    assert conversion.realign(after, before)["metadata"] == annotated('{"1":{"rack":"b"},"2":{"rack":"a"}}')
+    after = new(
+        third, {**second, "conditions": {"ready": False}}, first, metadata=before["metadata"]
+    )
+    assert conversion.realign(after, before)["metadata"] == annotated(
+        '{"1":{"rack":"b"},"2":{"rack":"a"}}'
+    )
     gone = new(third, metadata=before["metadata"])
     assert conversion.realign(gone, before)["metadata"] == {"name": "a"}
     chosen = new(third, metadata=annotated('{"0":{"rack":"c"}}'))
@@ -144,7 +185,9 @@ names = st.sampled_from(["n1", "n2"])
 
 @st.composite
 def endpoint_of_any_version(draw: st.DrawFn, *, version: str) -> dict[str, Any]:
-    endpoint: dict[str, Any] = {"addresses": draw(st.lists(st.sampled_from(["10.0.0.1", "10.0.0.2"]), max_size=2))}
+    endpoint: dict[str, Any] = {
+        "addresses": draw(st.lists(st.sampled_from(["10.0.0.1", "10.0.0.2"]), max_size=2))
+    }
     if draw(st.booleans()):
         endpoint["nodeName"] = draw(names)
     member = "topology" if version == "v1beta1" else "deprecatedTopology"
@@ -178,7 +221,9 @@ def test_v1beta1_survives_v1_but_for_the_node_as_host_name(endpoints: list[dict[
 
 
 @given(st.lists(endpoint_of_any_version(version="v1"), max_size=5), st.booleans())
-def test_the_annotation_holds_what_the_field_held(endpoints: list[dict[str, Any]], others: bool) -> None:
+def test_the_annotation_holds_what_the_field_held(
+    endpoints: list[dict[str, Any]], others: bool
+) -> None:
     metadata = {"name": "a", "annotations": {"other": "x"}} if others else {"name": "a"}
     document = new(*endpoints, metadata=metadata)
     untouched = copy.deepcopy(document)
@@ -190,13 +235,20 @@ def test_the_annotation_holds_what_the_field_held(endpoints: list[dict[str, Any]
 
 
 @given(
-    st.dictionaries(st.integers(0, 1200), st.dictionaries(labels, values, min_size=1, max_size=4), max_size=6),
+    st.dictionaries(
+        st.integers(0, 1200), st.dictionaries(labels, values, min_size=1, max_size=4), max_size=6
+    ),
     st.integers(0, 400),
 )
-def test_the_annotation_keeps_within_its_room_and_within_what_it_was_given(topologies: Topologies, room: int) -> None:
+def test_the_annotation_keeps_within_its_room_and_within_what_it_was_given(
+    topologies: Topologies, room: int
+) -> None:
     text = annotation_text(topologies, room)
     assert len(text.encode()) <= room
-    kept = {int(index): topology for index, topology in codec.decode_document(text.encode() or b"{}").items()}
+    kept = {
+        int(index): topology
+        for index, topology in codec.decode_document(text.encode() or b"{}").items()
+    }
     gone = {key for topology in topologies.values() for key in topology} - {
         key for topology in kept.values() for key in topology
     }

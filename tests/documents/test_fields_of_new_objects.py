@@ -1,4 +1,6 @@
-"""What a creator owns is remembered by the set of fields; it must be what the algebra of sets says, every time."""
+"""What a creator owns is remembered by the set of fields; it must be what the algebra of sets says,
+every time.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,14 @@ from sliceplane.server.documents.fields.ownership import UNOWNED, OwnedWrite, up
 from sliceplane.server.documents.fields.sets import FieldSet
 from sliceplane.server.documents.fields.shape import FieldsChange
 
-NAMES = st.sampled_from(["f:metadata", "f:name", "f:labels", "f:spec", "f:status", "f:a", 'k:{"name":"x"}', 'v:"1"'])
+NAMES = st.sampled_from(
+    ["f:metadata", "f:name", "f:labels", "f:spec", "f:status", "f:a", 'k:{"name":"x"}', 'v:"1"']
+)
 SETS = st.recursive(
-    st.just({}), lambda below: st.dictionaries(NAMES, below | below.map(lambda node: {".": {}, **node}), max_size=4)
+    st.just({}),
+    lambda below: st.dictionaries(
+        NAMES, below | below.map(lambda node: {".": {}, **node}), max_size=4
+    ),
 )
 WHO = Identity("kubectl", "Update", "v1", "")
 

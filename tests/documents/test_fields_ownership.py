@@ -1,4 +1,6 @@
-"""Comparing, merging and owning, on the kinds that we serve; laws of apply on random configurations."""
+"""Comparing, merging and owning, on the kinds that we serve; laws of apply on random
+configurations.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ NOW = "2026-11-21T10:00:00Z"
 
 def write(manager: str, operation: Any = "Apply", now: str = NOW) -> fields.OwnedWrite:
     who = fields.identity(manager, operation, "v1", "")
-    return fields.OwnedWrite(who=who, api_version="v1", now=now, reset=fields.of_paths([("f:status",)]))
+    return fields.OwnedWrite(
+        who=who, api_version="v1", now=now, reset=fields.of_paths([("f:status",)])
+    )
 
 
 def shown(found: fields.FieldSet) -> list[str]:
@@ -43,10 +47,19 @@ def shown(found: fields.FieldSet) -> list[str]:
         (
             "endpointslices.discovery.k8s.io",
             "endpoints",
-            {"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}], "ports": [{"port": 1}]},
+            {
+                "addressType": "IPv4",
+                "endpoints": [{"addresses": ["10.0.0.1"]}],
+                "ports": [{"port": 1}],
+            },
             [".addressType", ".endpoints", ".ports"],
         ),
-        ("deployments.apps", "spec.selector", {"spec": {"selector": {"matchLabels": {"a": "b"}}}}, [".spec.selector"]),
+        (
+            "deployments.apps",
+            "spec.selector",
+            {"spec": {"selector": {"matchLabels": {"a": "b"}}}},
+            [".spec.selector"],
+        ),
         (
             "persistentvolumes",
             "spec.claimRef",
@@ -64,12 +77,16 @@ def shown(found: fields.FieldSet) -> list[str]:
         ),
     ],
 )
-def test_the_fields_of_a_configuration(key: str, path: str, document: Any, wanted: list[str]) -> None:
+def test_the_fields_of_a_configuration(
+    key: str, path: str, document: Any, wanted: list[str]
+) -> None:
     assert shown(fields.set_of(fields.shape_of(key), document)) == wanted, path
 
 
 def test_a_created_object_as_upstream_records_it() -> None:
-    """The entry of a Deployment of ``kubectl create``: "." where something was made, not for Go's plain structs."""
+    """The entry of a Deployment of ``kubectl create``: "." where something was made, not for Go's
+    plain structs.
+    """
     document = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -80,12 +97,18 @@ def test_a_created_object_as_upstream_records_it() -> None:
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%"}},
             "template": {
                 "metadata": {"labels": {"app": "web"}},
-                "spec": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Always", "securityContext": {}},
+                "spec": {
+                    "containers": [{"name": "c", "image": "i"}],
+                    "restartPolicy": "Always",
+                    "securityContext": {},
+                },
             },
         },
     }
     kind = fields.shape_of("deployments.apps")
-    managers = fields.updated({}, fields.compare(kind, {}, document), write("kubectl-create", "Update"))
+    managers = fields.updated(
+        {}, fields.compare(kind, {}, document), write("kubectl-create", "Update")
+    )
     (entry,) = fields.encode(managers, lambda found, _: found)
     container = {".": {}, "f:image": {}, "f:name": {}, "f:resources": {}}
     assert entry["fieldsV1"] == {
@@ -129,7 +152,11 @@ def test_what_is_said_of_fields_is_said_of_fields_that_there_are() -> None:
     ],
 )
 def test_the_order_of_a_merged_list(live: str, wanted: str, merged: str) -> None:
-    made = objects.merge(SERVICE, {"metadata": {"finalizers": list(live)}}, {"metadata": {"finalizers": list(wanted)}})
+    made = objects.merge(
+        SERVICE,
+        {"metadata": {"finalizers": list(live)}},
+        {"metadata": {"finalizers": list(wanted)}},
+    )
     assert "".join(made["metadata"]["finalizers"]) == merged
 
 
@@ -138,7 +165,11 @@ def test_the_order_of_a_merged_list(live: str, wanted: str, merged: str) -> None
 _TEXT = st.sampled_from(["a", "b", "c"])
 _PORT = st.fixed_dictionaries(
     {"port": st.sampled_from([80, 81, 443])},
-    optional={"name": _TEXT, "protocol": st.sampled_from(["TCP", "UDP"]), "targetPort": st.sampled_from([1, "web"])},
+    optional={
+        "name": _TEXT,
+        "protocol": st.sampled_from(["TCP", "UDP"]),
+        "targetPort": st.sampled_from([1, "web"]),
+    },
 )
 
 
@@ -164,9 +195,12 @@ _SPEC = st.fixed_dictionaries(
     },
 )
 CONFIGS = st.fixed_dictionaries(
-    {"apiVersion": st.just("v1"), "kind": st.just("Service"), "metadata": _METADATA}, optional={"spec": _SPEC}
+    {"apiVersion": st.just("v1"), "kind": st.just("Service"), "metadata": _METADATA},
+    optional={"spec": _SPEC},
 )
-STEPS = st.lists(st.tuples(st.sampled_from(["one", "two"]), st.booleans(), CONFIGS), min_size=1, max_size=5)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["one", "two"]), st.booleans(), CONFIGS), min_size=1, max_size=5
+)
 
 
 def run(steps: list[tuple[str, bool, Any]]) -> tuple[Any, fields.Managers]:
@@ -180,7 +214,9 @@ def run(steps: list[tuple[str, bool, Any]]) -> tuple[Any, fields.Managers]:
             managers = result.managers
         else:
             new = objects.merge(SERVICE, live, config) if live else config
-            managers = fields.updated(managers, fields.compare(SERVICE, live, new), write(manager, "Update"))
+            managers = fields.updated(
+                managers, fields.compare(SERVICE, live, new), write(manager, "Update")
+            )
             live = new
     return live, managers
 
@@ -190,7 +226,9 @@ def test_applying_twice_is_applying_once(steps: list[tuple[str, bool, Any]], con
     live, managers = run(steps)
     once = fields.applied(SERVICE, live, config, managers, write("one"), force=True)
     kept = copy.deepcopy(once.document)
-    twice = fields.applied(SERVICE, once.document, config, once.managers, write("one", now="later"), force=False)
+    twice = fields.applied(
+        SERVICE, once.document, config, once.managers, write("one", now="later"), force=False
+    )
     assert not twice.changed
     assert twice.document == once.document == kept
     assert twice.managers == once.managers
@@ -202,7 +240,10 @@ def test_every_field_of_an_entry_is_in_the_object(steps: list[tuple[str, bool, A
     present = objects.with_named_fields(SERVICE, fields.set_of(SERVICE, live))
     present = sets.union(present, fields.compare(SERVICE, {}, live).added)
     for who, entry in managers.items():
-        assert not sets.difference(entry.fields, present), (who, shown(sets.difference(entry.fields, present)))
+        assert not sets.difference(entry.fields, present), (
+            who,
+            shown(sets.difference(entry.fields, present)),
+        )
         assert entry.fields, f"{who} owns nothing and is still there"
 
 
@@ -211,7 +252,9 @@ def test_who_applied_alone_gives_up_all_of_it(config: Any) -> None:
     first = fields.applied(SERVICE, {}, config, {}, write("one"), force=False)
     assert first.document == config
     bare = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
-    second = fields.applied(SERVICE, first.document, bare, first.managers, write("one"), force=False)
+    second = fields.applied(
+        SERVICE, first.document, bare, first.managers, write("one"), force=False
+    )
     rest = sets.difference(fields.set_of(SERVICE, second.document), fields.set_of(SERVICE, bare))
     assert not rest, second.document
     assert not second.managers
@@ -221,7 +264,9 @@ def test_who_applied_alone_gives_up_all_of_it(config: Any) -> None:
 def test_conflicts_are_the_shared_fields_with_other_values(mine: Any, theirs: Any) -> None:
     live = fields.applied(SERVICE, {}, theirs, {}, write("them"), force=False)
     change = fields.compare(SERVICE, live.document, objects.merge(SERVICE, live.document, mine))
-    owned = sets.difference(fields.set_of(SERVICE, theirs), fields.of_paths([("f:metadata", "f:name")]))
+    owned = sets.difference(
+        fields.set_of(SERVICE, theirs), fields.of_paths([("f:metadata", "f:name")])
+    )
     contested = sets.intersection(sets.union(change.modified, change.added), owned)
     conflicts: list[str] = []
     try:
@@ -238,7 +283,11 @@ def test_conflicts_are_the_shared_fields_with_other_values(mine: Any, theirs: An
 def test_a_comparison_says_what_became_of_each_field(old: Any, new: Any) -> None:
     change = fields.compare(SERVICE, old, new)
     back = fields.compare(SERVICE, new, old)
-    assert (back.added, back.removed, back.modified) == (change.removed, change.added, change.modified)
+    assert (back.added, back.removed, back.modified) == (
+        change.removed,
+        change.added,
+        change.modified,
+    )
     assert fields.compare(SERVICE, new, copy.deepcopy(new)) == fields.FieldsChange({}, {}, {})
     was = fields.set_of(SERVICE, old)
     now = fields.set_of(SERVICE, new)
@@ -256,7 +305,10 @@ def test_older_updaters_become_ancient() -> None:
     for number in range(14):
         new = {
             **live,
-            "metadata": {**live["metadata"], "labels": {**live["metadata"].get("labels", {}), f"l{number:02d}": "x"}},
+            "metadata": {
+                **live["metadata"],
+                "labels": {**live["metadata"].get("labels", {}), f"l{number:02d}": "x"},
+            },
         }
         stamp = f"2026-11-21T10:00:{number:02d}Z"
         managers = fields.updated(
@@ -264,7 +316,10 @@ def test_older_updaters_become_ancient() -> None:
         )
         live = new
     entries = fields.encode(managers, lambda found, _: found)
-    assert [entry["manager"] for entry in entries] == ["ancient-changes", *(f"m{n:02d}" for n in range(5, 14))]
+    assert [entry["manager"] for entry in entries] == [
+        "ancient-changes",
+        *(f"m{n:02d}" for n in range(5, 14)),
+    ]
     assert [name for name in entries[0]["fieldsV1"]["f:metadata"]["f:labels"] if name != "."] == [
         f"f:l{n:02d}" for n in range(5)
     ]
@@ -280,15 +335,27 @@ def test_older_updaters_become_ancient() -> None:
             {"spec": {"ports": [{"port": 80}, {"port": 80, "protocol": "TCP"}]}},
             '.spec.ports: duplicate entries for key [port=80,protocol="TCP"]',
         ),
-        ({"metadata": {"finalizers": ["a", "a"]}}, '.metadata.finalizers: duplicate entries for key [="a"]'),
-        ({"spec": {"type": 1}}, ".spec.type: expected string, got &value.valueUnstructured{Value:1}"),
+        (
+            {"metadata": {"finalizers": ["a", "a"]}},
+            '.metadata.finalizers: duplicate entries for key [="a"]',
+        ),
+        (
+            {"spec": {"type": 1}},
+            ".spec.type: expected string, got &value.valueUnstructured{Value:1}",
+        ),
         ({"spec": []}, ".spec: expected map, got &{[]}"),
         ({"spec": {"ports": {}}}, ".spec.ports: expected list, got &{map[]}"),
         (
             {"spec": {"ports": [{"port": "x"}]}},
-            '.spec.ports[port="x",protocol="TCP"].port: expected numeric (int or float), got string',
+            (
+                '.spec.ports[port="x",protocol="TCP"].port: expected numeric (int or float), got '
+                "string"
+            ),
         ),
-        ({"spec": {"publishNotReadyAddresses": "yes"}}, ".spec.publishNotReadyAddresses: expected boolean, got &{yes}"),
+        (
+            {"spec": {"publishNotReadyAddresses": "yes"}},
+            ".spec.publishNotReadyAddresses: expected boolean, got &{yes}",
+        ),
         (
             {"spec": {"type": 1, "clusterIP": True}},
             (
@@ -304,7 +371,10 @@ def test_configurations_that_cannot_be_owned(document: Any, problem: str) -> Non
 
 def test_stored_entries_are_read_back_as_written() -> None:
     _, managers = run(
-        [("one", True, {"metadata": {"name": "s", "labels": {"a": "b"}}}), ("two", False, {"spec": {"type": "a"}})]
+        [
+            ("one", True, {"metadata": {"name": "s", "labels": {"a": "b"}}}),
+            ("two", False, {"spec": {"type": "a"}}),
+        ]
     )
     wire = json.loads(json.dumps(fields.encode(managers, lambda found, _: found)))
     again = fields.decode(wire, lambda found, _: found)
@@ -312,4 +382,6 @@ def test_stored_entries_are_read_back_as_written() -> None:
         who: (entry.fields, entry.time) for who, entry in managers.items()
     }
     assert fields.encode(again, lambda found, _: found) == wire
-    assert fields.received(wire) == [{k: v for k, v in entry.items() if k != "fieldsType"} for entry in wire]
+    assert fields.received(wire) == [
+        {k: v for k, v in entry.items() if k != "fieldsType"} for entry in wire
+    ]

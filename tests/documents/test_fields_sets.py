@@ -45,7 +45,9 @@ def check_tidy(fields: sets.FieldSet) -> None:
 
 
 @given(SETS, SETS)
-def test_the_algebra_is_that_of_sets_of_paths(left: frozenset[sets.Path], right: frozenset[sets.Path]) -> None:
+def test_the_algebra_is_that_of_sets_of_paths(
+    left: frozenset[sets.Path], right: frozenset[sets.Path]
+) -> None:
     one = build(left)
     other = build(right)
     before = json.dumps([one, other])
@@ -55,7 +57,11 @@ def test_the_algebra_is_that_of_sets_of_paths(left: frozenset[sets.Path], right:
     assert members(sets.intersection(one, other)) == left & right
     below = {path for path in left if any(path[: len(top)] == top for top in right)}
     assert members(sets.difference(one, other, whole=True)) == left - below
-    inner = {path for path in left if any(len(more) > len(path) and more[: len(path)] == path for more in left)}
+    inner = {
+        path
+        for path in left
+        if any(len(more) > len(path) and more[: len(path)] == path for more in left)
+    }
     assert members(sets.leaves(one)) == left - inner
     assert all(sets.has(one, path) for path in left)
     assert not any(sets.has(one, path) for path in right - left)
@@ -63,7 +69,9 @@ def test_the_algebra_is_that_of_sets_of_paths(left: frozenset[sets.Path], right:
 
 
 @given(SETS, SETS)
-def test_what_changes_nothing_is_the_argument_itself(left: frozenset[sets.Path], right: frozenset[sets.Path]) -> None:
+def test_what_changes_nothing_is_the_argument_itself(
+    left: frozenset[sets.Path], right: frozenset[sets.Path]
+) -> None:
     one = build(left)
     assert sets.union(one, build(left & right)) is one or not left & right
     assert sets.difference(one, build(right - left)) is one or right & left
@@ -90,7 +98,19 @@ def test_order_is_upstreams() -> None:
         "f:a",
         "i:9",
     ]
-    wanted = ["f:a", "f:a-b", "f:b", 'k:{"port":80}', 'k:{"port":443}', "v:9", "v:10", 'v:"a"', "v:true", "i:9", "i:10"]
+    wanted = [
+        "f:a",
+        "f:a-b",
+        "f:b",
+        'k:{"port":80}',
+        'k:{"port":443}',
+        "v:9",
+        "v:10",
+        'v:"a"',
+        "v:true",
+        "i:9",
+        "i:10",
+    ]
     assert list(sets.ordered({".": {}, **{name: {} for name in given_order}})) == [".", *wanted]
 
 
@@ -102,7 +122,10 @@ def test_members_of_a_level_come_before_those_below() -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        (("f:spec", 'k:{"port":80,"protocol":"TCP"}', "f:name"), '.spec[port=80,protocol="TCP"].name'),
+        (
+            ("f:spec", 'k:{"port":80,"protocol":"TCP"}', "f:name"),
+            '.spec[port=80,protocol="TCP"].name',
+        ),
         (("f:metadata", "f:finalizers", 'v:"x.io/f"'), '.metadata.finalizers[="x.io/f"]'),
         (("f:a", "i:3"), ".a[3]"),
     ],
@@ -126,7 +149,8 @@ def test_what_clients_send_is_brought_to_one_form(sent: Any, read: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "sent", [[], {"f": {}}, {"fa": {}}, {"k:[": {}}, {"k:[]": {}}, {"i:x": {}}, {"f:a": 1}, {"f:a": []}]
+    "sent",
+    [[], {"f": {}}, {"fa": {}}, {"k:[": {}}, {"k:[]": {}}, {"i:x": {}}, {"f:a": 1}, {"f:a": []}],
 )
 def test_nonsense_is_refused(sent: Any) -> None:
     with pytest.raises(sets.MalformedElement):

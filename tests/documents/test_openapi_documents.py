@@ -109,7 +109,14 @@ def test_the_schema_of_an_endpoint_slice() -> None:
     ]
     assert schema["properties"]["endpoints"]["x-kubernetes-list-type"] == "atomic"
     assert schema["properties"]["ports"]["x-kubernetes-list-type"] == "atomic"
-    assert list(schema["properties"]) == ["addressType", "apiVersion", "endpoints", "kind", "metadata", "ports"]
+    assert list(schema["properties"]) == [
+        "addressType",
+        "apiVersion",
+        "endpoints",
+        "kind",
+        "metadata",
+        "ports",
+    ]
 
 
 def test_merge_keys_of_service_ports() -> None:
@@ -154,21 +161,31 @@ def test_every_field_of_every_kind_has_a_description() -> None:
     shared = rows_of(SHARED)
     for name in definition_names():
         rows = rows_of(name)
-        missing = {field for field in struct(name).fields if field not in shared and not rows.get(field, ("", ""))[1]}
+        missing = {
+            field
+            for field in struct(name).fields
+            if field not in shared and not rows.get(field, ("", ""))[1]
+        }
         assert not missing, f"{name}: write a text into fields.tsv"
 
 
 def test_the_beta_version_of_slices_is_described_by_the_same_rows() -> None:
-    endpoint = load("apis/discovery.k8s.io/v1beta1")["components"]["schemas"]["io.k8s.api.discovery.v1beta1.Endpoint"]
+    endpoint = load("apis/discovery.k8s.io/v1beta1")["components"]["schemas"][
+        "io.k8s.api.discovery.v1beta1.Endpoint"
+    ]
     assert "deprecatedTopology" not in endpoint["properties"]
-    assert [name for name, field in endpoint["properties"].items() if "description" not in field] == []
+    assert [
+        name for name, field in endpoint["properties"].items() if "description" not in field
+    ] == []
     assert endpoint["properties"]["topology"]["description"].startswith("Topology labels")
     assert endpoint["properties"]["conditions"]["default"] == {}
 
 
 def test_every_kind_has_a_description() -> None:
     schemas = schemas_of_all_documents()
-    kinds = {name for name, schema in schemas.items() if "x-kubernetes-group-version-kind" in schema}
+    kinds = {
+        name for name, schema in schemas.items() if "x-kubernetes-group-version-kind" in schema
+    }
     assert len(kinds) >= 2 * len(RESOURCES)
     assert [name for name in kinds if "description" not in schemas[name]] == []
 
@@ -176,7 +193,11 @@ def test_every_kind_has_a_description() -> None:
 @pytest.mark.parametrize(
     ("schema", "field", "values"),
     [
-        ("core.v1.PodSpec", "dnsPolicy", ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"]),
+        (
+            "core.v1.PodSpec",
+            "dnsPolicy",
+            ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"],
+        ),
         ("core.v1.PodSpec", "restartPolicy", ["Always", "Never", "OnFailure"]),
         ("core.v1.Container", "imagePullPolicy", ["Always", "IfNotPresent", "Never"]),
         ("core.v1.ContainerPort", "protocol", ["SCTP", "TCP", "UDP"]),
@@ -209,9 +230,16 @@ def test_an_enumeration_is_of_texts() -> None:
 
 
 def test_values_of_a_list_are_enumerated_at_its_elements() -> None:
-    claim = schemas_of_all_documents()["io.k8s.api.core.v1.PersistentVolumeClaimSpec"]["properties"]["accessModes"]
+    claim = schemas_of_all_documents()["io.k8s.api.core.v1.PersistentVolumeClaimSpec"][
+        "properties"
+    ]["accessModes"]
     assert "enum" not in claim
-    assert claim["items"]["enum"] == ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"]
+    assert claim["items"]["enum"] == [
+        "ReadOnlyMany",
+        "ReadWriteMany",
+        "ReadWriteOnce",
+        "ReadWriteOncePod",
+    ]
 
 
 def test_defaults_are_of_values_and_not_of_pointers() -> None:
@@ -225,7 +253,10 @@ def test_defaults_are_of_values_and_not_of_pointers() -> None:
 
 def test_documents_are_small() -> None:
     """They are kept once they were asked for, in both forms."""
-    sizes = {name: len(openapi.document(name) or b"") + len(openapi.document_protobuf(name)) for name in NAMES}
+    sizes = {
+        name: len(openapi.document(name) or b"") + len(openapi.document_protobuf(name))
+        for name in NAMES
+    }
     assert sum(sizes.values()) < 3_000_000
     assert max(sizes.values()) < 1_000_000
 
@@ -233,9 +264,12 @@ def test_documents_are_small() -> None:
 def test_the_table_is_read_when_a_document_is_asked_for() -> None:
     script = (
         "import sys, sliceplane.server.io.plane\n"
-        "print([name for name in sys.modules if name.startswith('sliceplane.server.documents.openapi')])\n"
+        "print([name for name in sys.modules if "
+        "name.startswith('sliceplane.server.documents.openapi')])\n"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+    )
     assert run.stdout == "[]\n"
 
 

@@ -1,4 +1,6 @@
-"""The real kubectl reads our OpenAPI documents, from a server that knows just enough to be discovered."""
+"""The real kubectl reads our OpenAPI documents, from a server that knows just enough to be
+discovered.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,13 @@ def discovery(*, core: bool) -> dict[str, Any]:
         "items": [
             {
                 "metadata": {"name": group} if group else {},
-                "versions": [{"version": "v1", "freshness": "Current", "resources": list(map(describe, resources))}],
+                "versions": [
+                    {
+                        "version": "v1",
+                        "freshness": "Current",
+                        "resources": list(map(describe, resources)),
+                    }
+                ],
             }
             for group, resources in groups.items()
         ],
@@ -84,9 +92,17 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/openapi/v2":
             media = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
             return self.answer(200, openapi.v2_protobuf(), media)
-        if self.fake.stored is not None and path.endswith(f"/{self.fake.stored['metadata']['name']}"):
+        if self.fake.stored is not None and path.endswith(
+            f"/{self.fake.stored['metadata']['name']}"
+        ):
             return self.answer(200, json.dumps(self.fake.stored).encode())
-        status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+        status = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "status": "Failure",
+            "reason": "NotFound",
+            "code": 404,
+        }
         return self.answer(404, json.dumps(status).encode())
 
     def do_PATCH(self) -> None:
@@ -165,14 +181,32 @@ def test_explain_a_large_kind_whole(server: FakeServer, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "lines"),
     [
-        ("pod.spec.dnsPolicy", ("ENUM:", "    ClusterFirst", "    ClusterFirstWithHostNet", "    Default", "    None")),
-        ("deployment.spec.strategy.type", ("ENUM:", "    Recreate", "    RollingUpdate", "DESCRIPTION:")),
+        (
+            "pod.spec.dnsPolicy",
+            ("ENUM:", "    ClusterFirst", "    ClusterFirstWithHostNet", "    Default", "    None"),
+        ),
+        (
+            "deployment.spec.strategy.type",
+            ("ENUM:", "    Recreate", "    RollingUpdate", "DESCRIPTION:"),
+        ),
         ("statefulset.spec", ("  podManagementPolicy\t<string>", "  enum: OrderedReady, Parallel")),
-        ("node.spec.taints", ("  effect\t<string> -required-", "  enum: NoExecute, NoSchedule, PreferNoSchedule")),
+        (
+            "node.spec.taints",
+            ("  effect\t<string> -required-", "  enum: NoExecute, NoSchedule, PreferNoSchedule"),
+        ),
         ("pvc.spec", ("  volumeMode\t<string>", "  enum: Block, Filesystem")),
-        ("pod.spec.containers.livenessProbe", ("  httpGet\t<HTTPGetAction>", "FIELD: livenessProbe <Probe>")),
-        ("pod.spec.securityContext", ("  fsGroupChangePolicy\t<string>", "  enum: Always, OnRootMismatch")),
-        ("pod.spec.affinity.podAntiAffinity", ("    Rules that place the Pod away from other Pods.",)),
+        (
+            "pod.spec.containers.livenessProbe",
+            ("  httpGet\t<HTTPGetAction>", "FIELD: livenessProbe <Probe>"),
+        ),
+        (
+            "pod.spec.securityContext",
+            ("  fsGroupChangePolicy\t<string>", "  enum: Always, OnRootMismatch"),
+        ),
+        (
+            "pod.spec.affinity.podAntiAffinity",
+            ("    Rules that place the Pod away from other Pods.",),
+        ),
         ("pod.spec.volumes.hostPath", ("  path\t<string> -required-",)),
     ],
 )
@@ -194,23 +228,39 @@ def test_explain_shows_values_in_a_tree(server: FakeServer, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("resource", DESCRIBED, ids=lambda resource: resource.key)
-def test_explain_knows_every_resource(server: FakeServer, tmp_path: Path, resource: Resource) -> None:
-    text = kubectl(server, tmp_path, "explain", resource.plural, f"--api-version={resource.api_version}")
+def test_explain_knows_every_resource(
+    server: FakeServer, tmp_path: Path, resource: Resource
+) -> None:
+    text = kubectl(
+        server, tmp_path, "explain", resource.plural, f"--api-version={resource.api_version}"
+    )
     assert f"KIND:       {resource.kind}" in text
 
 
 def test_apply_validates_and_patches_by_our_documents(server: FakeServer, tmp_path: Path) -> None:
-    """Validation finds the PATCH operation with fieldValidation; the patch itself merges ports by port."""
+    """Validation finds the PATCH operation with fieldValidation; the patch itself merges ports by
+    port.
+    """
 
     def manifest(*ports: dict[str, Any]) -> dict[str, Any]:
         metadata = {"name": "web", "namespace": "default"}
-        return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": list(ports)}}
+        return {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata,
+            "spec": {"ports": list(ports)},
+        }
 
     old = manifest({"name": "http", "port": 80}, {"name": "dns", "port": 53})
     annotation = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps(old)}
     server.stored = {
         **old,
-        "metadata": {**old["metadata"], "annotations": annotation, "uid": "u", "resourceVersion": "7"},
+        "metadata": {
+            **old["metadata"],
+            "annotations": annotation,
+            "uid": "u",
+            "resourceVersion": "7",
+        },
     }
     new = manifest({"name": "http", "port": 80, "appProtocol": "http"})
     kubectl(server, tmp_path, "apply", "-f", "-", stdin=json.dumps(new))

@@ -32,8 +32,14 @@ def document() -> dict[str, Any]:
         ({"op": "add", "path": "/metadata/labels/a~1b", "value": "2"}, {"x": "1", "a/b": "2"}),
         ({"op": "remove", "path": "/metadata/labels/x"}, {}),
         ({"op": "replace", "path": "/metadata/labels/x", "value": "2"}, {"x": "2"}),
-        ({"op": "replace", "path": "/metadata/labels/missing", "value": "2"}, {"x": "1", "missing": "2"}),
-        ({"op": "copy", "from": "/metadata/name", "path": "/metadata/labels/y"}, {"x": "1", "y": "a"}),
+        (
+            {"op": "replace", "path": "/metadata/labels/missing", "value": "2"},
+            {"x": "1", "missing": "2"},
+        ),
+        (
+            {"op": "copy", "from": "/metadata/name", "path": "/metadata/labels/y"},
+            {"x": "1", "y": "a"},
+        ),
         ({"op": "move", "from": "/metadata/labels/x", "path": "/metadata/labels/y"}, {"y": "1"}),
         ({"op": "test", "path": "/metadata/labels/x", "value": "1"}, {"x": "1"}),
         ({"op": "test", "path": "/metadata/labels/missing", "value": None}, {"x": "1"}),
@@ -96,7 +102,9 @@ def test_an_operation_that_fails_is_one_generic_422(operation: Any) -> None:
 
 
 def test_what_kubectl_sends_when_it_takes_over_from_client_side_apply() -> None:
-    before = {"metadata": {"name": "a", "managedFields": [{"manager": "x"}], "resourceVersion": "5"}}
+    before = {
+        "metadata": {"name": "a", "managedFields": [{"manager": "x"}], "resourceVersion": "5"}
+    }
     operations = [
         {"op": "replace", "path": "/metadata/managedFields", "value": [{"manager": "kubectl"}]},
         {"op": "replace", "path": "/metadata/resourceVersion", "value": "5"},
@@ -114,7 +122,11 @@ def test_limits_of_a_json_patch() -> None:
         apply_json(document(), [*operations, operations[0]])
     assert (caught.value.code, caught.value.message) == (
         413,
-        "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001",
+        (
+            "Request entity too large: The allowed maximum operations in a JSON patch is 10000, "
+            "got "
+            "10001"
+        ),
     )
 
 
@@ -134,8 +146,20 @@ def test_a_document_cannot_be_made_too_deep_to_be_read() -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b"{}", "error decoding patch: json: cannot unmarshal object into Go value of type jsonpatch.Patch"),
-        (b"[1]", "error decoding patch: json: cannot unmarshal number into Go value of type jsonpatch.Operation"),
+        (
+            b"{}",
+            (
+                "error decoding patch: json: cannot unmarshal object into Go value of type "
+                "jsonpatch.Patch"
+            ),
+        ),
+        (
+            b"[1]",
+            (
+                "error decoding patch: json: cannot unmarshal number into Go value of type "
+                "jsonpatch.Operation"
+            ),
+        ),
         (b"[", "error decoding patch: unexpected end of JSON input"),
         (b"[" * 10_000, "error decoding patch: exceeded max depth"),
     ],
@@ -154,8 +178,20 @@ def test_an_empty_json_patch_changes_nothing() -> None:
     ("raw", "message"),
     [
         (b"null", "Invalid JSON Patch"),
-        (b"[]", "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"),
-        (b"{x", "error decoding patch: invalid character 'x' looking for beginning of object key string"),
+        (
+            b"[]",
+            (
+                "error decoding patch: json: cannot unmarshal array into Go value of type "
+                "map[string]interface {}"
+            ),
+        ),
+        (
+            b"{x",
+            (
+                "error decoding patch: invalid character 'x' looking for beginning of object key "
+                "string"
+            ),
+        ),
     ],
 )
 def test_bodies_that_are_no_merge_patch(raw: bytes, message: str) -> None:
@@ -184,13 +220,17 @@ def test_repeated_members_of_a_merge_patch_are_told() -> None:
         ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
     ],
 )
-def test_merge_patches(target: dict[str, Any], change: dict[str, Any], result: dict[str, Any]) -> None:
+def test_merge_patches(
+    target: dict[str, Any], change: dict[str, Any], result: dict[str, Any]
+) -> None:
     assert apply_merge(target, change) == result
 
 
 JSON = st.recursive(
     st.booleans() | st.integers(-5, 5) | st.text("ab", max_size=2),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=3)
+    ),
     max_leaves=10,
 )
 OBJECTS = st.dictionaries(st.sampled_from("abcd"), JSON, max_size=4)
@@ -226,7 +266,9 @@ def containers(value: Any) -> set[int]:
 
 
 @given(OBJECTS, OBJECTS)
-def test_the_result_shares_nothing_with_what_it_was_made_of(old: dict[str, Any], change: dict[str, Any]) -> None:
+def test_the_result_shares_nothing_with_what_it_was_made_of(
+    old: dict[str, Any], change: dict[str, Any]
+) -> None:
     given_parts = containers(old) | containers(change)
     assert not containers(apply_merge(old, change)) & given_parts
     operations = [{"op": "add", "path": "/new", "value": change}]
@@ -243,7 +285,9 @@ def test_a_result_that_does_not_decode_shows_the_object() -> None:
     complaint = f'Invalid value: "{{\\"data\\":{{\\"a\\":1}}}}": {detail}'
     assert caught.value.code == 422
     assert caught.value.message == f' "" is invalid: patch: {complaint}'
-    assert caught.value.details == {"causes": [{"reason": "FieldValueInvalid", "message": complaint, "field": "patch"}]}
+    assert caught.value.details == {
+        "causes": [{"reason": "FieldValueInvalid", "message": complaint, "field": "patch"}]
+    }
 
 
 def test_unknown_members_warn_or_fail() -> None:
@@ -254,7 +298,11 @@ def test_unknown_members_warn_or_fail() -> None:
     assert check_patched("configmaps", before, before, validation="Strict") == ()
     with pytest.raises(StatusError, match='strict decoding error: unknown field "dat"'):
         check_patched("configmaps", before, patched, validation="Strict")
-    with pytest.raises(StatusError, match=r'Invalid value: "map\[dat:map\[\]\]": strict decoding error'):
-        check_patched("configmaps", before, patched, strategic_patch={"dat": {}}, validation="Strict")
+    with pytest.raises(
+        StatusError, match=r'Invalid value: "map\[dat:map\[\]\]": strict decoding error'
+    ):
+        check_patched(
+            "configmaps", before, patched, strategic_patch={"dat": {}}, validation="Strict"
+        )
     problems = ('duplicate field "data"',)
     assert check_patched("configmaps", before, before, patch_problems=problems) == problems

@@ -1,4 +1,6 @@
-"""Strategic merge patch: every directive, what kubectl apply sends, and that applying twice is applying once."""
+"""Strategic merge patch: every directive, what kubectl apply sends, and that applying twice is
+applying once.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +52,13 @@ def test_nulls_and_directives_never_arrive() -> None:
 
 def test_the_patch_directive_of_objects() -> None:
     document = {"data": {"a": "1", "b": "2"}}
-    assert apply("configmaps", document, {"data": {"$patch": "replace", "c": "3"}}) == {"data": {"c": "3"}}
+    assert apply("configmaps", document, {"data": {"$patch": "replace", "c": "3"}}) == {
+        "data": {"c": "3"}
+    }
     assert apply("configmaps", document, {"data": {"$patch": "delete"}}) == {"data": {}}
-    assert apply("configmaps", document, {"data": {"$patch": "merge", "a": "9"}}) == {"data": {"a": "9", "b": "2"}}
+    assert apply("configmaps", document, {"data": {"$patch": "merge", "a": "9"}}) == {
+        "data": {"a": "9", "b": "2"}
+    }
     assert apply("configmaps", {}, {"data": {"$patch": "delete"}}) == {"data": {}}
 
 
@@ -72,7 +78,11 @@ def test_containers_merge_by_name_and_new_ones_come_first() -> None:
         {"name": "b", "image": "2"},
         {"name": "c", "image": "1"},
     ]
-    assert names(apply("pods", document, pod_spec({"name": "c"}))["spec"]["containers"]) == ["c", "a", "b"]
+    assert names(apply("pods", document, pod_spec({"name": "c"}))["spec"]["containers"]) == [
+        "c",
+        "a",
+        "b",
+    ]
 
 
 def test_elements_are_deleted_by_key() -> None:
@@ -111,16 +121,26 @@ def test_finalizers_are_a_set_and_new_ones_come_first() -> None:
     document = {"metadata": {"finalizers": ["a/x", "b/y"]}}
     patch: dict[str, Any] = {"metadata": {"finalizers": ["c/z", "a/x"]}}
     assert apply("pods", document, patch)["metadata"]["finalizers"] == ["c/z", "a/x", "b/y"]
-    patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a/x", "no"], "finalizers": ["c/z"]}}
+    patch = {
+        "metadata": {"$deleteFromPrimitiveList/finalizers": ["a/x", "no"], "finalizers": ["c/z"]}
+    }
     assert apply("pods", document, patch)["metadata"]["finalizers"] == ["c/z", "b/y"]
     patch = {"metadata": {"$setElementOrder/finalizers": ["b/y", "a/x"]}}
     assert apply("pods", document, patch)["metadata"]["finalizers"] == ["b/y", "a/x"]
-    assert apply("pods", {}, {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a/x"]}}) == {"metadata": {}}
+    assert apply("pods", {}, {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a/x"]}}) == {
+        "metadata": {}
+    }
 
 
 def test_owners_merge_by_uid() -> None:
-    document = {"metadata": {"ownerReferences": [{"uid": "1", "name": "a"}, {"uid": "2", "name": "b"}]}}
-    patch = {"metadata": {"ownerReferences": [{"$patch": "delete", "uid": "1"}, {"uid": "2", "controller": True}]}}
+    document = {
+        "metadata": {"ownerReferences": [{"uid": "1", "name": "a"}, {"uid": "2", "name": "b"}]}
+    }
+    patch = {
+        "metadata": {
+            "ownerReferences": [{"$patch": "delete", "uid": "1"}, {"uid": "2", "controller": True}]
+        }
+    }
     owners = apply("pods", document, patch)["metadata"]["ownerReferences"]
     assert owners == [{"uid": "2", "name": "b", "controller": True}]
 
@@ -143,7 +163,8 @@ def test_a_patch_that_is_not_in_its_own_order() -> None:
         apply("pods", {"spec": {}}, patch)
     assert (caught.value.code, caught.value.reason) == (500, "")
     assert caught.value.message == (
-        "The order in patch list:\n[map[name:a] map[name:b]]\n doesn't match $setElementOrder list:\n"
+        "The order in patch list:\n[map[name:a] map[name:b]]\n doesn't match $setElementOrder "
+        "list:\n"
         "[map[name:b] map[name:a]]\n"
     )
 
@@ -161,9 +182,18 @@ def test_an_element_without_its_key() -> None:
     ("patch", "message"),
     [
         ({"spec": {"strategy": {"$retainKeys": "type"}}}, "invalid patch format of retainKeys"),
-        ({"spec": {"strategy": {"$retainKeys": ["a"], "type": "b"}}}, "invalid patch format of retainKeys"),
-        ({"metadata": {"$deleteFromPrimitiveList/finalizers": "x"}}, "invalid patch format of primitive list"),
-        ({"metadata": {"$setElementOrder/finalizers": 5}}, "invalid patch format of setElementOrder list"),
+        (
+            {"spec": {"strategy": {"$retainKeys": ["a"], "type": "b"}}},
+            "invalid patch format of retainKeys",
+        ),
+        (
+            {"metadata": {"$deleteFromPrimitiveList/finalizers": "x"}},
+            "invalid patch format of primitive list",
+        ),
+        (
+            {"metadata": {"$setElementOrder/finalizers": 5}},
+            "invalid patch format of setElementOrder list",
+        ),
     ],
 )
 def test_directives_of_a_wrong_form(patch: dict[str, Any], message: str) -> None:
@@ -174,11 +204,15 @@ def test_directives_of_a_wrong_form(patch: dict[str, Any], message: str) -> None
 
 
 def test_retain_keys_when_a_union_changes_its_member() -> None:
-    """kubectl apply of a Deployment that goes from RollingUpdate to Recreate, while a volume changes its source."""
+    """kubectl apply of a Deployment that goes from RollingUpdate to Recreate, while a volume
+    changes its source.
+    """
     document = {
         "spec": {
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}},
-            "template": {"spec": {"volumes": [{"name": "v", "emptyDir": {}}, {"name": "w", "emptyDir": {}}]}},
+            "template": {
+                "spec": {"volumes": [{"name": "v", "emptyDir": {}}, {"name": "w", "emptyDir": {}}]}
+            },
         }
     }
     volume = {"$retainKeys": ["name", "configMap"], "name": "v", "configMap": {"name": "c"}}
@@ -186,7 +220,10 @@ def test_retain_keys_when_a_union_changes_its_member() -> None:
         "spec": {
             "strategy": {"$retainKeys": ["type"], "type": "Recreate"},
             "template": {
-                "spec": {"$setElementOrder/volumes": [{"name": "v"}, {"name": "w"}], "volumes": [volume]},
+                "spec": {
+                    "$setElementOrder/volumes": [{"name": "v"}, {"name": "w"}],
+                    "volumes": [volume],
+                },
             },
         }
     }
@@ -194,14 +231,21 @@ def test_retain_keys_when_a_union_changes_its_member() -> None:
         "spec": {
             "strategy": {"type": "Recreate"},
             "template": {
-                "spec": {"volumes": [{"name": "v", "configMap": {"name": "c"}}, {"name": "w", "emptyDir": {}}]}
+                "spec": {
+                    "volumes": [
+                        {"name": "v", "configMap": {"name": "c"}},
+                        {"name": "w", "emptyDir": {}},
+                    ]
+                }
             },
         }
     }
 
 
 def test_kubectl_apply_of_a_deployment() -> None:
-    """The image and a variable change, one variable goes; a sidecar that somebody injected stays."""
+    """The image and a variable change, one variable goes; a sidecar that somebody injected
+    stays.
+    """
     document = {
         "spec": {
             "replicas": 3,
@@ -242,11 +286,19 @@ def test_kubectl_apply_of_a_deployment() -> None:
 
 def test_kubectl_apply_of_a_service() -> None:
     """Ports by port; the node port that the server gave stays with its port."""
-    document = {"spec": {"ports": [{"name": "http", "port": 80, "nodePort": 30001}, {"name": "old", "port": 81}]}}
+    document = {
+        "spec": {
+            "ports": [{"name": "http", "port": 80, "nodePort": 30001}, {"name": "old", "port": 81}]
+        }
+    }
     patch = {
         "spec": {
             "$setElementOrder/ports": [{"port": 443}, {"port": 80}],
-            "ports": [{"name": "https", "port": 443}, {"name": "web", "port": 80}, {"$patch": "delete", "port": 81}],
+            "ports": [
+                {"name": "https", "port": 443},
+                {"name": "web", "port": 80},
+                {"$patch": "delete", "port": 81},
+            ],
         }
     }
     assert apply("services", document, patch)["spec"]["ports"] == [
@@ -256,7 +308,10 @@ def test_kubectl_apply_of_a_service() -> None:
 
 
 def test_one_port_number_for_two_protocols() -> None:
-    tcp, udp = ({"name": p.lower(), "port": 53, "protocol": p, "nodePort": n} for p, n in (("TCP", 1), ("UDP", 2)))
+    tcp, udp = (
+        {"name": p.lower(), "port": 53, "protocol": p, "nodePort": n}
+        for p, n in (("TCP", 1), ("UDP", 2))
+    )
     document = {"spec": {"ports": [tcp, udp]}}
     patch = {
         "spec": {
@@ -276,7 +331,9 @@ def test_series_of_an_event_as_the_recorder_patches_it() -> None:
 def test_members_that_the_schema_does_not_know_merge_plainly() -> None:
     document = {"extra": {"a": {"b": 1}, "l": [{"name": "x"}]}}
     patch = {"extra": {"a": {"c": 2}, "l": [{"name": "y"}]}}
-    assert apply("pods", document, patch) == {"extra": {"a": {"b": 1, "c": 2}, "l": [{"name": "y"}]}}
+    assert apply("pods", document, patch) == {
+        "extra": {"a": {"b": 1, "c": 2}, "l": [{"name": "y"}]}
+    }
 
 
 @pytest.mark.parametrize(
@@ -293,13 +350,17 @@ def test_bodies_that_are_no_strategic_patch(raw: bytes, message: str) -> None:
 
 
 def test_go_text() -> None:
-    assert go_text({"b": [1, True, None], "a": {"x": "y z"}}) == "map[a:map[x:y z] b:[1 true <nil>]]"
+    assert (
+        go_text({"b": [1, True, None], "a": {"x": "y z"}}) == "map[a:map[x:y z] b:[1 true <nil>]]"
+    )
 
 
 # For all
 
 NAMES = st.sampled_from("abcdef")
-ELEMENTS = st.lists(st.fixed_dictionaries({"name": NAMES}, optional={"image": NAMES}), unique_by=lambda e: e["name"])
+ELEMENTS = st.lists(
+    st.fixed_dictionaries({"name": NAMES}, optional={"image": NAMES}), unique_by=lambda e: e["name"]
+)
 FINALIZERS = st.lists(NAMES, unique=True)
 
 
@@ -314,7 +375,9 @@ def patches(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         spec["$setElementOrder/containers"] = [{"name": element["name"]} for element in elements]
     if draw(st.booleans()):
-        metadata["$deleteFromPrimitiveList/finalizers"] = sorted(draw(st.sets(NAMES)) - set(metadata["finalizers"]))
+        metadata["$deleteFromPrimitiveList/finalizers"] = sorted(
+            draw(st.sets(NAMES)) - set(metadata["finalizers"])
+        )
     return {"metadata": metadata, "spec": spec}
 
 

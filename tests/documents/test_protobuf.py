@@ -28,8 +28,11 @@ from sliceplane.server.documents.protobuf.decoder import decoder
 from sliceplane.server.documents.protobuf.encoder import encoder
 from sliceplane.server.documents.protobuf.schema import message_names
 
-#: document: what went in; protobuf: what k8s.io/api 0.36.2 made of it; decoded: what it then reads as JSON
-GOLDEN: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "protobuf.json").read_text())
+#: document: what went in; protobuf: what k8s.io/api 0.36.2 made of it; decoded: what it then reads
+#: as JSON
+GOLDEN: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "data" / "protobuf.json").read_text()
+)
 
 
 def without_nulls(value: Any) -> Any:
@@ -63,9 +66,15 @@ def test_decodes_to_the_json_that_upstream_reads(case: dict[str, Any]) -> None:
 
 
 def test_a_field_that_1_37_gave_up_is_kept_for_clients_of_1_36() -> None:
-    """Number 3 of NodeAllocatableResourceClaimStatus (generated.proto of k8s.io/api 0.36): a map of quantities."""
+    """Number 3 of NodeAllocatableResourceClaimStatus (generated.proto of k8s.io/api 0.36): a map of
+    quantities.
+    """
     status = {"resourceClaimName": "gpu", "containers": ["c"], "resources": {"cpu": "1"}}
-    pod = {"apiVersion": "v1", "kind": "Pod", "status": {"nodeAllocatableResourceClaimStatuses": [status]}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "status": {"nodeAllocatableResourceClaimStatuses": [status]},
+    }
     raw = encode(pod)
     assert b"\x1a\x0a\x0a\x03cpu\x12\x03\x0a\x011" in raw
     assert decode(raw)["status"]["nodeAllocatableResourceClaimStatuses"] == [status]
@@ -82,7 +91,9 @@ def test_every_message_compiles_and_an_empty_one_round_trips() -> None:
         assert encoder(name).encode(document) == zero
 
 
-@pytest.mark.parametrize("resource", [*scheme.RESOURCES, *scheme.LISTED], ids=lambda resource: resource.key)
+@pytest.mark.parametrize(
+    "resource", [*scheme.RESOURCES, *scheme.LISTED], ids=lambda resource: resource.key
+)
 def test_every_served_kind_has_a_protobuf_form(resource: scheme.Resource) -> None:
     assert supports(resource.api_version, resource.kind)
     assert supports(resource.api_version, resource.list_kind)
@@ -99,7 +110,9 @@ def test_what_has_no_protobuf_form() -> None:
 def test_lists_are_made_of_items_encoded_once() -> None:
     items = [{"kind": "Service", "apiVersion": "v1", "metadata": {"name": name}} for name in "ab"]
     metadata = {"resourceVersion": "7"}
-    whole = encode({"apiVersion": "v1", "kind": "ServiceList", "metadata": metadata, "items": items})
+    whole = encode(
+        {"apiVersion": "v1", "kind": "ServiceList", "metadata": metadata, "items": items}
+    )
     encoded = [encode_item("v1", "Service", item) for item in items]
     assert assemble_list("v1", "ServiceList", metadata, encoded) == whole
     assert [item["metadata"]["name"] for item in decode(whole)["items"]] == ["a", "b"]
@@ -112,11 +125,23 @@ def test_lists_are_made_of_items_encoded_once() -> None:
     [
         ({"kind": "ConfigMap", "data": {"a": 1}}, "data: want a string, found 1"),
         ({"kind": "ConfigMap", "binaryData": {"a": "?"}}, "binaryData: want base64"),
-        ({"kind": "Service", "spec": {"ports": [{"port": 1 << 31}]}}, "spec.ports.port: want an int32"),
-        ({"kind": "Service", "spec": {"ports": [{"port": True}]}}, "spec.ports.port: want an int32"),
+        (
+            {"kind": "Service", "spec": {"ports": [{"port": 1 << 31}]}},
+            "spec.ports.port: want an int32",
+        ),
+        (
+            {"kind": "Service", "spec": {"ports": [{"port": True}]}},
+            "spec.ports.port: want an int32",
+        ),
         ({"kind": "Service", "spec": []}, "spec: want an object"),
-        ({"kind": "Pod", "spec": {"volumes": [{"hostPath": 1}]}}, "spec.volumes.hostPath: want an object"),
-        ({"kind": "Pod", "metadata": {"creationTimestamp": "2026-01-01"}}, "metadata.creationTimestamp: want"),
+        (
+            {"kind": "Pod", "spec": {"volumes": [{"hostPath": 1}]}},
+            "spec.volumes.hostPath: want an object",
+        ),
+        (
+            {"kind": "Pod", "metadata": {"creationTimestamp": "2026-01-01"}},
+            "metadata.creationTimestamp: want",
+        ),
         ({"kind": "Pod", "metadata": {"finalizers": "x"}}, "metadata.finalizers: want a list"),
         ({"kind": "Pod", "metadata": {"name": "\ud800"}}, "surrogates"),
         ({"kind": "Nope"}, "no protobuf form"),
@@ -132,25 +157,45 @@ def test_documents_of_wrong_types_are_our_fault(document: dict[str, Any], where:
 def enveloped(api_version: str, kind: str, body: bytes) -> bytes:
     type_meta = b"\x0a" + bytes((len(api_version),)) + api_version.encode()
     type_meta += b"\x12" + bytes((len(kind),)) + kind.encode()
-    return MAGIC + b"\x0a" + bytes((len(type_meta),)) + type_meta + b"\x12" + bytes((len(body),)) + body
+    return (
+        MAGIC
+        + b"\x0a"
+        + bytes((len(type_meta),))
+        + type_meta
+        + b"\x12"
+        + bytes((len(body),))
+        + body
+    )
 
 
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b"", "the object provided is unrecognized (must be of type ConfigMap): empty data (<empty>)"),
+        (
+            b"",
+            "the object provided is unrecognized (must be of type ConfigMap): empty data (<empty>)",
+        ),
         (
             b'{"kind":"ConfigMap","apiVersion":"v1"}',
             (
-                "the object provided is unrecognized (must be of type ConfigMap): provided data does not appear to be "
-                'a protobuf message, expected prefix [107 56 115 0] ({"kind":"ConfigMap","apiVersio ...)'
+                "the object provided is unrecognized (must be of type ConfigMap): provided data "
+                "does not appear to be "
+                "a protobuf message, expected prefix [107 56 115 0] "
+                '({"kind":"ConfigMap","apiVersio ...)'
             ),
         ),
-        (b"k8s\x00", "the object provided is unrecognized (must be of type ConfigMap): empty body (6b387300)"),
+        (
+            b"k8s\x00",
+            (
+                "the object provided is unrecognized (must be of type ConfigMap): empty body "
+                "(6b387300)"
+            ),
+        ),
         (
             enveloped("v2", "ConfigMap", b""),
             (
-                'ConfigMap in version "v2" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for '
+                'ConfigMap in version "v2" cannot be handled as a ConfigMap: no kind "ConfigMap" '
+                "is registered for "
                 'version "v2" in scheme "pkg/api/legacyscheme/scheme.go:30"'
             ),
         ),
@@ -191,9 +236,20 @@ def test_malformed_messages_are_refused(body: bytes) -> None:
 
 def test_unknown_fields_are_skipped_and_repeated_ones_merge() -> None:
     unknown = (
-        b"\x98\x06\x05\x99\x06" + b"x" * 8 + b"\x9a\x06\x01x" + b"\x9b\x06\x08\x01\x9c\x06" + b"\x9d\x06" + b"x" * 4
+        b"\x98\x06\x05\x99\x06"
+        + b"x" * 8
+        + b"\x9a\x06\x01x"
+        + b"\x9b\x06\x08\x01\x9c\x06"
+        + b"\x9d\x06"
+        + b"x" * 4
     )
-    twice = b"\x0a\x03\x0a\x01a" + unknown + b"\x0a\x03\x1a\x01n" + b"\x12\x06\x0a\x01k\x12\x01v" + b"\x12\x03\x0a\x01e"
+    twice = (
+        b"\x0a\x03\x0a\x01a"
+        + unknown
+        + b"\x0a\x03\x1a\x01n"
+        + b"\x12\x06\x0a\x01k\x12\x01v"
+        + b"\x12\x03\x0a\x01e"
+    )
     assert decode(enveloped("v1", "ConfigMap", twice)) == {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -211,9 +267,15 @@ def test_the_type_may_be_left_out_where_the_caller_knows_it() -> None:
 
 @given(
     st.sampled_from(GOLDEN),
-    st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255), st.sampled_from("rid")), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(st.integers(0, 1 << 16), st.integers(0, 255), st.sampled_from("rid")),
+        min_size=1,
+        max_size=4,
+    ),
 )
-def test_mutated_bytes_decode_or_are_refused_with_400(case: dict[str, Any], edits: list[tuple[int, int, str]]) -> None:
+def test_mutated_bytes_decode_or_are_refused_with_400(
+    case: dict[str, Any], edits: list[tuple[int, int, str]]
+) -> None:
     raw = bytearray(base64.b64decode(case["protobuf"]))
     for position, byte, how in edits:
         position = 4 + position % (len(raw) - 4)
@@ -243,7 +305,11 @@ def test_any_bytes_decode_or_are_refused_with_400(body: bytes) -> None:
 JSON_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=5)
 
 
-@given(st.dictionaries(JSON_TEXT, JSON_TEXT, max_size=4), JSON_TEXT, st.integers(-(1 << 31), (1 << 31) - 1))
+@given(
+    st.dictionaries(JSON_TEXT, JSON_TEXT, max_size=4),
+    JSON_TEXT,
+    st.integers(-(1 << 31), (1 << 31) - 1),
+)
 def test_round_trip(data: dict[str, str], text: str, number: int) -> None:
     document = {
         "apiVersion": "v1",
@@ -269,7 +335,10 @@ EVENTS = [
             "addressType": "",
         },
     ),
-    ("ERROR", {"apiVersion": "v1", "kind": "Status", "metadata": {}, "code": 410, "reason": "Expired"}),
+    (
+        "ERROR",
+        {"apiVersion": "v1", "kind": "Status", "metadata": {}, "code": 410, "reason": "Expired"},
+    ),
 ]
 
 
@@ -294,7 +363,9 @@ def test_frame_layout() -> None:
     assert envelope.startswith(b"k8s\x00")
 
 
-@pytest.mark.parametrize("frame", [b"\x7f\xff\xff\xff", b"\x00\x00\x00\x02\x0a\x05", b"\x00\x00\x00\x00"])
+@pytest.mark.parametrize(
+    "frame", [b"\x7f\xff\xff\xff", b"\x00\x00\x00\x02\x0a\x05", b"\x00\x00\x00\x00"]
+)
 def test_frames_that_are_none_are_refused(frame: bytes) -> None:
     with pytest.raises(StatusError) as caught:
         FrameReader().feed(frame)

@@ -1,4 +1,6 @@
-"""Questions about access in protobuf: what is read is what was written, by kinds that clients send so."""
+"""Questions about access in protobuf: what is read is what was written, by kinds that clients send
+so.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,18 @@ AUTHORIZATION = "authorization.k8s.io/v1"
 AUTHENTICATION = "authentication.k8s.io/v1"
 USER = {"username": "u", "groups": ["g"], "extra": {"k": ["v"]}}
 DOCUMENTS: list[Document] = [
-    {"kind": "SubjectAccessReview", "apiVersion": AUTHORIZATION, "spec": SPEC, "status": {"allowed": True}},
-    {"kind": "LocalSubjectAccessReview", "apiVersion": AUTHORIZATION, "spec": SPEC, "status": {"allowed": False}},
+    {
+        "kind": "SubjectAccessReview",
+        "apiVersion": AUTHORIZATION,
+        "spec": SPEC,
+        "status": {"allowed": True},
+    },
+    {
+        "kind": "LocalSubjectAccessReview",
+        "apiVersion": AUTHORIZATION,
+        "spec": SPEC,
+        "status": {"allowed": False},
+    },
     {
         "kind": "TokenReview",
         "apiVersion": AUTHENTICATION,
@@ -29,7 +41,11 @@ DOCUMENTS: list[Document] = [
     {
         "kind": "TokenRequest",
         "apiVersion": AUTHENTICATION,
-        "spec": {"audiences": ["a"], "expirationSeconds": 600, "boundObjectRef": {"kind": "Pod", "name": "p"}},
+        "spec": {
+            "audiences": ["a"],
+            "expirationSeconds": 600,
+            "boundObjectRef": {"kind": "Pod", "name": "p"},
+        },
         "status": {"token": "t", "expirationTimestamp": "2026-11-21T10:00:00Z"},
     },
 ]

@@ -1,4 +1,6 @@
-"""The schema data and what it says of documents: examples of the wording, and that quick and slow ways agree."""
+"""The schema data and what it says of documents: examples of the wording, and that quick and slow
+ways agree.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,12 @@ from sliceplane.server.documents.schema import (
 )
 from sliceplane.server.documents.schema.check import first_mismatch, unknown_in
 from sliceplane.server.documents.schema.fast import accepts
-from sliceplane.server.documents.schema.scalars import check_base64, check_micro_time, check_quantity, check_time
+from sliceplane.server.documents.schema.scalars import (
+    check_base64,
+    check_micro_time,
+    check_quantity,
+    check_time,
+)
 from tools import make_openapi_fields, make_protobuf_fields, make_schema
 
 SLICES = "endpointslices.discovery.k8s.io"
@@ -53,7 +60,9 @@ def test_every_definition_parses_and_refers_to_others_that_exist() -> None:
 @pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource.key)
 def test_every_resource_has_a_schema_and_accepts_the_empty_object(resource: Any) -> None:
     assert lookup(resource.key).go_name == resource.kind
-    assert schema.accepts(resource.key, {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}})
+    assert schema.accepts(
+        resource.key, {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}}
+    )
 
 
 def test_kinds_that_come_later_are_known() -> None:
@@ -72,7 +81,11 @@ def test_kinds_that_come_later_are_known() -> None:
 def test_lists_as_reference_b2_and_b7_have_them() -> None:
     assert lookup("services").fields["spec"].type.name == "core.ServiceSpec"
     ports = struct("core.ServiceSpec").fields["ports"]
-    assert (ports.list_type, ports.map_keys, ports.merge_key) == ("map", ("port", "protocol"), "port")
+    assert (ports.list_type, ports.map_keys, ports.merge_key) == (
+        "map",
+        ("port", "protocol"),
+        "port",
+    )
     assert struct("core.PodSpec").fields["containers"].merge_key == "name"
     assert struct("core.PodSpec").fields["volumes"].strategies == ("merge", "retainKeys")
     assert struct("meta.ObjectMeta").fields["ownerReferences"].merge_key == "uid"
@@ -82,7 +95,11 @@ def test_lists_as_reference_b2_and_b7_have_them() -> None:
 
 def test_unknown_fields_in_the_order_of_the_document() -> None:
     document = {
-        "metadata": {"foo": 1, "labels": {"any": "thing"}, "ownerReferences": [{"uid": "u"}, {"Uid": "u"}]},
+        "metadata": {
+            "foo": 1,
+            "labels": {"any": "thing"},
+            "ownerReferences": [{"uid": "u"}, {"Uid": "u"}],
+        },
         "endpoints": [{"foo": None}, {"addresses": [], "conditions": {"Ready": True}}],
         "spec": {"below": "is not looked at"},
     }
@@ -96,7 +113,9 @@ def test_unknown_fields_in_the_order_of_the_document() -> None:
 
 
 def test_free_form_parts_have_no_unknown_fields() -> None:
-    document = {"metadata": {"managedFields": [{"fieldsV1": {"f:spec": {"f:x": {"k:{}": {}}}}, "nope": 1}]}}
+    document = {
+        "metadata": {"managedFields": [{"fieldsV1": {"f:spec": {"f:x": {"k:{}": {}}}}, "nope": 1}]}
+    }
     assert unknown_fields("pods", document) == ('unknown field "metadata.managedFields[0].nope"',)
 
 
@@ -108,13 +127,37 @@ def test_no_more_than_the_limit_is_reported() -> None:
 @pytest.mark.parametrize(
     ("key", "document", "detail"),
     [
-        ("configmaps", {"data": 5}, "number into Go struct field ConfigMap.data of type map[string]string"),
-        ("configmaps", {"data": {"a": 5}}, "number into Go struct field ConfigMap.data of type string"),
-        ("configmaps", {"data": {"a": True}}, "bool into Go struct field ConfigMap.data of type string"),
-        ("configmaps", {"immutable": "yes"}, "string into Go struct field ConfigMap.immutable of type bool"),
-        ("configmaps", {"metadata": []}, "array into Go struct field ConfigMap.metadata of type v1.ObjectMeta"),
+        (
+            "configmaps",
+            {"data": 5},
+            "number into Go struct field ConfigMap.data of type map[string]string",
+        ),
+        (
+            "configmaps",
+            {"data": {"a": 5}},
+            "number into Go struct field ConfigMap.data of type string",
+        ),
+        (
+            "configmaps",
+            {"data": {"a": True}},
+            "bool into Go struct field ConfigMap.data of type string",
+        ),
+        (
+            "configmaps",
+            {"immutable": "yes"},
+            "string into Go struct field ConfigMap.immutable of type bool",
+        ),
+        (
+            "configmaps",
+            {"metadata": []},
+            "array into Go struct field ConfigMap.metadata of type v1.ObjectMeta",
+        ),
         ("configmaps", [], "array into Go value of type v1.ConfigMap"),
-        (SLICES, {"addressType": 4}, "number into Go struct field EndpointSlice.addressType of type v1.AddressType"),
+        (
+            SLICES,
+            {"addressType": 4},
+            "number into Go struct field EndpointSlice.addressType of type v1.AddressType",
+        ),
         (
             SLICES,
             {"endpoints": [{"addresses": "10.0.0.1"}]},
@@ -147,8 +190,16 @@ def test_no_more_than_the_limit_is_reported() -> None:
         ),
         (
             "deployments.apps",
-            {"spec": {"template": {"spec": {"containers": [{"env": [{"name": "a", "value": 1}]}]}}}},
-            "number into Go struct field EnvVar.spec.template.spec.containers.env.value of type string",
+            {
+                "spec": {
+                    "template": {"spec": {"containers": [{"env": [{"name": "a", "value": 1}]}]}}
+                }
+            },
+            (
+                "number into Go struct field EnvVar.spec.template.spec.containers.env.value of "
+                "type "
+                "string"
+            ),
         ),
     ],
 )
@@ -163,12 +214,21 @@ def test_wrong_json_types(key: str, document: Any, detail: str) -> None:
 
 
 def test_the_first_wrong_type_is_told_but_a_refused_text_ends_decoding() -> None:
-    wrong = {"spec": {"holderIdentity": 5, "leaseDurationSeconds": "x", "renewTime": "2026-11-21T10:00:00Z"}}
+    wrong = {
+        "spec": {
+            "holderIdentity": 5,
+            "leaseDurationSeconds": "x",
+            "renewTime": "2026-11-21T10:00:00Z",
+        }
+    }
     assert str(first_mismatch(lookup("leases.coordination.k8s.io"), wrong)) == (
-        'parsing time "2026-11-21T10:00:00Z" as "2006-01-02T15:04:05.000000Z07:00": cannot parse "Z" as ".000000"'
+        'parsing time "2026-11-21T10:00:00Z" as "2006-01-02T15:04:05.000000Z07:00": cannot parse '
+        '"Z" as ".000000"'
     )
     del wrong["spec"]["renewTime"]
-    assert "LeaseSpec.spec.holderIdentity" in str(first_mismatch(lookup("leases.coordination.k8s.io"), wrong))
+    assert "LeaseSpec.spec.holderIdentity" in str(
+        first_mismatch(lookup("leases.coordination.k8s.io"), wrong)
+    )
 
 
 def test_ints_and_strings_where_both_may_be() -> None:
@@ -180,10 +240,20 @@ def test_ints_and_strings_where_both_may_be() -> None:
 
 
 def test_null_is_always_fine() -> None:
-    check_types(SLICES, {"endpoints": None, "ports": [None], "addressType": None, "metadata": {"labels": {"a": None}}})
+    check_types(
+        SLICES,
+        {
+            "endpoints": None,
+            "ports": [None],
+            "addressType": None,
+            "metadata": {"labels": {"a": None}},
+        },
+    )
 
 
-@pytest.mark.parametrize("text", ["2026-11-21T10:00:00Z", "2024-02-29T23:59:59+01:00", "2026-11-21T10:00:00.123Z"])
+@pytest.mark.parametrize(
+    "text", ["2026-11-21T10:00:00Z", "2024-02-29T23:59:59+01:00", "2026-11-21T10:00:00.123Z"]
+)
 def test_good_times(text: str) -> None:
     assert check_time(text) == ""
 
@@ -192,17 +262,28 @@ def test_good_times(text: str) -> None:
     ("text", "complaint"),
     [
         ("", 'parsing time "" as "2006-01-02T15:04:05Z07:00": cannot parse "" as "2006"'),
-        ("soon", 'parsing time "soon" as "2006-01-02T15:04:05Z07:00": cannot parse "soon" as "2006"'),
+        (
+            "soon",
+            'parsing time "soon" as "2006-01-02T15:04:05Z07:00": cannot parse "soon" as "2006"',
+        ),
         ("2026-13-01T00:00:00Z", 'parsing time "2026-13-01T00:00:00Z": month out of range'),
         ("2026-02-29T00:00:00Z", 'parsing time "2026-02-29T00:00:00Z": day out of range'),
         ("2026-02-01T24:00:00Z", 'parsing time "2026-02-01T24:00:00Z": hour out of range'),
         (
             "2026-02-01 10:00:00Z",
-            'parsing time "2026-02-01 10:00:00Z" as "2006-01-02T15:04:05Z07:00": cannot parse " 10:00:00Z" as "T"',
+            (
+                'parsing time "2026-02-01 10:00:00Z" as "2006-01-02T15:04:05Z07:00": cannot parse '
+                '" '
+                '10:00:00Z" as "T"'
+            ),
         ),
         (
             "2026-02-01T10:00:00",
-            'parsing time "2026-02-01T10:00:00" as "2006-01-02T15:04:05Z07:00": cannot parse "" as "Z07:00"',
+            (
+                'parsing time "2026-02-01T10:00:00" as "2006-01-02T15:04:05Z07:00": cannot parse '
+                '"" '
+                'as "Z07:00"'
+            ),
         ),
         ("2026-02-01T10:00:00Zx", 'parsing time "2026-02-01T10:00:00Zx": extra text: "x"'),
     ],
@@ -213,12 +294,18 @@ def test_bad_times(text: str, complaint: str) -> None:
 
 def test_micro_times_have_six_digits() -> None:
     assert check_micro_time("2026-11-21T10:00:00.000001Z") == ""
-    assert check_micro_time("2026-11-21T10:00:00.123Z").endswith('cannot parse ".123Z" as ".000000"')
-    assert check_micro_time("2026-11-21T10:00:00.123456789Z").endswith('cannot parse "789Z" as "Z07:00"')
+    assert check_micro_time("2026-11-21T10:00:00.123Z").endswith(
+        'cannot parse ".123Z" as ".000000"'
+    )
+    assert check_micro_time("2026-11-21T10:00:00.123456789Z").endswith(
+        'cannot parse "789Z" as "Z07:00"'
+    )
 
 
 def test_quantities_and_base64() -> None:
-    assert [text for text in ("1", "+1.5Gi", "-.5", "1e-3", "3E", "2E6", " 1 ") if check_quantity(text)] == []
+    assert [
+        text for text in ("1", "+1.5Gi", "-.5", "1e-3", "3E", "2E6", " 1 ") if check_quantity(text)
+    ] == []
     assert check_quantity("1Zi").startswith("quantities must match")
     assert check_quantity("1Kii") == "unable to parse quantity's suffix"
     assert check_quantity("1.2.3") == "unable to parse numeric part of quantity"
@@ -238,10 +325,16 @@ def test_nulls_are_dropped_and_the_rest_is_shared() -> None:
     assert drop_nulls(whole) is whole
 
 
-# Documents by their schema, with some parts wrong: what the quick way accepts, the walks must not complain of.
+# Documents by their schema, with some parts wrong: what the quick way accepts, the walks must not
+# complain of.
 
 JUNK = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text(max_size=3), st.just([])
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False),
+    st.text(max_size=3),
+    st.just([]),
 )
 GOOD: dict[str, st.SearchStrategy[Any]] = {
     "any": st.dictionaries(st.text(max_size=2), JUNK, max_size=2),
@@ -251,9 +344,11 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "int64": st.integers(-(2**63), 2**63 - 1),
     "intOrString": st.integers(0, 65535) | st.text(max_size=3),
     "microTime": st.datetimes().map(lambda moment: moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")),
-    "quantity": st.sampled_from(["1", "500m", "1.5Gi", "1e3", "-1", ".5", "1E", "x", ""]) | st.integers(),
+    "quantity": st.sampled_from(["1", "500m", "1.5Gi", "1e3", "-1", ".5", "1E", "x", ""])
+    | st.integers(),
     "string": st.text(max_size=3),
-    "time": st.datetimes().map(lambda moment: moment.strftime("%Y-%m-%dT%H:%M:%SZ")) | st.just("2026-02-30T00:00:00Z"),
+    "time": st.datetimes().map(lambda moment: moment.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    | st.just("2026-02-30T00:00:00Z"),
 }
 
 
@@ -290,7 +385,9 @@ def test_the_quick_yes_is_never_wrong(key: str) -> None:
     def agree(document: dict[str, Any]) -> None:
         quick = accepts(key, document)
         seen[quick] += 1
-        clean = first_mismatch(lookup(key), document) is None and not unknown_in(lookup(key), document)
+        clean = first_mismatch(lookup(key), document) is None and not unknown_in(
+            lookup(key), document
+        )
         assert clean or not quick, document
 
     agree()
@@ -303,13 +400,19 @@ def test_the_quick_yes_is_said_to_ordinary_documents() -> None:
     metadata = {
         "name": "a",
         "creationTimestamp": stamp,
-        "managedFields": [{"manager": "m", "time": stamp, "fieldsV1": {"f:a": {"k:{}": {".": {}, "f:b": {}}}}}],
+        "managedFields": [
+            {"manager": "m", "time": stamp, "fieldsV1": {"f:a": {"k:{}": {".": {}, "f:b": {}}}}}
+        ],
     }
-    assert schema.accepts(SLICES, {"metadata": metadata, "endpoints": [{"addresses": ["::1"], "conditions": {}}]})
+    assert schema.accepts(
+        SLICES, {"metadata": metadata, "endpoints": [{"addresses": ["::1"], "conditions": {}}]}
+    )
     spec = {"renewTime": "2026-11-29T10:00:00.000000Z", "leaseDurationSeconds": 15}
     assert schema.accepts("leases.coordination.k8s.io", {"metadata": metadata, "spec": spec})
     resources = {"limits": {"cpu": "500m", "memory": "1Gi"}}
-    assert schema.accepts("pods", {"metadata": metadata, "spec": {"containers": [{"resources": resources}]}})
+    assert schema.accepts(
+        "pods", {"metadata": metadata, "spec": {"containers": [{"resources": resources}]}}
+    )
 
 
 def test_deep_free_form_parts_get_no_quick_yes() -> None:
@@ -322,7 +425,9 @@ def test_deep_free_form_parts_get_no_quick_yes() -> None:
 
 
 def test_the_data_is_that_of_the_kinds_in_the_scheme() -> None:
-    assert make_schema.made(_data().kubernetes) == make_schema.OUTPUT.read_text(), "run tools/make_schema.py"
+    assert make_schema.made(_data().kubernetes) == make_schema.OUTPUT.read_text(), (
+        "run tools/make_schema.py"
+    )
 
 
 def test_the_protobuf_table_is_made_of_the_facts_in_the_repository() -> None:
@@ -333,7 +438,10 @@ def test_the_protobuf_table_is_made_of_the_facts_in_the_repository() -> None:
 
 def test_the_protobuf_facts_cover_kinds_that_are_not_served() -> None:
     facts = make_protobuf_fields.blocks(make_protobuf_fields.FACTS.read_text())
-    assert {"k8s.io.api.batch.v1.CronJob", "k8s.io.api.certificates.v1.CertificateSigningRequest"} <= facts.keys()
+    assert {
+        "k8s.io.api.batch.v1.CronJob",
+        "k8s.io.api.certificates.v1.CertificateSigningRequest",
+    } <= facts.keys()
     assert "2 spec PodSpec omit" in facts["k8s.io.api.core.v1.Pod"]
 
 

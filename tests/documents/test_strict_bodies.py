@@ -1,4 +1,6 @@
-"""Request bodies: what decodes, what is said of it, and that nothing a client sends is more than a 400."""
+"""Request bodies: what decodes, what is said of it, and that nothing a client sends is more than a
+400.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ TYPE_META = r'struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind s
 PREFIX = "the object provided is unrecognized (must be of type ConfigMap): "
 
 
-def refusal(raw: bytes, body_format: strict.Format = "json", resource: Resource = ConfigMaps) -> str:
+def refusal(
+    raw: bytes, body_format: strict.Format = "json", resource: Resource = ConfigMaps
+) -> str:
     with pytest.raises(StatusError) as caught:
         read_body(resource, raw, body_format=body_format)
     assert (caught.value.code, caught.value.reason) == (400, "BadRequest")
@@ -61,15 +65,21 @@ def test_repeated_and_unknown_members_in_the_order_of_the_text() -> None:
 
 
 def test_the_strict_error() -> None:
-    error = strict_error("EndpointSlice", ('unknown field "metadata.foo"', 'duplicate field "endpoints[0].addresses"'))
+    error = strict_error(
+        "EndpointSlice",
+        ('unknown field "metadata.foo"', 'duplicate field "endpoints[0].addresses"'),
+    )
     assert (error.code, error.reason) == (400, "BadRequest")
     assert error.message == (
-        'EndpointSlice in version "v1" cannot be handled as a EndpointSlice: strict decoding error: '
+        'EndpointSlice in version "v1" cannot be handled as a EndpointSlice: strict decoding '
+        "error: "
         'unknown field "metadata.foo", duplicate field "endpoints[0].addresses"'
     )
 
 
-@pytest.mark.parametrize("raw", [rb'{"data":{"a\u003ab":"1","a:b":"2"}}', rb'{"data":{"a\u003Ab":"1","a:b":"2"}}'])
+@pytest.mark.parametrize(
+    "raw", [rb'{"data":{"a\u003ab":"1","a:b":"2"}}', rb'{"data":{"a\u003Ab":"1","a:b":"2"}}']
+)
 def test_a_colon_written_as_an_escape_hides_no_repetition(raw: bytes) -> None:
     assert read_body(ConfigMaps, raw).problems == ('duplicate field "data.a:b"',)
 
@@ -79,7 +89,9 @@ def test_colons_in_strings_are_no_repetition() -> None:
 
 
 def test_nulls_are_dropped_after_they_were_looked_at() -> None:
-    decoded = read_body(ConfigMaps, b'{"data":null,"nope":null,"metadata":{"name":"a","labels":null}}')
+    decoded = read_body(
+        ConfigMaps, b'{"data":null,"nope":null,"metadata":{"name":"a","labels":null}}'
+    )
     assert decoded.document == {"metadata": {"name": "a"}}
     assert decoded.problems == ('unknown field "nope"',)
 
@@ -102,22 +114,34 @@ def test_null_is_the_empty_object() -> None:
         (b'{"a":tru}', """invalid character '}' in literal true (expecting 'e') ({"a":tru})"""),
         (b'{"a":1}{', """invalid character '{' after top-level value ({"a":1}{)"""),
         (b'{"a":01}', """invalid character '1' after object key:value pair ({"a":01})"""),
-        (b'{"a":1.}', """invalid character '}' after decimal point in numeric literal ({"a":1.})"""),
+        (
+            b'{"a":1.}',
+            """invalid character '}' after decimal point in numeric literal ({"a":1.})""",
+        ),
         (b'{"a":1e}', """invalid character '}' in exponent of numeric literal ({"a":1e})"""),
         (b'{"a":"\n"}', """invalid character '\\n' in string literal ({"a":"\n"})"""),
         (b'{"a":"\\x"}', """invalid character 'x' in string escape code ({"a":"\\x"})"""),
-        (b'{"a":"\\u00g"}', """invalid character 'g' in \\u hexadecimal character escape ({"a":"\\u00g"})"""),
+        (
+            b'{"a":"\\u00g"}',
+            """invalid character 'g' in \\u hexadecimal character escape ({"a":"\\u00g"})""",
+        ),
         (b'{"a":"\xff"}', 'invalid UTF-8 ({"a":"\ufffd"})'),
         (b'{"a":"\\ud800"}', 'invalid surrogate pair in string ({"a":"\\ud800"})'),
         (b'{"a":1e999}', 'number out of range ({"a":1e999})'),
         (b'{"a":' + b"9" * 5000 + b"}", 'number out of range ({"a":9999999999999999999999999 ...)'),
         (b"[" * 100_000, "exceeded max depth (" + "5b" * 30 + " ...)"),
-        (b'{"a":' * 300 + b"1" + b"}" * 300, 'exceeded max depth ({"a":{"a":{"a":{"a":{"a":{"a": ...)'),
+        (
+            b'{"a":' * 300 + b"1" + b"}" * 300,
+            'exceeded max depth ({"a":{"a":{"a":{"a":{"a":{"a": ...)',
+        ),
         (
             b"[1]",
             f"json: cannot unmarshal array into Go value of type {TYPE_META} (5b315d)",
         ),
-        (b'{"kind":5}', 'json: cannot unmarshal number into Go struct field .kind of type string ({"kind":5})'),
+        (
+            b'{"kind":5}',
+            'json: cannot unmarshal number into Go struct field .kind of type string ({"kind":5})',
+        ),
     ],
 )
 def test_bodies_that_do_not_parse(raw: bytes, detail: str) -> None:
@@ -127,14 +151,17 @@ def test_bodies_that_do_not_parse(raw: bytes, detail: str) -> None:
 def test_kinds_and_versions() -> None:
     assert read_body(ConfigMaps, b'{"kind":"ConfigMap"}').document == {"kind": "ConfigMap"}
     assert refusal(b'{"kind":"Pod","apiVersion":"v1"}') == (
-        'Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to (core.ConfigMap): '
+        'Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to '
+        "(core.ConfigMap): "
         "unknown conversion"
     )
     assert refusal(b'{"apiVersion":"v2"}').startswith(
-        'ConfigMap in version "v2" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v2"'
+        'ConfigMap in version "v2" cannot be handled as a ConfigMap: no kind "ConfigMap" is '
+        'registered for version "v2"'
     )
     assert refusal(b'{"apiVersion":"events.k8s.io/v1","kind":"Event"}', resource=Events) == (
-        "the API version in the data (events.k8s.io/v1) does not match the expected API version (v1)"
+        "the API version in the data (events.k8s.io/v1) does not match the expected API version "
+        "(v1)"
     )
 
 
@@ -151,10 +178,16 @@ def test_a_wrong_type_is_told_of_json_and_yaml() -> None:
 
 
 def test_yaml_like_the_same_json() -> None:
-    document = {"metadata": {"name": "a"}, "data": {"a": "x: y", "b": "1", "c": "2026-11-21", "d": "22:22"}}
+    document = {
+        "metadata": {"name": "a"},
+        "data": {"a": "x: y", "b": "1", "c": "2026-11-21", "d": "22:22"},
+    }
     raw = yaml.safe_dump(document).encode()
     assert read_body(ConfigMaps, raw, body_format="yaml").document == document
-    assert read_body(ConfigMaps, json.dumps(document).encode(), body_format="yaml").document == document
+    assert (
+        read_body(ConfigMaps, json.dumps(document).encode(), body_format="yaml").document
+        == document
+    )
 
 
 def test_yaml_scalars_as_go_reads_them() -> None:
@@ -199,7 +232,9 @@ def test_no_more_than_the_limit_of_repeated_keys_is_reported() -> None:
 
 
 def test_aliases_and_merge_keys() -> None:
-    raw = b"base: &b {x: 1, w: 2}\nplain: *b\nmerged:\n  <<: *b\n  w: 3\nboth:\n  <<: [{z: 1}, *b]\n"
+    raw = (
+        b"base: &b {x: 1, w: 2}\nplain: *b\nmerged:\n  <<: *b\n  w: 3\nboth:\n  <<: [{z: 1}, *b]\n"
+    )
     decoded = decode_yaml(raw)
     assert decoded.problems == ()
     assert decoded.document["plain"] == {"x": 1, "w": 2}
@@ -211,7 +246,9 @@ def test_aliases_and_merge_keys() -> None:
 def bomb(width: int, levels: int) -> bytes:
     """Lists of aliases of lists of aliases."""
     inner = ["x", *(f"*a{level}" for level in range(levels - 1))]
-    return "\n".join(f"a{n}: &a{n} [{','.join([item] * width)}]" for n, item in enumerate(inner)).encode()
+    return "\n".join(
+        f"a{n}: &a{n} [{','.join([item] * width)}]" for n, item in enumerate(inner)
+    ).encode()
 
 
 @pytest.mark.parametrize(
@@ -249,8 +286,14 @@ def test_what_aliases_may_bring_in() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(st.characters(codec="utf-8"), max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(":ab\\", max_size=2), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**40), 2**40)
+    | st.text(st.characters(codec="utf-8"), max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(":ab\\", max_size=2), inner, max_size=3)
+    ),
     max_leaves=12,
 )
 
@@ -258,7 +301,9 @@ JSON = st.recursive(
 def spell(value: Any, repeat: bool) -> str:
     """JSON with space in it, and, if asked for, the first member of every object twice."""
     if isinstance(value, dict):
-        members = [f"{json.dumps(name)} : {spell(member, repeat)}" for name, member in value.items()]
+        members = [
+            f"{json.dumps(name)} : {spell(member, repeat)}" for name, member in value.items()
+        ]
         return "{ " + " , ".join(members[:1] * repeat + members) + " }"
     if isinstance(value, list):
         return "[ " + " , ".join(spell(item, repeat) for item in value) + " ]"
@@ -266,7 +311,11 @@ def spell(value: Any, repeat: bool) -> str:
 
 
 def has_members(value: Any) -> bool:
-    return bool(value) if isinstance(value, dict) else isinstance(value, list) and any(map(has_members, value))
+    return (
+        bool(value)
+        if isinstance(value, dict)
+        else isinstance(value, list) and any(map(has_members, value))
+    )
 
 
 @given(st.dictionaries(st.text(":ab", max_size=2), JSON, max_size=3))
@@ -289,7 +338,9 @@ def test_our_scanner_and_the_parser_agree(raw: bytes) -> None:
     assert (describe_syntax_error(raw) == "") == good
 
 
-@given(st.binary(max_size=60) | st.text("{}[]\"',:&*!|>-? #%@`ab1.\n\t<~", max_size=60).map(str.encode))
+@given(
+    st.binary(max_size=60) | st.text("{}[]\"',:&*!|>-? #%@`ab1.\n\t<~", max_size=60).map(str.encode)
+)
 def test_nothing_but_a_400_comes_of_any_body(raw: bytes) -> None:
     for read in (decode_json, decode_yaml, decode_value):
         try:

@@ -41,7 +41,9 @@ def resource_of(document: dict[str, Any]) -> Resource:
     if resource is not None:
         return resource
     group, _, version = document["apiVersion"].rpartition("/")
-    return Resource(group=group, version=version, kind=document["kind"], plural=f"{document['kind'].lower()}s")
+    return Resource(
+        group=group, version=version, kind=document["kind"], plural=f"{document['kind'].lower()}s"
+    )
 
 
 def printer_of(resource: Resource) -> Printer:
@@ -56,7 +58,13 @@ def golden_id(row: dict[str, Any]) -> str:
 @pytest.mark.parametrize("row", GOLDEN["rows"], ids=golden_id)
 def test_rows_are_upstreams(row: dict[str, Any]) -> None:
     document = row["document"]
-    table = build(resource_of(document), printer_of(resource_of(document)), [document], NOW, include_object="None")
+    table = build(
+        resource_of(document),
+        printer_of(resource_of(document)),
+        [document],
+        NOW,
+        include_object="None",
+    )
     (built,) = table["rows"]
     assert built["cells"] == row["cells"]
     assert built.get("conditions") == row.get("conditions")
@@ -66,13 +74,17 @@ def test_rows_are_upstreams(row: dict[str, Any]) -> None:
 def test_columns_are_upstreams(kind: str) -> None:
     api_version, _, name = kind.rpartition(" ")
     columns = columns_of(printer_of(resource_of({"apiVersion": api_version, "kind": name})))
-    shown = [[column["name"], column["type"], column["format"], column["priority"]] for column in columns]
+    shown = [
+        [column["name"], column["type"], column["format"], column["priority"]] for column in columns
+    ]
     assert shown == GOLDEN["columns"][kind]
     assert all(column["description"].endswith(".") for column in columns)
 
 
 def test_every_served_kind_was_compared() -> None:
-    assert {f"{resource.api_version} {resource.kind}" for resource in scheme.RESOURCES} <= set(GOLDEN["columns"])
+    assert {f"{resource.api_version} {resource.kind}" for resource in scheme.RESOURCES} <= set(
+        GOLDEN["columns"]
+    )
 
 
 @pytest.mark.parametrize(("seconds", "text"), GOLDEN["durations"])
@@ -81,14 +93,23 @@ def test_durations_are_upstreams(seconds: float, text: str) -> None:
 
 
 def service(name: str, version: str) -> dict[str, Any]:
-    return {"metadata": {"name": name, "resourceVersion": version, "managedFields": []}, "spec": {"type": "ClusterIP"}}
+    return {
+        "metadata": {"name": name, "resourceVersion": version, "managedFields": []},
+        "spec": {"type": "ClusterIP"},
+    }
 
 
 def test_lists_carry_their_metadata_and_all_columns() -> None:
     list_meta = {"resourceVersion": "9", "continue": "t", "remainingItemCount": 3}
-    table = build(scheme.Services, SERVICES, [service("b", "1"), service("a", "2")], NOW, list_meta=list_meta)
+    table = build(
+        scheme.Services, SERVICES, [service("b", "1"), service("a", "2")], NOW, list_meta=list_meta
+    )
     assert list(table) == ["kind", "apiVersion", "metadata", "columnDefinitions", "rows"]
-    assert (table["kind"], table["apiVersion"], table["metadata"]) == ("Table", "meta.k8s.io/v1", list_meta)
+    assert (table["kind"], table["apiVersion"], table["metadata"]) == (
+        "Table",
+        "meta.k8s.io/v1",
+        list_meta,
+    )
     assert [row["cells"][0] for row in table["rows"]] == ["b", "a"]
     assert len(table["columnDefinitions"]) == len(table["rows"][0]["cells"]) == 7
     empty = build(scheme.Services, SERVICES, [], NOW, list_meta=list_meta)
@@ -101,13 +122,17 @@ def test_row_objects_are_what_was_asked_for() -> None:
     nothing = build(scheme.Services, SERVICES, [document], NOW, include_object="None")
     assert nothing["rows"][0]["object"] is None
     assert nothing["metadata"] == {"resourceVersion": "2"}
-    metadata = build(scheme.Services, SERVICES, [document], NOW, version="v1beta1")["rows"][0]["object"]
+    metadata = build(scheme.Services, SERVICES, [document], NOW, version="v1beta1")["rows"][0][
+        "object"
+    ]
     assert metadata == {
         "kind": "PartialObjectMetadata",
         "apiVersion": "meta.k8s.io/v1beta1",
         "metadata": document["metadata"],
     }
-    whole = build(scheme.Services, SERVICES, [document], NOW, include_object="Object")["rows"][0]["object"]
+    whole = build(scheme.Services, SERVICES, [document], NOW, include_object="Object")["rows"][0][
+        "object"
+    ]
     assert whole == {"kind": "Service", "apiVersion": "v1", **document}
     assert "kind" not in document
 
@@ -160,7 +185,9 @@ def test_partial_metadata() -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
     max_leaves=5,
 )
 
@@ -181,7 +208,9 @@ def test_printers_print_whatever_a_document_has(data: st.DataObject) -> None:
     original = data.draw(st.sampled_from(GOLDEN["rows"]))["document"]
     document = damaged(original, data.draw)
     if isinstance(document, dict):
-        table = build(resource_of(original), printer_of(resource_of(original)), [document], NOW, list_meta={})
+        table = build(
+            resource_of(original), printer_of(resource_of(original)), [document], NOW, list_meta={}
+        )
         assert json.dumps(table)
 
 

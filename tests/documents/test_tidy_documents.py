@@ -1,5 +1,6 @@
-"""The quick yes of ``server.registry.decoding`` against the walks that it stands for: documents made from the schema at
-random, most of them with something in them that does not stay."""
+"""The quick yes of ``server.registry.decoding`` against the walks that it stands for: documents
+made from the schema at random, most of them with something in them that does not stay.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +77,10 @@ def made(rng: random.Random, kind: Type, odds: float, depth: int) -> Any:
         case "list":
             return [made(rng, kind.element, odds, depth + 1) for _ in range(rng.randint(1, 2))]
         case "map":
-            return {name: made(rng, kind.element, odds, depth + 1) for name in rng.sample("abc", rng.randint(1, 2))}
+            return {
+                name: made(rng, kind.element, odds, depth + 1)
+                for name in rng.sample("abc", rng.randint(1, 2))
+            }
         case scalar:
             return rng.choice(GOOD[scalar])
 
@@ -85,7 +89,10 @@ def stays(resource: Resource, document: Any) -> bool:
     """Do the walks leave *document* as it is?"""
     if not schema.accepts(resource.schema_key, document):
         return False
-    bare = {**document, "metadata": {n: v for n, v in document.get("metadata", {}).items() if n != "managedFields"}}
+    bare = {
+        **document,
+        "metadata": {n: v for n, v in document.get("metadata", {}).items() if n != "managedFields"},
+    }
     try:
         walked = normalised(copy.deepcopy(bare))
     except ValueError:
@@ -120,7 +127,11 @@ def test_a_tidy_document_is_one_that_no_walk_changes(key: str) -> None:
 
 POD = {
     "metadata": {"name": "a", "labels": {"a": ""}, "managedFields": []},
-    "spec": {"containers": [{"name": "m", "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": True}]}]},
+    "spec": {
+        "containers": [
+            {"name": "m", "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": True}]}
+        ]
+    },
 }
 
 
@@ -130,7 +141,14 @@ def test_labels_may_be_empty_and_what_is_tracked_is_not_looked_at() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [{"hostNetwork": False}, {"priority": None}, {"containers": []}, {"nodeName": ""}, {"nodeSelector": {}}, {"x": 1}],
+    [
+        {"hostNetwork": False},
+        {"priority": None},
+        {"containers": []},
+        {"nodeName": ""},
+        {"nodeSelector": {}},
+        {"x": 1},
+    ],
 )
 def test_what_go_leaves_out_is_untidy(spec: dict[str, Any]) -> None:
     assert not is_tidy("pods", {**POD, "spec": spec})

@@ -1,4 +1,6 @@
-"""Node proxies whose kernel is paper: the production proxy and its reports, and a back end that only believes."""
+"""Node proxies whose kernel is paper: the production proxy and its reports, and a back end that
+only believes.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,12 @@ async def paper_node(
     backend = Paper()
     clock: Callable[[], float] = loop_clock(time.time())
     proxy = NodeProxy(
-        name, backend, families=families, clock=clock, timing=ProxyTiming(lease_changed_period_s=beat_s)
-    )  # fmt: skip
+        name,
+        backend,
+        families=families,
+        clock=clock,
+        timing=ProxyTiming(lease_changed_period_s=beat_s),
+    )
     rng = Rng(len(name))
     tasks = [
         asyncio.create_task(proxy.follow(client, rng)),

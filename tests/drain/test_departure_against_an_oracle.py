@@ -1,4 +1,6 @@
-"""The barrier against a dumb oracle: every node is given every state that it may have met since, and is asked."""
+"""The barrier against a dumb oracle: every node is given every state that it may have met since,
+and is asked.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,14 @@ CONDITIONS = {
     "dying": {"ready": False, "serving": True, "terminating": True},
     "gone": {"ready": False, "serving": False, "terminating": True},
 }
-PORTS = {"http": [{"name": "http", "port": 80}], "both": [{"name": "http", "port": 80}, {"name": "admin", "port": 81}]}
+PORTS = {
+    "http": [{"name": "http", "port": 80}],
+    "both": [{"name": "http", "port": 80}, {"name": "admin", "port": 81}],
+}
 
-endpoints = st.dictionaries(st.sampled_from(sorted(PODS)), st.sampled_from(sorted(CONDITIONS)), max_size=3)
+endpoints = st.dictionaries(
+    st.sampled_from(sorted(PODS)), st.sampled_from(sorted(CONDITIONS)), max_size=3
+)
 writes = st.one_of(
     st.tuples(
         *(
@@ -53,9 +60,17 @@ class State(NamedTuple):
 
 
 def slice_at(name: str, pods: dict[str, str], zone: str, ports: str, version: int) -> EndpointSlice:
-    labels = {"kubernetes.io/service-name": "svc", **({"endpointslice.kubernetes.io/for-zone": zone} if zone else {})}
+    labels = {
+        "kubernetes.io/service-name": "svc",
+        **({"endpointslice.kubernetes.io/for-zone": zone} if zone else {}),
+    }
     document = {
-        "metadata": {"name": name, "namespace": "shop", "resourceVersion": str(version), "labels": labels},
+        "metadata": {
+            "name": name,
+            "namespace": "shop",
+            "resourceVersion": str(version),
+            "labels": labels,
+        },
         "addressType": "IPv4",
         "ports": PORTS[ports],
         "endpoints": [
@@ -64,7 +79,11 @@ def slice_at(name: str, pods: dict[str, str], zone: str, ports: str, version: in
                 "nodeName": PODS[pod][1],
                 "conditions": CONDITIONS[conditions],
                 # slices of other managers may have no reference
-                **({"targetRef": {"kind": "Pod", "name": pod, "uid": f"uid-{pod}"}} if name == "a" else {}),
+                **(
+                    {"targetRef": {"kind": "Pod", "name": pod, "uid": f"uid-{pod}"}}
+                    if name == "a"
+                    else {}
+                ),
             }
             for pod, conditions in sorted(pods.items())
         ],
@@ -129,7 +148,9 @@ def _read(endpoint: Any) -> tuple[bool, bool, bool]:
 
 
 def view_of(states: list[State], at: dict[str, int]) -> list[EndpointSlice]:
-    """What a node sees that holds each reading at a version of its own; of a slice in two of them the newer."""
+    """What a node sees that holds each reading at a version of its own; of a slice in two of them
+    the newer.
+    """
     newest: dict[str, EndpointSlice] = {}
     for reading, version in at.items():
         for name, seen in states[version].slices.items():
@@ -148,7 +169,9 @@ def view_of(states: list[State], at: dict[str, int]) -> list[EndpointSlice]:
     subsets=st.booleans(),
     data=st.data(),
 )
-def test_drained_is_drained(drawn: list[Any], start: int, steps: list[int], subsets: bool, data: st.DataObject) -> None:
+def test_drained_is_drained(
+    drawn: list[Any], start: int, steps: list[int], subsets: bool, data: st.DataObject
+) -> None:
     states = history_of(drawn)
     last = len(states) - 1
     departures = Departures()
@@ -164,7 +187,9 @@ def test_drained_is_drained(drawn: list[Any], start: int, steps: list[int], subs
         look(departures, states, seen, subsets=subsets, data=data)
 
 
-def told(departures: Departures, before: State, after: State, between: list[State] | None = None) -> None:
+def told(
+    departures: Departures, before: State, after: State, between: list[State] | None = None
+) -> None:
     """One by one, as a watch does, or in their sum, as a list."""
     path = [before, *(between or [])[1:], after]
     for old, new in itertools.pairwise(path):
@@ -175,9 +200,15 @@ def told(departures: Departures, before: State, after: State, between: list[Stat
             departures.on_service(old.service, new.service)
 
 
-def look(departures: Departures, states: list[State], seen: int, *, subsets: bool, data: st.DataObject) -> None:
+def look(
+    departures: Departures, states: list[State], seen: int, *, subsets: bool, data: st.DataObject
+) -> None:
     now_used = any(
-        is_used(node, view_of(states, dict.fromkeys(readings(node, subsets=subsets), seen)), states[seen].service)
+        is_used(
+            node,
+            view_of(states, dict.fromkeys(readings(node, subsets=subsets), seen)),
+            states[seen].service,
+        )
         for node in NODES
     )
     uses = departures.uses(POD.key)

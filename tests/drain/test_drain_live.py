@@ -1,4 +1,6 @@
-"""``sliceplane drain`` against a live plane, whose node proxies are the production ones on a kernel of paper."""
+"""``sliceplane drain`` against a live plane, whose node proxies are the production ones on a kernel
+of paper.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ from sliceplane.xds.names import ASSIGNMENT
 from sliceplane.xds.streams import stream
 
 NODES = ("n-1", "n-2", "n-3")
-#: The deadline of a drain that must end well, on a slow machine too; one that must not end is asked again and again.
+#: The deadline of a drain that must end well, on a slow machine too; one that must not end is asked
+#: again and again.
 PATIENCE_S = 300.0
 _numbers = count(1)
 
@@ -49,7 +52,12 @@ def plane() -> Iterator[Plane]:
 
 def node(name: str) -> dict[str, Any]:
     conditions = [{"type": "Ready", "status": "True"}]
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"conditions": conditions}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name},
+        "status": {"conditions": conditions},
+    }
 
 
 class Shop:
@@ -64,21 +72,33 @@ class Shop:
     async def open(self, pods: int = 2, **spec: Any) -> None:
         labels = {"app": self.name}
         service = {
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": self.name},
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": self.name},
             "spec": {"selector": labels, "ports": [{"port": 80}], **spec},
-        }  # fmt: skip
-        await asyncio.to_thread(self.plane.apply, [service, *(self.pod(number) for number in range(pods))])
+        }
+        await asyncio.to_thread(
+            self.plane.apply, [service, *(self.pod(number) for number in range(pods))]
+        )
         await self.plane.until(lambda: self._ready() == pods)
 
     def pod(self, number: int, **meta: Any) -> dict[str, Any]:
         ip = f"10.{next(_numbers)}.0.{number + 1}"
         return {
-            "apiVersion": "v1", "kind": "Pod",
+            "apiVersion": "v1",
+            "kind": "Pod",
             "metadata": {"name": f"{self.name}-{number}", "labels": {"app": self.name}, **meta},
-            "spec": {"nodeName": NODES[number % 3], "containers": [{"name": "web", "image": "web"}]},
-            "status": {"podIPs": [{"ip": ip}], "podIP": ip, "phase": "Running",
-                       "conditions": [{"type": "Ready", "status": "True"}]},
-        }  # fmt: skip
+            "spec": {
+                "nodeName": NODES[number % 3],
+                "containers": [{"name": "web", "image": "web"}],
+            },
+            "status": {
+                "podIPs": [{"ip": ip}],
+                "podIP": ip,
+                "phase": "Running",
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }
 
     def _ready(self) -> int:
         return sum(endpoint.ready for endpoint in self.plane.endpoints(self.name))
@@ -87,14 +107,19 @@ class Shop:
         pods = await find_pods(self.client, "pod", "default", f"{self.name}-{number}")
         settled = DrainOptions(**{"timeout_s": PATIENCE_S, "force": True, **options})
         clock = loop_clock(time.time())
-        return await drain_pods(self.client, pods, "pod", settled, clock=clock, rng=Rng(next(_numbers)))
+        return await drain_pods(
+            self.client, pods, "pod", settled, clock=clock, rng=Rng(next(_numbers))
+        )
 
 
 @pytest_asyncio.fixture
 async def shop(plane: Plane) -> AsyncIterator[Shop]:
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(connect(plane.kubeconfig))
-        papers = {name: await stack.enter_async_context(paper_node(client, name, beat_s=0.2)) for name in NODES}
+        papers = {
+            name: await stack.enter_async_context(paper_node(client, name, beat_s=0.2))
+            for name in NODES
+        }
         yield Shop(plane, client, papers)
 
 
@@ -102,7 +127,9 @@ async def test_a_pod_is_drained_when_every_node_holds_it(shop: Shop) -> None:
     await shop.open()
     answer = await shop.drain()
     (pod,) = answer.pods
-    assert (answer.outcome, pod.verdict.required, answer.not_looked_at) == ("drained", 3, ()), sentence(pod)
+    assert (answer.outcome, pod.verdict.required, answer.not_looked_at) == ("drained", 3, ()), (
+        sentence(pod)
+    )
     ready = {endpoint.pod for endpoint in shop.plane.endpoints(shop.name) if endpoint.ready}
     assert ready == {f"{shop.name}-1"}
     again = await shop.drain()
@@ -113,7 +140,10 @@ async def test_nodes_that_are_asked_write_no_lease(plane: Plane) -> None:
     """They tell at the beat of an hour, and are heard at once all the same."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(connect(plane.kubeconfig))
-        papers = {name: await stack.enter_async_context(paper_node(client, name, beat_s=0.2)) for name in NODES}
+        papers = {
+            name: await stack.enter_async_context(paper_node(client, name, beat_s=0.2))
+            for name in NODES
+        }
         shop = Shop(plane, client, papers)
         await shop.open()
         assert (await shop.drain(0)).outcome == "drained", "now each has a Lease"
@@ -130,7 +160,10 @@ async def test_nodes_that_are_asked_write_no_lease(plane: Plane) -> None:
 
 def leases(plane: Plane) -> dict[str, str]:
     """Their versions."""
-    held = [plane.get("leases", f"sliceplane-proxy-{name}", namespace="kube-node-lease") for name in NODES]
+    held = [
+        plane.get("leases", f"sliceplane-proxy-{name}", namespace="kube-node-lease")
+        for name in NODES
+    ]
     return {lease["metadata"]["name"]: lease["metadata"]["resourceVersion"] for lease in held}
 
 
@@ -149,7 +182,9 @@ async def test_who_may_write_no_lease_may_not_tell(plane: Plane) -> None:
 
 
 async def test_a_view_that_tells_is_waited_for(shop: Shop) -> None:
-    """Also in a namespace where nothing else happens: a barrier's floor is no event of its slices."""
+    """Also in a namespace where nothing else happens: a barrier's floor is no event of its
+    slices.
+    """
     await shop.open()
     assert (await shop.drain(0)).outcome == "drained"
     async with EndpointView(shop.client, shop.name, tells="checkout") as view:
@@ -159,10 +194,14 @@ async def test_a_view_that_tells_is_waited_for(shop: Shop) -> None:
             lambda leases: lease in [made["metadata"]["name"] for made in leases],
         )
         answer = await shop.drain(1)
-        assert (answer.outcome, answer.pods[0].verdict.others) == ("drained", 1), sentence(answer.pods[0])
+        assert (answer.outcome, answer.pods[0].verdict.others) == ("drained", 1), sentence(
+            answer.pods[0]
+        )
         assert view.usable == ()
         assert (await shop.drain(0)).pods[0].verdict.others == 1
-    assert lease not in [made["metadata"]["name"] for made in await asyncio.to_thread(shop.plane.list, "leases")]
+    assert lease not in [
+        made["metadata"]["name"] for made in await asyncio.to_thread(shop.plane.list, "leases")
+    ]
     assert (await shop.drain(1)).pods[0].verdict.others == 0
 
 
@@ -191,12 +230,16 @@ async def test_the_clients_of_an_xds_server_are_waited_for_unless_they_are_silen
         )
         waits = await eventually(
             partial(shop.drain, 0, timeout_s=2.0),
-            lambda answer: [missing.node for missing in answer.pods[0].verdict.waiting] == ["xds here"],
+            lambda answer: (
+                [missing.node for missing in answer.pods[0].verdict.waiting] == ["xds here"]
+            ),
         )
         assert waits.outcome == "time over"
         await client.say(ASSIGNMENT, nonce=(await sent(2)).nonce)
         answer = await shop.drain(0)
-        assert (answer.outcome, answer.pods[0].verdict.others) == ("drained", 1), sentence(answer.pods[0])
+        assert (answer.outcome, answer.pods[0].verdict.others) == ("drained", 1), sentence(
+            answer.pods[0]
+        )
         monkeypatch.setattr(stream, "LATE_S", 0.0)
         monkeypatch.setattr(laggards, "WAIT_S", 1.0)
         given_up = await shop.drain(1)
@@ -204,17 +247,23 @@ async def test_the_clients_of_an_xds_server_are_waited_for_unless_they_are_silen
         assert next(report for report in served.server.reports()).behind
 
 
-async def test_a_client_of_another_service_holds_up_no_drain(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It accepts nothing of its own Service, which is in another namespace; a drain there names it."""
+async def test_a_client_of_another_service_holds_up_no_drain(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It accepts nothing of its own Service, which is in another namespace; a drain there
+    names it.
+    """
     monkeypatch.setattr(laggards, "WAIT_S", 3600.0)
     monkeypatch.setattr(stream, "LATE_S", 3600.0)
     await shop.open()
     namespace = f"evil-{next(_numbers)}"
     document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     service = {
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "mine", "namespace": namespace},
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "mine", "namespace": namespace},
         "spec": {"ports": [{"name": "http", "port": 80}]},
-    }  # fmt: skip
+    }
     await asyncio.to_thread(shop.plane.apply, [document, service, _evil_slice(namespace, 1)])
     async with xds_server(shop.client, tells="here") as served, delta_client(served.port) as client:
         await client.say(ASSIGNMENT, subscribe=(f"{namespace}/mine:http",), of_node=of_node())
@@ -235,11 +284,17 @@ async def test_a_client_of_another_service_holds_up_no_drain(shop: Shop, monkeyp
 
 def _evil_slice(namespace: str, number: int) -> dict[str, Any]:
     return {
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {"name": "mine", "namespace": namespace, "labels": {"kubernetes.io/service-name": "mine"}},
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "addressType": "IPv4",
+        "metadata": {
+            "name": "mine",
+            "namespace": namespace,
+            "labels": {"kubernetes.io/service-name": "mine"},
+        },
         "ports": [{"name": "http", "port": 9000, "protocol": "TCP"}],
         "endpoints": [{"addresses": [f"192.0.2.{number}"], "conditions": {"ready": True}}],
-    }  # fmt: skip
+    }
 
 
 async def test_a_node_whose_kernel_does_not_follow_is_named(shop: Shop) -> None:
@@ -278,7 +333,9 @@ async def test_the_last_one_that_serves_is_used_until_it_goes(shop: Shop) -> Non
     await asyncio.to_thread(shop.plane.delete, "pod", name)
     answer = await eventually(
         partial(shop.drain, timeout_s=1.0),
-        lambda answer: "no other Pod is ready, so it is used as long as it serves" in sentence(answer.pods[0]),
+        lambda answer: (
+            "no other Pod is ready, so it is used as long as it serves" in sentence(answer.pods[0])
+        ),
     )
     assert answer.outcome == "time over"
     waiting = asyncio.create_task(shop.drain())
@@ -287,7 +344,9 @@ async def test_the_last_one_that_serves_is_used_until_it_goes(shop: Shop) -> Non
     assert (await waiting).outcome == "drained"
 
 
-async def test_a_proxy_that_is_killed_meanwhile_is_named_and_the_next_one_ends_the_drain(plane: Plane) -> None:
+async def test_a_proxy_that_is_killed_meanwhile_is_named_and_the_next_one_ends_the_drain(
+    plane: Plane,
+) -> None:
     """What SIGKILL leaves: rules as they were, a Lease that lasts, and nobody who tells."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(connect(plane.kubeconfig))
@@ -312,20 +371,36 @@ async def test_a_proxy_that_is_killed_meanwhile_is_named_and_the_next_one_ends_t
 
 async def test_two_who_drain_one_pod_at_once_are_told_the_same(shop: Shop) -> None:
     await shop.open()
-    assert [answer.outcome for answer in await asyncio.gather(shop.drain(), shop.drain())] == ["drained"] * 2
+    assert [answer.outcome for answer in await asyncio.gather(shop.drain(), shop.drain())] == [
+        "drained"
+    ] * 2
 
 
-async def test_rights_that_are_missing_are_named_as_the_verbs_that_one_needs(plane: Plane, shop: Shop) -> None:
+async def test_rights_that_are_missing_are_named_as_the_verbs_that_one_needs(
+    plane: Plane, shop: Shop
+) -> None:
     await shop.open()
     assert (await shop.drain(0)).outcome == "drained", "now each node has a Lease"
     connection = kubeconfig.load(plane.kubeconfig)
     rules: list[dict[str, Any]] = [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
-        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+        {
+            "apiGroups": ["discovery.k8s.io"],
+            "resources": ["endpointslices"],
+            "verbs": ["list", "watch"],
+        },
     ]
-    leases_here = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list", "watch"]}
+    leases_here = {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "verbs": ["list", "watch"],
+    }
     listing = {"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["list"]}
-    given_to = {"seeing": [*rules, leases_here], "listing": [*rules, leases_here, listing], "blind": rules}
+    given_to = {
+        "seeing": [*rules, leases_here],
+        "listing": [*rules, leases_here, listing],
+        "blind": rules,
+    }
     for name, given in given_to.items():
         verbs = "watch" if name == "listing" else "list and watch"
         needs = (
@@ -341,7 +416,10 @@ async def test_rights_that_are_missing_are_named_as_the_verbs_that_one_needs(pla
             if name == "blind":
                 answer = await eventually(
                     partial(drain, timeout_s=2.0),
-                    lambda answer: "no right to list and watch leases in kube-node-lease" in sentence(answer.pods[0]),
+                    lambda answer: (
+                        "no right to list and watch leases in kube-node-lease"
+                        in sentence(answer.pods[0])
+                    ),
                 )
             else:
                 answer = await drain()
@@ -375,7 +453,9 @@ async def test_a_pod_that_vanishes_meanwhile(shop: Shop) -> None:
 
 async def test_a_pod_that_does_not_exist_and_the_nearest(shop: Shop) -> None:
     await shop.open()
-    with pytest.raises(NoTarget, match=f"there is no Pod default/{shop.name}-O; is default/{shop.name}-"):
+    with pytest.raises(
+        NoTarget, match=f"there is no Pod default/{shop.name}-O; is default/{shop.name}-"
+    ):
         await find_pods(shop.client, "pod", "default", f"{shop.name}-O")
 
 
@@ -385,9 +465,16 @@ async def test_a_whole_node(shop: Shop) -> None:
     mine = [pod for pod in pods if pod.metadata.name.startswith(f"{shop.name}-")]
     clock = loop_clock(time.time())
     answer = await drain_pods(
-        shop.client, mine, "node n-3", DrainOptions(timeout_s=PATIENCE_S, delete=True), clock=clock, rng=Rng(1)
+        shop.client,
+        mine,
+        "node n-3",
+        DrainOptions(timeout_s=PATIENCE_S, delete=True),
+        clock=clock,
+        rng=Rng(1),
     )
-    assert [(pod.pod, pod.outcome, pod.gone) for pod in answer.pods] == [(f"default/{shop.name}-2", "drained", True)]
+    assert [(pod.pod, pod.outcome, pod.gone) for pod in answer.pods] == [
+        (f"default/{shop.name}-2", "drained", True)
+    ]
 
 
 async def test_a_drain_is_unknown_while_the_api_server_is_away() -> None:
@@ -398,7 +485,12 @@ async def test_a_drain_is_unknown_while_the_api_server_is_away() -> None:
             shop = Shop(plane, client, {})
             await shop.open()
             draining = asyncio.create_task(
-                shop.drain(timeout_s=6.0, unknown=UnknownPolicy("after", 2.0), digests=False, take_back=False)
+                shop.drain(
+                    timeout_s=6.0,
+                    unknown=UnknownPolicy("after", 2.0),
+                    digests=False,
+                    take_back=False,
+                )
             )
             await eventually(lambda: asyncio.to_thread(shop._ready), lambda ready: ready == 1)
             await asyncio.to_thread(plane.stop)

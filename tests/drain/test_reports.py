@@ -1,4 +1,6 @@
-"""Reports on demand in a server's memory: who is asked for what, and what a barrier hears; without sockets."""
+"""Reports on demand in a server's memory: who is asked for what, and what a barrier hears; without
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,13 @@ def test_a_consumer_is_asked_for_what_it_has_not_told_as_long_as_a_barrier_asks(
 
 @pytest.mark.parametrize(
     ("reading", "wanted"),
-    [("all", 20), ("for-zone-a", 20), ("service/shop/web", 12), ("service/shop/other", 11), ("service/store/web", 0)],
+    [
+        ("all", 20),
+        ("for-zone-a", 20),
+        ("service/shop/web", 12),
+        ("service/shop/other", 11),
+        ("service/store/web", 0),
+    ],
 )
 def test_a_barrier_wants_of_each_reading_what_could_show_the_pod(reading: str, wanted: int) -> None:
     reports = Reports(0)
@@ -63,7 +71,9 @@ def test_a_barrier_wants_of_each_reading_what_could_show_the_pod(reading: str, w
     goal = {"*": 20, "service/shop/web": 12, "service/shop/*": 11}
     reports.on_question(BarrierQuestion(Versions(goal), wait_seconds=1.0), 0.0)
     answer = reports.wanted(NODE, 0.0)
-    assert (answer.versions if answer else None) == (Versions({reading: wanted}) if wanted else None)
+    assert (answer.versions if answer else None) == (
+        Versions({reading: wanted}) if wanted else None
+    )
 
 
 def test_a_barrier_hears_what_came_since_its_last_answer() -> None:
@@ -72,7 +82,9 @@ def test_a_barrier_hears_what_came_since_its_last_answer() -> None:
         reports.on_report(f"n{number}", told(number))
     assert reports.since(101) == Heard(103, {"n2": told(2), "n3": told(3)})
     assert reports.since(103) == Heard(103)
-    assert len(reports.since(0).reports) == len(reports.since(999).reports) == 3, "a number of another server's"
+    assert len(reports.since(0).reports) == len(reports.since(999).reports) == 3, (
+        "a number of another server's"
+    )
     reports.on_report("n1", told(9))
     assert reports.since(103) == Heard(104, {"n1": told(9)})
 
@@ -118,7 +130,11 @@ async def test_a_node_that_is_asked_answers_and_nothing_waits_for_a_time() -> No
 
 async def test_what_is_no_report_is_refused() -> None:
     held = HeldReports(lambda: 1000.0)
-    for body, code in ((b"{", 400), (b'{"report":{"endpointslices":[]}}', 400), (b" " * 70_000, 413)):
+    for body, code in (
+        (b"{", 400),
+        (b'{"report":{"endpointslices":[]}}', 400),
+        (b" " * 70_000, 413),
+    ):
         with pytest.raises(StatusError) as refused:
             await held.answer(f"{PROGRESS_PATH}/{NODE}", body)
         assert refused.value.code == code
@@ -129,8 +145,16 @@ def test_who_tells_must_be_allowed_to_write_that_lease_and_who_asks_to_watch_the
     assert tells is not None
     assert asks is not None
     where = ("coordination.k8s.io", "leases", "kube-node-lease")
-    assert (tells.verb, tells.group, tells.resource, tells.namespace, tells.name) == ("patch", *where, NODE[16:])
-    assert (asks.verb, asks.group, asks.resource, asks.namespace, asks.name) == ("watch", *where, "")
+    assert (tells.verb, tells.group, tells.resource, tells.namespace, tells.name) == (
+        "patch",
+        *where,
+        NODE[16:],
+    )
+    assert (asks.verb, asks.group, asks.resource, asks.namespace, asks.name) == (
+        "watch",
+        *where,
+        "",
+    )
     for method, path in (
         ("GET", PROGRESS_PATH),
         ("POST", f"{PROGRESS_PATH}/a"),

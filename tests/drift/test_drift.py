@@ -1,4 +1,6 @@
-"""Drift from what was read: each fault is named, what only looks like one is not, and what is not known is said."""
+"""Drift from what was read: each fault is named, what only looks like one is not, and what is not
+known is said.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from sliceplane.watch.digest import digest_of_versions
 NOW = 1_800_000_000.0
 
 
-def item(name: str, version: int, *, readings: tuple[str, ...] = ("all", "shared"), age_s: float = 600.0) -> Listed:
+def item(
+    name: str, version: int, *, readings: tuple[str, ...] = ("all", "shared"), age_s: float = 600.0
+) -> Listed:
     return Listed(f"shop/{name}-1", str(version), readings, f"shop/{name}", NOW - age_s)
 
 
@@ -31,14 +35,20 @@ def held(revision: int, *items: Listed) -> Held:
     return Held(revision, digest_of_versions((each.key, each.version) for each in items))
 
 
-def told(node: str, revision: int = 60, *items: Listed, ago_s: float = 5.0, **rest: Any) -> ToldNode:
+def told(
+    node: str, revision: int = 60, *items: Listed, ago_s: float = 5.0, **rest: Any
+) -> ToldNode:
     report = ProgressReport(endpointslices={"all": held(revision, *(items or (CART, WEB)))}, **rest)
     return ToldNode(node, report, revision, NOW - ago_s, LEASE_DURATION_S, node)
 
 
 def facts(*reports: ToldNode, slices: tuple[Listed, ...] = (CART, WEB), **rest: Any) -> DriftFacts:
     nodes = tuple(Node(metadata=ObjectMeta(name=report.node)) for report in reports)
-    return DriftFacts(now=NOW, told=reports, **{"nodes": nodes, "now_of": {"endpointslices": (70, slices)}, **rest})
+    return DriftFacts(
+        now=NOW,
+        told=reports,
+        **{"nodes": nodes, "now_of": {"endpointslices": (70, slices)}, **rest},
+    )
 
 
 def said(drift: Drift) -> list[tuple[str, str]]:
@@ -54,7 +64,9 @@ def test_a_proxy_that_hears_nothing_is_behind_for_that_reason() -> None:
     deaf = told("n1", 50, inputs_since=int(NOW) - 540)
     newer = Listed("shop/cart", "69", ("all",), "shop/cart", NOW - 300)
     drift = judge(facts(deaf, told("n2"), slices=(newer, WEB)))
-    sentence = "n1: its inputs are 9 min old: its proxy lives, and receives no events of the API server"
+    sentence = (
+        "n1: its inputs are 9 min old: its proxy lives, and receives no events of the API server"
+    )
     assert [entry for entry in said(drift) if entry[1].startswith("n1")] == [("N15", sentence)]
     assert states(drift)["n1"] == "behind"
 
@@ -62,7 +74,12 @@ def test_a_proxy_that_hears_nothing_is_behind_for_that_reason() -> None:
 def test_nodes_that_hold_what_the_server_says_are_in_step() -> None:
     drift = judge(facts(told("n1"), told("n2", 50)))
     assert states(drift) == {"n1": "in step", "n2": "in step"}
-    assert (drift.differs, drift.is_blind, drift.findings, drift.not_looked_at) == (False, False, (), ())
+    assert (drift.differs, drift.is_blind, drift.findings, drift.not_looked_at) == (
+        False,
+        False,
+        (),
+        (),
+    )
 
 
 def test_a_stopped_proxy() -> None:
@@ -76,7 +93,11 @@ def test_a_proxy_that_stands_still_has_stopped_before_its_lease_runs_out() -> No
     """And is told by that alone, though it is behind, too."""
     newer = item("cart", 65, age_s=34.0)
     drift = judge(
-        facts(told("n1", ago_s=REPORT_LATE_S + 1), slices=(newer, WEB), past={("endpointslices", 60): (CART, WEB)})
+        facts(
+            told("n1", ago_s=REPORT_LATE_S + 1),
+            slices=(newer, WEB),
+            past={("endpointslices", 60): (CART, WEB)},
+        )
     )
     assert said(drift) == [("N1", "n1: its proxy tells nothing for 46 s")]
     assert states(drift) == {"n1": "stopped"}
@@ -85,8 +106,14 @@ def test_a_proxy_that_stands_still_has_stopped_before_its_lease_runs_out() -> No
 def test_a_kernel_that_could_not_be_looked_at_deeply_is_not_as_told() -> None:
     shallow = judge(facts(told("n1"), looks={"n1": Look(why="no such pages")}))
     assert [(row.kernel, shallow.is_blind) for row in shallow.rows] == [("as told", False)]
-    deep = judge(facts(told("n1"), looks={"n1": Look(why="no such pages", rules_why="not root", is_deep=True)}))
-    assert [(row.kernel, row.state, deep.is_blind) for row in deep.rows] == [("not looked at", "unknown", True)]
+    deep = judge(
+        facts(
+            told("n1"), looks={"n1": Look(why="no such pages", rules_why="not root", is_deep=True)}
+        )
+    )
+    assert [(row.kernel, row.state, deep.is_blind) for row in deep.rows] == [
+        ("not looked at", "unknown", True)
+    ]
     assert deep.not_looked_at == ("n1: its proxy's pages (no such pages)", "n1: rules (not root)")
 
 
@@ -96,7 +123,9 @@ def test_a_node_behind_has_the_time_of_a_report(age_s: float, state: str) -> Non
     past = {("endpointslices", 60): (CART, WEB)}
     drift = judge(facts(told("n1"), slices=(newer, WEB), past=past))
     assert states(drift) == {"n1": state}
-    assert said(drift) == ([("N2", "n1: 34 s behind: it does not hold shop/cart")] if state == "behind" else [])
+    assert said(drift) == (
+        [("N2", "n1: 34 s behind: it does not hold shop/cart")] if state == "behind" else []
+    )
     (row,) = drift.rows
     assert (row.behind, row.behind_s, row.cache) == (1, age_s, "equal")
 
@@ -122,14 +151,25 @@ def test_a_lost_event_is_named_with_its_object_where_the_node_can_be_asked() -> 
     sentence = "n1: lost an event: it holds endpointslices (all) 60 with another content"
     assert said(drift) == [("N4", sentence)]
     look = Look(objects={"endpointslices/all": {WEB.key: WEB.version}})
-    assert said(judge(facts(lost, looks={"n1": look}))) == [("N4", f"{sentence}: shop/cart-1 is missing")]
+    assert said(judge(facts(lost, looks={"n1": look}))) == [
+        ("N4", f"{sentence}: shop/cart-1 is missing")
+    ]
     old = Look(
-        objects={"endpointslices/all": {CART.key: "12", WEB.key: WEB.version, "shop/gone": "3", "shop/new": "66"}}
+        objects={
+            "endpointslices/all": {
+                CART.key: "12",
+                WEB.key: WEB.version,
+                "shop/gone": "3",
+                "shop/new": "66",
+            }
+        }
     )
     differences = "shop/cart-1 is 40 and it keeps 12, shop/gone is gone and it keeps 3"
     assert said(judge(facts(lost, looks={"n1": old}))) == [("N4", f"{sentence}: {differences}")]
     unseen = judge(facts(lost, looks={"n1": Look(why="http://10.0.0.1:10249: connection refused")}))
-    assert unseen.not_looked_at == ("n1: its proxy's pages (http://10.0.0.1:10249: connection refused)",)
+    assert unseen.not_looked_at == (
+        "n1: its proxy's pages (http://10.0.0.1:10249: connection refused)",
+    )
 
 
 def test_the_past_is_asked_for_where_the_present_does_not_tell() -> None:
@@ -141,8 +181,14 @@ def test_the_past_is_asked_for_where_the_present_does_not_tell() -> None:
     gone = {("endpointslices", 60): "the server has no endpointslices of version 60 any more"}
     drift = judge(replace(known, past=gone))
     assert drift.not_looked_at[0] == "n1: too young to judge (5 s behind; judged after 15 s)"
-    assert drift.not_looked_at[1] == "n1: its cache (the server has no endpointslices of version 60 any more)"
-    assert states(judge(replace(known, past={("endpointslices", 60): (CART, WEB)})))["n1"] == "catching up"
+    assert (
+        drift.not_looked_at[1]
+        == "n1: its cache (the server has no endpointslices of version 60 any more)"
+    )
+    assert (
+        states(judge(replace(known, past={("endpointslices", 60): (CART, WEB)})))["n1"]
+        == "catching up"
+    )
     assert wanted_past(facts(told("n1"))) == ()
 
 
@@ -155,7 +201,13 @@ def test_a_slice_that_was_deleted_is_found_by_the_digest_and_asked_for() -> None
     ("problem", "code"),
     [
         ("IPv4 rules are not written: No buffer space available", "N3"),
-        ("IPv4 rules were gone and were put back at 2027-01-15T08:00:00Z (1 times since the start)", "N5"),
+        (
+            (
+                "IPv4 rules were gone and were put back at 2027-01-15T08:00:00Z (1 times since the "
+                "start)"
+            ),
+            "N5",
+        ),
     ],
 )
 def test_what_a_proxy_says_of_its_kernel(problem: str, code: str) -> None:
@@ -164,7 +216,10 @@ def test_what_a_proxy_says_of_its_kernel(problem: str, code: str) -> None:
 
 
 def test_a_look_at_the_kernel() -> None:
-    rules = ("IPv4: element 10.96.0.7 . tcp . 80 of service-ips is missing", "IPv4: chain x is missing")
+    rules = (
+        "IPv4: element 10.96.0.7 . tcp . 80 of service-ips is missing",
+        "IPv4: chain x is missing",
+    )
     drift = judge(facts(told("n1"), looks={"n1": Look(rules=rules)}))
     assert said(drift) == [("N5", f"n1: {rules[0]}, and 1 more")]
     (row,) = judge(facts(told("n1"), looks={"n1": Look(rules=())})).rows
@@ -177,25 +232,42 @@ def test_a_proxy_that_is_no_node_and_a_node_that_never_told() -> None:
     nodes = tuple(Node(metadata=ObjectMeta(name=name)) for name in ("node-7", "node-8"))
     misnamed = told("node-7.corp")._replace(owner="")
     drift = judge(facts(misnamed, nodes=nodes))
-    assert said(drift) == [("N7", "node-7.corp: its proxy says that it is node-7.corp; the Node is node-7")]
-    assert states(drift) == {"node-7": "never told", "node-8": "never told", "node-7.corp": "in step"}
+    assert said(drift) == [
+        ("N7", "node-7.corp: its proxy says that it is node-7.corp; the Node is node-7")
+    ]
+    assert states(drift) == {
+        "node-7": "never told",
+        "node-8": "never told",
+        "node-7.corp": "in step",
+    }
     assert drift.is_blind
     assert judge(facts(told("n1"), nodes=None)).findings == (), "nodes may not be read"
-    assert judge(facts(misnamed, nodes=())).findings == (), "no name is wrong where there is no Node"
+    assert judge(facts(misnamed, nodes=())).findings == (), (
+        "no name is wrong where there is no Node"
+    )
     (finding,) = judge(facts(told("laptop")._replace(owner=""), nodes=nodes)).findings
-    remedy = "start the proxy with --hostname-override=NODE, one of node-7, node-8, or with --register-node"
+    remedy = (
+        "start the proxy with --hostname-override=NODE, one of node-7, node-8, or with "
+        "--register-node"
+    )
     assert finding.remedy == remedy
 
 
 def test_an_emulated_node_is_called_so_and_no_silent_node() -> None:
     """Each was "never told", with a line below the table that blamed its proxy."""
-    nodes = [Node(metadata=ObjectMeta(name=f"node-{n}", labels={LABEL_EMULATED: "true"})) for n in (1, 2)]
+    nodes = [
+        Node(metadata=ObjectMeta(name=f"node-{n}", labels={LABEL_EMULATED: "true"})) for n in (1, 2)
+    ]
     drift = judge(facts(nodes=tuple(nodes)))
     assert states(drift) == {"node-1": "emulated", "node-2": "emulated"}
     assert drift.not_looked_at == ("2 emulated nodes: no proxy and no kernel, so no rules",)
     assert (drift.is_blind, drift.differs) == (True, False)
-    assert not judge(facts(told("n1"), nodes=(*nodes, Node(metadata=ObjectMeta(name="n1"))))).is_blind
-    assert states(judge(facts(told("node-1"), nodes=tuple(nodes))))["node-1"] == "in step", "one with a proxy is a node"
+    assert not judge(
+        facts(told("n1"), nodes=(*nodes, Node(metadata=ObjectMeta(name="n1"))))
+    ).is_blind
+    assert states(judge(facts(told("node-1"), nodes=tuple(nodes))))["node-1"] == "in step", (
+        "one with a proxy is a node"
+    )
 
 
 def test_an_older_proxy_tells_no_digest() -> None:
@@ -210,17 +282,32 @@ def test_the_text_fits_a_terminal_and_json_is_stable() -> None:
     lines = as_text(drift, 80).splitlines()
     assert max(map(len, lines)) <= 80, lines
     assert lines[0].split() == ["NODE", "STATE", "VERSION", "TOLD", "BEHIND", "CACHE", "KERNEL"]
-    assert [line.split()[0] for line in lines[1:4]] == ["a-node-with-a-name", "n3", "n1"], "the worst first"
+    assert [line.split()[0] for line in lines[1:4]] == ["a-node-with-a-name", "n3", "n1"], (
+        "the worst first"
+    )
     document = json.loads(json.dumps(drift.as_document()))
     assert list(document) == ["nodes", "findings", "notLookedAt"]
     assert list(document["nodes"][0]) == [
-        *("node", "state", "revision", "objectsBehind", "secondsBehind", "secondsSinceReport", "cache", "kernel")
+        *(
+            "node",
+            "state",
+            "revision",
+            "objectsBehind",
+            "secondsBehind",
+            "secondsSinceReport",
+            "cache",
+            "kernel",
+        )
     ]
     assert as_text(judge(facts())) == "no node proxy of Sliceplane reports here"
 
 
-@pytest.mark.parametrize(("kind", "title", "teller"), [("dns", "names", "name server"), ("xds", "xDS", "xDS server")])
-def test_what_tells_beside_proxies_has_a_row_without_a_kernel(kind: str, title: str, teller: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "title", "teller"), [("dns", "names", "name server"), ("xds", "xDS", "xDS server")]
+)
+def test_what_tells_beside_proxies_has_a_row_without_a_kernel(
+    kind: str, title: str, teller: str
+) -> None:
     other = told("n1")._replace(kind=kind, owner="")
     drift = judge(facts(other, told("n1")))
     assert [(row.node, row.state, row.kernel) for row in drift.rows] == [
@@ -232,7 +319,9 @@ def test_what_tells_beside_proxies_has_a_row_without_a_kernel(kind: str, title: 
     lost = told("n1", 60, WEB)._replace(kind=kind)
     ((code, sentence),) = said(judge(facts(lost, told("n1"), looks={"n1": Look(objects={})})))
     assert (code, sentence.partition(":")[0]) == ("N4", f"n1 ({title})")
-    (stopped,) = judge(facts(other._replace(renewed=NOW - LEASE_DURATION_S - 60), told("n1"))).findings
+    (stopped,) = judge(
+        facts(other._replace(renewed=NOW - LEASE_DURATION_S - 60), told("n1"))
+    ).findings
     assert stopped.sentence.startswith(f"n1 ({title}): its {teller} tells nothing")
     assert stopped.subject.name == f"sliceplane-{kind}-n1"
 
@@ -240,7 +329,9 @@ def test_what_tells_beside_proxies_has_a_row_without_a_kernel(kind: str, title: 
 def test_an_xds_server_is_behind_whose_client_has_not_accepted_what_changed() -> None:
     newer = item("cart", 65, age_s=34.0)
     server = told("host")._replace(kind="xds", owner="")
-    drift = judge(facts(server, slices=(newer, WEB), nodes=None, past={("endpointslices", 60): (CART, WEB)}))
+    drift = judge(
+        facts(server, slices=(newer, WEB), nodes=None, past={("endpointslices", 60): (CART, WEB)})
+    )
     assert states(drift) == {"host (xDS)": "behind"}
     (finding,) = drift.findings
     assert finding.sentence == "host (xDS): 34 s behind: it does not hold shop/cart"

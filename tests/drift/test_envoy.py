@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 from tests.tracer.traced import NODES, ZONES, ep, service, slice_of
 
-from sliceplane.diagnose.drift.envoy import EnvoyDrift, NoAdminPages, as_text, compare_envoy, read_envoy, settled
+from sliceplane.diagnose.drift.envoy import (
+    EnvoyDrift,
+    NoAdminPages,
+    as_text,
+    compare_envoy,
+    read_envoy,
+    settled,
+)
 from sliceplane.diagnose.io.drifting import _admin_page
 from sliceplane.xds.catalog import XdsCatalog, catalog_of
 
@@ -42,7 +49,9 @@ def clusters(**uses: tuple[str, ...]) -> dict[str, Any]:
 
 def place(authority: str) -> dict[str, Any]:
     address, _, port = authority.rpartition(":")
-    return {"address": {"socket_address": {"address": address.strip("[]"), "port_value": int(port)}}}
+    return {
+        "address": {"socket_address": {"address": address.strip("[]"), "port_value": int(port)}}
+    }
 
 
 def there(**spec: Any) -> XdsCatalog:
@@ -90,9 +99,13 @@ def test_only_what_two_looks_find_is_a_difference() -> None:
     catalog = there()
     first = drift(catalog, clusters(api=ALL[:1], gone=()))
     assert not settled(first, drift(catalog, clusters(api=ALL))).differs
-    (api, gone) = settled(first, drift(catalog, clusters(api=(*ALL[:1], "10.1.9.9:80"), gone=()))).rows
+    (api, gone) = settled(
+        first, drift(catalog, clusters(api=(*ALL[:1], "10.1.9.9:80"), gone=()))
+    ).rows
     assert (api.lacks, api.keeps, gone.state) == (ALL[1:], (), "not in the API")
-    assert not settled(drift(catalog, clusters(api=ALL[1:])), drift(catalog, clusters(api=ALL[:2]))).differs
+    assert not settled(
+        drift(catalog, clusters(api=ALL[1:])), drift(catalog, clusters(api=ALL[:2]))
+    ).differs
 
 
 def test_a_draining_endpoint_is_used_too() -> None:

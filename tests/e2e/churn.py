@@ -1,15 +1,18 @@
-"""Everything at once for a long time: ``python -m tests.e2e.churn --seconds 1800 --seed 1 --output FILE``.
+"""Everything at once for a long time: ``python -m tests.e2e.churn --seconds 1800 --seed 1 --output
+FILE``.
 
-People change Services and Deployments and write ConfigMaps, views of endpoints follow; the plane (``sliceplane up``
-with emulated nodes) is killed, restarted and stopped for seconds, clients watch and do not read, the disk is full.  In
-the last third it is not killed any more, so that growth of one process shows.  At each calm everything comes to rest:
+People change Services and Deployments and write ConfigMaps, views of endpoints follow; the plane
+(``sliceplane up`` with emulated nodes) is killed, restarted and stopped for seconds, clients watch
+and do not read, the disk is full. In the last third it is not killed any more, so that growth of
+one process shows. At each calm everything comes to rest:
 
 - each write that was acknowledged is there, and nothing else;
 - slices are what the plain specification (``slices.oracle``) makes of Pods and Services;
 - each view, which lived all the time, has exactly the endpoints of the slices;
 - memory, open files and threads of the server and of the clients' process are noted.
 
-The disk is a small one of its own, which needs root; without it that fault is left out, and the report says so.
+The disk is a small one of its own, which needs root; without it that fault is left out, and the
+report says so.
 """
 
 from __future__ import annotations
@@ -45,7 +48,16 @@ from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Write
-from sliceplane.api.scheme import ConfigMaps, Deployments, EndpointSlices, Events, Nodes, Pods, Resource, Services
+from sliceplane.api.scheme import (
+    ConfigMaps,
+    Deployments,
+    EndpointSlices,
+    Events,
+    Nodes,
+    Pods,
+    Resource,
+    Services,
+)
 from sliceplane.client import EndpointView, Unreachable
 from sliceplane.slices import oracle
 from sliceplane.watch.io.http import HttpClient
@@ -64,13 +76,28 @@ SLOW_CLIENTS = 20
 CALMS = 6
 #: it runs beside other work, and lower than that
 PATIENCE_S = 600.0
-#: a last life may grow by this much between its first calm and its last: histories fill, allocators keep pages
+#: a last life may grow by this much between its first calm and its last: histories fill, allocators
+#: keep pages
 GROWTH_MIB_MAX = 64.0
-#: and by its Events, which stay for an hour: a faster machine makes more of them.  For each, beside its body:
+#: and by its Events, which stay for an hour: a faster machine makes more of them. For each, beside
+#: its body:
 EVENT_KIB = 4.0
 NO_ANSWER = (StatusError, Unreachable)
-FLAGS = ("--emulate", "--emulate-nodes", "5", "--zones", "a,b,c", "--emulate-termination", "300ms",
-         "--history-keep", "20s", "--recorder-size", "4", "--log-level", "error")  # fmt: skip
+FLAGS = (
+    "--emulate",
+    "--emulate-nodes",
+    "5",
+    "--zones",
+    "a,b,c",
+    "--emulate-termination",
+    "300ms",
+    "--history-keep",
+    "20s",
+    "--recorder-size",
+    "4",
+    "--log-level",
+    "error",
+)
 
 
 @dataclass
@@ -118,13 +145,19 @@ class Supervisor:
 
     @property
     def size_mib(self) -> float:
-        return round(sum(path.stat().st_size for path in self._data.rglob("*") if path.is_file()) / 2**20, 1)
+        return round(
+            sum(path.stat().st_size for path in self._data.rglob("*") if path.is_file()) / 2**20, 1
+        )
 
 
 class MapWriter:
-    """Writes ConfigMaps of its own and keeps what was acknowledged; what was not answered is asked for later."""
+    """Writes ConfigMaps of its own and keeps what was acknowledged; what was not answered is asked
+    for later.
+    """
 
-    def __init__(self, number: int, client: HttpClient, rng: random.Random, report: ChurnReport) -> None:
+    def __init__(
+        self, number: int, client: HttpClient, rng: random.Random, report: ChurnReport
+    ) -> None:
         self._client, self._rng, self._report = client, rng, report
         self._names = [f"map-{number}-{index:02}" for index in range(NAMES_PER_WRITER)]
         self.held: dict[str, str | None] = dict.fromkeys(self._names)
@@ -138,7 +171,12 @@ class MapWriter:
         held = self.held[name]
         self._count += 1
         value: str | None = f"{self._count}-" + "x" * self._rng.randrange(VALUE_BYTES_MAX)
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"value": value}}
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name},
+            "data": {"value": value},
+        }
         if held is not None and self._rng.random() < 0.3:
             value = None
             work = self._client.delete(ConfigMaps, NAMESPACE, name)
@@ -161,7 +199,9 @@ class MapWriter:
                 raise
             found = None
         if found not in (self.held[name], self.doubts[name]):
-            self._report.violations.append(f"{name} is neither what was acknowledged nor what was sent after it")
+            self._report.violations.append(
+                f"{name} is neither what was acknowledged nor what was sent after it"
+            )
         self.held[name] = found
         del self.doubts[name]
 
@@ -187,22 +227,39 @@ class AppOwner:
             await self._delete(Services, app)
             await self._delete(Deployments, app)
         else:
-            await self._apply(Services, app, {"selector": {"app": app}, "ports": [{"port": 80, "targetPort": 8080}]})
+            await self._apply(
+                Services,
+                app,
+                {"selector": {"app": app}, "ports": [{"port": 80, "targetPort": 8080}]},
+            )
             container = {"name": "main", "image": f"web:{self._version}"}
             template = {"metadata": {"labels": {"app": app}}, "spec": {"containers": [container]}}
             matched = {"matchLabels": {"app": app}}
-            await self._apply(Deployments, app, {"replicas": replicas, "selector": matched, "template": template})
+            await self._apply(
+                Deployments, app, {"replicas": replicas, "selector": matched, "template": template}
+            )
         self.wanted[app] = replicas
         self._wish = None
         self._report.writes["app"] += 1
 
     async def _apply(self, resource: Resource, name: str, spec: dict[str, Any]) -> None:
-        head = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}}
+        head = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": name},
+        }
         body = encode({**head, "spec": spec})
         await self._client.perform(
-            Write(verb="patch", resource=resource, namespace=NAMESPACE, name=name, body=body, patch_type="apply",
-                  force=True)
-        )  # fmt: skip
+            Write(
+                verb="patch",
+                resource=resource,
+                namespace=NAMESPACE,
+                name=name,
+                body=body,
+                patch_type="apply",
+                force=True,
+            )
+        )
 
     async def _delete(self, resource: Resource, name: str) -> None:
         try:
@@ -215,13 +272,16 @@ class AppOwner:
 class Churn:
     """One run.  ``run`` gives the report."""
 
-    def __init__(self, supervisor: Supervisor, disk: Path | None, seed: int, report: ChurnReport) -> None:
+    def __init__(
+        self, supervisor: Supervisor, disk: Path | None, seed: int, report: ChurnReport
+    ) -> None:
         self._supervisor, self._disk, self.report = supervisor, disk, report
         self._rng = random.Random(seed)
         self._quiet = asyncio.Event()
         self._client = HttpClient(load(supervisor.plane.kubeconfig))
         self._writers = [
-            MapWriter(number, self._client, random.Random(f"{seed}/{number}"), report) for number in range(WRITERS)
+            MapWriter(number, self._client, random.Random(f"{seed}/{number}"), report)
+            for number in range(WRITERS)
         ]
         self._owner = AppOwner(self._client, random.Random(f"{seed}/apps"), report)
         self._views: dict[str, EndpointView] = {}
@@ -249,16 +309,24 @@ class Churn:
     async def _storm(self, until: float, *, kills: bool) -> None:
         over = lambda: time.monotonic() >= until  # noqa: E731
         work = [self._repeat(writer.once, over, 0.1) for writer in self._writers]
-        await asyncio.gather(*work, self._repeat(self._owner.once, over, 0.5), self._nemesis(over, kills=kills))
+        await asyncio.gather(
+            *work, self._repeat(self._owner.once, over, 0.5), self._nemesis(over, kills=kills)
+        )
 
-    async def _repeat(self, deed: Callable[[], Awaitable[None]], over: Callable[[], bool], pause_s: float) -> None:
+    async def _repeat(
+        self, deed: Callable[[], Awaitable[None]], over: Callable[[], bool], pause_s: float
+    ) -> None:
         rng = random.Random(self._rng.random())
         while not over():
             try:
                 await deed()
             except NO_ANSWER as error:
                 self.report.writes["not answered or refused"] += 1
-                if isinstance(error, StatusError) and error.code < 500 and error.code not in (408, 409, 429):
+                if (
+                    isinstance(error, StatusError)
+                    and error.code < 500
+                    and error.code not in (408, 409, 429)
+                ):
                     self.report.violations.append(f"refused: {error}")
                 await asyncio.sleep(0.2)
             await asyncio.sleep(rng.uniform(0, pause_s))
@@ -291,17 +359,24 @@ class Churn:
         ballast.unlink()
 
     async def _slow_clients(self) -> None:
-        """They watch all ConfigMaps from the beginning, read a little now and then, and are gone without a word."""
+        """They watch all ConfigMaps from the beginning, read a little now and then, and are gone
+        without a word.
+        """
         plane = self._supervisor.plane
         token = Path(plane.kubeconfig).with_name("tokens.csv").read_text().partition(",")[0]
-        request = f"GET {ConfigMaps.path()}?watch=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+        request = (
+            f"GET {ConfigMaps.path()}?watch=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
+            f"{token}\r\n\r\n"
+        )
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         host, _, port = plane.url.removeprefix("https://").rpartition(":")
         opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         with contextlib.suppress(OSError):
             for _ in range(SLOW_CLIENTS):
-                opened.append(await asyncio.open_connection(host, int(port), ssl=context, limit=1024))
+                opened.append(
+                    await asyncio.open_connection(host, int(port), ssl=context, limit=1024)
+                )
                 opened[-1][1].write(request.encode())
         for _ in range(self._rng.randrange(4, 20)):
             await asyncio.sleep(1.0)
@@ -326,12 +401,16 @@ class Churn:
             with contextlib.suppress(*NO_ANSWER):
                 await self._owner.once()
         try:
-            await eventually(self._is_right, within_s=PATIENCE_S, ignoring=(*NO_ANSWER, AssertionError))
+            await eventually(
+                self._is_right, within_s=PATIENCE_S, ignoring=(*NO_ANSWER, AssertionError)
+            )
         except AssertionError as error:
             self.report.violations.append(f"after {at_s:.0f} s: {error}")
         faults = self._supervisor.plane.log.read_text(errors="replace").count("failed unexpectedly")
         if faults:
-            self.report.violations.append(f"after {at_s:.0f} s: {faults} faults in the server's log")
+            self.report.violations.append(
+                f"after {at_s:.0f} s: {faults} faults in the server's log"
+            )
         self.report.calms.append(
             {
                 "at_s": round(at_s),
@@ -363,17 +442,33 @@ class Churn:
             for item in map(json.loads, await self._listed(ConfigMaps))
             if item["metadata"]["name"].startswith("map-")
         }
-        held = {name: value for writer in self._writers for name, value in writer.held.items() if value is not None}
+        held = {
+            name: value
+            for writer in self._writers
+            for name, value in writer.held.items()
+            if value is not None
+        }
         assert maps.keys() == held.keys(), f"ConfigMaps {sorted(maps.keys() ^ held.keys())}"
-        assert maps == held, f"other values in {[name for name in held if maps[name] != held[name]]}"
+        assert maps == held, (
+            f"other values in {[name for name in held if maps[name] != held[name]]}"
+        )
         pods = [decode(item, Pod) for item in await self._listed(Pods)]
-        wanted = {app: replicas for app, replicas in self._owner.wanted.items() if replicas is not None}
+        wanted = {
+            app: replicas for app, replicas in self._owner.wanted.items() if replicas is not None
+        }
         counted = Counter((pod.metadata.labels or {}).get("app", "") for pod in pods)
-        assert counted == {app: replicas for app, replicas in wanted.items() if replicas}, f"Pods {counted}"
+        assert counted == {app: replicas for app, replicas in wanted.items() if replicas}, (
+            f"Pods {counted}"
+        )
         services = [decode(item, Service) for item in await self._listed(Services)]
-        ours = {service.metadata.name: service for service in services if service.metadata.name in APPS}
+        ours = {
+            service.metadata.name: service for service in services if service.metadata.name in APPS
+        }
         assert ours.keys() == wanted.keys(), f"Services {sorted(ours.keys() ^ wanted.keys())}"
-        nodes = {node.metadata.name: node for node in (decode(item, Node) for item in await self._listed(Nodes))}
+        nodes = {
+            node.metadata.name: node
+            for node in (decode(item, Node) for item in await self._listed(Nodes))
+        }
         slices = [decode(item, EndpointSlice) for item in await self._listed(EndpointSlices)]
         for service in ours.values():
             oracle.check_converged(service, pods, nodes, slices, 100)
@@ -388,14 +483,22 @@ class Churn:
                 for address in endpoint.addresses
             )
             assert seen == truth, f"the view of {app} has {seen}, slices {truth}"
-            assert len(truth) == (wanted.get(app) or 0), f"{app} has {len(truth)} of {wanted.get(app)}"
+            assert len(truth) == (wanted.get(app) or 0), (
+                f"{app} has {len(truth)} of {wanted.get(app)}"
+            )
         return True
 
 
 def growth_mib(report: ChurnReport) -> float:
     """Of the last life, between its first calm and its last, beside its Events."""
-    first, *_, last = [calm for calm in report.calms if calm["life"] == report.calms[-1]["life"]] * 2
-    events_mib = (last["events"] - first["events"]) * EVENT_KIB / 1024 + last["events_mib"] - first["events_mib"]
+    first, *_, last = [
+        calm for calm in report.calms if calm["life"] == report.calms[-1]["life"]
+    ] * 2
+    events_mib = (
+        (last["events"] - first["events"]) * EVENT_KIB / 1024
+        + last["events_mib"]
+        - first["events_mib"]
+    )
     return float(last["server"]["mib"] - first["server"]["mib"] - events_mib)
 
 
@@ -408,7 +511,9 @@ def small_disk(place: Path) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-async def play(folder: Path, *, seconds: float, seed: int, tell: Callable[[str], None] = print) -> ChurnReport:
+async def play(
+    folder: Path, *, seconds: float, seed: int, tell: Callable[[str], None] = print
+) -> ChurnReport:
     report = ChurnReport()
     with contextlib.ExitStack() as stack:
         disk = None
@@ -434,7 +539,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="a file for the same lines")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)  # every lost watch would be told
-    with tempfile.TemporaryDirectory(prefix="sliceplane-churn-") as folder, contextlib.ExitStack() as stack:
+    with (
+        tempfile.TemporaryDirectory(prefix="sliceplane-churn-") as folder,
+        contextlib.ExitStack() as stack,
+    ):
         output = stack.enter_context(arguments.output.open("w")) if arguments.output else None
 
         def tell(line: str) -> None:
@@ -442,7 +550,9 @@ def main() -> None:
                 print(line, file=file, flush=True)
 
         tell(f"seed {arguments.seed}, {arguments.seconds:g} s")
-        report = asyncio.run(play(Path(folder), seconds=arguments.seconds, seed=arguments.seed, tell=tell))
+        report = asyncio.run(
+            play(Path(folder), seconds=arguments.seconds, seed=arguments.seed, tell=tell)
+        )
         tell(f"{report.lives} lives; the last has grown by {growth_mib(report):.1f} MiB")
         for line in [f"violations: {len(report.violations)}", *report.violations[:50]]:
             tell(line)
@@ -451,7 +561,8 @@ def main() -> None:
         for counted in (report.writes, report.faults)
     )
     figures.tell(
-        f"{report.lives} lives; {faults}; written: {writes}; {len(report.violations)} violations at "
+        f"{report.lives} lives; {faults}; written: {writes}; {len(report.violations)} violations "
+        "at "
         f"{len(report.calms)} calms"
     )
     sys.exit(bool(report.violations))

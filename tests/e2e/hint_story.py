@@ -1,7 +1,8 @@
-"""Why a Service has no hints, and what its conditions say: steps with a real kubectl, and what each must show.
+"""Why a Service has no hints, and what its conditions say: steps with a real kubectl, and what each
+must show.
 
-One list, two readers, as with ``tour``: ``test_hint_story.py`` drives every step, and ``tools/make_transcripts.py``
-writes the same steps with their output into ``docs/hints.md``.
+One list, two readers, as with ``tour``: ``test_hint_story.py`` drives every step, and
+``tools/make_transcripts.py`` writes the same steps with their output into ``docs/hints.md``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ FLAGS = ("--emulate", "--emulate-nodes", "2", "--zones", "zone-a,zone-b")
 
 @dataclass(frozen=True)
 class Step:
-    """``command`` for a shell; asked again until its output has all of ``expect`` (regular expressions).
+    """``command`` for a shell; asked again until its output has all of ``expect`` (regular
+    expressions).
 
     ``hidden``: not in the document.
     """
@@ -51,7 +53,12 @@ def run(plane: Plane, step: Step) -> str:
 
     def told() -> str:
         done = subprocess.run(
-            ["bash", "-c", step.command], input=step.stdin, env=environment, capture_output=True, text=True, check=False
+            ["bash", "-c", step.command],
+            input=step.stdin,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         said = done.stdout + done.stderr
         missing = missing_in(said, step)
@@ -66,19 +73,27 @@ def missing_in(said: str, step: Step) -> list[str]:
     return [pattern for pattern in step.expect if not re.search(pattern, said, re.MULTILINE)]
 
 
-# -- objects --------------------------------------------------------------------------------------------
+# -- objects
+# --------------------------------------------------------------------------------------------
 
 
 def deployment(name: str, replicas: int) -> str:
     labels = {"app": name}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "web"}]}}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "main", "image": "web"}]},
+    }
     spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
-    return json.dumps({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec})
+    return json.dumps(
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+    )
 
 
 def service(name: str, **spec: Any) -> str:
     spec = {"selector": {"app": name}, "ports": [{"port": 80}], **spec}
-    return json.dumps({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+    )
 
 
 def lease(node: str, revision: str) -> str:
@@ -90,7 +105,14 @@ def lease(node: str, revision: str) -> str:
         "annotations": {"sliceplane.dev/endpointslices-revision": revision},
     }
     spec = {"holderIdentity": node, "leaseDurationSeconds": 600}
-    return json.dumps({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec})
+    return json.dumps(
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": spec,
+        }
+    )
 
 
 GHOST = {
@@ -100,7 +122,9 @@ GHOST = {
     "spec": {"nodeName": "nowhere", "containers": [{"name": "main", "image": "web"}]},
 }
 GHOST_STATUS = {"phase": "Running", "podIP": "10.99.0.9", "podIPs": [{"ip": "10.99.0.9"}]}
-GHOST_READY = json.dumps({"status": {**GHOST_STATUS, "conditions": [{"type": "Ready", "status": "True"}]}})
+GHOST_READY = json.dumps(
+    {"status": {**GHOST_STATUS, "conditions": [{"type": "Ready", "status": "True"}]}}
+)
 SPREAD = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -119,7 +143,9 @@ SPREAD = {
     },
 }
 STRANGE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "strange"}}
-NODE_READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "4"}}}
+NODE_READY = {
+    "status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "4"}}
+}
 
 YAML = "kubectl get service web -o yaml | sed -n '/^status:/,$p'"
 LATE_YAML = YAML.replace("service web", "service late")
@@ -138,9 +164,7 @@ def hidden(command: str) -> Step:
 
 
 def condition(kind: str, status: str, reason: str, message: str) -> str:
-    return (
-        rf"message: {message}\n    reason: {reason}\n    status: \"?{status}\"?\n    type: TrafficDistribution{kind}$"
-    )
+    return rf"message: {message}\n    reason: {reason}\n    status: \"?{status}\"?\n    type: TrafficDistribution{kind}$"  # noqa: E501
 
 
 def _text(beginning: str) -> str:
@@ -163,7 +187,10 @@ def auto_problem(message: str) -> tuple[Step, ...]:
 
 
 NO_HINTS = condition(
-    "Accepted", "False", "AnnotationOverrides", "the annotation .* is stronger than trafficDistribution"
+    "Accepted",
+    "False",
+    "AnnotationOverrides",
+    "the annotation .* is stronger than trafficDistribution",
 )
 FORGET = hidden("kubectl delete events --all")
 
@@ -181,8 +208,12 @@ STORY: tuple[Chapter, ...] = (
             Step(
                 YAML,
                 (
-                    condition("Accepted", "True", "Accepted", "sliceplane.dev/Balanced is supported"),
-                    condition("Programmed", "True", "HintsProgrammed", "every ready endpoint has hints"),
+                    condition(
+                        "Accepted", "True", "Accepted", "sliceplane.dev/Balanced is supported"
+                    ),
+                    condition(
+                        "Programmed", "True", "HintsProgrammed", "every ready endpoint has hints"
+                    ),
                     condition("Honored", "Unknown", "NoReports", "no node proxy reports .*"),
                 ),
             ),
@@ -196,20 +227,35 @@ STORY: tuple[Chapter, ...] = (
         (
             applied(lease("node-1", "1000000")),
             applied(lease("node-2", "1000000")),
-            Step(YAML, (condition("Honored", "True", "NodesUpToDate", "every node proxy that reports .*"),)),
-            Step("kubectl get leases -n kube-node-lease", (r"sliceplane-proxy-node-1 +node-1", r"-node-2 +node-2")),
+            Step(
+                YAML,
+                (
+                    condition(
+                        "Honored", "True", "NodesUpToDate", "every node proxy that reports .*"
+                    ),
+                ),
+            ),
+            Step(
+                "kubectl get leases -n kube-node-lease",
+                (r"sliceplane-proxy-node-1 +node-1", r"-node-2 +node-2"),
+            ),
         ),
     ),
     Chapter(
         "A node catches up",
-        "The proxy of node-2 holds an old revision only, and another Service asks for something else.",
+        "The proxy of node-2 holds an old revision only, and another Service asks for something "
+        "else.",
         (
             applied(lease("node-2", "1")),
             Step(
-                'kubectl patch service late --type merge -p \'{"spec":{"trafficDistribution":"PreferSameNode"}}\'',
+                "kubectl patch service late --type merge -p "
+                '\'{"spec":{"trafficDistribution":"PreferSameNode"}}\'',
                 ("patched",),
             ),
-            Step(LATE_YAML, (condition("Honored", "Unknown", "NodesCatchUp", "not every node proxy holds .*"),)),
+            Step(
+                LATE_YAML,
+                (condition("Honored", "Unknown", "NodesCatchUp", "not every node proxy holds .*"),),
+            ),
         ),
     ),
     Chapter(
@@ -217,18 +263,36 @@ STORY: tuple[Chapter, ...] = (
         "`HeuristicError`, an exception or a useless answer: the Service has no hints.",
         (
             Step("kubectl annotate service web sliceplane.dev/max-overload=lots", ("annotated",)),
-            Step(EVENTS, (r"Warning +TrafficDistributionFailed +service/web +sliceplane.dev/Balanced: .*'lots'",)),
-            Step(DESCRIBE, (rf"Warning +TrafficDistributionFailed .*{FROM}sliceplane.dev/Balanced: .*'lots'",)),
+            Step(
+                EVENTS,
+                (
+                    r"Warning +TrafficDistributionFailed +service/web +sliceplane.dev/Balanced: .*'lots'",
+                ),
+            ),
+            Step(
+                DESCRIBE,
+                (rf"Warning +TrafficDistributionFailed .*{FROM}sliceplane.dev/Balanced: .*'lots'",),
+            ),
             Step(
                 YAML,
                 (
-                    condition("Accepted", "True", "Accepted", "sliceplane.dev/Balanced is supported"),
-                    condition("Programmed", "False", "HintsUnavailable", _text("Z13: sliceplane.dev/max-overload is ")),
+                    condition(
+                        "Accepted", "True", "Accepted", "sliceplane.dev/Balanced is supported"
+                    ),
+                    condition(
+                        "Programmed",
+                        "False",
+                        "HintsUnavailable",
+                        _text("Z13: sliceplane.dev/max-overload is "),
+                    ),
                 ),
             ),
             Step("kubectl annotate service web sliceplane.dev/max-overload-", ("annotated",)),
             Step(
-                EVENTS, (r"Normal +TrafficDistributionEnabled +service/web +sliceplane.dev/Balanced: hints are given",)
+                EVENTS,
+                (
+                    r"Normal +TrafficDistributionEnabled +service/web +sliceplane.dev/Balanced: hints are given",
+                ),
             ),
             FORGET,
         ),
@@ -238,13 +302,26 @@ STORY: tuple[Chapter, ...] = (
         "",
         (
             field("example.com/Nearest"),
-            Step(EVENTS, (r"Warning +TrafficDistributionUnsupported +service/web +no heuristic example.com/Nearest",)),
-            Step(DESCRIBE, (rf"Warning +TrafficDistributionUnsupported .*{FROM}no heuristic example.com/Nearest",)),
+            Step(
+                EVENTS,
+                (
+                    r"Warning +TrafficDistributionUnsupported +service/web +no heuristic example.com/Nearest",
+                ),
+            ),
+            Step(
+                DESCRIBE,
+                (
+                    rf"Warning +TrafficDistributionUnsupported .*{FROM}no heuristic example.com/Nearest",
+                ),
+            ),
             Step(
                 YAML,
                 tuple(
                     condition(
-                        kind, "False", "UnsupportedValue", _text("Z13: no heuristic example.com/Nearest is installed")
+                        kind,
+                        "False",
+                        "UnsupportedValue",
+                        _text("Z13: no heuristic example.com/Nearest is installed"),
                     )
                     for kind in ("Accepted", "Programmed")
                 ),
@@ -257,7 +334,17 @@ STORY: tuple[Chapter, ...] = (
         "They have no topology spread constraints.",
         (
             field("sliceplane.dev/SpreadConstraints"),
-            Step(YAML, (condition("Programmed", "False", "NoHints", _text("Z4: the EndpointSlices have no hints")),)),
+            Step(
+                YAML,
+                (
+                    condition(
+                        "Programmed",
+                        "False",
+                        "NoHints",
+                        _text("Z4: the EndpointSlices have no hints"),
+                    ),
+                ),
+            ),
         ),
     ),
     Chapter(
@@ -280,7 +367,11 @@ STORY: tuple[Chapter, ...] = (
             Step("kubectl label node node-2 topology.kubernetes.io/zone-", ("unlabeled",)),
             Step(
                 YAML,
-                (condition("Programmed", "False", "EndpointsWithoutZone", _text("Z2: An endpoint")),),
+                (
+                    condition(
+                        "Programmed", "False", "EndpointsWithoutZone", _text("Z2: An endpoint")
+                    ),
+                ),
             ),
             hidden("kubectl label node node-2 topology.kubernetes.io/zone=zone-b"),
         ),
@@ -290,7 +381,10 @@ STORY: tuple[Chapter, ...] = (
         "",
         (
             Step("kubectl scale deployment/web --replicas=0", ("scaled",)),
-            Step(YAML, (condition("Programmed", "False", "NoReadyEndpoints", "no endpoint is ready"),)),
+            Step(
+                YAML,
+                (condition("Programmed", "False", "NoReadyEndpoints", "no endpoint is ready"),),
+            ),
             hidden("kubectl scale deployment/web --replicas=4"),
             hidden("kubectl rollout status deployment/web"),
         ),
@@ -299,9 +393,17 @@ STORY: tuple[Chapter, ...] = (
         "The annotation is stronger",
         "Topology-mode `Auto` beside the field; its own reasons follow.",
         (
-            Step("kubectl annotate service web service.kubernetes.io/topology-mode=Auto", ("annotated",)),
+            Step(
+                "kubectl annotate service web service.kubernetes.io/topology-mode=Auto",
+                ("annotated",),
+            ),
             Step(YAML, (NO_HINTS,)),
-            Step(EVENTS, (r"Normal +TopologyAwareHintsEnabled +service/web +Topology Aware Hints has been enabled",)),
+            Step(
+                EVENTS,
+                (
+                    r"Normal +TopologyAwareHintsEnabled +service/web +Topology Aware Hints has been enabled",
+                ),
+            ),
         ),
     ),
     Chapter(
@@ -319,7 +421,8 @@ STORY: tuple[Chapter, ...] = (
         (
             Step("kubectl scale deployment/web --replicas=3", ("scaled",)),
             *auto_problem(
-                "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold "
+                "Unable to allocate minimum required endpoints to each zone without exceeding "
+                "overload threshold "
                 "(3 endpoints, 2 zones)"
             ),
             FORGET,
@@ -333,17 +436,22 @@ STORY: tuple[Chapter, ...] = (
         (
             applied(json.dumps(STRANGE)),
             Step(
-                f"kubectl patch node strange --subresource status --type merge -p '{json.dumps(NODE_READY)}'",
+                "kubectl patch node strange --subresource status --type merge -p "
+                f"'{json.dumps(NODE_READY)}'",
                 hidden=True,
             ),
-            *auto_problem("Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"),
+            *auto_problem(
+                "Insufficient Node information: allocatable CPU or zone not specified on one or "
+                "more nodes"
+            ),
             hidden("kubectl delete node strange"),
             FORGET,
         ),
     ),
     Chapter(
         "Auto: an endpoint without a zone",
-        "A Pod on a Node that nobody knows, in a Service that publishes addresses that are not ready.",
+        "A Pod on a Node that nobody knows, in a Service that publishes addresses that are not "
+        "ready.",
         (
             hidden(
                 "kubectl patch service web --type merge -p '"
@@ -366,7 +474,9 @@ STORY: tuple[Chapter, ...] = (
         "From then on the field counts.",
         (
             Step(EVENTS, ("TopologyAwareHintsEnabled",), hidden=True),
-            Step("kubectl annotate service web service.kubernetes.io/topology-mode-", ("annotated",)),
+            Step(
+                "kubectl annotate service web service.kubernetes.io/topology-mode-", ("annotated",)
+            ),
             *auto_problem("Topology Aware Hints has been disabled"),
             Step(YAML, (condition("Accepted", "True", "Accepted", "PreferSameZone is supported"),)),
         ),
@@ -375,7 +485,11 @@ STORY: tuple[Chapter, ...] = (
         "The field goes",
         "",
         (
-            Step('kubectl patch service web --type merge -p \'{"spec":{"trafficDistribution":null}}\'', ("patched",)),
+            Step(
+                "kubectl patch service web --type merge -p "
+                '\'{"spec":{"trafficDistribution":null}}\'',
+                ("patched",),
+            ),
             Step("kubectl get service web -o jsonpath='{.status}'", (r'^\{"loadBalancer":\{\}\}',)),
         ),
     ),

@@ -71,7 +71,12 @@ def spawn(
         raise AssertionError(f"sliceplane {command} said {line!r}\n{log.read_text()}")
     kubeconfig = line.strip().partition("kubeconfig=")[2]
     # kubectl ends before its garbage matters.
-    own = {"KUBECONFIG": kubeconfig, "HOME": str(folder), "KUBECACHEDIR": str(folder / "cache"), "GOGC": "off"}
+    own = {
+        "KUBECONFIG": kubeconfig,
+        "HOME": str(folder),
+        "KUBECACHEDIR": str(folder / "cache"),
+        "GOGC": "off",
+    }
     return Plane(process, line.split()[1], kubeconfig, kubectl_path(), own, log)
 
 
@@ -89,7 +94,9 @@ def stop(plane: Plane) -> int:
 
 
 @contextlib.contextmanager
-def running_plane(folder: Path, *flags: str, data_dir: str = "", command: str = "up") -> Iterator[Plane]:
+def running_plane(
+    folder: Path, *flags: str, data_dir: str = "", command: str = "up"
+) -> Iterator[Plane]:
     plane = spawn(folder, *flags, data_dir=data_dir, command=command)
     try:
         yield plane
@@ -99,7 +106,9 @@ def running_plane(folder: Path, *flags: str, data_dir: str = "", command: str = 
 
 
 def ask(plane: Plane, path: str) -> tuple[int, str]:
-    """As ``kubectl get --raw``, without starting a program: code and text of what the administrator is told."""
+    """As ``kubectl get --raw``, without starting a program: code and text of what the administrator
+    is told.
+    """
     pki = Path(plane.kubeconfig).with_name("pki")
     context = ssl.create_default_context(cafile=pki / "ca.crt")
     context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
@@ -112,10 +121,17 @@ def ask(plane: Plane, path: str) -> tuple[int, str]:
 
 
 def kubectl(plane: Plane, *arguments: str, document: object = None) -> str:
-    """What kubectl prints, as the administrator; *document* is what it reads, as it is or as JSON.  It must succeed."""
+    """What kubectl prints, as the administrator; *document* is what it reads, as it is or as JSON.
+    It must succeed.
+    """
     text = document if document is None or isinstance(document, str) else json.dumps(document)
     done = subprocess.run(
-        [plane.kubectl, *arguments], input=text, env=plane.environment, capture_output=True, text=True, check=False
+        [plane.kubectl, *arguments],
+        input=text,
+        env=plane.environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
     return done.stdout

@@ -1,7 +1,9 @@
-"""Fifteen things that go wrong, made for real: what a person does and sees.  ``tools/make_symptoms.py`` writes
-``docs/symptoms.md`` of them, and ``test_symptoms.py`` looks whether they are so.
+"""Fifteen things that go wrong, made for real: what a person does and sees.
+``tools/make_symptoms.py`` writes ``docs/symptoms.md`` of them, and ``test_symptoms.py`` looks
+whether they are so.
 
-The story is played in order by one shell after the other, in a folder with a plane that ends half-way.
+The story is played in order by one shell after the other, in a folder with a plane that ends
+half-way.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from tests.waiting import until
 ROOT = Path(__file__).parents[2]
 #: The deadline of one command line, for what hangs.
 STEP_S = 300
-#: The first minute of a Service or Pod is no trouble yet: who asks has a clock that is so far ahead.
+#: The first minute of a Service or Pod is no trouble yet: who asks has a clock that is so far
+#: ahead.
 AHEAD_S = 65.0
 #: "sliceplane" on the path of the story
 PROGRAM = f"""\
@@ -55,138 +58,292 @@ class Symptom:
     codes: tuple[str, ...] = ()
 
 
-UP = "sliceplane up --data-dir data --secure-port $PORT --emulate --emulate-nodes 2 --zones zone-a,zone-b"
+UP = (
+    "sliceplane up --data-dir data --secure-port $PORT --emulate --emulate-nodes 2 --zones "
+    "zone-a,zone-b"
+)
 #: a plane in the background, until STOP; it is the shell's own child, so its number is in a file
-#: (what an earlier one said in it goes first: the redirection of a command in the background may come later)
-START = f": >up.out; {UP} >up.out 2>up.log & echo $! >pid; until grep -q ^ready up.out; do kill -0 $!; sleep 0.1; done"
+#: (what an earlier one said in it goes first: the redirection of a command in the background may
+#: come later)
+START = (
+    f": >up.out; {UP} >up.out 2>up.log & echo $! >pid; until grep -q ^ready up.out; do kill -0 "
+    "$!; sleep 0.1; done"
+)
 STOP = "kill $(cat pid); while kill -0 $(cat pid) 2>/dev/null; do sleep 0.1; done"
 #: without emulation and controllers instead
 ALONE = (
-    f"{STOP}; : >up.out; sliceplane apiserver --data-dir data --secure-port $PORT >up.out 2>up.log & echo $! >pid2;"
+    f"{STOP}; : >up.out; sliceplane apiserver --data-dir data --secure-port $PORT >up.out "
+    "2>up.log & echo $! >pid2;"
     " until grep -q ^ready up.out; do kill -0 $!; sleep 0.1; done; mv pid2 pid"
 )
 #: the address of one of the Pods of "web"
 POD_IP = "$(kubectl get pods -l app=web -o jsonpath='{.items[0].status.podIP}')"
 
 STORY: tuple[Symptom, ...] = (
-    Symptom("A client gets no answer from a Service: it has no endpoints",
-        "The Service's selector chooses no Pod. The addresses of the Service then refuse connections.",
-        "What `explain` proposes. `sliceplane trace` says what the rules do with a packet, and which slices do not "
-            "count.",
-        (Step("kubectl get endpointslices -l kubernetes.io/service-name=shop", r"<unset> +<unset>",
-            before="kubectl create deployment web --image=x --replicas=2;"
+    Symptom(
+        "A client gets no answer from a Service: it has no endpoints",
+        "The Service's selector chooses no Pod. The addresses of the Service then refuse "
+        "connections.",
+        "What `explain` proposes. `sliceplane trace` says what the rules do with a packet, and "
+        "which slices do not "
+        "count.",
+        (
+            Step(
+                "kubectl get endpointslices -l kubernetes.io/service-name=shop",
+                r"<unset> +<unset>",
+                before="kubectl create deployment web --image=x --replicas=2;"
                 " kubectl create service clusterip shop --tcp=80:8080;"
-                " kubectl wait --for=condition=Available deployment/web"),
-         Step(f"sliceplane trace --from {POD_IP} --to shop.default | head -1", r"verdict +reject: .* has no endpoints"),
-         Step("sliceplane explain service shop", r"^cause +B1 ", 1)),
-        codes=("B1", "B5", "B6", "B7")),
-    Symptom("A client gets no answer from a Service: its Pods are not ready",
-        "Endpoints are there, but none is ready (readiness probe, `Ready` condition): they get no traffic.",
+                " kubectl wait --for=condition=Available deployment/web",
+            ),
+            Step(
+                f"sliceplane trace --from {POD_IP} --to shop.default | head -1",
+                r"verdict +reject: .* has no endpoints",
+            ),
+            Step("sliceplane explain service shop", r"^cause +B1 ", 1),
+        ),
+        codes=("B1", "B5", "B6", "B7"),
+    ),
+    Symptom(
+        "A client gets no answer from a Service: its Pods are not ready",
+        "Endpoints are there, but none is ready (readiness probe, `Ready` condition): they get no "
+        "traffic.",
         "Look at the Pods, not at the Service. A Service that must be reached all the "
-            "same has `publishNotReadyAddresses`.",
-        (Step("kubectl get endpointslices -l kubernetes.io/service-name=web"
-            " -o jsonpath='{.items[*].endpoints[*].conditions}'",
-            r'"ready":false',
-            before="kubectl create service clusterip web --tcp=80:8080;"
-                " kubectl annotate pods -l app=web emulation.sliceplane.dev/ready=false"),
-         Step("sliceplane explain service web", r"^cause +R6 ", 1,
-            after="kubectl annotate pods -l app=web emulation.sliceplane.dev/ready-")),
-        codes=("R3", "R4", "R5", "R6", "R7")),
-    Symptom("Pods of a Deployment never start",
-        "Nothing schedules Pods and runs containers here; only `--emulate` makes Pods of Deployments, and only "
-            "`up` has it.",
-        "Start with `--emulate`, or make Pods yourself. On a cluster, look at its scheduler and kubelets.",
-        (Step("kubectl get pods -l app=late", r"No resources found",
-            before=f"{ALONE}; kubectl create deployment late --image=x --replicas=3"),
-         Step("kubectl get deployment late", r"late +0/3 +0 +0",
-            after=f"kubectl delete deployment late; {STOP}; {START}")),
-        codes=("E2", "R1", "B8")),
-    Symptom("`Forbidden`",
-        "The user is known, and no role that is bound to it allows this. `kubectl auth whoami` says who you are.",
-        "Bind a role: the message names user, verb, resource and namespace. [Access](operations.md#access).",
-        (Step("kubectl get endpointslices --as jane", r'Forbidden.*User "jane" cannot list', 1),)),
-    Symptom("`Unauthorized`",
-        "The token is not known, has ended, or was signed with a key that is no more; the certificate is of "
-            "another authority.",
-        "Take the kubeconfig anew from the server's data directory, or a new token: `kubectl create token NAME`.",
-        (Step("curl -sk https://127.0.0.1:$PORT/api/v1/services -H 'Authorization: Bearer no-more'",
-            r'"code": ?401'),)),
-    Symptom("A write is refused: `provided port is already allocated`",
-        "Another Service has the node port (or the cluster IP: `provided IP is already allocated`).",
+        "same has `publishNotReadyAddresses`.",
+        (
+            Step(
+                "kubectl get endpointslices -l kubernetes.io/service-name=web"
+                " -o jsonpath='{.items[*].endpoints[*].conditions}'",
+                r'"ready":false',
+                before="kubectl create service clusterip web --tcp=80:8080;"
+                " kubectl annotate pods -l app=web emulation.sliceplane.dev/ready=false",
+            ),
+            Step(
+                "sliceplane explain service web",
+                r"^cause +R6 ",
+                1,
+                after="kubectl annotate pods -l app=web emulation.sliceplane.dev/ready-",
+            ),
+        ),
+        codes=("R3", "R4", "R5", "R6", "R7"),
+    ),
+    Symptom(
+        "Pods of a Deployment never start",
+        "Nothing schedules Pods and runs containers here; only `--emulate` makes Pods of "
+        "Deployments, and only "
+        "`up` has it.",
+        "Start with `--emulate`, or make Pods yourself. On a cluster, look at its scheduler and "
+        "kubelets.",
+        (
+            Step(
+                "kubectl get pods -l app=late",
+                r"No resources found",
+                before=f"{ALONE}; kubectl create deployment late --image=x --replicas=3",
+            ),
+            Step(
+                "kubectl get deployment late",
+                r"late +0/3 +0 +0",
+                after=f"kubectl delete deployment late; {STOP}; {START}",
+            ),
+        ),
+        codes=("E2", "R1", "B8"),
+    ),
+    Symptom(
+        "`Forbidden`",
+        "The user is known, and no role that is bound to it allows this. `kubectl auth whoami` "
+        "says who you are.",
+        "Bind a role: the message names user, verb, resource and namespace. "
+        "[Access](operations.md#access).",
+        (Step("kubectl get endpointslices --as jane", r'Forbidden.*User "jane" cannot list', 1),),
+    ),
+    Symptom(
+        "`Unauthorized`",
+        "The token is not known, has ended, or was signed with a key that is no more; the "
+        "certificate is of "
+        "another authority.",
+        "Take the kubeconfig anew from the server's data directory, or a new token: `kubectl "
+        "create token NAME`.",
+        (
+            Step(
+                "curl -sk https://127.0.0.1:$PORT/api/v1/services -H 'Authorization: Bearer "
+                "no-more'",
+                r'"code": ?401',
+            ),
+        ),
+    ),
+    Symptom(
+        "A write is refused: `provided port is already allocated`",
+        "Another Service has the node port (or the cluster IP: `provided IP is already "
+        "allocated`).",
         "Leave it out, and one is given; or find who has it.",
-        (Step("kubectl create service nodeport second --tcp=80 --node-port=30080",
-            r"provided port is already allocated", 1,
-            before="kubectl create service nodeport first --tcp=80 --node-port=30080"),
-         Step("kubectl get services -A -o custom-columns='NAME:.metadata.name,PORTS:.spec.ports[*].nodePort'"
-            " | grep 30080",
-            r"first +30080")),
-        codes=("S7",)),
-    Symptom("An object is deleted and stays",
-        "It has a finalizer: whoever put it there has to take it away, and does not run, or waits for something.",
+        (
+            Step(
+                "kubectl create service nodeport second --tcp=80 --node-port=30080",
+                r"provided port is already allocated",
+                1,
+                before="kubectl create service nodeport first --tcp=80 --node-port=30080",
+            ),
+            Step(
+                "kubectl get services -A -o "
+                "custom-columns='NAME:.metadata.name,PORTS:.spec.ports[*].nodePort'"
+                " | grep 30080",
+                r"first +30080",
+            ),
+        ),
+        codes=("S7",),
+    ),
+    Symptom(
+        "An object is deleted and stays",
+        "It has a finalizer: whoever put it there has to take it away, and does not run, or waits "
+        "for something.",
         "Start that program again. Only if it is gone for good, take the finalizer away by hand.",
-        (Step("kubectl delete service first --wait=false", r"deleted",
-            before="kubectl patch service first -p '{\"metadata\":{\"finalizers\":[\"example.com/hold\"]}}'"),
-         Step("kubectl get service first -o jsonpath='{.metadata.deletionTimestamp} {.metadata.finalizers}'",
-            r'example\.com/hold',
-            after="kubectl patch service first -p '{\"metadata\":{\"finalizers\":null}}'")),
-        codes=("S11",)),
-    Symptom("Writes fail: `the write was not stored`",
-        "The disk is full, has an I/O error, or the file was moved away. Reads and watches go on; nothing of the "
-            "write is kept.",
-        "The message and the check `etcd` say which. Make space or put the file back: writes work again by "
-            "themselves. Do not restart for a full disk.",
-        (Step("kubectl create namespace blue", r"the write was not stored: .* was removed or replaced", 1,
-            before="mv data/sliceplane.db data/away"),
-         Step("kubectl get --raw /livez/etcd", r"the write was not stored", 1, after="mv data/away data/sliceplane.db"),
-         Step("kubectl create namespace blue", r"namespace/blue created")),
-        codes=("E1",)),
-    Symptom("Controllers on a cluster say what they may not read",
+        (
+            Step(
+                "kubectl delete service first --wait=false",
+                r"deleted",
+                before=(
+                    "kubectl patch service first -p "
+                    '\'{"metadata":{"finalizers":["example.com/hold"]}}\''
+                ),
+            ),
+            Step(
+                "kubectl get service first -o jsonpath='{.metadata.deletionTimestamp} "
+                "{.metadata.finalizers}'",
+                r"example\.com/hold",
+                after='kubectl patch service first -p \'{"metadata":{"finalizers":null}}\'',
+            ),
+        ),
+        codes=("S11",),
+    ),
+    Symptom(
+        "Writes fail: `the write was not stored`",
+        "The disk is full, has an I/O error, or the file was moved away. Reads and watches go on; "
+        "nothing of the "
+        "write is kept.",
+        "The message and the check `etcd` say which. Make space or put the file back: writes work "
+        "again by "
+        "themselves. Do not restart for a full disk.",
+        (
+            Step(
+                "kubectl create namespace blue",
+                r"the write was not stored: .* was removed or replaced",
+                1,
+                before="mv data/sliceplane.db data/away",
+            ),
+            Step(
+                "kubectl get --raw /livez/etcd",
+                r"the write was not stored",
+                1,
+                after="mv data/away data/sliceplane.db",
+            ),
+            Step("kubectl create namespace blue", r"namespace/blue created"),
+        ),
+        codes=("E1",),
+    ),
+    Symptom(
+        "Controllers on a cluster say what they may not read",
         "The ServiceAccount has no role for it.",
         "Apply the roles of the chart or of [controllers alone](operations.md#controllers-alone).",
-        (Step("sliceplane controllers --once --kubeconfig account.kubeconfig",
-            r"does not let us read endpoints, endpointslices", 1,
-            before="kubectl create serviceaccount slices; sed \"s/client-certificate.*//; s/client-key-data.*/token: "
-                "$(kubectl create token slices)/\" $KUBECONFIG >account.kubeconfig"),),
-        codes=("E1", "E2")),
-    Symptom("EndpointSlices are wrong, or somebody changes them",
-        "Two controllers write the same slices, or one that should is off. Shadow mode writes nothing and says "
-            "what differs.",
-        "Switch the other one off ([hand-over](hand-over.md)). Here a slice was deleted while no controller ran.",
-        (Step("sliceplane controllers --shadow --once", r"error +E1 +default/web +not in the slices: web-", 1,
-            before=f"{ALONE}; kubectl delete endpointslice -l kubernetes.io/service-name=web"),
-         Step("sliceplane controllers --once --controllers endpointslice-controller",
-            r"endpointslice-controller: 1 jobs, 1 writes, 0 failed"),
-         Step("sliceplane controllers --shadow --once", r"no difference", after=f"{STOP}; {START}")),
-        codes=("E1", "E3", "E12", "E16")),
-    Symptom("A second process does not start: `process 4711 (sliceplane up) is using it`",
-        "A data directory belongs to one process. It may be one that you forgot, or a service of systemd.",
+        (
+            Step(
+                "sliceplane controllers --once --kubeconfig account.kubeconfig",
+                r"does not let us read endpoints, endpointslices",
+                1,
+                before='kubectl create serviceaccount slices; sed "s/client-certificate.*//; '
+                "s/client-key-data.*/token: "
+                '$(kubectl create token slices)/" $KUBECONFIG >account.kubeconfig',
+            ),
+        ),
+        codes=("E1", "E2"),
+    ),
+    Symptom(
+        "EndpointSlices are wrong, or somebody changes them",
+        "Two controllers write the same slices, or one that should is off. Shadow mode writes "
+        "nothing and says "
+        "what differs.",
+        "Switch the other one off ([hand-over](hand-over.md)). Here a slice was deleted while no "
+        "controller ran.",
+        (
+            Step(
+                "sliceplane controllers --shadow --once",
+                r"error +E1 +default/web +not in the slices: web-",
+                1,
+                before=f"{ALONE}; kubectl delete endpointslice -l kubernetes.io/service-name=web",
+            ),
+            Step(
+                "sliceplane controllers --once --controllers endpointslice-controller",
+                r"endpointslice-controller: 1 jobs, 1 writes, 0 failed",
+            ),
+            Step(
+                "sliceplane controllers --shadow --once", r"no difference", after=f"{STOP}; {START}"
+            ),
+        ),
+        codes=("E1", "E3", "E12", "E16"),
+    ),
+    Symptom(
+        "A second process does not start: `process 4711 (sliceplane up) is using it`",
+        "A data directory belongs to one process. It may be one that you forgot, or a service of "
+        "systemd.",
         "Use the one that runs (its kubeconfig is in the directory), or give another `--data-dir`.",
-        (Step("sliceplane up --data-dir data", r"process \d+ \(.*\) is using it", 1),)),
-    Symptom("It does not start: `address already in use`",
+        (Step("sliceplane up --data-dir data", r"process \d+ \(.*\) is using it", 1),),
+    ),
+    Symptom(
+        "It does not start: `address already in use`",
         "Something listens on the port; `ss -ltnp` says what.",
         "`--secure-port 0` takes a free one.",
-        (Step("sliceplane up --data-dir other --secure-port $PORT", r"address already in use", 1),)),
-    Symptom("`connection refused`",
-        "No server is there: it was stopped, it does not run yet, or the kubeconfig is of an older port.",
+        (Step("sliceplane up --data-dir other --secure-port $PORT", r"address already in use", 1),),
+    ),
+    Symptom(
+        "`connection refused`",
+        "No server is there: it was stopped, it does not run yet, or the kubeconfig is of an "
+        "older port.",
         "Start it. `kubectl config view --minify` shows which address is asked for.",
-        (Step("kubectl get services", r"connection to the server .* was refused", 1, before=STOP),
-         Step("sliceplane controllers --once", r"connection refused", 1)),
-        codes=("N15", "E2")),
-    Symptom("`certificate signed by unknown authority`",
-        "The kubeconfig is older than the server's authority: `pki/` was lost, or replaced because it was about "
-            "to end.",
-        "Take the new `admin.kubeconfig`. Back `pki/` up with the database, so that it does not happen in a restore.",
-        (Step("kubectl --kubeconfig old.kubeconfig get services", r"certificate signed by unknown authority", 1,
-            before=f"cp data/admin.kubeconfig old.kubeconfig; rm -r data/pki; {START}", after=STOP),),
-        codes=("N15", "N1")),
-    Symptom("It does not start: the database is damaged",
-        "The file's pages do not belong together: a bad disk, or a copy that was made while it was written.",
-        "Restore a snapshot, or move the file away and begin anew. Nothing was changed: what can be saved of it "
-            "can be saved still. [Backup and restore](operations.md#backup-and-restore).",
-        (Step("sliceplane up --data-dir data --secure-port $PORT", r"it is damaged .*; restore it", 1,
-            before="dd if=/dev/zero of=data/sliceplane.db bs=4096 seek=1 count=6 conv=notrunc status=none"),),
-        codes=("N15",)),
-)  # fmt: skip
+        (
+            Step(
+                "kubectl get services", r"connection to the server .* was refused", 1, before=STOP
+            ),
+            Step("sliceplane controllers --once", r"connection refused", 1),
+        ),
+        codes=("N15", "E2"),
+    ),
+    Symptom(
+        "`certificate signed by unknown authority`",
+        "The kubeconfig is older than the server's authority: `pki/` was lost, or replaced "
+        "because it was about "
+        "to end.",
+        "Take the new `admin.kubeconfig`. Back `pki/` up with the database, so that it does not "
+        "happen in a restore.",
+        (
+            Step(
+                "kubectl --kubeconfig old.kubeconfig get services",
+                r"certificate signed by unknown authority",
+                1,
+                before=f"cp data/admin.kubeconfig old.kubeconfig; rm -r data/pki; {START}",
+                after=STOP,
+            ),
+        ),
+        codes=("N15", "N1"),
+    ),
+    Symptom(
+        "It does not start: the database is damaged",
+        "The file's pages do not belong together: a bad disk, or a copy that was made while it "
+        "was written.",
+        "Restore a snapshot, or move the file away and begin anew. Nothing was changed: what can "
+        "be saved of it "
+        "can be saved still. [Backup and restore](operations.md#backup-and-restore).",
+        (
+            Step(
+                "sliceplane up --data-dir data --secure-port $PORT",
+                r"it is damaged .*; restore it",
+                1,
+                before=(
+                    "dd if=/dev/zero of=data/sliceplane.db bs=4096 seek=1 count=6 conv=notrunc "
+                    "status=none"
+                ),
+            ),
+        ),
+        codes=("N15",),
+    ),
+)
 
 
 class Player:
@@ -216,7 +373,9 @@ class Player:
         self._shell(f"test -f pid && {STOP}; true")
 
     def play(self, step: Step) -> str:
-        """Returns the output once it and the exit code are as expected, without what differs between two runs."""
+        """Returns the output once it and the exit code are as expected, without what differs
+        between two runs.
+        """
         if step.before:
             self._hidden(step.before)
 
@@ -246,6 +405,14 @@ class Player:
         out = self._folder / "said"
         environment = {**self._environment, **({"COLUMNS": "80"} if "explain" in line else {})}
         with out.open("wb") as told:
-            done = subprocess.run(["bash", "-c", line], cwd=self._folder, env=environment, check=False,
-                stdin=subprocess.DEVNULL, stdout=told, stderr=subprocess.STDOUT, timeout=STEP_S)  # fmt: skip
+            done = subprocess.run(
+                ["bash", "-c", line],
+                cwd=self._folder,
+                env=environment,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=told,
+                stderr=subprocess.STDOUT,
+                timeout=STEP_S,
+            )
         return out.read_text(errors="replace"), done.returncode

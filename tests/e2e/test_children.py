@@ -1,4 +1,6 @@
-"""Processes that ``sliceplane up`` starts: they end with it, whatever ends it, and hold no more than they need."""
+"""Processes that ``sliceplane up`` starts: they end with it, whatever ends it, and hold no more
+than they need.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,17 @@ CHILDREN = ("--dns", "127.0.0.1:0", "--xds", "127.0.0.1:0")
 
 
 def children(plane: Plane) -> list[ProcessIdentity]:
-    listed = Path(f"/proc/{plane.process.pid}/task/{plane.process.pid}/children").read_text().split()
+    listed = (
+        Path(f"/proc/{plane.process.pid}/task/{plane.process.pid}/children").read_text().split()
+    )
     known = [identity(int(pid)) for pid in listed]
     return [each for each in known if each is not None]
 
 
 def named(known: list[ProcessIdentity], name: str) -> ProcessIdentity:
-    (found,) = (child for child in known if f"\0{name}\0" in Path(f"/proc/{child.pid}/cmdline").read_text())
+    (found,) = (
+        child for child in known if f"\0{name}\0" in Path(f"/proc/{child.pid}/cmdline").read_text()
+    )
     return found
 
 
@@ -46,7 +52,9 @@ def recordings(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("data", ["memory:", ""], ids=["that keeps nothing", "that is kept"])
-def test_a_killed_plane_leaves_no_child_and_the_next_one_starts_at_the_same_ports(tmp_path: Path, data: str) -> None:
+def test_a_killed_plane_leaves_no_child_and_the_next_one_starts_at_the_same_ports(
+    tmp_path: Path, data: str
+) -> None:
     """But for the name server of a plane that is kept, which the next one replaces."""
     first = spawn(tmp_path, *CHILDREN, data_dir=data)
     left = children(first)
@@ -56,7 +64,9 @@ def test_a_killed_plane_leaves_no_child_and_the_next_one_starts_at_the_same_port
     first.process.kill()
     first.process.communicate()
     until(lambda: not any(child.is_alive for child in ends))
-    assert [child for child in left if child.is_alive] == [child for child in left if child not in ends]
+    assert [child for child in left if child.is_alive] == [
+        child for child in left if child not in ends
+    ]
     with running_plane(tmp_path, *ports, data_dir=data) as second:
         assert len(children(second)) == 2
         assert not any(child.is_alive for child in left)
@@ -72,7 +82,9 @@ def _end_name_server(folder: Path) -> None:
 
 
 class Asking(threading.Thread):
-    """Asks a name server for one name, again and again, as a resolver that waits for 2 s and asks no second time."""
+    """Asks a name server for one name, again and again, as a resolver that waits for 2 s and asks
+    no second time.
+    """
 
     def __init__(self, port: int) -> None:
         super().__init__()
@@ -98,7 +110,9 @@ class Asking(threading.Thread):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_names_are_answered_while_the_plane_is_started_again(tmp_path: Path, number: signal.Signals) -> None:
+def test_names_are_answered_while_the_plane_is_started_again(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     port = free_port()
     flags = ("--dns", f"127.0.0.1:{port}")
     first = spawn(tmp_path, *flags)
@@ -125,17 +139,31 @@ def test_names_are_answered_while_the_plane_is_started_again(tmp_path: Path, num
     assert len(asking.failed) <= 1, asking.failed
 
 
-def test_a_name_server_that_outlives_its_plane_is_in_the_way_of_other_planes_and_named(tmp_path: Path) -> None:
+def test_a_name_server_that_outlives_its_plane_is_in_the_way_of_other_planes_and_named(
+    tmp_path: Path,
+) -> None:
     port = free_port()
     first = spawn(tmp_path, "--dns", f"127.0.0.1:{port}")
     (left,) = children(first)
     assert stop(first) == 0
     try:
-        command = (sys.executable, "-m", "sliceplane", "up", "--secure-port", "0", "--data-dir", "memory:")
+        command = (
+            sys.executable,
+            "-m",
+            "sliceplane",
+            "up",
+            "--secure-port",
+            "0",
+            "--data-dir",
+            "memory:",
+        )
         other = subprocess.run(
             (*command, "--dns", f"127.0.0.1:{port}"),
-            env=PYTHON_ENVIRONMENT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            env=PYTHON_ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert other.returncode == 1
         assert f"end it with: kill {left.pid}\n" in other.stderr
         assert left.is_alive
@@ -146,7 +174,9 @@ def test_a_name_server_that_outlives_its_plane_is_in_the_way_of_other_planes_and
 def _listening(child: ProcessIdentity) -> tuple[str, str]:
     """The flags of ``up`` with the port that a child has."""
     words = Path(f"/proc/{child.pid}/cmdline").read_text().split("\0")
-    inodes = {os.readlink(file) for file in Path(f"/proc/{child.pid}/fd").iterdir() if file.exists()}
+    inodes = {
+        os.readlink(file) for file in Path(f"/proc/{child.pid}/fd").iterdir() if file.exists()
+    }
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
@@ -155,8 +185,12 @@ def _listening(child: ProcessIdentity) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("whole_group", [False, True], ids=["SIGTERM", "SIGTERM to every process"])
-def test_a_stop_saves_no_recording_and_takes_the_credentials_along(tmp_path: Path, whole_group: bool) -> None:
-    """But for those of the name server, which goes on for a while; it ends where a service manager ends all."""
+def test_a_stop_saves_no_recording_and_takes_the_credentials_along(
+    tmp_path: Path, whole_group: bool
+) -> None:
+    """But for those of the name server, which goes on for a while; it ends where a service manager
+    ends all.
+    """
     plane = spawn(tmp_path, *CHILDREN)
     credentials = tmp_path / "data" / "children"
     files = [f"{name}.{kind}" for name in ("dns", "xds") for kind in ("kubeconfig", "token")]
@@ -164,7 +198,9 @@ def test_a_stop_saves_no_recording_and_takes_the_credentials_along(tmp_path: Pat
     assert modes == dict.fromkeys([*files, "dns.process"], "0o600")
     left = children(plane)
     if whole_group:
-        os.kill(named(left, "xds").pid, signal.SIGSTOP)  # which makes the stop last 5 s; by then the other is gone
+        os.kill(
+            named(left, "xds").pid, signal.SIGSTOP
+        )  # which makes the stop last 5 s; by then the other is gone
         for child in left:
             os.kill(child.pid, signal.SIGTERM)
     names = named(left, "dns")
@@ -183,7 +219,11 @@ def test_a_child_that_ends_by_itself_is_an_incident(tmp_path: Path) -> None:
         os.kill(names.pid, signal.SIGTERM)
         (name,) = until(lambda: recordings(tmp_path))
         assert name.endswith("the-process-of-dns-has-ended.recording")
-        until(lambda: len([child for child in children(plane) if child != names and child.is_alive]) == 2)
+        until(
+            lambda: (
+                len([child for child in children(plane) if child != names and child.is_alive]) == 2
+            )
+        )
     _end_name_server(tmp_path)
 
 
@@ -191,22 +231,37 @@ def test_what_is_in_the_way_of_a_start_is_named(tmp_path: Path) -> None:
     with running_plane(tmp_path) as plane:
         command = (sys.executable, "-m", "sliceplane", "up", "--secure-port", "0", "--data-dir")
         second = subprocess.run(
-            (*command, str(tmp_path / "data")), env=PYTHON_ENVIRONMENT, capture_output=True, text=True, check=False
+            (*command, str(tmp_path / "data")),
+            env=PYTHON_ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert second.returncode == 1
-        # In brackets its command, which of a test's plane is the template's that it was forked from.
+        # In brackets its command, which of a test's plane is the template's that it was forked
+        # from.
         assert re.search(rf"process {plane.process.pid} \(.*\) is using it", second.stderr)
         port = plane.url.rpartition(":")[2]
         third = subprocess.run(
             (*command, "memory:", "--dns", f"127.0.0.1:{port}"),
-            env=PYTHON_ENVIRONMENT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            env=PYTHON_ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert third.returncode == 1
-        assert re.search(rf"process {plane.process.pid} \(.*\) has it; .*: kill {plane.process.pid}\n", third.stderr)
+        assert re.search(
+            rf"process {plane.process.pid} \(.*\) has it; .*: kill {plane.process.pid}\n",
+            third.stderr,
+        )
         flags = ("--dns", f"127.0.0.1:{free_port()}", "--xds", f"127.0.0.1:{port}")
-        fourth = subprocess.run((*command, str(tmp_path / "other"), *flags), env=PYTHON_ENVIRONMENT, check=False)
+        fourth = subprocess.run(
+            (*command, str(tmp_path / "other"), *flags), env=PYTHON_ENVIRONMENT, check=False
+        )
         assert fourth.returncode == 1
-        assert not (tmp_path / "other" / "children" / "dns.process").exists(), "no name server outlives such a start"
+        assert not (tmp_path / "other" / "children" / "dns.process").exists(), (
+            "no name server outlives such a start"
+        )
 
 
 def test_a_worker_in_the_middle_of_a_job_ends_with_its_server() -> None:
@@ -214,12 +269,16 @@ def test_a_worker_in_the_middle_of_a_job_ends_with_its_server() -> None:
         "import subprocess, sys, time\n"
         "from sliceplane.kit.io.lifeline import lifeline\n"
         "environment, descriptors, _ = lifeline()\n"
-        "worker = subprocess.Popen((sys.executable, '-m', 'sliceplane.server.io.heavy.worker'), env=environment,\n"
-        "                          pass_fds=descriptors, stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "worker = subprocess.Popen((sys.executable, '-m', 'sliceplane.server.io.heavy.worker'), "
+        "env=environment,\n"
+        "                          pass_fds=descriptors, stdin=subprocess.PIPE, "
+        "stdout=subprocess.PIPE)\n"
         "print(worker.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
-    parent = subprocess.Popen((sys.executable, "-c", script), env=PYTHON_ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        (sys.executable, "-c", script), env=PYTHON_ENVIRONMENT, stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     worker = identity(int(parent.stdout.readline()))
     assert worker is not None
@@ -232,7 +291,9 @@ def test_a_worker_in_the_middle_of_a_job_ends_with_its_server() -> None:
 
 def test_workers_of_a_simulation_end_with_it(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "sliceplane", "simulate", "--help")
-    flags = subprocess.run(command, env=PYTHON_ENVIRONMENT, capture_output=True, text=True, check=True).stdout
+    flags = subprocess.run(
+        command, env=PYTHON_ENVIRONMENT, capture_output=True, text=True, check=True
+    ).stdout
     assert "--jobs" in flags
     command = (*command[:-1], "--seeds", "1-1000", "--jobs", "2")
     with (tmp_path / "log").open("w") as log:
@@ -241,11 +302,17 @@ def test_workers_of_a_simulation_end_with_it(tmp_path: Path) -> None:
 
     def workers() -> list[ProcessIdentity]:
         found = [
-            pid for pid in listed.read_text().split() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            pid
+            for pid in listed.read_text().split()
+            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         return [known for pid in found if (known := identity(int(pid))) is not None]
 
-    known = until(workers, lambda found: len(found) == 2 and all(map(watches_its_parent, found)), ignoring=(OSError,))
+    known = until(
+        workers,
+        lambda found: len(found) == 2 and all(map(watches_its_parent, found)),
+        ignoring=(OSError,),
+    )
     parent.kill()
     parent.wait()
     until(lambda: not any(worker.is_alive for worker in known))

@@ -1,4 +1,6 @@
-"""``sliceplane controllers`` against an API server that runs without controllers: once, and two of them by turns."""
+"""``sliceplane controllers`` against an API server that runs without controllers: once, and two of
+them by turns.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,16 @@ from sliceplane.cli.main import main
 NAMESPACE = "/api/v1/namespaces/default"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/sliceplane-controllers"
-EVENTS = "/apis/events.k8s.io/v1/namespaces/kube-system/events?fieldSelector=reason%3DLeaderElection"
+EVENTS = (
+    "/apis/events.k8s.io/v1/namespaces/kube-system/events?fieldSelector=reason%3DLeaderElection"
+)
 PYTHON = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 #: a leader that was killed is missed after the lease's duration
-TIMES = ("--leader-elect-lease-duration=8s", "--leader-elect-renew-deadline=6s", "--leader-elect-retry-period=500ms")
+TIMES = (
+    "--leader-elect-lease-duration=8s",
+    "--leader-elect-renew-deadline=6s",
+    "--leader-elect-retry-period=500ms",
+)
 
 
 @pytest.fixture
@@ -47,11 +55,21 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
 
 
 def command(plane: Plane, *flags: str) -> list[str]:
-    return [sys.executable, "-m", "sliceplane", "controllers", "--kubeconfig", plane.kubeconfig, *flags]
+    return [
+        sys.executable,
+        "-m",
+        "sliceplane",
+        "controllers",
+        "--kubeconfig",
+        plane.kubeconfig,
+        *flags,
+    ]
 
 
 def once(plane: Plane, *flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(plane, "--once", *flags), env=PYTHON, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command(plane, "--once", *flags), env=PYTHON, capture_output=True, text=True, check=False
+    )
 
 
 @contextlib.contextmanager
@@ -108,7 +126,12 @@ def add_pod(api: Api, name: str, number: int) -> None:
 def endpoints(api: Api, service: str) -> set[str]:
     _, found = api.call("GET", f"{SLICES}?labelSelector=kubernetes.io/service-name={service}")
     items: Any = found["items"]
-    return {address for item in items for endpoint in item["endpoints"] for address in endpoint["addresses"]}
+    return {
+        address
+        for item in items
+        for endpoint in item["endpoints"]
+        for address in endpoint["addresses"]
+    }
 
 
 def holder(api: Api) -> str:
@@ -124,7 +147,9 @@ def test_once_reconciles_and_then_has_nothing_to_do(shared: Plane) -> None:
     first = once(plane)
     assert first.returncode == 0, first.stderr
     assert "endpointslice-controller: 1 jobs, 1 writes, 0 failed" in first.stdout
-    assert first.stdout.splitlines()[0].startswith("read 2 services, 3 pods, 1 nodes, 1 endpointslices")
+    assert first.stdout.splitlines()[0].startswith(
+        "read 2 services, 3 pods, 1 nodes, 1 endpointslices"
+    )
     assert endpoints(api, "web") == {"10.9.3.1", "10.9.3.2", "10.9.3.3"}
     again = once(plane)
     assert again.returncode == 0, again.stderr
@@ -135,14 +160,22 @@ def test_once_reconciles_and_then_has_nothing_to_do(shared: Plane) -> None:
 def test_once_says_what_it_could_not_do(plane: Plane) -> None:
     api = Api(plane)
     assert api.call("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})[0] == 201
-    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/endpointslices.discovery.k8s.io": "0"}}}
+    quota = {
+        "metadata": {"name": "none"},
+        "spec": {"hard": {"count/endpointslices.discovery.k8s.io": "0"}},
+    }
     assert api.call("POST", f"{NAMESPACE}/resourcequotas", quota)[0] == 201
-    quota["status"] = {"hard": quota["spec"]["hard"], "used": {"count/endpointslices.discovery.k8s.io": "0"}}
+    quota["status"] = {
+        "hard": quota["spec"]["hard"],
+        "used": {"count/endpointslices.discovery.k8s.io": "0"},
+    }
     assert api.call("PUT", f"{NAMESPACE}/resourcequotas/none/status", quota)[0] in (200, 201)
     make_service(api, "web", 1)
     done = once(plane, "--once-timeout=4s")
     assert done.returncode == 1
-    assert re.search("NOT reconciled after .*endpointslice-controller.* would go on", done.stdout), done.stdout
+    assert re.search(
+        "NOT reconciled after .*endpointslice-controller.* would go on", done.stdout
+    ), done.stdout
     assert endpoints(api, "web") == set()
     api.close()
 
@@ -182,7 +215,8 @@ def test_the_second_takes_over_when_the_first_goes_or_dies(plane: Plane) -> None
     said = {(each["type"], each["reportingController"], each["note"]) for each in items}
     # who is killed says nothing
     assert {
-        ("Normal", "sliceplane-controllers", f"{leader} {what}") for what in ("became leader", "stopped leading")
+        ("Normal", "sliceplane-controllers", f"{leader} {what}")
+        for what in ("became leader", "stopped leading")
     } | {("Normal", "sliceplane-controllers", f"{successor} became leader")} <= said
     api.close()
 
@@ -204,7 +238,11 @@ def test_a_leader_that_was_stopped_wakes_as_a_standby_and_can_lead_again(plane: 
             assert successor not in ("", leader)
             first.send_signal(signal.SIGCONT)
             standby = "ok: standing by"
-            until(lambda: page("readyz", health)[1], lambda said: said.startswith(standby), ignoring=(OSError,))
+            until(
+                lambda: page("readyz", health)[1],
+                lambda said: said.startswith(standby),
+                ignoring=(OSError,),
+            )
             assert holder(api) == successor
             second.send_signal(signal.SIGTERM)
             assert second.wait(60) == 0
@@ -227,7 +265,10 @@ def test_pages_tell_standby_from_leading(shared: Plane) -> None:
     plane, api = shared, Api(shared)
     make_service(api, "shown", 1)
     health, metrics = free_port(), free_port()
-    flags = (f"--healthz-bind-address=127.0.0.1:{health}", f"--metrics-bind-address=127.0.0.1:{metrics}")
+    flags = (
+        f"--healthz-bind-address=127.0.0.1:{health}",
+        f"--metrics-bind-address=127.0.0.1:{metrics}",
+    )
     with instance(plane, *flags) as process:
         assert ready_line(process) == "ready leading"
         until(lambda: slices_of(api, "shown"), lambda slices: len(slices) == 1)
@@ -278,7 +319,9 @@ def page(name: str, port: int) -> tuple[int, str]:
 )
 def test_wrong_usage_is_told_in_a_line(flags: tuple[str, ...], text: str) -> None:
     # In this process, since nothing is started.
-    done = CliRunner().invoke(main, ["controllers", *flags], env={"HOME": "/nonexistent", "KUBECONFIG": ""})
+    done = CliRunner().invoke(
+        main, ["controllers", *flags], env={"HOME": "/nonexistent", "KUBECONFIG": ""}
+    )
     assert done.exit_code != 0
     assert isinstance(done.exception, SystemExit), done.exception
     assert text in done.stderr

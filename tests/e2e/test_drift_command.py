@@ -1,5 +1,6 @@
-"""``sliceplane drift`` beside a real server, with Leases as node proxies write them: exit codes, and versions of the
-past."""
+"""``sliceplane drift`` beside a real server, with Leases as node proxies write them: exit codes,
+and versions of the past.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def listing(api: Api) -> tuple[str, list[EndpointSlice]]:
     _, answer = api.call("GET", SLICES)
     items: Any = answer["items"]
     metadata: Any = answer["metadata"]
-    return metadata["resourceVersion"], [decode(json.dumps(item).encode(), EndpointSlice) for item in items]
+    return metadata["resourceVersion"], [
+        decode(json.dumps(item).encode(), EndpointSlice) for item in items
+    ]
 
 
 def report(api: Api, version: str, slices: list[EndpointSlice]) -> None:
@@ -86,12 +89,15 @@ def test_from_nothing_to_a_node_that_lost_an_event(plane: Plane) -> None:
         assert (row["state"], row["cache"], answer["notLookedAt"]) == ("in step", "equal", [])
         assert (answer["findings"], code) == ([], 0), "there is no Node, so no name is wrong"
         assert api.call("POST", "/api/v1/nodes", {"metadata": {"name": f"other-{NODE}"}})[0] == 201
-        assert [finding["code"] for finding in drift(plane)[1]["findings"]] == ["N7"], "no Node has that name"
+        assert [finding["code"] for finding in drift(plane)[1]["findings"]] == ["N7"], (
+            "no Node has that name"
+        )
         assert api.call("DELETE", f"/api/v1/nodes/other-{NODE}", {})[0] == 200
         assert api.call("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})[0] == 201
         assert drift(plane)[0] == 0
 
-        # A slice that came since: the node is compared at its own version, which the server still knows.
+        # A slice that came since: the node is compared at its own version, which the server still
+        # knows.
         assert api.call("POST", SLICES, make_slice("web-3"))[0] == 201
         code, answer = drift(plane)
         (row,) = answer["nodes"]

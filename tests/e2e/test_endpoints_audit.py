@@ -1,6 +1,8 @@
-"""``sliceplane endpoints audit`` against a prepared server with three planted problems and against a clean one.
+"""``sliceplane endpoints audit`` against a prepared server with three planted problems and against
+a clean one.
 
-The prepared one runs without controllers, so that what is planted stays; its own audit log tells of two clients.
+The prepared one runs without controllers, so that what is planted stays; its own audit log tells of
+two clients.
 """
 
 from __future__ import annotations
@@ -26,7 +28,15 @@ CONTROLLER = "endpointslice-controller.k8s.io"
 
 
 def audit(plane: Plane, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sliceplane", "endpoints", "audit", "--kubeconfig", plane.kubeconfig]
+    command = [
+        sys.executable,
+        "-m",
+        "sliceplane",
+        "endpoints",
+        "audit",
+        "--kubeconfig",
+        plane.kubeconfig,
+    ]
     return subprocess.run(
         [*command, "--second-look", "100ms", *flags],
         env={"PYTHONPATH": str(ROOT / "src"), **plane.environment},
@@ -36,7 +46,9 @@ def audit(plane: Plane, *flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def post(api: Api, path: str, body: dict[str, Any], manager: str = "kube-controller-manager") -> None:
+def post(
+    api: Api, path: str, body: dict[str, Any], manager: str = "kube-controller-manager"
+) -> None:
     status, answer = api.call("POST", f"{path}?fieldManager={manager}", body)
     assert status == 201, answer
 
@@ -46,7 +58,10 @@ def service(api: Api, name: str, selector: bool = True) -> None:
     post(
         api,
         f"{CORE}/services",
-        {"metadata": {"name": name}, "spec": spec | ({"selector": {"a": name}} if selector else {})},
+        {
+            "metadata": {"name": name},
+            "spec": spec | ({"selector": {"a": name}} if selector else {}),
+        },
     )
 
 
@@ -54,24 +69,45 @@ def addresses(count: int, third: int = 0) -> list[str]:
     return [f"10.1.{third + number // 200}.{number % 200 + 1}" for number in range(count)]
 
 
-def endpoints(api: Api, name: str, ips: list[str], manager: str = "kube-controller-manager", **metadata: Any) -> None:
+def endpoints(
+    api: Api, name: str, ips: list[str], manager: str = "kube-controller-manager", **metadata: Any
+) -> None:
     subset = {"addresses": [{"ip": ip} for ip in ips], "ports": [{"port": 80}]}
-    post(api, f"{CORE}/endpoints", {"metadata": {"name": name, **metadata}, "subsets": [subset]}, manager)
+    post(
+        api,
+        f"{CORE}/endpoints",
+        {"metadata": {"name": name, **metadata}, "subsets": [subset]},
+        manager,
+    )
 
 
 def slices(api: Api, service_name: str, suffix: str, ips: list[str], manager: str) -> None:
-    labels = {"kubernetes.io/service-name": service_name, "endpointslice.kubernetes.io/managed-by": manager}
+    labels = {
+        "kubernetes.io/service-name": service_name,
+        "endpointslice.kubernetes.io/managed-by": manager,
+    }
     for start in range(0, len(ips), 100):
-        listed = [{"addresses": [ip], "conditions": {"ready": True}} for ip in ips[start : start + 100]]
+        listed = [
+            {"addresses": [ip], "conditions": {"ready": True}} for ip in ips[start : start + 100]
+        ]
         name = f"{service_name}-{suffix}{start // 100 or ''}"
-        body = {"metadata": {"name": name, "labels": labels}, "addressType": "IPv4", "endpoints": listed, "ports": []}
+        body = {
+            "metadata": {"name": name, "labels": labels},
+            "addressType": "IPv4",
+            "endpoints": listed,
+            "ports": [],
+        }
         post(api, DISCOVERY, body)
 
 
 def request_as(plane: Plane, agent: str, token: str, path: str) -> int:
     host, _, port = plane.url.removeprefix("https://").rpartition(":")
-    connection = http.client.HTTPSConnection(host, int(port), context=ssl._create_unverified_context(), timeout=60)
-    connection.request("GET", path, headers={"Authorization": f"Bearer {token}", "User-Agent": agent})
+    connection = http.client.HTTPSConnection(
+        host, int(port), context=ssl._create_unverified_context(), timeout=60
+    )
+    connection.request(
+        "GET", path, headers={"Authorization": f"Bearer {token}", "User-Agent": agent}
+    )
     response = connection.getresponse()
     response.read()
     connection.close()
@@ -107,9 +143,17 @@ def prepared(tmp_path: Path) -> Iterator[Plane]:
     with running_plane(tmp_path, *flags, command="apiserver") as plane:
         Path(plane.kubeconfig).with_name("tokens.csv").write_text(tokens.read_text())
         prepare(plane)
-        assert request_as(plane, "edge-router/1.4 (linux/amd64)", "router-token", "/api/v1/endpoints") == 200
+        assert (
+            request_as(plane, "edge-router/1.4 (linux/amd64)", "router-token", "/api/v1/endpoints")
+            == 200
+        )
         assert request_as(plane, "scraper/0.9", "metrics-token", f"{CORE}/endpoints/billing") == 200
-        assert request_as(plane, "queue-operator/2", "queue-operator-token", f"{CORE}/endpoints/old-queue") == 200
+        assert (
+            request_as(
+                plane, "queue-operator/2", "queue-operator-token", f"{CORE}/endpoints/old-queue"
+            )
+            == 200
+        )
         assert request_as(plane, "nobody/1", "wrong-token", "/api/v1/endpoints") == 401
         yield plane
 
@@ -117,7 +161,11 @@ def prepared(tmp_path: Path) -> Iterator[Plane]:
 def documented() -> list[str]:
     """The output that docs/endpoints-exit.md shows."""
     text = (ROOT / "docs" / "endpoints-exit.md").read_text(encoding="utf-8")
-    shown = re.search(r"^\$ sliceplane endpoints audit --kubeconfig[^\n]*\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    shown = re.search(
+        r"^\$ sliceplane endpoints audit --kubeconfig[^\n]*\n(.*?)^```$",
+        text,
+        re.DOTALL | re.MULTILINE,
+    )
     assert shown is not None
     return shown[1].splitlines()
 
@@ -125,7 +173,9 @@ def documented() -> list[str]:
 def without_times(lines: list[str]) -> list[str]:
     """Times are of the day, and the number of lines in the log of the machine's speed."""
     plain = [re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", line) for line in lines]
-    return [re.sub(r"read [\d,]+ lines", "read N lines", re.sub(r" {2,}", "  ", line)) for line in plain]
+    return [
+        re.sub(r"read [\d,]+ lines", "read N lines", re.sub(r" {2,}", "  ", line)) for line in plain
+    ]
 
 
 def test_three_problems_and_two_clients(prepared: Plane, tmp_path: Path) -> None:
@@ -133,7 +183,10 @@ def test_three_problems_and_two_clients(prepared: Plane, tmp_path: Path) -> None
     assert ran.returncode == 1, ran
     assert ran.stderr == ""
     problems = "3 findings are against it (E4, E8, L3)"
-    assert ran.stdout.splitlines()[-1] == f"safe to switch the Endpoints controller off: no, because {problems}"
+    assert (
+        ran.stdout.splitlines()[-1]
+        == f"safe to switch the Endpoints controller off: no, because {problems}"
+    )
 
     ran = audit(prepared, "--audit-log", str(tmp_path / "audit.log"))
     assert ran.returncode == 1, ran
@@ -142,9 +195,21 @@ def test_three_problems_and_two_clients(prepared: Plane, tmp_path: Path) -> None
     ran = audit(prepared, "--audit-log", str(tmp_path / "audit.log"), "--output", "json")
     assert ran.returncode == 1, ran
     told = json.loads(ran.stdout)
-    codes = [(each["code"], each["severity"], each["subject"]["name"]) for each in told["findings"] if each["blocks"]]
-    assert codes == [("E4", "error", "inference"), ("E8", "warning", "search"), ("L3", "warning", "old-queue")]
-    concerned = {each["program"]: each["dependsOnController"] for each in told["clients"] if each["user"] != "admin"}
+    codes = [
+        (each["code"], each["severity"], each["subject"]["name"])
+        for each in told["findings"]
+        if each["blocks"]
+    ]
+    assert codes == [
+        ("E4", "error", "inference"),
+        ("E8", "warning", "search"),
+        ("L3", "warning", "old-queue"),
+    ]
+    concerned = {
+        each["program"]: each["dependsOnController"]
+        for each in told["clients"]
+        if each["user"] != "admin"
+    }
     assert concerned == {"edge-router": True, "scraper": True, "queue-operator": False}
     assert told["reasons"][0] == "2 clients read Endpoints"
     assert told["safe"] is False
@@ -157,7 +222,11 @@ def test_the_audit_writes_nothing_and_asks_only_to_read(prepared: Plane, tmp_pat
     with log.open() as lines:
         lines.seek(before)
         asked = [json.loads(line) for line in lines]
-    verbs = {(each["verb"], each["objectRef"]["resource"]) for each in asked if each["userAgent"] == "sliceplane"}
+    verbs = {
+        (each["verb"], each["objectRef"]["resource"])
+        for each in asked
+        if each["userAgent"] == "sliceplane"
+    }
     assert {verb for verb, _ in verbs} == {"get", "list"}
     assert {resource for _, resource in verbs} == {"services", "endpoints", "endpointslices"}
 
@@ -170,12 +239,18 @@ def test_a_clean_server(tmp_path: Path) -> None:
         pod: dict[str, Any] = {"containers": [{"name": "main", "image": "x"}]}
         template = {"metadata": {"labels": {"a": "billing"}}, "spec": pod}
         spec = {"replicas": 3, "selector": {"matchLabels": {"a": "billing"}}, "template": template}
-        post(api, "/apis/apps/v1/namespaces/default/deployments", {"metadata": {"name": "billing"}, "spec": spec})
+        post(
+            api,
+            "/apis/apps/v1/namespaces/default/deployments",
+            {"metadata": {"name": "billing"}, "spec": spec},
+        )
         api.close()
         ran = audit(plane, "--second-look", "2s", "--audit-log", str(log))
         assert ran.returncode == 0, ran
         verdict = ran.stdout.splitlines()[-1]
-        assert verdict.startswith("safe to switch the Endpoints controller off: yes, no client that depends on it was")
+        assert verdict.startswith(
+            "safe to switch the Endpoints controller off: yes, no client that depends on it was"
+        )
         ran = audit(plane)
         assert ran.returncode == 0, ran
         assert ran.stdout.splitlines()[-1].endswith(
@@ -188,9 +263,18 @@ def test_it_says_why_it_could_not_look(tmp_path: Path) -> None:
         nonsense = tmp_path / "nonsense.log"
         nonsense.write_text("this\nis no log\n")
         for flags, sentence in (
-            (("--kubeconfig", "/nonexistent"), "Error: kubeconfig /nonexistent: No such file or directory"),
-            (("--audit-log", "/nonexistent"), "Error: audit log /nonexistent: No such file or directory"),
-            (("--audit-log", str(nonsense)), f"Error: audit log {nonsense}: none of its 2 lines is an audit event"),
+            (
+                ("--kubeconfig", "/nonexistent"),
+                "Error: kubeconfig /nonexistent: No such file or directory",
+            ),
+            (
+                ("--audit-log", "/nonexistent"),
+                "Error: audit log /nonexistent: No such file or directory",
+            ),
+            (
+                ("--audit-log", str(nonsense)),
+                f"Error: audit log {nonsense}: none of its 2 lines is an audit event",
+            ),
         ):
             ran = audit(plane, *flags)
             assert (ran.returncode, ran.stderr.strip()) == (2, sentence)

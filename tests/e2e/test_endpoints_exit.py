@@ -1,4 +1,6 @@
-"""The steps of docs/endpoints-exit.md after the audit: hand over to the reverse mirror, verify, clean up."""
+"""The steps of docs/endpoints-exit.md after the audit: hand over to the reverse mirror, verify,
+clean up.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ from typing import Any
 
 import pytest
 from tests.e2e.running import ROOT, Plane, running_plane
-from tests.e2e.test_endpoints_audit import CONTROLLER, CORE, addresses, audit, endpoints, request_as, service, slices
+from tests.e2e.test_endpoints_audit import (
+    CONTROLLER,
+    CORE,
+    addresses,
+    audit,
+    endpoints,
+    request_as,
+    service,
+    slices,
+)
 from tests.e2e.test_kill9 import Api
 from tests.waiting import until
 
@@ -19,7 +30,15 @@ OURS = "reverse-mirror.sliceplane.dev"
 
 
 def controllers(plane: Plane, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sliceplane", "controllers", "--kubeconfig", plane.kubeconfig, *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "sliceplane",
+        "controllers",
+        "--kubeconfig",
+        plane.kubeconfig,
+        *flags,
+    ]
     environment = {"PYTHONPATH": str(ROOT / "src"), **plane.environment}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -34,13 +53,18 @@ def labels(api: Api) -> dict[str, str]:
     """Of all Endpoints but ``kubernetes``: by whom they are managed."""
     _, listed = api.call("GET", f"{CORE}/endpoints")
     items: Any = listed["items"]
-    found = {each["metadata"]["name"]: each["metadata"].get("labels", {}).get(MANAGED_BY, "") for each in items}
+    found = {
+        each["metadata"]["name"]: each["metadata"].get("labels", {}).get(MANAGED_BY, "")
+        for each in items
+    }
     return {name: manager for name, manager in found.items() if name != "kubernetes"}
 
 
 @pytest.fixture
 def plane(tmp_path: Path) -> Iterator[Plane]:
-    with running_plane(tmp_path, "--audit-log-path", str(tmp_path / "audit.log"), command="apiserver") as running:
+    with running_plane(
+        tmp_path, "--audit-log-path", str(tmp_path / "audit.log"), command="apiserver"
+    ) as running:
         yield running
 
 
@@ -57,10 +81,15 @@ def test_from_the_controller_to_the_reverse_mirror_to_nothing(plane: Plane, tmp_
     assert request_as(plane, "edge-router/1.4", token, "/api/v1/endpoints") == 200
     log = ("--audit-log", str(tmp_path / "audit.log"))
     verdict = audit(plane, *log).stdout.splitlines()[-1]
-    assert verdict == "safe to switch the Endpoints controller off: no, because 1 client reads Endpoints"
+    assert (
+        verdict
+        == "safe to switch the Endpoints controller off: no, because 1 client reads Endpoints"
+    )
 
     reconcile(plane, "--once")
-    assert labels(api) == {"billing": "endpoint-controller", "mine": "", "search": OURS}, "what is not ours stays"
+    assert labels(api) == {"billing": "endpoint-controller", "mine": "", "search": OURS}, (
+        "what is not ours stays"
+    )
 
     selected = ("endpoints", "-A", "-l", f"{MANAGED_BY}=endpoint-controller")
     ran = subprocess.run(
@@ -75,7 +104,9 @@ def test_from_the_controller_to_the_reverse_mirror_to_nothing(plane: Plane, tmp_
     ran = audit(plane, *log)
     assert ran.returncode == 0, ran
     assert "edge-router" in ran.stdout
-    assert ran.stdout.splitlines()[-1].startswith("safe to switch the Endpoints controller off: yes, no client that")
+    assert ran.stdout.splitlines()[-1].startswith(
+        "safe to switch the Endpoints controller off: yes, no client that"
+    )
     _, billing = api.call("GET", f"{CORE}/endpoints/billing")
     (subset,) = billing["subsets"]  # type: ignore[misc]  # a list
     assert [address["ip"] for address in subset["addresses"]] == addresses(2)

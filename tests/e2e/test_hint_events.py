@@ -1,4 +1,6 @@
-"""Why a Service has no hints, as ``kubectl get events`` and ``kubectl describe service`` tell it."""
+"""Why a Service has no hints, as ``kubectl get events`` and ``kubectl describe service`` tell
+it.
+"""
 
 from __future__ import annotations
 
@@ -38,22 +40,29 @@ GHOST = {
     "spec": {"nodeName": "nowhere", "containers": [{"name": "main", "image": "web"}]},
 }
 STRANGE_NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "strange"}}
-READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "4"}}}
+READY = {
+    "status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "4"}}
+}
 
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     folder = tmp_path_factory.mktemp("hints")
-    with running_plane(folder, "--emulate", "--emulate-nodes", "2", "--zones", "zone-a,zone-b") as running:
+    with running_plane(
+        folder, "--emulate", "--emulate-nodes", "2", "--zones", "zone-a,zone-b"
+    ) as running:
         yield running
 
 
 def told(plane: Plane) -> list[tuple[str, str, str]]:
-    found = json.loads(kubectl(plane, "get", "events", "--field-selector=involvedObject.name=web", "-o", "json"))
+    found = json.loads(
+        kubectl(plane, "get", "events", "--field-selector=involvedObject.name=web", "-o", "json")
+    )
     return [
         (each["type"], each["reason"], each["message"])
         for each in found["items"]
-        if each["involvedObject"]["kind"] == "Service" and each["reportingComponent"] == "endpoint-slice-controller"
+        if each["involvedObject"]["kind"] == "Service"
+        and each["reportingComponent"] == "endpoint-slice-controller"
     ]
 
 
@@ -64,7 +73,11 @@ def wait_for(plane: Plane, message: str, *, warning: bool = True) -> None:
 
 
 def hinted(plane: Plane) -> list[bool]:
-    slices = json.loads(kubectl(plane, "get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o", "json"))
+    slices = json.loads(
+        kubectl(
+            plane, "get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o", "json"
+        )
+    )
     return ["hints" in each for one in slices["items"] for each in one["endpoints"]]
 
 
@@ -77,16 +90,33 @@ def test_every_reason_reaches_the_user(plane: Plane) -> None:
     kubectl(plane, "scale", "deployment/web", "--replicas=1")
     wait_for(plane, "Insufficient number of endpoints (1 endpoints, 2 zones)")
     kubectl(plane, "scale", "deployment/web", "--replicas=3")
-    words = "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold"
+    words = (
+        "Unable to allocate minimum required endpoints to each zone without exceeding overload "
+        "threshold"
+    )
     wait_for(plane, f"{words} (3 endpoints, 2 zones)")
     # The words may be those of the way down, when three were left for a moment.
     until(lambda: hinted(plane), lambda seen: seen == [False] * 3, within_s=WAIT_S)
     kubectl(plane, "create", "-f", "-", document=GHOST)
-    kubectl(plane, "patch", "pod", "ghost", "--subresource=status", "--type=merge", "-p", ghost_status())
+    kubectl(
+        plane, "patch", "pod", "ghost", "--subresource=status", "--type=merge", "-p", ghost_status()
+    )
     wait_for(plane, "One or more endpoints do not have a zone specified")
     kubectl(plane, "create", "-f", "-", document=STRANGE_NODE)
-    kubectl(plane, "patch", "node", "strange", "--subresource=status", "--type=merge", "-p", json.dumps(READY))
-    wait_for(plane, "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes")
+    kubectl(
+        plane,
+        "patch",
+        "node",
+        "strange",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        json.dumps(READY),
+    )
+    wait_for(
+        plane,
+        "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes",
+    )
     kubectl(plane, "delete", "node", "strange")
     kubectl(plane, "delete", "pod", "ghost", "--force", "--grace-period=0")
     kubectl(plane, "scale", "deployment/web", "--replicas=4")
@@ -95,9 +125,15 @@ def test_every_reason_reaches_the_user(plane: Plane) -> None:
     wait_for(plane, "Topology Aware Hints has been disabled")
     assert hinted(plane) == [False] * 4
     described = kubectl(plane, "describe", "service", "web")
-    for line in ("TopologyAwareHintsEnabled", "TopologyAwareHintsDisabled", "endpoint-slice-controller"):
+    for line in (
+        "TopologyAwareHintsEnabled",
+        "TopologyAwareHintsDisabled",
+        "endpoint-slice-controller",
+    ):
         assert line in described, described
 
 
 def ghost_status() -> str:
-    return json.dumps({"status": {"phase": "Running", "podIP": "10.99.0.9", "podIPs": [{"ip": "10.99.0.9"}]}})
+    return json.dumps(
+        {"status": {"phase": "Running", "podIP": "10.99.0.9", "podIPs": [{"ip": "10.99.0.9"}]}}
+    )

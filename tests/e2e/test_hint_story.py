@@ -1,4 +1,6 @@
-"""Hint failures and conditions, as ``kubectl get events``, ``describe`` and ``get -o yaml`` tell them."""
+"""Hint failures and conditions, as ``kubectl get events``, ``describe`` and ``get -o yaml`` tell
+them.
+"""
 
 from __future__ import annotations
 

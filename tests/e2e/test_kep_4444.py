@@ -1,5 +1,6 @@
-"""KEP-4444, "Test Plan": its integration test and the first of its e2e tests (the second is about packets:
-``tests/kernel/test_kep_4444_packets.py``)."""
+"""KEP-4444, "Test Plan": its integration test and the first of its e2e tests (the second is about
+packets: ``tests/kernel/test_kep_4444_packets.py``).
+"""
 
 from __future__ import annotations
 
@@ -23,9 +24,16 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """Two Pods, in two of three zones."""
     with running_plane(tmp_path_factory.mktemp("kep"), *FLAGS) as plane:
         api = api_of(plane)
-        template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+        template = {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "c", "image": "x"}]},
+        }
         spec = {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": template}
-        post(api, "/apis/apps/v1/namespaces/default/deployments", {"metadata": {"name": "web"}, "spec": spec})
+        post(
+            api,
+            "/apis/apps/v1/namespaces/default/deployments",
+            {"metadata": {"name": "web"}, "spec": spec},
+        )
         yield api
         api.close()
 
@@ -41,7 +49,11 @@ def post(api: Api, path: str, body: dict[str, Any]) -> None:
 
 def service(api: Api, name: str, *, annotations: dict[str, str] | None = None, **spec: Any) -> None:
     whole = {"selector": {"app": "web"}, "ports": [{"port": 80}], **spec}
-    post(api, f"{CORE}/services", {"metadata": {"name": name, "annotations": annotations or {}}, "spec": whole})
+    post(
+        api,
+        f"{CORE}/services",
+        {"metadata": {"name": name, "annotations": annotations or {}}, "spec": whole},
+    )
 
 
 def endpoints(api: Api, name: str) -> list[dict[str, Any]]:
@@ -54,7 +66,10 @@ def endpoints(api: Api, name: str) -> list[dict[str, Any]]:
 def hints(api: Api, name: str) -> str:
     """What the two endpoints are for: their own zone, or nothing."""
     rows = endpoints(api, name)
-    found = [(row["zone"], [zone["name"] for zone in row.get("hints", {}).get("forZones", [])]) for row in rows]
+    found = [
+        (row["zone"], [zone["name"] for zone in row.get("hints", {}).get("forZones", [])])
+        for row in rows
+    ]
     if len(found) == 2 and all(zones == [zone] for zone, zones in found):
         return OWN
     return NONE if len(found) == 2 and not any(zones for _, zones in found) else f"neither: {found}"
@@ -72,8 +87,9 @@ def test_hints_are_populated_when_traffic_distribution_is_prefer_close(api: Api)
 
 
 def test_the_annotation_takes_precedence_over_the_field(api: Api) -> None:
-    """Two endpoints over three zones are too few for topology-mode Auto, which then gives none; the field, which would,
-    is passed over while the annotation is there."""
+    """Two endpoints over three zones are too few for topology-mode Auto, which then gives none; the
+    field, which would, is passed over while the annotation is there.
+    """
     service(api, "both", annotations={AUTO: "Auto"}, trafficDistribution="PreferClose")
     becomes(lambda: hints(api, "both"), NONE)
 

@@ -1,7 +1,9 @@
-"""kill -9 at any moment: every acknowledged write is there at the next start, and nothing is written for nothing.
+"""kill -9 at any moment: every acknowledged write is there at the next start, and nothing is
+written for nothing.
 
-A writer thread sends creates, updates and deletes and notes each acknowledgement; the plane is killed
-while it does, started again on the same data, and asked for everything that was acknowledged.
+A writer thread sends creates, updates and deletes and notes each acknowledgement; the plane is
+killed while it does, started again on the same data, and asked for everything that was
+acknowledged.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class Api:
 
 @dataclass
 class Ledger:
-    """What was acknowledged: name -> value, ``None`` for a delete.  ``unsure``: sent and not answered."""
+    """What was acknowledged: name -> value, ``None`` for a delete.  ``unsure``: sent and not
+    answered.
+    """
 
     acknowledged: dict[str, str | None] = field(default_factory=dict)
     unsure: dict[str, set[str | None]] = field(default_factory=dict)
@@ -96,12 +100,17 @@ def verify(plane: Plane, ledgers: list[Ledger]) -> None:
     api.close()
     for ledger in ledgers:
         for name, doubts in ledger.unsure.items():
-            # An unanswered write may or may not have happened; from now on what is there is the truth.
-            assert found.get(name) in doubts | {ledger.acknowledged.get(name)}, f"{name}: {found.get(name)}"
+            # An unanswered write may or may not have happened; from now on what is there is the
+            # truth.
+            assert found.get(name) in doubts | {ledger.acknowledged.get(name)}, (
+                f"{name}: {found.get(name)}"
+            )
             ledger.acknowledged[name] = found.get(name)
         ledger.unsure.clear()
         for name, value in ledger.acknowledged.items():
-            assert found.get(name) == value, f"{name}: acknowledged {value!r}, found {found.get(name)!r}"
+            assert found.get(name) == value, (
+                f"{name}: acknowledged {value!r}, found {found.get(name)!r}"
+            )
 
 
 def kill_loop(folder: Path, kills: int) -> int:
@@ -119,7 +128,11 @@ def kill_loop(folder: Path, kills: int) -> int:
         for thread in threads:
             thread.start()
         before, more = sum(ledger.writes for ledger in ledgers), rng.randrange(15, 100)
-        until(lambda before=before, more=more: sum(ledger.writes for ledger in ledgers) >= before + more)
+        until(
+            lambda before=before, more=more: (
+                sum(ledger.writes for ledger in ledgers) >= before + more
+            )
+        )
         os.kill(plane.process.pid, signal.SIGKILL)
         for thread in threads:
             thread.join()
@@ -141,14 +154,22 @@ def test_no_acknowledged_write_is_lost_in_a_thousand_kills(tmp_path: Path) -> No
 
 
 def test_a_restart_writes_nothing(tmp_path: Path) -> None:
-    """Controllers converge with no needless write: after kill -9 at rest the revision does not move."""
+    """Controllers converge with no needless write: after kill -9 at rest the revision does not
+    move.
+    """
     flags = ("--emulate", "--emulate-nodes", "2", "--zones", "zone-a,zone-b")
     data_dir = str(tmp_path / "data")
     plane = spawn(tmp_path, *flags, data_dir=data_dir)
     api = Api(plane)
-    service = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}
+    service = {
+        "metadata": {"name": "web"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]},
+    }
     labels = {"app": "web"}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
     deployment = {
         "metadata": {"name": "web"},
         "spec": {"replicas": 3, "selector": {"matchLabels": labels}, "template": template},
@@ -179,7 +200,9 @@ def test_a_restart_writes_nothing(tmp_path: Path) -> None:
 
 def endpoints_of_web(api: Api) -> int:
     selector = "labelSelector=kubernetes.io%2Fservice-name%3Dweb"
-    slices: Any = api.call("GET", f"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?{selector}")[1]
+    slices: Any = api.call(
+        "GET", f"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?{selector}"
+    )[1]
     return sum(len(item["endpoints"]) for item in slices["items"])
 
 

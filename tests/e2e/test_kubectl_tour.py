@@ -17,7 +17,9 @@ pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     folder = tmp_path_factory.mktemp("tour")
-    with running_plane(folder, "--emulate", "--emulate-nodes", "2", "--zones", "zone-a,zone-b") as plane:
+    with running_plane(
+        folder, "--emulate", "--emulate-nodes", "2", "--zones", "zone-a,zone-b"
+    ) as plane:
         yield plane
 
 
@@ -25,7 +27,9 @@ STEPS = [(chapter.title, step) for chapter in TOUR for step in chapter.steps]
 
 
 @pytest.mark.parametrize(
-    ("title", "step"), STEPS, ids=[f"{n:02d} {step.args[:60]}" for n, (_, step) in enumerate(STEPS, 1)]
+    ("title", "step"),
+    STEPS,
+    ids=[f"{n:02d} {step.args[:60]}" for n, (_, step) in enumerate(STEPS, 1)],
 )
 def test_step(plane: Plane, title: str, step: Step) -> None:
     done = run_step(plane, step)
@@ -40,5 +44,7 @@ def test_step(plane: Plane, title: str, step: Step) -> None:
 
 def test_kubectl_is_the_version_that_we_name(plane: Plane) -> None:
     assert Path(plane.kubectl).exists()
-    done = subprocess.run([plane.kubectl, "version", "--client"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [plane.kubectl, "version", "--client"], capture_output=True, text=True, check=True
+    )
     assert "v1.37" in done.stdout, done.stdout

@@ -1,7 +1,8 @@
-"""Mass removals that no Pod told, at a real API server: endpoints that are alive stay in its EndpointSlices.
+"""Mass removals that no Pod told, at a real API server: endpoints that are alive stay in its
+EndpointSlices.
 
-The server is a process of its own; the controller runs here, over HTTP, with a clock that the test moves on: a number
-of endpoints counts once it has stood for a minute.
+The server is a process of its own; the controller runs here, over HTTP, with a clock that the test
+moves on: a number of endpoints counts once it has stood for a minute.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class Scene:
         return time.time() + self._ahead_s
 
     def stand(self) -> None:
-        """The endpoints that are published have stood for two minutes: the controller counted them before it wrote."""
+        """The endpoints that are published have stood for two minutes: the controller counted them
+        before it wrote.
+        """
         self._ahead_s += 130.0
 
     async def create_nodes_and_service(self) -> None:
@@ -87,7 +90,10 @@ class Scene:
 
     async def create_pods(self) -> None:
         for number in range(COUNT):
-            spec = {"nodeName": f"node-{number % NODES}", "containers": [{"name": "main", "image": "web"}]}
+            spec = {
+                "nodeName": f"node-{number % NODES}",
+                "containers": [{"name": "main", "image": "web"}],
+            }
             meta = {"name": f"web-{number}", "labels": {"app": "web"}}
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
             await self.client.create(Pods, "default", encode(pod))
@@ -96,10 +102,18 @@ class Scene:
 
     async def nodes_say(self, *, ready: bool) -> None:
         """The node life cycle controller writes it to all Pods; what containers say stays."""
-        conditions = [{"type": "Ready", "status": str(ready)}, {"type": "ContainersReady", "status": "True"}]
+        conditions = [
+            {"type": "Ready", "status": str(ready)},
+            {"type": "ContainersReady", "status": "True"},
+        ]
         for number in range(COUNT):
             address = f"10.0.0.{1 + number}"
-            status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}
+            status = {
+                "phase": "Running",
+                "podIP": address,
+                "podIPs": [{"ip": address}],
+                "conditions": conditions,
+            }
             body = encode({"status": status})
             await self.client.patch(
                 Pods, "default", f"web-{number}", body, patch_type="strategic", subresource="status"
@@ -113,16 +127,32 @@ class Scene:
         """What the condition of the Service says; "": nothing is held."""
         service = decode(await self.client.get(Services, "default", "web"), Service)
         conditions = service.status.conditions or ()
-        return "".join(each.message for each in conditions if each.type == "MassRemovalHeld" and each.status == "True")
+        return "".join(
+            each.message
+            for each in conditions
+            if each.type == "MassRemovalHeld" and each.status == "True"
+        )
 
     def guard_status(self) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "sliceplane", "guard", "status", "--kubeconfig", self.plane.kubeconfig]
+        command = [
+            sys.executable,
+            "-m",
+            "sliceplane",
+            "guard",
+            "status",
+            "--kubeconfig",
+            self.plane.kubeconfig,
+        ]
         environment = {**self.plane.environment, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80"}
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment, timeout=120
+        )
 
 
 class Watching:
-    """Endpoints that are alive and were missing in what the API server's slices showed, after each change of them."""
+    """Endpoints that are alive and were missing in what the API server's slices showed, after each
+    change of them.
+    """
 
     def __init__(self) -> None:
         self.lost: list[set[str]] = []

@@ -1,4 +1,6 @@
-"""Endpoints and their mirror in a running plane, over HTTPS: the end-to-end part of KEP-0752's test plan."""
+"""Endpoints and their mirror in a running plane, over HTTPS: the end-to-end part of KEP-0752's test
+plan.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,19 @@ def slices(api: Api, service: str) -> list[dict[str, Any]]:
 
 
 def addresses(api: Api, service: str) -> set[str]:
-    return {a for each in slices(api, service) for endpoint in each["endpoints"] for a in endpoint["addresses"]}
+    return {
+        a
+        for each in slices(api, service)
+        for endpoint in each["endpoints"]
+        for a in endpoint["addresses"]
+    }
 
 
 def make_service(api: Api, name: str, **spec: Any) -> None:
-    document = {"metadata": {"name": name}, "spec": {"ports": [{"port": 80, "targetPort": 8080}], **spec}}
+    document = {
+        "metadata": {"name": name},
+        "spec": {"ports": [{"port": 80, "targetPort": 8080}], **spec},
+    }
     code, answer = api.call("POST", f"{NAMESPACE}/services", document)
     assert code == 201, answer
 
@@ -56,7 +66,12 @@ def test_custom_endpoints_are_mirrored_through_create_update_and_delete(api: Api
     make_service(api, "custom")
     assert api.call("POST", f"{NAMESPACE}/endpoints", custom("custom", "192.0.2.1"))[0] == 201
     until(lambda: addresses(api, "custom") == {"192.0.2.1"})
-    assert api.call("PUT", f"{NAMESPACE}/endpoints/custom", custom("custom", "192.0.2.2", "2001:db8::2"))[0] == 200
+    assert (
+        api.call(
+            "PUT", f"{NAMESPACE}/endpoints/custom", custom("custom", "192.0.2.2", "2001:db8::2")
+        )[0]
+        == 200
+    )
     until(lambda: addresses(api, "custom") == {"192.0.2.2", "2001:db8::2"})
     assert api.call("DELETE", f"{NAMESPACE}/endpoints/custom", {})[0] == 200
     until(lambda: slices(api, "custom") == [])
@@ -77,7 +92,10 @@ def test_endpoints_of_the_controller_include_the_skip_label(api: Api) -> None:
     labels: Any = found["metadata"]["labels"]  # type: ignore[index]  # an object
     assert labels["endpointslice.kubernetes.io/skip-mirror"] == "true"
     assert labels["endpoints.kubernetes.io/managed-by"] == "endpoint-controller"
-    managers = {each["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] for each in slices(api, "web")}
+    managers = {
+        each["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"]
+        for each in slices(api, "web")
+    }
     assert managers == {"endpointslice-controller.k8s.io"}, "nothing of it is mirrored"
 
 
@@ -86,9 +104,13 @@ def test_kubectl_shows_addresses_and_says_what_to_use_instead(plane: Plane, api:
     add_pod(api, "shop", 0)
     until(lambda: "subsets" in api.call("GET", f"{NAMESPACE}/endpoints/shop")[1])
     command = [plane.kubectl, "get", "endpoints", "shop", "--no-headers"]
-    done = subprocess.run(command, env=plane.environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=plane.environment, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split()[:2] == ["shop", "10.9.4.1:8080"]
-    assert "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice" in done.stderr
+    assert (
+        "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice" in done.stderr
+    )
 
 
 def test_mirrored_slices_have_labels_endpoints_ports_and_references(api: Api) -> None:
@@ -101,8 +123,15 @@ def test_mirrored_slices_have_labels_endpoints_ports_and_references(api: Api) ->
         "kubernetes.io/service-name": "shown",
         "endpointslice.kubernetes.io/managed-by": "endpointslicemirroring-controller.k8s.io",
     }
-    owner = {"apiVersion": "v1", "kind": "Endpoints", "name": "shown", "uid": made["metadata"]["uid"]}  # type: ignore[index]
-    assert found["metadata"]["ownerReferences"] == [owner | {"controller": True, "blockOwnerDeletion": True}]
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "name": "shown",
+        "uid": made["metadata"]["uid"],
+    }  # type: ignore[index]
+    assert found["metadata"]["ownerReferences"] == [
+        owner | {"controller": True, "blockOwnerDeletion": True}
+    ]
     assert found["ports"] == [{"name": "", "port": 8080, "protocol": "TCP"}]
     assert found["endpoints"] == [{"addresses": ["192.0.2.1"], "conditions": {"ready": True}}]
 
@@ -114,4 +143,6 @@ def test_services_of_the_api_server_are_left_alone(api: Api) -> None:
     mirrored = "endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io"
     _, listed = api.call("GET", f"{SLICES}?labelSelector={mirrored}")
     items: Any = listed["items"]
-    assert all(each["metadata"]["labels"]["kubernetes.io/service-name"] != "kubernetes" for each in items)
+    assert all(
+        each["metadata"]["labels"]["kubernetes.io/service-name"] != "kubernetes" for each in items
+    )

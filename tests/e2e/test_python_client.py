@@ -1,4 +1,6 @@
-"""The official Python ``kubernetes`` client: typed create, list, watch and patch of EndpointSlices."""
+"""The official Python ``kubernetes`` client: typed create, list, watch and patch of
+EndpointSlices.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def make_slice(name: str, *addresses: str) -> client.V1EndpointSlice:
 
 
 def test_create_read_patch_replace_delete(discovery: client.DiscoveryV1Api) -> None:
-    made = discovery.create_namespaced_endpoint_slice("default", make_slice("typed", "198.51.100.1"))
+    made = discovery.create_namespaced_endpoint_slice(
+        "default", make_slice("typed", "198.51.100.1")
+    )
     assert made.metadata.uid
     assert made.metadata.generation == 1
     assert made.ports[0].protocol == "TCP"
@@ -57,7 +61,9 @@ def test_create_read_patch_replace_delete(discovery: client.DiscoveryV1Api) -> N
     assert stale.value.status == 409
 
     answer = discovery.delete_namespaced_endpoint_slice("typed", "default")
-    assert answer["status"] == "Success", answer  # this client leaves the answer to a DELETE undecoded
+    assert answer["status"] == "Success", (
+        answer
+    )  # this client leaves the answer to a DELETE undecoded
     with pytest.raises(ApiException) as gone:
         discovery.read_namespaced_endpoint_slice("typed", "default")
     assert gone.value.status == 404
@@ -65,7 +71,9 @@ def test_create_read_patch_replace_delete(discovery: client.DiscoveryV1Api) -> N
 
 def test_list_in_pages_with_selector(discovery: client.DiscoveryV1Api) -> None:
     for number in range(7):
-        discovery.create_namespaced_endpoint_slice("default", make_slice(f"page-{number}", f"198.51.100.{number + 10}"))
+        discovery.create_namespaced_endpoint_slice(
+            "default", make_slice(f"page-{number}", f"198.51.100.{number + 10}")
+        )
     names: list[str] = []
     token: str | None = None
     while True:
@@ -80,8 +88,15 @@ def test_list_in_pages_with_selector(discovery: client.DiscoveryV1Api) -> None:
         if not token:
             break
     assert names == [f"page-{number}" for number in range(7)]
-    discovery.delete_collection_namespaced_endpoint_slice("default", label_selector="kubernetes.io/service-name=svc")
-    assert discovery.list_endpoint_slice_for_all_namespaces(label_selector="kubernetes.io/service-name=svc").items == []
+    discovery.delete_collection_namespaced_endpoint_slice(
+        "default", label_selector="kubernetes.io/service-name=svc"
+    )
+    assert (
+        discovery.list_endpoint_slice_for_all_namespaces(
+            label_selector="kubernetes.io/service-name=svc"
+        ).items
+        == []
+    )
 
 
 def test_watch_sees_every_change_in_order(discovery: client.DiscoveryV1Api) -> None:
@@ -100,7 +115,10 @@ def test_watch_sees_every_change_in_order(discovery: client.DiscoveryV1Api) -> N
     versions: list[int] = []
     stream = watch.Watch()
     for event in stream.stream(
-        discovery.list_namespaced_endpoint_slice, "default", resource_version=version, timeout_seconds=30
+        discovery.list_namespaced_endpoint_slice,
+        "default",
+        resource_version=version,
+        timeout_seconds=30,
     ):
         item = event["object"]
         seen.append((event["type"], item.endpoints[0].addresses[0]))

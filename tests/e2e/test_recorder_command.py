@@ -1,4 +1,6 @@
-"""``sliceplane recorder`` as a user has it: a plane that works, saved, shown, replayed; and files that are not well."""
+"""``sliceplane recorder`` as a user has it: a plane that works, saved, shown, replayed; and files
+that are not well.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,16 @@ SECRET = "hunter22"
 def sliceplane(plane: Plane, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**plane.environment, "KUBECONFIG": plane.kubeconfig}
     command = [sys.executable, "-m", "sliceplane", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
 
 
 def kubectl(plane: Plane, *words: str) -> str:
     command = [plane.kubectl, "--kubeconfig", plane.kubeconfig, *words]
-    return subprocess.run(command, env=plane.environment, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(
+        command, env=plane.environment, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +51,9 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
 
         def ready() -> bool:
             slices = json.loads(
-                kubectl(running, "get", "endpointslices", "-l=kubernetes.io/service-name=web", "-o=json")
+                kubectl(
+                    running, "get", "endpointslices", "-l=kubernetes.io/service-name=web", "-o=json"
+                )
             )
             return any(len(item.get("endpoints") or ()) == 6 for item in slices["items"])
 
@@ -83,7 +91,9 @@ def test_it_tells_who_changed_what_and_no_secret(plane: Plane, saved: Path) -> N
 
 
 def test_it_needs_a_right(plane: Plane) -> None:
-    context = ssl.create_default_context(cafile=str(Path(plane.kubeconfig).parent / "pki" / "ca.crt"))
+    context = ssl.create_default_context(
+        cafile=str(Path(plane.kubeconfig).parent / "pki" / "ca.crt")
+    )
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{plane.url}/sliceplane/recording", context=context, timeout=60)
     assert refused.value.code == 403
@@ -108,7 +118,9 @@ def test_half_a_file_shows_what_it_can(plane: Plane, saved: Path, tmp_path: Path
     assert "cut" in replayed.stderr
 
 
-def test_a_simulation_goes_on_from_what_a_plane_recorded(plane: Plane, saved: Path, tmp_path: Path) -> None:
+def test_a_simulation_goes_on_from_what_a_plane_recorded(
+    plane: Plane, saved: Path, tmp_path: Path
+) -> None:
     flags = ("--seed", "3", "--steps", "4", "--faults", "heavy")
     done = sliceplane(plane, "simulate", "--from", str(saved), *flags)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -156,7 +168,9 @@ def test_a_timeline_tells_who_and_what_followed(plane: Plane, saved: Path) -> No
     assert "kubectl" in scaled
     assert "Pods: 2 made, 2 ready" in scaled
     assert " kB" in scaled
-    of_file = sliceplane(plane, "timeline", "service", "default/web", "--from", str(saved), "--open")
+    of_file = sliceplane(
+        plane, "timeline", "service", "default/web", "--from", str(saved), "--open"
+    )
     assert done.stdout.splitlines()[0] in of_file.stdout
     assert of_file.stdout.count("\n") > 10
     unknown = sliceplane(plane, "timeline", "service", "wbe", "--from", str(saved))

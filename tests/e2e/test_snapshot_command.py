@@ -65,7 +65,9 @@ def maps(api: Api) -> dict[str, dict[str, object]]:
     return {item["metadata"]["name"]: item for item in found["items"]}
 
 
-def test_a_server_made_of_a_snapshot_shows_its_moment_and_never_repeats_a_version(plane: Plane, tmp_path: Path) -> None:
+def test_a_server_made_of_a_snapshot_shows_its_moment_and_never_repeats_a_version(
+    plane: Plane, tmp_path: Path
+) -> None:
     api = Api(plane)
     for number in range(50):
         put(api, f"before-{number}", "x" * 1000)
@@ -107,8 +109,13 @@ def test_a_server_made_of_a_snapshot_shows_its_moment_and_never_repeats_a_versio
         }
         assert len(found) >= 50
         assert put(other, "new", "v") > later, "no version twice"
-        code, told = other.call("GET", f"{MAPS}?watch=true&resourceVersion={later}&timeoutSeconds=1")
-        assert (code, told.get("reason", told.get("object", {}).get("reason"))) in ((410, "Expired"), (200, "Expired"))
+        code, told = other.call(
+            "GET", f"{MAPS}?watch=true&resourceVersion={later}&timeoutSeconds=1"
+        )
+        assert (code, told.get("reason", told.get("object", {}).get("reason"))) in (
+            (410, "Expired"),
+            (200, "Expired"),
+        )
         other.close()
 
 
@@ -147,7 +154,12 @@ def test_a_snapshot_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
         kubeconfig.write_text(
             json.dumps(
                 {
-                    "clusters": [{"name": "x", "cluster": {"server": f"http://127.0.0.1:{server.getsockname()[1]}"}}],
+                    "clusters": [
+                        {
+                            "name": "x",
+                            "cluster": {"server": f"http://127.0.0.1:{server.getsockname()[1]}"},
+                        }
+                    ],
                     "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
                     "users": [{"name": "x", "user": {}}],
                     "current-context": "x",
@@ -191,7 +203,8 @@ def test_restoring_replaces_nothing_and_trusts_no_file(plane: Plane, tmp_path: P
     assert {each.name for each in (tmp_path / "third").iterdir()} == {"lock"}
 
 
-#: ``sliceplane`` that kills itself at the so-manieth thing that it does to files after its database was begun
+#: ``sliceplane`` that kills itself at the so-manieth thing that it does to files after its database
+#: was begun
 KILLED = """
 import os, runpy, signal, sys
 begun, left = False, int(sys.argv.pop(1))
@@ -208,13 +221,17 @@ runpy.run_module("sliceplane", run_name="__main__")
 
 
 def test_a_restore_that_is_killed_leaves_no_beginning(plane: Plane, tmp_path: Path) -> None:
-    """At any moment of it: a server does not begin with nothing, and the restore can be done again."""
+    """At any moment of it: a server does not begin with nothing, and the restore can be done
+    again.
+    """
     file, folder = tmp_path / "copy", tmp_path / "second"
     assert snapshot("save", file, "--kubeconfig", plane.kubeconfig).returncode == 0
     arguments = ["snapshot", "restore", str(file), "--data-dir", str(folder)]
     halfway = whole = 0
     for moment in (1, 3, 5, 7, 8):
-        killed = subprocess.run([sys.executable, "-c", KILLED, str(moment), *arguments], env=PYTHON, check=False)
+        killed = subprocess.run(
+            [sys.executable, "-c", KILLED, str(moment), *arguments], env=PYTHON, check=False
+        )
         assert killed.returncode == -signal.SIGKILL
         opened = DataDir.open(str(folder))
         if (folder / "sliceplane.db").exists():
@@ -225,7 +242,9 @@ def test_a_restore_that_is_killed_leaves_no_beginning(plane: Plane, tmp_path: Pa
             with pytest.raises(StartError, match="a restore was begun and did not end"):
                 opened.check_database()
         opened.close()
-    assert (halfway > 2, whole) == (True, 1), "the last moment is that after the database has got its name"
+    assert (halfway > 2, whole) == (True, 1), (
+        "the last moment is that after the database has got its name"
+    )
     for left in folder.glob("sliceplane.db*"):
         left.unlink()
     assert snapshot("restore", file, "--data-dir", folder).returncode == 0
@@ -235,7 +254,9 @@ def test_a_restore_that_is_killed_leaves_no_beginning(plane: Plane, tmp_path: Pa
     assert not list(folder.glob("restoring.db*"))
 
 
-def test_a_restore_beside_the_log_of_another_database_is_refused(plane: Plane, tmp_path: Path) -> None:
+def test_a_restore_beside_the_log_of_another_database_is_refused(
+    plane: Plane, tmp_path: Path
+) -> None:
     """It would be copied into the new one."""
     file, folder = tmp_path / "copy", tmp_path / "second"
     assert snapshot("save", file, "--kubeconfig", plane.kubeconfig).returncode == 0
@@ -247,7 +268,9 @@ def test_a_restore_beside_the_log_of_another_database_is_refused(plane: Plane, t
 
 
 def test_only_who_has_the_right_gets_it(plane: Plane) -> None:
-    context = ssl.create_default_context(cafile=str(Path(plane.kubeconfig).parent / "pki" / "ca.crt"))
+    context = ssl.create_default_context(
+        cafile=str(Path(plane.kubeconfig).parent / "pki" / "ca.crt")
+    )
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{plane.url}/sliceplane/snapshot", context=context, timeout=60)
     assert refused.value.code == 403

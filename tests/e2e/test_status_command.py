@@ -1,4 +1,6 @@
-"""``sliceplane status`` against a plane, as its administrator and as a user who may read next to nothing."""
+"""``sliceplane status`` against a plane, as its administrator and as a user who may read next to
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,23 @@ from tests.e2e.running import ROOT, Plane, running_plane
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
-    with running_plane(tmp_path_factory.mktemp("status"), "--emulate", "--emulate-nodes", "2") as plane:
+    with running_plane(
+        tmp_path_factory.mktemp("status"), "--emulate", "--emulate-nodes", "2"
+    ) as plane:
         yield plane
 
 
 def status(plane: Plane, *flags: str, kubeconfig: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "sliceplane", "status", "--kubeconfig", kubeconfig or plane.kubeconfig, *flags],
+        [
+            sys.executable,
+            "-m",
+            "sliceplane",
+            "status",
+            "--kubeconfig",
+            kubeconfig or plane.kubeconfig,
+            *flags,
+        ],
         env={"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80", **plane.environment},
         capture_output=True,
         text=True,
@@ -45,7 +57,12 @@ def test_who_may_read_next_to_nothing_is_told_what_is_missing(plane: Plane, tmp_
     nobody.write_text(
         json.dumps(
             {
-                "clusters": [{"name": "c", "cluster": {"server": plane.url, "insecure-skip-tls-verify": True}}],
+                "clusters": [
+                    {
+                        "name": "c",
+                        "cluster": {"server": plane.url, "insecure-skip-tls-verify": True},
+                    }
+                ],
                 "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
                 "users": [{"name": "u", "user": {}}],
                 "current-context": "c",

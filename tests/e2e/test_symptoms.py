@@ -1,4 +1,6 @@
-"""What ``docs/symptoms.md`` shows happens: each trouble is made anew, and says what the document says."""
+"""What ``docs/symptoms.md`` shows happens: each trouble is made anew, and says what the document
+says.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_what_one_sees_is_what_is_written(player: Player) -> None:
         for step in symptom.steps:
             player.play(step)
             shown = written.partition(f"$ {player.shown(step)}\n")[2].partition("```")[0]
-            assert re.search(step.says, shown, re.MULTILINE), f"{symptom.title}: not written: {step.line}"
+            assert re.search(step.says, shown, re.MULTILINE), (
+                f"{symptom.title}: not written: {step.line}"
+            )
 
 
 def test_every_symptom_leads_to_the_pages_of_its_findings() -> None:

@@ -1,4 +1,6 @@
-"""``sliceplane trace`` beside a real server: Pods with hints, refusals, exit codes; and it writes nothing."""
+"""``sliceplane trace`` beside a real server: Pods with hints, refusals, exit codes; and it writes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,16 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     folder = tmp_path_factory.mktemp("trace")
     with running_plane(folder, *FLAGS, "--audit-log-path", str(folder / "audit.log")) as plane:
         api = Api(plane)
-        template = {"metadata": {"labels": {"app": "api"}}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+        template = {
+            "metadata": {"labels": {"app": "api"}},
+            "spec": {"containers": [{"name": "c", "image": "x"}]},
+        }
         spec = {"replicas": 4, "selector": {"matchLabels": {"app": "api"}}, "template": template}
-        post(api, "/apis/apps/v1/namespaces/default/deployments", {"metadata": {"name": "api"}, "spec": spec})
+        post(
+            api,
+            "/apis/apps/v1/namespaces/default/deployments",
+            {"metadata": {"name": "api"}, "spec": spec},
+        )
         service = {
             "selector": {"app": "api"},
             "ports": [{"name": "http", "port": 80, "targetPort": 8080}],
@@ -58,7 +67,12 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
 def hinted(api: Api) -> int:
     _, found = api.call("GET", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices")
     items: Any = found["items"]
-    rows = [row for item in items for row in item["endpoints"] if item["metadata"]["name"].startswith("api-")]
+    rows = [
+        row
+        for item in items
+        for row in item["endpoints"]
+        if item["metadata"]["name"].startswith("api-")
+    ]
     return sum(bool(row.get("hints")) and row["conditions"]["ready"] for row in rows)
 
 
@@ -76,10 +90,14 @@ def test_a_pod_is_led_to_its_own_zone(plane: Plane) -> None:
     senders = {node: ip for ip, node in sorted(where.items())}
     assert len(senders) == 2
     for node, source in sorted(senders.items()):
-        ran = trace(plane, "--from", source, "--to", "api", "-o", "json", "--cluster-cidr", "10.244.0.0/16")
+        ran = trace(
+            plane, "--from", source, "--to", "api", "-o", "json", "--cluster-cidr", "10.244.0.0/16"
+        )
         assert (ran.returncode, ran.stderr) == (0, "")
         answer = json.loads(ran.stdout)
-        assert {each["address"] for each in answer["targets"]} == {ip for ip, on in where.items() if on == node}
+        assert {each["address"] for each in answer["targets"]} == {
+            ip for ip, on in where.items() if on == node
+        }
         assert (answer["node"]["name"], answer["hints"]["zone"]) == (node, "honoured")
         assert [each["masquerade"] for each in answer["targets"]] == [
             each["address"] == source for each in answer["targets"]
@@ -102,13 +120,20 @@ def test_the_text_for_people(plane: Plane) -> None:
 def test_a_client_of_xds_is_given_what_its_node_would_use(plane: Plane) -> None:
     where = pods(plane)
     for node in sorted(set(where.values())):
-        ran = trace(plane, "--via", "xds", "--client", node, "--to", "xds:///api.default:80", "-o", "json")
+        ran = trace(
+            plane, "--via", "xds", "--client", node, "--to", "xds:///api.default:80", "-o", "json"
+        )
         assert (ran.returncode, ran.stderr) == (0, "")
         answer = json.loads(ran.stdout)
-        assert {each["address"] for each in answer["targets"]} == {ip for ip, on in where.items() if on == node}
+        assert {each["address"] for each in answer["targets"]} == {
+            ip for ip, on in where.items() if on == node
+        }
         assert (answer["client"]["node"], answer["hints"]["zone"]) == (node, "honoured")
     for flags, sentence in (
-        (("--via", "xds", "--from", "10.0.0.1"), "Error: --via xds is asked for a --client, without"),
+        (
+            ("--via", "xds", "--from", "10.0.0.1"),
+            "Error: --via xds is asked for a --client, without",
+        ),
         (("--client", "node-1"), "Error: --client goes with --via xds"),
     ):
         ran = trace(plane, *flags, "--to", "api")
@@ -119,7 +144,9 @@ def test_refused_is_1_and_no_answer_is_2(plane: Plane) -> None:
     source = min(pods(plane))
     ran = trace(plane, "--from", source, "--to", "10.96.0.1:443")
     assert ran.returncode == 1
-    assert ran.stdout.startswith("verdict     reject: Service default/kubernetes port https has no endpoints\n")
+    assert ran.stdout.startswith(
+        "verdict     reject: Service default/kubernetes port https has no endpoints\n"
+    )
     for flags, sentence in (
         (("--to", "api", "--node", "x"), "Error: there is no Node x; there are node-1, node-2\n"),
         (("--to", "api", "--kubeconfig", "/nowhere"), "Error: kubeconfig /nowhere: "),
@@ -134,6 +161,11 @@ def test_it_asks_only_to_read(plane: Plane) -> None:
     log = (plane.log.parent / "audit.log").read_text(encoding="utf-8").splitlines()
     events = [json.loads(line) for line in log]
     asked = {
-        (event["verb"], event["objectRef"]["resource"]) for event in events if event.get("userAgent") == "sliceplane"
+        (event["verb"], event["objectRef"]["resource"])
+        for event in events
+        if event.get("userAgent") == "sliceplane"
     }
-    assert asked == {("list", resource) for resource in ("services", "nodes", "pods", "servicecidrs", "endpointslices")}
+    assert asked == {
+        ("list", resource)
+        for resource in ("services", "nodes", "pods", "servicecidrs", "endpointslices")
+    }

@@ -1,8 +1,10 @@
-"""The 1,001st address and the 1,000,001st: what is left out, what is said of it, and the way back down.
+"""The 1,001st address and the 1,000,001st: what is left out, what is said of it, and the way back
+down.
 
-A million addresses are no object that a server takes (some 60 MB; a request may have three), and a million Pods are
-more than a test should make: limits of Endpoints are arithmetic over sizes (``subsets.shares``), and so is the test.
-Mirroring takes the object itself, a million addresses and one.
+A million addresses are no object that a server takes (some 60 MB; a request may have three), and a
+million Pods are more than a test should make: limits of Endpoints are arithmetic over sizes
+(``subsets.shares``), and so is the test. Mirroring takes the object itself, a million addresses and
+one.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ def mirrored(count: int, *, waiting: int = 0) -> tuple[list[int], tuple[Notice, 
     engine._selecting["shop/web"] = False
     both = [address(number) for number in range(count)]
     subset = EndpointSubset(
-        addresses=tuple(both[waiting:]) or None, not_ready_addresses=tuple(both[:waiting]) or None, ports=PORTS
+        addresses=tuple(both[waiting:]) or None,
+        not_ready_addresses=tuple(both[:waiting]) or None,
+        ports=PORTS,
     )
     meta = ObjectMeta(name="web", namespace="shop", uid="u", resource_version=str(count))
     engine.on_endpoints(Endpoints(metadata=meta, subsets=(subset,)), "shop/web")

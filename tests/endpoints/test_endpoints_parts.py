@@ -1,4 +1,6 @@
-"""The parts of the Endpoints policy: the canonical form against a dumb one, the shares of a truncated object."""
+"""The parts of the Endpoints policy: the canonical form against a dumb one, the shares of a
+truncated object.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from sliceplane.slices.endpoints.subsets import (
 
 
 def pod_ref(uid: str, version: str = "") -> ObjectReference:
-    return ObjectReference(kind="Pod", namespace="shop", name=f"p-{uid}", uid=uid, resource_version=version)
+    return ObjectReference(
+        kind="Pod", namespace="shop", name=f"p-{uid}", uid=uid, resource_version=version
+    )
 
 
 addresses = st.builds(
@@ -82,12 +86,18 @@ def test_the_canonical_form_says_the_same(given_subsets: tuple[EndpointSubset, .
 
 
 @given(subsets)
-def test_every_port_is_in_one_subset_and_no_two_subsets_are_alike(given_subsets: tuple[EndpointSubset, ...]) -> None:
+def test_every_port_is_in_one_subset_and_no_two_subsets_are_alike(
+    given_subsets: tuple[EndpointSubset, ...],
+) -> None:
     found = canonical(given_subsets)
     listed = [port for subset in found for port in subset.ports or ("all",)]
     assert len(listed) == len(set(listed))
     contents = [
-        frozenset((key, ready) for ready, side in ((True, subset.ready), (False, subset.waiting)) for key in side)
+        frozenset(
+            (key, ready)
+            for ready, side in ((True, subset.ready), (False, subset.waiting))
+            for key in side
+        )
         for subset in found
         if subset.ports
     ]
@@ -95,11 +105,15 @@ def test_every_port_is_in_one_subset_and_no_two_subsets_are_alike(given_subsets:
 
 
 @given(subsets, st.randoms(use_true_random=False))
-def test_order_and_versions_do_not_matter(given_subsets: tuple[EndpointSubset, ...], chance: object) -> None:
+def test_order_and_versions_do_not_matter(
+    given_subsets: tuple[EndpointSubset, ...], chance: object
+) -> None:
     shuffled = list(given_subsets)
     chance.shuffle(shuffled)  # type: ignore[attr-defined]  # random.Random, which hypothesis does not name
     turned = tuple(
-        msgspec.structs.replace(each, ports=(each.ports or ())[::-1], addresses=(each.addresses or ())[::-1])
+        msgspec.structs.replace(
+            each, ports=(each.ports or ())[::-1], addresses=(each.addresses or ())[::-1]
+        )
         for each in shuffled
     )
     assert meaning(read(text_of(turned))) == meaning(read(text_of(given_subsets)))
@@ -110,7 +124,10 @@ def test_order_and_versions_do_not_matter(given_subsets: tuple[EndpointSubset, .
 
 def test_ports_with_the_same_addresses_share_a_subset() -> None:
     one, other = EndpointAddress(ip="10.0.0.1"), EndpointAddress(ip="10.0.0.2")
-    http, metrics = CoreEndpointPort(name="http", port=80), CoreEndpointPort(name="metrics", port=90)
+    http, metrics = (
+        CoreEndpointPort(name="http", port=80),
+        CoreEndpointPort(name="metrics", port=90),
+    )
     (subset,) = canonical(
         (
             EndpointSubset(addresses=(one, other), ports=(metrics,)),
@@ -124,20 +141,26 @@ def test_ports_with_the_same_addresses_share_a_subset() -> None:
 
 def test_not_ready_beats_ready() -> None:
     one, http = EndpointAddress(ip="10.0.0.1"), CoreEndpointPort(name="http", port=80)
-    (subset,) = canonical((EndpointSubset(addresses=(one,), not_ready_addresses=(one,), ports=(http,)),))
+    (subset,) = canonical(
+        (EndpointSubset(addresses=(one,), not_ready_addresses=(one,), ports=(http,)),)
+    )
     assert (subset.ready, list(subset.waiting.values())) == ({}, [one])
 
 
 def test_all_ports_is_no_port_among_others() -> None:
     one, http = EndpointAddress(ip="10.0.0.1"), CoreEndpointPort(name="http", port=80)
-    found = canonical((EndpointSubset(addresses=(one,)), EndpointSubset(addresses=(one,), ports=(http,))))
+    found = canonical(
+        (EndpointSubset(addresses=(one,)), EndpointSubset(addresses=(one,), ports=(http,)))
+    )
     assert [len(each.ports) for each in found] == [0, 1]
 
 
 def test_more_than_a_hundred_ports_are_one_subset() -> None:
     """kubernetes/kubernetes#99382."""
     many = tuple(CoreEndpointPort(name=f"p{number}", port=number) for number in range(1, 301))
-    (subset,) = canonical((EndpointSubset(addresses=(EndpointAddress(ip="10.0.0.1"),), ports=many),))
+    (subset,) = canonical(
+        (EndpointSubset(addresses=(EndpointAddress(ip="10.0.0.1"),), ports=many),)
+    )
     assert len(subset.ports) == 300
 
 
@@ -150,14 +173,21 @@ sizes = st.lists(st.tuples(st.integers(0, 1500), st.integers(0, 1500)), max_size
 def test_shares_are_in_proportion_and_never_too_many(given_sizes: list[tuple[int, int]]) -> None:
     kept = shares(given_sizes)
     ready, waiting = (sum(size[side] for size in given_sizes) for side in (0, 1))
-    assert all(k <= size for pair, of in zip(kept, given_sizes, strict=True) for k, size in zip(pair, of, strict=True))
+    assert all(
+        k <= size
+        for pair, of in zip(kept, given_sizes, strict=True)
+        for k, size in zip(pair, of, strict=True)
+    )
     total = sum(map(sum, kept))
     assert total == min(ready + waiting, ADDRESSES_MAX), "what fits is there"
     if ready + waiting <= ADDRESSES_MAX:
         assert kept == given_sizes
     elif ready > ADDRESSES_MAX:
         assert all(k[1] == 0 for k in kept)
-        assert all(k[0] <= ceil(size[0] * ADDRESSES_MAX / ready) for k, size in zip(kept, given_sizes, strict=True))
+        assert all(
+            k[0] <= ceil(size[0] * ADDRESSES_MAX / ready)
+            for k, size in zip(kept, given_sizes, strict=True)
+        )
     else:
         assert [k[0] for k in kept] == [size[0] for size in given_sizes]
 
@@ -178,7 +208,9 @@ def test_shares(given_sizes: list[tuple[int, int]], kept: list[tuple[int, int]])
 
 
 def test_subsets_that_truncation_makes_alike_are_one() -> None:
-    """Else the object as read would say something else than what was written, and be written for ever."""
+    """Else the object as read would say something else than what was written, and be written for
+    ever.
+    """
     ips = [f"10.0.{number // 250}.{number % 250}" for number in range(1200)]
     common: dict[AddressKey, bytes] = {(ip, ""): encode({"ip": ip}) for ip in ips}
     http, metrics = Port("http", "TCP", 80), Port("metrics", "TCP", 81)

@@ -1,4 +1,6 @@
-"""Of more addresses than an object may hold, one that it does not hold costs nothing when it changes."""
+"""Of more addresses than an object may hold, one that it does not hold costs nothing when it
+changes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ SHAPE = endpoints_shape(make_service(), skip_mirror=False)
 
 def facts(number: int, *, ready: bool = True) -> PodFacts:
     """Pods have the order of their numbers."""
-    return PodFacts(make_pod(f"p-{number}", ips=(f"10.1.{100 + number // 100}.{100 + number % 100}",), ready=ready))
+    return PodFacts(
+        make_pod(
+            f"p-{number}", ips=(f"10.1.{100 + number // 100}.{100 + number % 100}",), ready=ready
+        )
+    )
 
 
 def test_what_is_written_is_what_a_fresh_start_would_write() -> None:
@@ -27,7 +33,9 @@ def test_what_is_written_is_what_a_fresh_start_would_write() -> None:
     kept = EndpointsMembers(SHAPE, known.values(), None)
     sizes = set()
     for _ in range(60):
-        number = rng.choice((rng.randrange(ADDRESSES_MAX + 6), ADDRESSES_MAX + rng.randrange(-3, 6)))
+        number = rng.choice(
+            (rng.randrange(ADDRESSES_MAX + 6), ADDRESSES_MAX + rng.randrange(-3, 6))
+        )
         if rng.random() < 0.4 and number in known:
             del known[number]
             kept.drop(f"p-{number}")

@@ -1,4 +1,6 @@
-"""Mirrored slices packed on request: right, packed, few writes, and no address missing between two of them."""
+"""Mirrored slices packed on request: right, packed, few writes, and no address missing between two
+of them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from hypothesis import strategies as st
 from sliceplane.api.codec import encode
 from sliceplane.api.discovery import EndpointConditions, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import ObjectMeta, OwnerReference
-from sliceplane.slices.endpoints.mirroring.desired import MirrorGroup, SliceMeta, comparable, content_of, identity_of
+from sliceplane.slices.endpoints.mirroring.desired import (
+    MirrorGroup,
+    SliceMeta,
+    comparable,
+    content_of,
+    identity_of,
+)
 from sliceplane.slices.endpoints.mirroring.packing import Arrangement, packed
 
 OWNER = OwnerReference(api_version="v1", kind="Endpoints", name="web", uid="u", controller=True)
@@ -23,7 +31,9 @@ limits = st.integers(1, 5)
 
 
 def endpoint(number: int, ready: bool) -> SliceEndpoint:
-    return SliceEndpoint(addresses=(f"10.0.0.{number}",), conditions=EndpointConditions(ready=ready))
+    return SliceEndpoint(
+        addresses=(f"10.0.0.{number}",), conditions=EndpointConditions(ready=ready)
+    )
 
 
 def group_of(holding: Holding) -> MirrorGroup:
@@ -34,8 +44,12 @@ def group_of(holding: Holding) -> MirrorGroup:
 
 
 def slice_of(name: str, holding: Holding, *, fits: bool = True) -> EndpointSlice:
-    meta = ObjectMeta(name=name, uid=name, labels={"a": "b"} if fits else None, owner_references=(OWNER,))
-    return EndpointSlice(metadata=meta, endpoints=tuple(endpoint(*each) for each in holding.items()))
+    meta = ObjectMeta(
+        name=name, uid=name, labels={"a": "b"} if fits else None, owner_references=(OWNER,)
+    )
+    return EndpointSlice(
+        metadata=meta, endpoints=tuple(endpoint(*each) for each in holding.items())
+    )
 
 
 def numbers(group: MirrorGroup) -> list[int]:
@@ -47,7 +61,9 @@ def number_of(address: str) -> int:
 
 
 def sizes(found: Arrangement) -> list[int]:
-    return sorted(len(group.content) for group in (*(kept.group for kept in found.kept), *found.new))
+    return sorted(
+        len(group.content) for group in (*(kept.group for kept in found.kept), *found.new)
+    )
 
 
 def writes(found: Arrangement) -> int:
@@ -55,26 +71,37 @@ def writes(found: Arrangement) -> int:
 
 
 def check(found: Arrangement, wanted: Holding, slices: list[EndpointSlice], limit: int) -> None:
-    shown = sorted(n for group in (*(kept.group for kept in found.kept), *found.new) for n in numbers(group))
+    shown = sorted(
+        n for group in (*(kept.group for kept in found.kept), *found.new) for n in numbers(group)
+    )
     assert shown == sorted(wanted), "every address is in one slice"
     fills = sizes(found)
     assert all(0 < each <= limit for each in fills)
-    assert len(fills) < 2 or fills[0] + fills[1] > limit, f"two slices fit into one of {limit}: {fills}"
-    names = [kept.known.metadata.name for kept in found.kept] + [each.metadata.name for each in found.spare]
+    assert len(fills) < 2 or fills[0] + fills[1] > limit, (
+        f"two slices fit into one of {limit}: {fills}"
+    )
+    names = [kept.known.metadata.name for kept in found.kept] + [
+        each.metadata.name for each in found.spare
+    ]
     assert sorted(names) == sorted(each.metadata.name for each in slices)
     for kept in found.kept:
         same = content_of(kept.known) == kept.group.content and WANTED.fits(kept.known.metadata)
         assert kept.changed is not same
 
 
-def check_nothing_is_missing(found: Arrangement, wanted: Holding, slices: list[EndpointSlice]) -> None:
+def check_nothing_is_missing(
+    found: Arrangement, wanted: Holding, slices: list[EndpointSlice]
+) -> None:
     """Write by write in the order that ``packing`` asks for."""
     server = {
-        each.metadata.name: {int(e.addresses[0].rpartition(".")[2]) for e in each.endpoints or ()} for each in slices
+        each.metadata.name: {int(e.addresses[0].rpartition(".")[2]) for e in each.endpoints or ()}
+        for each in slices
     }
     lasting = set().union(*server.values()) & wanted.keys()
     late = [kept for kept in found.kept if kept.changed and kept.gives]
-    steps: list[tuple[str, set[int] | None]] = [(f"new-{n}", set(numbers(group))) for n, group in enumerate(found.new)]
+    steps: list[tuple[str, set[int] | None]] = [
+        (f"new-{n}", set(numbers(group))) for n, group in enumerate(found.new)
+    ]
     early = [kept for kept in found.kept if kept.changed and not kept.gives]
     steps += [(kept.known.metadata.name, set(numbers(kept.group))) for kept in (*early, *late)]
     steps += [(each.metadata.name, None) for each in found.spare]
@@ -91,7 +118,9 @@ def check_nothing_is_missing(found: Arrangement, wanted: Holding, slices: list[E
 def test_any_slices_become_packed_ones_and_nothing_is_missing_meanwhile(
     wanted: Holding, held: list[tuple[Holding, bool]], limit: int
 ) -> None:
-    slices = [slice_of(f"s{number}", holding, fits=fits) for number, (holding, fits) in enumerate(held)]
+    slices = [
+        slice_of(f"s{number}", holding, fits=fits) for number, (holding, fits) in enumerate(held)
+    ]
     found = packed(group_of(wanted), slices, WANTED, limit)
     check(found, wanted, slices, limit)
     check_nothing_is_missing(found, wanted, slices)
@@ -108,13 +137,21 @@ def as_slices(found: Arrangement, turn: int) -> list[EndpointSlice]:
     kept = [(each.known.metadata.name, each.group) for each in found.kept]
     new = [(f"t{turn}-{number}", group) for number, group in enumerate(found.new)]
     return [
-        slice_of(name, {n: b'"ready":true' in text for n, text in zip(numbers(group), group.texts, strict=True)})
+        slice_of(
+            name,
+            {
+                n: b'"ready":true' in text
+                for n, text in zip(numbers(group), group.texts, strict=True)
+            },
+        )
         for name, group in (*kept, *new)
     ]
 
 
 @given(history=st.lists(holdings, min_size=2, max_size=8), limit=limits)
-def test_from_a_packed_state_a_changed_address_is_at_most_two_writes(history: list[Holding], limit: int) -> None:
+def test_from_a_packed_state_a_changed_address_is_at_most_two_writes(
+    history: list[Holding], limit: int
+) -> None:
     slices = settled(history[0], limit)
     for turn, (before, wanted) in enumerate(pairwise(history)):
         found = packed(group_of(wanted), slices, WANTED, limit)
@@ -122,7 +159,9 @@ def test_from_a_packed_state_a_changed_address_is_at_most_two_writes(history: li
         check_nothing_is_missing(found, wanted, slices)
         gone = len(before.keys() - wanted.keys())
         other = sum(before.get(number) != ready for number, ready in wanted.items())
-        assert writes(found) <= 2 * gone + other, f"{gone} gone, {other} new or changed: {writes(found)} writes"
+        assert writes(found) <= 2 * gone + other, (
+            f"{gone} gone, {other} new or changed: {writes(found)} writes"
+        )
         slices = as_slices(found, turn)
 
 
@@ -145,8 +184,14 @@ def fewest(wanted: Holding, slices: list[EndpointSlice], limit: int) -> int:
 
 
 @settings(max_examples=min(settings().max_examples, 60))
-@given(before=st.sets(st.integers(0, 5)), wanted=st.sets(st.integers(0, 5), max_size=4), limit=st.integers(1, 3))
-def test_no_other_packing_takes_fewer_writes(before: set[int], wanted: set[int], limit: int) -> None:
+@given(
+    before=st.sets(st.integers(0, 5)),
+    wanted=st.sets(st.integers(0, 5), max_size=4),
+    limit=st.integers(1, 3),
+)
+def test_no_other_packing_takes_fewer_writes(
+    before: set[int], wanted: set[int], limit: int
+) -> None:
     slices = settled(dict.fromkeys(before, True), limit)
     found = packed(group_of(dict.fromkeys(wanted, True)), slices, WANTED, limit)
     assert writes(found) == fewest(dict.fromkeys(wanted, True), slices, limit)

@@ -1,4 +1,6 @@
-"""Slices to subsets: after any history the incremental state says what a plain computation over all slices says."""
+"""Slices to subsets: after any history the incremental state says what a plain computation over all
+slices says.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ PORTS = st.sampled_from(
     ]
 )
 CONDITIONS = st.fixed_dictionaries(
-    {}, optional={each: st.sampled_from([True, False, None]) for each in ("ready", "serving", "terminating")}
+    {},
+    optional={
+        each: st.sampled_from([True, False, None]) for each in ("ready", "serving", "terminating")
+    },
 )
 
 
@@ -43,7 +48,12 @@ def endpoints(draw: st.DrawFn, family: str) -> Document:
         "conditions": draw(CONDITIONS),
     }
     if draw(st.booleans()):
-        found["targetRef"] = {"kind": "Pod", "namespace": "n", "name": f"p{host}", "uid": draw(st.sampled_from("uv"))}
+        found["targetRef"] = {
+            "kind": "Pod",
+            "namespace": "n",
+            "name": f"p{host}",
+            "uid": draw(st.sampled_from("uv")),
+        }
     return found
 
 
@@ -51,7 +61,11 @@ def endpoints(draw: st.DrawFn, family: str) -> Document:
 def slices(draw: st.DrawFn) -> Document:
     family = draw(st.sampled_from(["IPv4", "IPv4", "IPv4", "IPv6", "FQDN"]))
     listed = st.just({"addresses": ["x.example.com"]}) if family == "FQDN" else endpoints(family)
-    return {"addressType": family, "endpoints": draw(st.lists(listed, max_size=4)), "ports": draw(PORTS)}
+    return {
+        "addressType": family,
+        "endpoints": draw(st.lists(listed, max_size=4)),
+        "ports": draw(PORTS),
+    }
 
 
 def plain(found: list[Document], family: str) -> dict[tuple[Any, ...], dict[tuple[str, str], bool]]:
@@ -61,7 +75,9 @@ def plain(found: list[Document], family: str) -> dict[tuple[Any, ...], dict[tupl
         if each["addressType"] != family:
             continue
         ports: list[tuple[Any, ...]] = [
-            (port["name"], port.get("protocol", "TCP"), port["port"]) for port in each["ports"] if "port" in port
+            (port["name"], port.get("protocol", "TCP"), port["port"])
+            for port in each["ports"]
+            if "port" in port
         ]
         if not each["ports"]:
             ports = [()]
@@ -80,8 +96,13 @@ def plain(found: list[Document], family: str) -> dict[tuple[Any, ...], dict[tupl
 def expanded(subsets: list[Document]) -> dict[tuple[Any, ...], dict[tuple[str, str], bool]]:
     told: dict[tuple[Any, ...], dict[tuple[str, str], bool]] = {}
     for subset in subsets:
-        ports = [(port.get("name", ""), port.get("protocol", "TCP"), port["port"]) for port in subset.get("ports", ())]
-        assert len(ports) <= 1 or all(name for name, _, _ in ports), "each of several ports needs a name"
+        ports = [
+            (port.get("name", ""), port.get("protocol", "TCP"), port["port"])
+            for port in subset.get("ports", ())
+        ]
+        assert len(ports) <= 1 or all(name for name, _, _ in ports), (
+            "each of several ports needs a name"
+        )
         for port in ports or [()]:
             assert port not in told, "a port is in one subset"
             told[port] = {
@@ -115,7 +136,9 @@ def test_after_any_history_it_is_what_the_slices_say(
     rendered = source.render(family)
     subsets = json.loads(rendered.text)
     assert expanded(subsets) == plain(list(held.values()), family)
-    assert rendered.total == sum(len(each.get(m, ())) for each in subsets for m in ("addresses", "notReadyAddresses"))
+    assert rendered.total == sum(
+        len(each.get(m, ())) for each in subsets for m in ("addresses", "notReadyAddresses")
+    )
     contents = [
         json.dumps([each.get("addresses"), each.get("notReadyAddresses")], sort_keys=True)
         for each in subsets
@@ -127,7 +150,10 @@ def test_after_any_history_it_is_what_the_slices_say(
     for name in sorted(held, reverse=True):
         anew.put(name, view_of(decode(encode(held[name]), EndpointSlice)))
     assert anew.render(family) == rendered
-    assert text_of(decode(b'{"subsets":%s}' % rendered.text, Endpoints).subsets or (), named=True) == rendered.text
+    assert (
+        text_of(decode(b'{"subsets":%s}' % rendered.text, Endpoints).subsets or (), named=True)
+        == rendered.text
+    )
 
 
 def source_of(ready: int, waiting: int, ports: list[Document] | None = None) -> ReverseSource:
@@ -137,14 +163,24 @@ def source_of(ready: int, waiting: int, ports: list[Document] | None = None) -> 
         for n in range(ready + waiting)
     ]
     for start in range(0, len(listed), 100):
-        found = {"addressType": "IPv4", "endpoints": listed[start : start + 100], "ports": ports or [{"port": 80}]}
+        found = {
+            "addressType": "IPv4",
+            "endpoints": listed[start : start + 100],
+            "ports": ports or [{"port": 80}],
+        }
         source.put(f"s{start}", view_of(decode(encode(found), EndpointSlice)))
     return source
 
 
 @pytest.mark.parametrize(
     ("ready", "waiting", "kept"),
-    [(1000, 0, (1000, 0)), (1001, 0, (1000, 0)), (1200, 50, (1000, 0)), (990, 30, (990, 10)), (0, 1001, (0, 1000))],
+    [
+        (1000, 0, (1000, 0)),
+        (1001, 0, (1000, 0)),
+        (1200, 50, (1000, 0)),
+        (990, 30, (990, 10)),
+        (0, 1001, (0, 1000)),
+    ],
 )
 def test_no_more_than_a_thousand_addresses(ready: int, waiting: int, kept: tuple[int, int]) -> None:
     rendered = source_of(ready, waiting).render("IPv4")
@@ -155,7 +191,11 @@ def test_no_more_than_a_thousand_addresses(ready: int, waiting: int, kept: tuple
 
 def test_a_hint_or_a_zone_is_no_change() -> None:
     source = ReverseSource()
-    plain_slice: Document = {"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}], "ports": []}
+    plain_slice: Document = {
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.0.0.1"]}],
+        "ports": [],
+    }
     hinted = json.loads(json.dumps(plain_slice))
     hinted["endpoints"][0] |= {"zone": "a", "hints": {"forZones": [{"name": "a"}]}}
     assert source.put("x", view_of(decode(encode(plain_slice), EndpointSlice)))

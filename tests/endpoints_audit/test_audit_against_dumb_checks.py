@@ -1,4 +1,6 @@
-"""Any small cluster: the audit finds exactly what checks written straight over the documents find."""
+"""Any small cluster: the audit finds exactly what checks written straight over the documents
+find.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,16 @@ IPS = st.sampled_from(["10.0.0.1", "10.0.0.2", "fd00::1", "FD00:0::1"])
 MANAGERS = st.sampled_from(["kube-controller-manager", "operator", "helm"])
 
 
-def metadata(name: str, labels: Document, annotations: Document, managers: list[str], owned: str) -> Document:
+def metadata(
+    name: str, labels: Document, annotations: Document, managers: list[str], owned: str
+) -> Document:
     fields = [
-        {"manager": each, "operation": "Update", "time": "2026-01-01T00:00:00Z", "fieldsV1": {owned: {}}}
+        {
+            "manager": each,
+            "operation": "Update",
+            "time": "2026-01-01T00:00:00Z",
+            "fieldsV1": {owned: {}},
+        }
         for each in managers
     ]
     found: Document = {"name": name, "namespace": "n", "labels": labels, "annotations": annotations}
@@ -31,9 +40,15 @@ def metadata(name: str, labels: Document, annotations: Document, managers: list[
 
 @st.composite
 def services(draw: st.DrawFn) -> Document:
-    spec: Document = draw(st.sampled_from([{"selector": {"x": "y"}}, {}, {"type": "ExternalName"}, {"selector": {}}]))
+    spec: Document = draw(
+        st.sampled_from([{"selector": {"x": "y"}}, {}, {"type": "ExternalName"}, {"selector": {}}])
+    )
     families = draw(st.sampled_from([["IPv4"], ["IPv6", "IPv4"], None]))
-    ports = draw(st.sampled_from([[], [{"port": 80, "targetPort": "http"}], [{"port": 80, "targetPort": 8080}]]))
+    ports = draw(
+        st.sampled_from(
+            [[], [{"port": 80, "targetPort": "http"}], [{"port": 80, "targetPort": 8080}]]
+        )
+    )
     spec = {**spec, "ipFamilies": families, "ports": ports}
     return {"metadata": {"name": draw(NAMES), "namespace": "n"}, "spec": spec}
 
@@ -62,7 +77,9 @@ def endpoints(draw: st.DrawFn) -> Document:
     listed = st.lists(IPS.map(lambda ip: {"ip": ip}), max_size=3)
     subset = st.fixed_dictionaries({"addresses": listed, "notReadyAddresses": listed})
     return {
-        "metadata": metadata(draw(NAMES), labels, annotations, draw(st.lists(MANAGERS, max_size=2)), owned),
+        "metadata": metadata(
+            draw(NAMES), labels, annotations, draw(st.lists(MANAGERS, max_size=2)), owned
+        ),
         "subsets": draw(st.lists(subset, max_size=2)),
     }
 
@@ -70,11 +87,16 @@ def endpoints(draw: st.DrawFn) -> Document:
 @st.composite
 def slices(draw: st.DrawFn) -> Document:
     manager = draw(st.sampled_from([MIRRORING, "endpointslice-controller.k8s.io", ""]))
-    labels = {"kubernetes.io/service-name": draw(NAMES), "endpointslice.kubernetes.io/managed-by": manager}
+    labels = {
+        "kubernetes.io/service-name": draw(NAMES),
+        "endpointslice.kubernetes.io/managed-by": manager,
+    }
     conditions = st.fixed_dictionaries(
         {}, optional={"ready": st.sampled_from([True, False, None]), "terminating": st.booleans()}
     )
-    endpoint = st.fixed_dictionaries({"addresses": st.lists(IPS, min_size=1, max_size=2), "conditions": conditions})
+    endpoint = st.fixed_dictionaries(
+        {"addresses": st.lists(IPS, min_size=1, max_size=2), "conditions": conditions}
+    )
     return {
         "metadata": metadata(draw(st.text("abc", min_size=3, max_size=6)), labels, {}, [], ""),
         "addressType": "IPv4",
@@ -133,10 +155,15 @@ def of_slices(found: list[Document]) -> set[tuple[str, bool]]:
     }
 
 
-def differs(left: set[tuple[str, bool]], right: set[tuple[str, bool]]) -> tuple[set[str], set[str], bool]:
+def differs(
+    left: set[tuple[str, bool]], right: set[tuple[str, bool]]
+) -> tuple[set[str], set[str], bool]:
     ips, others = {ip for ip, _ in left}, {ip for ip, _ in right}
     turned = any(
-        (ip, ready) in left and (ip, not ready) not in left and (ip, not ready) in right and (ip, ready) not in right
+        (ip, ready) in left
+        and (ip, not ready) not in left
+        and (ip, not ready) in right
+        and (ip, ready) not in right
         for ip in ips & others
         for ready in (True, False)
     )
@@ -149,7 +176,9 @@ def label_of(found: Document) -> str:
 
 def portless(found: list[Document]) -> set[str]:
     """Addresses that are in slices without ports alone."""
-    bare, good = (of_slices([each for each in found if bool(each["ports"]) is some]) for some in (False, True))
+    bare, good = (
+        of_slices([each for each in found if bool(each["ports"]) is some]) for some in (False, True)
+    )
     return {ip for ip, _ in bare} - {ip for ip, _ in good}
 
 
@@ -159,25 +188,41 @@ def dumb_kinds(world: World, name: str) -> set[str]:  # a list of plain checks
 
     service, found = named("services"), named("endpoints")
     all_slices = [
-        each for each in world["endpointslices"] if each["metadata"]["labels"]["kubernetes.io/service-name"] == name
+        each
+        for each in world["endpointslices"]
+        if each["metadata"]["labels"]["kubernetes.io/service-name"] == name
     ]
     mirrored = [
-        each for each in all_slices if each["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] == MIRRORING
+        each
+        for each in all_slices
+        if each["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] == MIRRORING
     ]
     others = [each for each in all_slices if each not in mirrored]
     kinds = set()
     external = service is not None and service["spec"].get("type") == "ExternalName"
     selecting = service is not None and not external and bool(service["spec"].get("selector"))
     labels = found["metadata"]["labels"] if found else {}
-    lock = found is not None and "control-plane.alpha.kubernetes.io/leader" in found["metadata"]["annotations"]
+    lock = (
+        found is not None
+        and "control-plane.alpha.kubernetes.io/leader" in found["metadata"]["annotations"]
+    )
     skip = "endpointslice.kubernetes.io/skip-mirror" in labels
     if mirrored and (service is None or selecting or found is None or lock or skip):
         kinds.add("E4" if selecting else "E15")
-    first = [{canonical(e["addresses"][0]) for each in part for e in each["endpoints"]} for part in (mirrored, others)]
+    first = [
+        {canonical(e["addresses"][0]) for each in part for e in each["endpoints"]}
+        for part in (mirrored, others)
+    ]
     if first[0] & first[1]:
         kinds.add("E12")
-    names_port = selecting and service is not None and any(p["targetPort"] == "http" for p in service["spec"]["ports"])
-    if names_port and portless([each for each in others if label_of(each) == "endpointslice-controller.k8s.io"]):
+    names_port = (
+        selecting
+        and service is not None
+        and any(p["targetPort"] == "http" for p in service["spec"]["ports"])
+    )
+    if names_port and portless(
+        [each for each in others if label_of(each) == "endpointslice-controller.k8s.io"]
+    ):
         kinds.add("T2")
     if found is None:
         return kinds
@@ -193,7 +238,8 @@ def dumb_kinds(world: World, name: str) -> set[str]:  # a list of plain checks
         made = [
             each
             for each in others
-            if each["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] == "endpointslice-controller.k8s.io"
+            if each["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"]
+            == "endpointslice-controller.k8s.io"
         ]
         counterparts = made or others
     left, right = of_endpoints(found), of_slices(counterparts)
@@ -209,7 +255,9 @@ def dumb_kinds(world: World, name: str) -> set[str]:  # a list of plain checks
         kinds.add("E8")
     wrong = bool(only_left) if over else bool(only_left or only_right or turned)
     writers = {
-        each["manager"] for each in found["metadata"].get("managedFields", ()) if "f:subsets" in each["fieldsV1"]
+        each["manager"]
+        for each in found["metadata"].get("managedFields", ())
+        if "f:subsets" in each["fieldsV1"]
     }
     if selecting or reverse:
         return kinds | ({"L1"} if wrong else set()) | ({"L4"} if writers - CONTROLLERS else set())
@@ -223,7 +271,9 @@ def test_findings_are_those_of_dumb_checks(world: World) -> None:
     found = audited(world).findings()
     assert len(set(found)) == len(found)
     for name in ("a", "b"):
-        assert {each.code for each in found if key_of(each) == f"n/{name}"} == dumb_kinds(world, name)
+        assert {each.code for each in found if key_of(each) == f"n/{name}"} == dumb_kinds(
+            world, name
+        )
 
 
 @given(WORLDS, st.randoms(use_true_random=False))
@@ -238,8 +288,12 @@ def test_a_second_look_keeps_what_both_looks_found(world: World, later: World) -
     first, second = audited(world).findings(), audited(later).findings()
     kept = confirmed(first, second)
     assert confirmed(first, first) == first
-    both = {(each.code, key_of(each)) for each in first} & {(each.code, key_of(each)) for each in second}
+    both = {(each.code, key_of(each)) for each in first} & {
+        (each.code, key_of(each)) for each in second
+    }
     assert {(each.code, key_of(each)) for each in kept if each.code in FLEETING} == {
         each for each in both if each[0] in FLEETING
     }
-    assert [each for each in kept if each.code not in FLEETING] == [each for each in first if each.code not in FLEETING]
+    assert [each for each in kept if each.code not in FLEETING] == [
+        each for each in first if each.code not in FLEETING
+    ]

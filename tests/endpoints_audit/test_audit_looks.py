@@ -1,4 +1,6 @@
-"""The reading side: pages, lists that begin anew, and the second look at what may be a change on its way."""
+"""The reading side: pages, lists that begin anew, and the second look at what may be a change on
+its way.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ GONE = expired("The provided continue parameter is too old to display a consiste
 
 
 class ReadingClient:
-    """The part of a client that an audit may use, over a fake server.  *before* is called before each request."""
+    """The part of a client that an audit may use, over a fake server.  *before* is called before
+    each request.
+    """
 
     def __init__(self, api: FakeApi, before: Callable[[str], None] = lambda request: None) -> None:
         self.api = api
@@ -30,7 +34,9 @@ class ReadingClient:
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
         self.before(f"get {resource.plural}")
-        return self.api.perform(Write(verb="get", resource=resource, namespace=namespace, name=name))
+        return self.api.perform(
+            Write(verb="get", resource=resource, namespace=namespace, name=name)
+        )
 
     async def list(self, selection: Selection, **options: Any) -> ListPage:
         self.before(f"list {selection.resource.plural}")
@@ -39,7 +45,9 @@ class ReadingClient:
 
 
 def put_endpoints(api: FakeApi, name: str, *ips: str) -> None:
-    api.put(EndpointsObjects, "shop", name, {"subsets": [{"addresses": [{"ip": ip} for ip in ips]}]})
+    api.put(
+        EndpointsObjects, "shop", name, {"subsets": [{"addresses": [{"ip": ip} for ip in ips]}]}
+    )
 
 
 def put_service(api: FakeApi, name: str) -> None:
@@ -119,8 +127,12 @@ async def test_a_page_that_fails_is_asked_for_again(code: int, passes: bool) -> 
 
 
 @pytest.mark.parametrize("names_max", [300, 0], ids=["name by name", "all lists again"])
-async def test_a_change_on_its_way_is_no_finding(monkeypatch: pytest.MonkeyPatch, names_max: int) -> None:
-    """A rolling update: slices are ahead of Endpoints for a moment.  What stays wrong is told as it is in the end."""
+async def test_a_change_on_its_way_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch, names_max: int
+) -> None:
+    """A rolling update: slices are ahead of Endpoints for a moment.  What stays wrong is told as it
+    is in the end.
+    """
     monkeypatch.setattr(endpoints_audit, "NAMES_MAX", names_max)
     api = FakeApi()
     for name in ("moving", "stuck"):
@@ -155,7 +167,10 @@ async def test_what_went_between_the_looks_is_no_finding() -> None:
 
 async def test_audit_logs_of_several_files(tmp_path: Path) -> None:
     for number in range(2):
-        line = b'{"stage":"ResponseComplete","verb":"get","stageTimestamp":"2026-01-0%dT00:00:00Z"}\n' % (number + 1)
+        line = (
+            b'{"stage":"ResponseComplete","verb":"get","stageTimestamp":"2026-01-0%dT00:00:00Z"}\n'
+            % (number + 1)
+        )
         (tmp_path / f"{number}.log").write_bytes(line * 3)
     log = await read_log([tmp_path / "1.log", tmp_path / "0.log"])
     assert (log.lines, log.begins, log.ends) == (6, "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")

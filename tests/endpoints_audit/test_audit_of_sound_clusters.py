@@ -1,4 +1,6 @@
-"""Where the three controllers are at rest the audit finds nothing wrong, whatever happened before."""
+"""Where the three controllers are at rest the audit finds nothing wrong, whatever happened
+before.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,17 @@ from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirrorin
 from sliceplane.diagnose.audit.audit import Auditor
 from sliceplane.lab.sim.cluster import Cluster
 
-#: true of every history here: users' Endpoints without Service, Pods without the port that a Service names, and a test
-#: that writes without a manager's name
+#: true of every history here: users' Endpoints without Service, Pods without the port that a
+#: Service names, and a test that writes without a manager's name
 TRUE = {"L3", "L5", "L4", "T2"}
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_is_wrong_with_what_controllers_keep(seed: int) -> None:
     rng = random.Random(seed)
-    cluster = Cluster(EndpointSliceController(), EndpointsController(), EndpointSliceMirroringController())
+    cluster = Cluster(
+        EndpointSliceController(), EndpointsController(), EndpointSliceMirroringController()
+    )
     cluster.create(Nodes, {"metadata": {"name": "n1"}})
     for _ in range(60):
         try:
@@ -65,7 +69,10 @@ def step(cluster: Cluster, rng: random.Random) -> None:
         case 5:
             cluster.delete(Services, name)
         case _:
-            subset = {"addresses": [{"ip": f"10.1.0.{rng.randrange(1, 9)}"}], "ports": [{"port": 5}]}
+            subset = {
+                "addresses": [{"ip": f"10.1.0.{rng.randrange(1, 9)}"}],
+                "ports": [{"port": 5}],
+            }
             cluster.create(EndpointsObjects, {"metadata": {"name": name}, "subsets": [subset]})
 
 

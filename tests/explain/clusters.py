@@ -1,5 +1,7 @@
-"""Random clusters in which nothing is wrong, with what real ones have besides: rollouts under way, Jobs, headless and
-hand-written Services, control planes that take no Pods, Pods that ended, nodes without leases."""
+"""Random clusters in which nothing is wrong, with what real ones have besides: rollouts under way,
+Jobs, headless and hand-written Services, control planes that take no Pods, Pods that ended, nodes
+without leases.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,17 @@ def healthy_cluster(rng: Rng, services: int) -> World:
     world = World()
     world.add("ServiceCIDR", "", "kubernetes", spec={"cidrs": ["10.96.0.0/16", "fd00::/64"]})
     for namespace in (*NAMESPACES, "kube-system"):
-        world.add("Namespace", "", namespace, status={"phase": "Active"}, labels={"name": namespace})
+        world.add(
+            "Namespace", "", namespace, status={"phase": "Active"}, labels={"name": namespace}
+        )
     zones = 1 + rng.below(4)
     for number in range(zones * (1 + rng.below(4))):
         add_node(world, f"node-{number}", f"zone-{number % zones}")
     control = add_node(world, "control-0", "zone-0")
     control["metadata"]["labels"]["node-role.kubernetes.io/control-plane"] = ""
-    control["spec"]["taints"] = [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]
+    control["spec"]["taints"] = [
+        {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+    ]
     for number in range(services):
         namespace = NAMESPACES[rng.below(len(NAMESPACES))]
         KINDS[rng.below(len(KINDS))](world, rng, namespace, f"svc-{number}")
@@ -46,7 +52,9 @@ def healthy_cluster(rng: Rng, services: int) -> World:
 
 
 def _workers(world: World) -> list[str]:
-    return [node["metadata"]["name"] for node in world.all("Node") if not node["spec"].get("taints")]
+    return [
+        node["metadata"]["name"] for node in world.all("Node") if not node["spec"].get("taints")
+    ]
 
 
 def _deployed(world: World, rng: Rng, namespace: str, name: str, **spec: Any) -> None:
@@ -58,12 +66,18 @@ def _deployed(world: World, rng: Rng, namespace: str, name: str, **spec: Any) ->
     replica_set = world.get("ReplicaSet", namespace, f"{name}-7d9f")
     for item in (deployment, replica_set):
         item["spec"]["replicas"] = replicas
-        item["status"] = {"replicas": replicas, "readyReplicas": replicas, "availableReplicas": replicas}
+        item["status"] = {
+            "replicas": replicas,
+            "readyReplicas": replicas,
+            "availableReplicas": replicas,
+        }
     nodes = _workers(world)
     start = rng.below(len(nodes))
     for number in range(replicas):
         node = nodes[(start + number) % len(nodes)]
-        add_pod(world, f"{name}-{number}", namespace, node, service["spec"]["selector"], replica_set)
+        add_pod(
+            world, f"{name}-{number}", namespace, node, service["spec"]["selector"], replica_set
+        )
 
 
 def plain(world: World, rng: Rng, namespace: str, name: str) -> None:
@@ -83,12 +97,16 @@ def rolling(world: World, rng: Rng, namespace: str, name: str) -> None:
     leaving = world.get("Pod", namespace, f"{name}-0")
     leaving["metadata"].update(deletionTimestamp=ago(-50), deletionGracePeriodSeconds=60)
     coming = add_pod(world, f"{name}-new", namespace, _workers(world)[0], {"app": name})
-    coming["metadata"].update(creationTimestamp=ago(3), ownerReferences=leaving["metadata"]["ownerReferences"])
+    coming["metadata"].update(
+        creationTimestamp=ago(3), ownerReferences=leaving["metadata"]["ownerReferences"]
+    )
     for condition in coming["status"]["conditions"]:
         condition["lastTransitionTime"] = ago(2)
         if condition["type"] in ("Ready", "ContainersReady"):
             condition["status"] = "False"
-    coming["status"]["containerStatuses"][0].update(ready=False, state={"running": {"startedAt": ago(2)}})
+    coming["status"]["containerStatuses"][0].update(
+        ready=False, state={"running": {"startedAt": ago(2)}}
+    )
     write_slice(world, name, namespace)
 
 
@@ -96,9 +114,16 @@ def with_ended_pods(world: World, rng: Rng, namespace: str, name: str) -> None:
     """An evicted Pod stays, as they do; a Job with labels of its own runs beside."""
     plain(world, rng, namespace, name)
     evicted = add_pod(world, f"{name}-old", namespace, _workers(world)[0], {"app": name})
-    evicted["metadata"]["ownerReferences"] = world.get("Pod", namespace, f"{name}-0")["metadata"]["ownerReferences"]
+    evicted["metadata"]["ownerReferences"] = world.get("Pod", namespace, f"{name}-0")["metadata"][
+        "ownerReferences"
+    ]
     evicted["status"] = {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
-    job = world.add("Job", namespace, f"{name}-migrate", spec={"template": {"metadata": {"labels": {"job": name}}}})
+    job = world.add(
+        "Job",
+        namespace,
+        f"{name}-migrate",
+        spec={"template": {"metadata": {"labels": {"job": name}}}},
+    )
     add_pod(world, f"{name}-migrate-x", namespace, _workers(world)[0], {"job": name}, job)
 
 
@@ -127,24 +152,56 @@ def _on_every_node(world: World, namespace: str, name: str) -> None:
 def headless(world: World, rng: Rng, namespace: str, name: str) -> None:
     port = {"name": "db", "port": 8080, "protocol": "TCP", "targetPort": 8080}
     published = bool(rng.below(2))
-    add_service(world, name, namespace, clusterIP="None", clusterIPs=["None"], ports=[port],
-                publishNotReadyAddresses=published)  # fmt: skip
+    add_service(
+        world,
+        name,
+        namespace,
+        clusterIP="None",
+        clusterIPs=["None"],
+        ports=[port],
+        publishNotReadyAddresses=published,
+    )
     template = {"metadata": {"labels": {"app": name}}, "spec": pod_spec()}
     stateful_set = world.add(
-        "StatefulSet", namespace, name, spec={"replicas": 3, "serviceName": name, "template": template}
+        "StatefulSet",
+        namespace,
+        name,
+        spec={"replicas": 3, "serviceName": name, "template": template},
     )
     nodes = _workers(world)
     for number in range(3):
-        add_pod(world, f"{name}-{number}", namespace, nodes[number % len(nodes)], {"app": name}, stateful_set)
+        add_pod(
+            world,
+            f"{name}-{number}",
+            namespace,
+            nodes[number % len(nodes)],
+            {"app": name},
+            stateful_set,
+        )
     write_slice(world, name, namespace)
 
 
 def balanced(world: World, rng: Rng, namespace: str, name: str) -> None:
     """A load balancer, under either policy; its health checks find the nodes."""
     policy = ("Cluster", "Local")[rng.below(2)]
-    port = {"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080, "nodePort": 30000 + world.added}
+    port = {
+        "name": "http",
+        "port": 80,
+        "protocol": "TCP",
+        "targetPort": 8080,
+        "nodePort": 30000 + world.added,
+    }
     more = {"healthCheckNodePort": 40000 + world.added} if policy == "Local" else {}
-    _deployed(world, rng, namespace, name, type="LoadBalancer", externalTrafficPolicy=policy, ports=[port], **more)
+    _deployed(
+        world,
+        rng,
+        namespace,
+        name,
+        type="LoadBalancer",
+        externalTrafficPolicy=policy,
+        ports=[port],
+        **more,
+    )
     ip = f"203.0.113.{world.added % 250}"
     ingress = [{"ip": f"{ip[:-1]}{world.count('Service')}"[:15]}]
     world.get("Service", namespace, name)["status"] = {"loadBalancer": {"ingress": ingress}}
@@ -159,7 +216,13 @@ def by_hand(world: World, rng: Rng, namespace: str, name: str) -> None:
     endpoints = [{"addresses": ["192.0.2.7"], "conditions": {"ready": True}}]
     ports = [{"name": "http", "port": 5432, "protocol": "TCP"}]
     world.add(
-        "EndpointSlice", namespace, f"{name}-1", labels=labels, addressType="IPv4", endpoints=endpoints, ports=ports
+        "EndpointSlice",
+        namespace,
+        f"{name}-1",
+        labels=labels,
+        addressType="IPv4",
+        endpoints=endpoints,
+        ports=ports,
     )
 
 
@@ -171,33 +234,70 @@ def external(world: World, rng: Rng, namespace: str, name: str) -> None:
 
 
 def both_families(world: World, rng: Rng, namespace: str, name: str) -> None:
-    _deployed(world, rng, namespace, name, ipFamilies=["IPv4", "IPv6"], ipFamilyPolicy="PreferDualStack")
+    _deployed(
+        world, rng, namespace, name, ipFamilies=["IPv4", "IPv6"], ipFamilyPolicy="PreferDualStack"
+    )
     service = world.get("Service", namespace, name)
     service["spec"]["clusterIPs"].append(f"fd00::{world.added:x}")
     six = []
     for pod in list(world.all("Pod")):
-        if pod["metadata"].get("labels") == {"app": name} and pod["metadata"]["namespace"] == namespace:
+        if (
+            pod["metadata"].get("labels") == {"app": name}
+            and pod["metadata"]["namespace"] == namespace
+        ):
             pod["status"]["podIPs"].append({"ip": f"fd01::{world.added:x}:{len(six):x}"})
             six.append({**endpoint_of(pod, {}), "addresses": [pod["status"]["podIPs"][1]["ip"]]})
     four = write_slice(world, name, namespace)
     world.add(
-        "EndpointSlice", namespace, f"{name}-six", labels=four["metadata"]["labels"], addressType="IPv6",
-        endpoints=six, ports=four["ports"], meta={"ownerReferences": [owner(service)]},
-    )  # fmt: skip
+        "EndpointSlice",
+        namespace,
+        f"{name}-six",
+        labels=four["metadata"]["labels"],
+        addressType="IPv6",
+        endpoints=six,
+        ports=four["ports"],
+        meta={"ownerReferences": [owner(service)]},
+    )
 
 
 def guarded(world: World, rng: Rng, namespace: str, name: str) -> None:
     """A NetworkPolicy that admits its clients, and an Ingress that leads to it."""
     plain(world, rng, namespace, name)
-    rules = [{"from": [{"podSelector": {}}, {"namespaceSelector": {}}], "ports": [{"port": 8080, "protocol": "TCP"}]}]
-    spec = {"podSelector": {"matchLabels": {"app": name}}, "policyTypes": ["Ingress"], "ingress": rules}
+    rules = [
+        {
+            "from": [{"podSelector": {}}, {"namespaceSelector": {}}],
+            "ports": [{"port": 8080, "protocol": "TCP"}],
+        }
+    ]
+    spec = {
+        "podSelector": {"matchLabels": {"app": name}},
+        "policyTypes": ["Ingress"],
+        "ingress": rules,
+    }
     world.add("NetworkPolicy", namespace, name, spec=spec)
     backend = {"service": {"name": name, "port": {"number": 80}}}
     paths = [{"path": "/", "pathType": "Prefix", "backend": backend}]
-    world.add("Ingress", namespace, name, spec={"rules": [{"host": f"{name}.example.org", "http": {"paths": paths}}]})
+    world.add(
+        "Ingress",
+        namespace,
+        name,
+        spec={"rules": [{"host": f"{name}.example.org", "http": {"paths": paths}}]},
+    )
 
 
 KINDS: tuple[Kind, ...] = (
-    plain, plain, plain, named_port, rolling, with_ended_pods, zonal, local, headless, balanced, by_hand, external,
-    both_families, guarded,
-)  # fmt: skip
+    plain,
+    plain,
+    plain,
+    named_port,
+    rolling,
+    with_ended_pods,
+    zonal,
+    local,
+    headless,
+    balanced,
+    by_hand,
+    external,
+    both_families,
+    guarded,
+)

@@ -1,4 +1,6 @@
-"""Every cause of the catalogue is named first where it was planted, and silent where it nearly was."""
+"""Every cause of the catalogue is named first where it was planted, and silent where it
+nearly was.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def test_a_planted_fault_is_named_first(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", NEARLY, ids=str)
 def test_a_near_miss_is_silent(fault: Fault) -> None:
-    assert fault.code not in [finding.code for finding in fault.findings() if finding.too_young is None]
+    assert fault.code not in [
+        finding.code for finding in fault.findings() if finding.too_young is None
+    ]
 
 
 @pytest.mark.parametrize("fault", YOUNG, ids=str)
@@ -49,7 +53,9 @@ def test_nothing_is_found_in_a_healthy_cluster() -> None:
 
 @pytest.mark.parametrize("fault", [*PLANTED, *NEARLY, *YOUNG], ids=str)
 def test_a_service_without_a_ready_endpoint_is_never_well(fault: Fault) -> None:
-    """Whatever else is planted: it has a cause, is too young to judge, or could not be looked at."""
+    """Whatever else is planted: it has a cause, is too young to judge, or could not be looked
+    at.
+    """
     world = healthy()
     fault.plant(world)
     for service in world.all("Service"):
@@ -61,10 +67,14 @@ def test_a_service_without_a_ready_endpoint_is_never_well(fault: Fault) -> None:
             if document["metadata"]["namespace"] == metadata["namespace"]
             and labels.items() <= document["metadata"].get("labels", {}).items()
         ]
-        endpoints = [endpoint for document in slices for endpoint in document.get("endpoints") or ()]
+        endpoints = [
+            endpoint for document in slices for endpoint in document.get("endpoints") or ()
+        ]
         if spec.get("type") == "ExternalName":
             continue
-        if not any(endpoint.get("conditions", {}).get("ready") is not False for endpoint in endpoints):
+        if not any(
+            endpoint.get("conditions", {}).get("ready") is not False for endpoint in endpoints
+        ):
             answer = world.explain(metadata["name"], metadata["namespace"])
             assert answer.cause or answer.too_young or answer.is_blind, as_text(answer)
 

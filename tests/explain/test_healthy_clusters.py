@@ -1,4 +1,6 @@
-"""In a cluster in which nothing is wrong nothing is found: no error and no warning, in lint and for each Service."""
+"""In a cluster in which nothing is wrong nothing is found: no error and no warning, in lint and for
+each Service.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def test_nothing_is_found_in_healthy_clusters() -> None:
     for seed in range(scaled(CLUSTERS // 10)):
         world = healthy_cluster(Rng(seed), SERVICES)
         answer = world.ask(ExplainQuestion("everything"))
-        wrong = [f"{finding.code} {finding.subject}: {finding.sentence}" for finding in answer.findings]
+        wrong = [
+            f"{finding.code} {finding.subject}: {finding.sentence}" for finding in answer.findings
+        ]
         assert answer.cause is None, f"seed {seed}: {wrong[:5]}"
         assert answer.services == SERVICES
 

@@ -54,7 +54,8 @@ async def test_connections_of_loopback() -> None:
     async with server:
         port = server.sockets[0].getsockname()[1]
         assert await connect(PortProbe("127.0.0.1", port)) == "open"
-        # It listens on one address of loopback alone: another refuses, as a Pod's own address would.
+        # It listens on one address of loopback alone: another refuses, as a Pod's own address
+        # would.
         assert await connect(PortProbe("127.0.0.2", port)) == "refused"
 
 

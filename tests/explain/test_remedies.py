@@ -36,13 +36,21 @@ def test_a_target_port_that_some_pods_have_is_left_as_it_is() -> None:
     assert "patch service" not in _finding(world, "T2").remedy
 
 
-@pytest.mark.parametrize(("manager", "remedy"), [
-    ("endpointslicemirroring-controller.k8s.io", "kubectl -n shop edit endpoints cart"),
-    (AGENTS, "start its agent with --port http=PORT"),
-    ("legacy-sync", "let legacy-sync name the port 'http' in slice cart-x7k2p, as the Service does"),
-    ("", f"kubectl -n shop patch endpointslice cart-x7k2p --type json -p '{NAMED}'"),
-])  # fmt: skip
-def test_the_port_of_a_slice_is_named_where_its_writer_takes_it_from(manager: str, remedy: str) -> None:
+@pytest.mark.parametrize(
+    ("manager", "remedy"),
+    [
+        ("endpointslicemirroring-controller.k8s.io", "kubectl -n shop edit endpoints cart"),
+        (AGENTS, "start its agent with --port http=PORT"),
+        (
+            "legacy-sync",
+            "let legacy-sync name the port 'http' in slice cart-x7k2p, as the Service does",
+        ),
+        ("", f"kubectl -n shop patch endpointslice cart-x7k2p --type json -p '{NAMED}'"),
+    ],
+)
+def test_the_port_of_a_slice_is_named_where_its_writer_takes_it_from(
+    manager: str, remedy: str
+) -> None:
     world = healthy()
     del world.get("Service", "shop", "cart")["spec"]["selector"]
     document = world.get("EndpointSlice", "shop", "cart-x7k2p")
@@ -58,16 +66,29 @@ def test_of_two_slices_with_one_pod_the_controllers_is_not_deleted() -> None:
     world = healthy()
     mine = world.get("EndpointSlice", "shop", "cart-x7k2p")
     mine["metadata"]["creationTimestamp"] = ago(10)
-    other = {**mine, "metadata": {**mine["metadata"], "name": "legacy", "creationTimestamp": ago(9000)}}
+    other = {
+        **mine,
+        "metadata": {**mine["metadata"], "name": "legacy", "creationTimestamp": ago(9000)},
+    }
     other["metadata"]["labels"] = {**mine["metadata"]["labels"], MANAGED_BY: "legacy-sync"}
-    world.add("EndpointSlice", "shop", "legacy", labels=other["metadata"]["labels"], addressType="IPv4",
-        endpoints=mine["endpoints"], ports=mine["ports"], meta={"creationTimestamp": ago(9000)})  # fmt: skip
+    world.add(
+        "EndpointSlice",
+        "shop",
+        "legacy",
+        labels=other["metadata"]["labels"],
+        addressType="IPv4",
+        endpoints=mine["endpoints"],
+        ports=mine["ports"],
+        meta={"creationTimestamp": ago(9000)},
+    )
     assert _finding(world, "E12").remedy == "kubectl -n shop delete endpointslice legacy"
 
 
 def _owned_by(world: World, kind: str) -> None:
     """The Pods are of a Job, or of nothing."""
-    job = world.add("Job", "shop", "train", spec={"template": {"metadata": {"labels": {"app": "cart"}}}})
+    job = world.add(
+        "Job", "shop", "train", spec={"template": {"metadata": {"labels": {"app": "cart"}}}}
+    )
     for pod in world.all("Pod"):
         pod["metadata"]["ownerReferences"] = [owner(job)] if kind == "Job" else []
 

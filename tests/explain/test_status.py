@@ -34,22 +34,35 @@ apiserver_longrunning_requests{verb="WATCH",resource="pods"} 4
 """
 LEADER = {"holderIdentity": "master-1_7f", "leaseDurationSeconds": 15}
 PAGES = StatusFacts(
-    "https://10.0.0.1:6443", 0, ReadPage('{"gitVersion":"v1.36.2"}'),
+    "https://10.0.0.1:6443",
+    0,
+    ReadPage('{"gitVersion":"v1.36.2"}'),
     ReadPage("[+]ping ok\n[+]etcd ok\nreadyz check passed"),
-    ReadPage(METRICS), {}, (), None,  # type: ignore[arg-type]  # ``look`` fills them in
-)  # fmt: skip
+    ReadPage(METRICS),
+    {},
+    (),
+    None,  # type: ignore[arg-type]  # ``look`` fills them in
+)
 
 
 def cluster() -> World:
     """Healthy, led, with a node proxy of ours on each of three nodes."""
     world = healthy()
-    world.add("Lease", "kube-system", "kube-controller-manager", spec={**LEADER, "renewTime": ago(2)})
+    world.add(
+        "Lease", "kube-system", "kube-controller-manager", spec={**LEADER, "renewTime": ago(2)}
+    )
     for number in range(3):
         world.add(
-            "Lease", "kube-node-lease", f"sliceplane-proxy-node-{number}",
+            "Lease",
+            "kube-node-lease",
+            f"sliceplane-proxy-node-{number}",
             meta={"annotations": {"sliceplane.dev/endpointslices-revision": "812"}},
-            spec={"holderIdentity": f"node-{number}", "leaseDurationSeconds": 90, "renewTime": ago(8)},
-        )  # fmt: skip
+            spec={
+                "holderIdentity": f"node-{number}",
+                "leaseDurationSeconds": 90,
+                "renewTime": ago(8),
+            },
+        )
     return world
 
 
@@ -60,12 +73,19 @@ def look(world: World, pages: StatusFacts = PAGES) -> PlaneStatus:
             if selection.resource.plural in world.refuse:
                 investigation.on_refused(selection, FORBIDDEN)
             else:
-                investigation.on_list(selection, investigation.decoded(selection, world.list(selection)))
+                investigation.on_list(
+                    selection, investigation.decoded(selection, world.list(selection))
+                )
     facts = investigation.facts
     said = {kind: f"no right to list {kind}" for kind in world.refuse}
-    leases: Any = {place: said.get("leases") or facts.of(LEASES, place) for place in ("kube-system", "kube-node-lease")}
+    leases: Any = {
+        place: said.get("leases") or facts.of(LEASES, place)
+        for place in ("kube-system", "kube-node-lease")
+    }
     nodes: Any = said.get("nodes") or facts.of(NODES)
-    return status(replace(pages, now=facts.now, leases=leases, nodes=nodes, lint=investigation.answer()))
+    return status(
+        replace(pages, now=facts.now, leases=leases, nodes=nodes, lint=investigation.answer())
+    )
 
 
 def part(found: PlaneStatus, name: str) -> Part:
@@ -151,7 +171,11 @@ def test_a_proxy_that_holds_less_is_named_and_may_be_on_its_way() -> None:
             'endpoint_slice"} 0.2',
             'endpoint_slice"} 130',
             "queues",
-            "2 keys wait in 2 queues, most in endpoint_slice: 2; endpoint_slice works on one for 2 min",
+            (
+                "2 keys wait in 2 queues, most in endpoint_slice: 2; endpoint_slice works on one "
+                "for "
+                "2 min"
+            ),
         ),
         (
             "# HELP",
@@ -161,7 +185,9 @@ def test_a_proxy_that_holds_less_is_named_and_may_be_on_its_way() -> None:
         ),
     ],
 )
-def test_figures_of_the_server_that_are_too_large_need_attention(old: str, new: str, name: str, line: str) -> None:
+def test_figures_of_the_server_that_are_too_large_need_attention(
+    old: str, new: str, name: str, line: str
+) -> None:
     assert old in METRICS
     found = look(cluster(), replace(PAGES, metrics=ReadPage(METRICS.replace(old, new, 1))))
     assert (part(found, name).lines, part(found, name).state) == ((line,), "attention")
@@ -185,12 +211,18 @@ def test_figures_of_the_server_that_are_too_large_need_attention(old: str, new: 
 def test_storage_tells_its_size_and_the_spare_part_of_it(old: str, new: str, line: str) -> None:
     """Of a plane with ``--data-dir memory:`` it said "? storage not looked at"."""
     assert old in METRICS
-    found = part(look(cluster(), replace(PAGES, metrics=ReadPage(METRICS.replace(old, new, 1)))), "storage")
+    found = part(
+        look(cluster(), replace(PAGES, metrics=ReadPage(METRICS.replace(old, new, 1)))), "storage"
+    )
     assert (found.lines, found.state, found.unseen) == ((line,), "well", ())
 
 
 def test_a_server_that_is_not_ready_says_which_check_fails() -> None:
-    readyz = ReadPage("[+]ping ok\n[-]etcd failed: reason withheld\nreadyz check failed", "the server answers 500", 500)
+    readyz = ReadPage(
+        "[+]ping ok\n[-]etcd failed: reason withheld\nreadyz check failed",
+        "the server answers 500",
+        500,
+    )
     found = look(cluster(), replace(PAGES, readyz=readyz))
     assert part(found, "servers").lines[0].endswith(": not ready: etcd")
     assert found.state == "attention"
@@ -203,8 +235,13 @@ def test_controllers_without_a_leader_need_attention_only_if_nobody_else_does_th
     found = part(look(world, elsewhere), "controllers")
     assert found.state == "attention"
     assert found.lines[0].startswith("nobody leads those of EndpointSlices")
-    assert found.lines[1] == "kube-controller-manager: nobody leads, master-1_7f did, renewed 3 min ago"
-    world.add("Lease", "kube-system", "sliceplane-controllers", spec={**LEADER, "renewTime": ago(2)})
+    assert (
+        found.lines[1]
+        == "kube-controller-manager: nobody leads, master-1_7f did, renewed 3 min ago"
+    )
+    world.add(
+        "Lease", "kube-system", "sliceplane-controllers", spec={**LEADER, "renewTime": ago(2)}
+    )
     assert part(look(world, elsewhere), "controllers").state == "well"
 
 
@@ -222,10 +259,16 @@ def test_servers_are_counted_by_their_leases_and_are_no_leaders() -> None:
 def test_what_may_not_be_read_is_said_and_is_not_well() -> None:
     world = cluster()
     world.refuse |= {"leases", "nodes"}
-    found = look(world, replace(PAGES, metrics=ReadPage(why="no right to get /metrics", status=403)))
+    found = look(
+        world, replace(PAGES, metrics=ReadPage(why="no right to get /metrics", status=403))
+    )
     assert [part.name for part in found.parts if part.state == "unknown"] == [
-        "storage", "controllers", "queues", "nodes", "consumers",
-    ]  # fmt: skip
+        "storage",
+        "controllers",
+        "queues",
+        "nodes",
+        "consumers",
+    ]
     text = status_as_text(found, 80)
     assert "? nodes        not looked at" in text
     assert "nodes (no right to list nodes)" in text
@@ -244,7 +287,10 @@ def test_the_worst_findings_come_last_and_are_counted() -> None:
     for number in range(8):
         name = f"lost-{number}"
         world.add(
-            "Service", "shop", name, spec={**world.get("Service", "shop", "cart")["spec"], "selector": {"app": name}}
+            "Service",
+            "shop",
+            name,
+            spec={**world.get("Service", "shop", "cart")["spec"], "selector": {"app": name}},
         )
     found = look(world)
     assert (found.state, len(found.findings), found.more >= 3) == ("attention", 5, True)
@@ -256,18 +302,26 @@ def test_the_worst_findings_come_last_and_are_counted() -> None:
 def test_the_document_has_the_same_members_whatever_was_found() -> None:
     world = cluster()
     world.refuse |= {"leases", "nodes", "services"}
-    well, blind = (json.loads(msgspec.json.encode(look(each).as_document())) for each in (cluster(), world))
+    well, blind = (
+        json.loads(msgspec.json.encode(look(each).as_document())) for each in (cluster(), world)
+    )
     assert list(well) == list(blind)
     assert [entry["name"] for entry in well["parts"]] == [entry["name"] for entry in blind["parts"]]
     assert well["parts"][4]["figures"]["proxies"] == {
-        "known": 3, "slowestSeconds": 8.0, "silent": [], "versions": {f"node-{number}": 812 for number in range(3)},
-    }  # fmt: skip
+        "known": 3,
+        "slowestSeconds": 8.0,
+        "silent": [],
+        "versions": {f"node-{number}": 812 for number in range(3)},
+    }
 
 
 def test_lines_of_metrics_that_are_none_are_passed_over() -> None:
     page = 'a 1\na{x="\\"} y",z="2"} 3 1700000000\na{ 4\na five\nab 6\n# a 7\n'
     found = samples(page, frozenset({"a"}))["a"]
-    assert [(dict(sample.labels), sample.value) for sample in found] == [({}, 1.0), ({"x": '\\"} y', "z": "2"}, 3.0)]
+    assert [(dict(sample.labels), sample.value) for sample in found] == [
+        ({}, 1.0),
+        ({"x": '\\"} y', "z": "2"}, 3.0),
+    ]
 
 
 def test_what_is_too_young_to_judge_is_counted_apart_and_nothing_is_well_yet() -> None:
@@ -276,11 +330,17 @@ def test_what_is_too_young_to_judge_is_counted_apart_and_nothing_is_well_yet() -
         pod["spec"]["readinessGates"] = [{"conditionType": "example.org/lb"}]
         for condition in pod["status"]["conditions"]:
             if condition["type"] != "PodScheduled":
-                condition.update(lastTransitionTime=ago(12), status="True" if condition["type"] != "Ready" else "False")
+                condition.update(
+                    lastTransitionTime=ago(12),
+                    status="True" if condition["type"] != "Ready" else "False",
+                )
     found = look(world)
     assert (found.state, found.too_young) == ("unknown", 1)
     lines = status_as_text(found, None).splitlines()
     assert "? Services     1 too young to judge in 1 Service" in lines
-    assert any("young R7 Service shop/cart" in line and "(12 s old; judged after 60 s)" in line for line in lines)
+    assert any(
+        "young R7 Service shop/cart" in line and "(12 s old; judged after 60 s)" in line
+        for line in lines
+    )
     world.get("Node", "", "node-0")["status"]["conditions"][0]["status"] = "Unknown"
     assert look(world).state == "attention"

@@ -1,5 +1,6 @@
-"""Faults of public issues and post-mortems for which no check was designed: what is said of each, at the first try or
-since.  Those that are not named are here, too, so that whoever teaches a check finds them.
+"""Faults of public issues and post-mortems for which no check was designed: what is said of each,
+at the first try or since. Those that are not named are here, too, so that whoever teaches a check
+finds them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ FRONT = ClientPlace("pod", "cart-0", "shop")
 
 def _balanced(world: World) -> None:
     spec = world.get("Service", "shop", "cart")["spec"]
-    spec.update(type="LoadBalancer", externalTrafficPolicy="Cluster", ports=[{**spec["ports"][0], "nodePort": 30080}])
+    spec.update(
+        type="LoadBalancer",
+        externalTrafficPolicy="Cluster",
+        ports=[{**spec["ports"][0], "nodePort": 30080}],
+    )
 
 
 def every_node_is_excluded_from_balancers(world: World) -> ExplainQuestion:
@@ -40,17 +45,32 @@ def every_node_is_excluded_from_balancers(world: World) -> ExplainQuestion:
 
 
 def the_balancer_has_no_nodes_to_lead_to(world: World) -> ExplainQuestion:
-    """hetznercloud/hcloud-cloud-controller-manager#769.  Named at the first try, in the words of its Event."""
+    """hetznercloud/hcloud-cloud-controller-manager#769.  Named at the first try, in the words of
+    its Event.
+    """
     _balanced(world)
     about = {"kind": "Service", "namespace": "shop", "name": "cart", "uid": "uid-Service-shop-cart"}
-    said = {"reason": "UnAvailableLoadBalancer", "message": "There are no available nodes for LoadBalancer"}
-    world.add("Event", "shop", "cart.1", involvedObject=about, type="Warning", lastTimestamp=ago(30), **said)
+    said = {
+        "reason": "UnAvailableLoadBalancer",
+        "message": "There are no available nodes for LoadBalancer",
+    }
+    world.add(
+        "Event",
+        "shop",
+        "cart.1",
+        involvedObject=about,
+        type="Warning",
+        lastTimestamp=ago(30),
+        **said,
+    )
     return CART
 
 
 def policies_keep_clients_from_dns(world: World) -> ExplainQuestion:
-    """https://www.nine.ch/en/platform-news/posts/postmortem-dns-netpol-block.  Named at the first try to who asks about
-    kube-dns from a client; who asks about another Service, or lints, does not hear of it."""
+    """https://www.nine.ch/en/platform-news/posts/postmortem-dns-netpol-block. Named at the first
+    try to who asks about kube-dns from a client; who asks about another Service, or lints, does not
+    hear of it.
+    """
     world.add("Namespace", "", "kube-system", labels={"kind": "own"}, status={"phase": "Active"})
     port = {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 8080}
     add_service(world, "kube-dns", "kube-system", selector={"k8s-app": "kube-dns"}, ports=[port])
@@ -66,7 +86,9 @@ def a_replica_set_of_before_goes_on(world: World) -> ExplainQuestion:
     """helm/helm#2096.  Not named: an older image of the same program looks like a canary."""
     world.get("Service", "shop", "cart")["spec"]["selector"] = {"release": "cart"}
     for kind in ("Deployment", "ReplicaSet"):
-        world_template = world.get(kind, "shop", "cart" if kind == "Deployment" else "cart-7d9f")["spec"]["template"]
+        world_template = world.get(kind, "shop", "cart" if kind == "Deployment" else "cart-7d9f")[
+            "spec"
+        ]["template"]
         world_template["metadata"]["labels"] = {"app": "cart", "release": "cart"}
     for pod in world.all("Pod"):
         pod["metadata"]["labels"]["release"] = "cart"
@@ -81,7 +103,9 @@ def a_replica_set_of_before_goes_on(world: World) -> ExplainQuestion:
 
 
 def a_node_without_endpoint_dials_the_balancer(world: World) -> ExplainQuestion:
-    """openelb/openelb#188.  Not named: that the address is kept on the node itself is seen in its kernel alone."""
+    """openelb/openelb#188.  Not named: that the address is kept on the node itself is seen in its
+    kernel alone.
+    """
     _balanced(world)
     service = world.get("Service", "shop", "cart")
     service["spec"].update(externalTrafficPolicy="Local", healthCheckNodePort=31000)
@@ -93,8 +117,16 @@ def a_node_without_endpoint_dials_the_balancer(world: World) -> ExplainQuestion:
 @pytest.mark.parametrize(
     ("plant", "code", "phrase"),
     [
-        (every_node_is_excluded_from_balancers, "S6", "3 of 3 nodes are excluded from load balancers by a label"),
-        (the_balancer_has_no_nodes_to_lead_to, "S6", "There are no available nodes for LoadBalancer"),
+        (
+            every_node_is_excluded_from_balancers,
+            "S6",
+            "3 of 3 nodes are excluded from load balancers by a label",
+        ),
+        (
+            the_balancer_has_no_nodes_to_lead_to,
+            "S6",
+            "There are no available nodes for LoadBalancer",
+        ),
         (policies_keep_clients_from_dns, "X4", "nothing admits shop/cart-0 to 8080/UDP"),
     ],
 )
@@ -105,7 +137,11 @@ def test_it_is_named(plant: Callable[[World], ExplainQuestion], code: str, phras
     assert (cause.code, phrase in cause.sentence) == (code, True), cause.sentence
 
 
-@pytest.mark.parametrize("plant", [a_replica_set_of_before_goes_on, a_node_without_endpoint_dials_the_balancer])
-def test_nothing_else_is_accused_where_it_is_not_named(plant: Callable[[World], ExplainQuestion]) -> None:
+@pytest.mark.parametrize(
+    "plant", [a_replica_set_of_before_goes_on, a_node_without_endpoint_dials_the_balancer]
+)
+def test_nothing_else_is_accused_where_it_is_not_named(
+    plant: Callable[[World], ExplainQuestion],
+) -> None:
     world = healthy()
     assert world.ask(plant(world)).cause is None

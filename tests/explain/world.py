@@ -1,8 +1,8 @@
 """A cluster of documents for questions: healthy as it is made, until a fault is planted.
 
-``World`` answers a ``Selection`` as an API server does (namespace, labels, fields), and refuses what it is told to.
-``healthy`` makes a Service with Pods on three nodes in three zones, its slice as the controller writes it, and all that
-stands around.
+``World`` answers a ``Selection`` as an API server does (namespace, labels, fields), and refuses
+what it is told to. ``healthy`` makes a Service with Pods on three nodes in three zones, its slice
+as the controller writes it, and all that stands around.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _KINDS = {readable.resource.kind: readable.resource for readable in objects.READ
 
 @dataclass(frozen=True)
 class Fault:
-    """``plant`` changes a healthy world, and returns the question where it is not "why does cart of shop not work?"."""
+    """``plant`` changes a healthy world, and returns the question where it is not "why does cart of
+    shop not work?".
+    """
 
     code: str
     plant: Callable[[World], ExplainQuestion | None]
@@ -97,7 +99,9 @@ def near_miss(*codes: str, named_by: type[Fault] = Fault) -> Callable[[Plant], P
 
 
 def too_young(code: str) -> Callable[[Plant], Plant]:
-    """The function plants a state that is *code* if it lasts: neither a fault nor well until then."""
+    """The function plants a state that is *code* if it lasts: neither a fault nor well until
+    then.
+    """
     return lambda plant: YOUNG.append(Fault(code, plant)) or plant  # type: ignore[func-returns-value]
 
 
@@ -109,19 +113,32 @@ class World:
     """Documents by resource and key.  ``refuse``: plurals that the reader has no right to."""
 
     def __init__(self) -> None:
-        self.documents: dict[str, dict[str, Doc]] = {readable.resource.key: {} for readable in objects.READABLES}
+        self.documents: dict[str, dict[str, Doc]] = {
+            readable.resource.key: {} for readable in objects.READABLES
+        }
         #: how many were ever added: versions, and a source of numbers that differ
         self.added = 0
         self.refuse: set[str] = set()
         #: what ``explain --kernel`` read of the machine
         self.kernel: KernelFacts | None = None
-        #: how connections of ``explain --probe`` end, by "IP:PORT", where they are not open; ``None``: none are tried
+        #: how connections of ``explain --probe`` end, by "IP:PORT", where they are not open;
+        #: ``None``: none are tried
         self.unopened: dict[str, ProbeOutcome] | None = None
         #: what ``controllers --shadow`` told
         self.shadow: tuple[Finding, ...] = ()
         self.asked: list[Selection] = []
 
-    def add(self, kind: str, namespace: str, name: str, /, *, labels: Any = None, meta: Any = None, **rest: Any) -> Doc:
+    def add(
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        /,
+        *,
+        labels: Any = None,
+        meta: Any = None,
+        **rest: Any,
+    ) -> Doc:
         """*meta*: more members of metadata."""
         resource = _KINDS[kind]
         metadata = {
@@ -156,7 +173,8 @@ class World:
         self.asked.append(selection)
         # Items of a list do not name their kind.
         return [
-            msgspec.json.encode({**document, "kind": "", "apiVersion": ""}) for document in self._selected(selection)
+            msgspec.json.encode({**document, "kind": "", "apiVersion": ""})
+            for document in self._selected(selection)
         ]
 
     def _selected(self, selection: Selection) -> Iterator[Doc]:
@@ -165,7 +183,9 @@ class World:
             metadata = document["metadata"]
             if selection.namespace not in ("", metadata.get("namespace", "")):
                 continue
-            if _has(metadata.get("labels", {}), selection.label_selector) and _fits(document, selection.field_selector):
+            if _has(metadata.get("labels", {}), selection.label_selector) and _fits(
+                document, selection.field_selector
+            ):
                 yield document
 
     # Questions
@@ -176,7 +196,9 @@ class World:
             wanted = investigation.wanted()
             if not wanted and self.unopened is not None and investigation.facts.tried is None:
                 targets = investigation.to_try()
-                investigation.on_tried({target: self.unopened.get(str(target), "open") for target in targets})
+                investigation.on_tried(
+                    {target: self.unopened.get(str(target), "open") for target in targets}
+                )
                 continue
             if not wanted:
                 return investigation.answer()
@@ -184,7 +206,9 @@ class World:
                 if selection.resource.plural in self.refuse:
                     investigation.on_refused(selection, FORBIDDEN)
                 else:
-                    investigation.on_list(selection, investigation.decoded(selection, self.list(selection)))
+                    investigation.on_list(
+                        selection, investigation.decoded(selection, self.list(selection))
+                    )
         raise AssertionError(f"{question}: still wants {wanted}")
 
     def explain(self, name: str = "cart", namespace: str = "shop", **more: Any) -> Explanation:
@@ -219,9 +243,13 @@ def _fits(document: Doc, selector: str) -> bool:
 
 
 def healthy(replicas: int = 3, *, name: str = "cart", namespace: str = "shop") -> World:
-    """Deployment > ReplicaSet > *replicas* ready Pods, one a node, Service and slice, all in order."""
+    """Deployment > ReplicaSet > *replicas* ready Pods, one a node, Service and slice, all in
+    order.
+    """
     world = World()
-    world.add("Namespace", "", namespace, status={"phase": "Active"}, spec={"finalizers": ["kubernetes"]})
+    world.add(
+        "Namespace", "", namespace, status={"phase": "Active"}, spec={"finalizers": ["kubernetes"]}
+    )
     world.add("ServiceCIDR", "", "kubernetes", spec={"cidrs": ["10.96.0.0/16"]})
     for number in range(3):
         add_node(world, f"node-{number}", f"zone-{'abc'[number]}")
@@ -237,16 +265,41 @@ def add_node(world: World, name: str, zone: str, **more: Any) -> Doc:
         "Lease",
         "kube-node-lease",
         name,
-        spec={"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": f"{ago(3)[:-1]}.000000Z"},
+        spec={
+            "holderIdentity": name,
+            "leaseDurationSeconds": 40,
+            "renewTime": f"{ago(3)[:-1]}.000000Z",
+        },
     )
-    conditions = [{"type": "Ready", "status": "True", "lastHeartbeatTime": ago(10), "lastTransitionTime": ago(7000)}]
+    conditions = [
+        {
+            "type": "Ready",
+            "status": "True",
+            "lastHeartbeatTime": ago(10),
+            "lastTransitionTime": ago(7000),
+        }
+    ]
     status = {
         "conditions": conditions,
         "allocatable": {"cpu": "4"},
-        "addresses": [{"type": "InternalIP", "address": f"192.168.0.{number}"}, {"type": "Hostname", "address": name}],
+        "addresses": [
+            {"type": "InternalIP", "address": f"192.168.0.{number}"},
+            {"type": "Hostname", "address": name},
+        ],
     }
-    labels = {"kubernetes.io/hostname": name, **({"topology.kubernetes.io/zone": zone} if zone else {})}
-    return world.add("Node", "", name, labels=labels, spec={"podCIDR": f"10.244.{number}.0/24"}, status=status, **more)
+    labels = {
+        "kubernetes.io/hostname": name,
+        **({"topology.kubernetes.io/zone": zone} if zone else {}),
+    }
+    return world.add(
+        "Node",
+        "",
+        name,
+        labels=labels,
+        spec={"podCIDR": f"10.244.{number}.0/24"},
+        status=status,
+        **more,
+    )
 
 
 def add_service(world: World, name: str, namespace: str = "shop", **spec: Any) -> Doc:
@@ -283,7 +336,9 @@ def add_service(world: World, name: str, namespace: str = "shop", **spec: Any) -
     )
 
 
-def add_workload(world: World, name: str, namespace: str = "shop", replicas: int = 3, **labels: str) -> None:
+def add_workload(
+    world: World, name: str, namespace: str = "shop", replicas: int = 3, **labels: str
+) -> None:
     labels = labels or {"app": name}
     template = {"metadata": {"labels": labels}, "spec": pod_spec()}
     status = {"replicas": replicas, "readyReplicas": replicas, "availableReplicas": replicas}
@@ -296,7 +351,10 @@ def add_workload(world: World, name: str, namespace: str = "shop", replicas: int
             "replicas": replicas,
             "selector": {"matchLabels": labels},
             "template": template,
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"}},
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"},
+            },
         },
     )
     replica_set = world.add(
@@ -311,7 +369,9 @@ def add_workload(world: World, name: str, namespace: str = "shop", replicas: int
     nodes = [document["metadata"]["name"] for document in world.all("Node")]
     for number in range(replicas):
         of_pod = {**labels, "pod-template-hash": "7d9f"}
-        add_pod(world, f"{name}-{number}", namespace, nodes[number % len(nodes)], of_pod, replica_set)
+        add_pod(
+            world, f"{name}-{number}", namespace, nodes[number % len(nodes)], of_pod, replica_set
+        )
 
 
 def owner(document: Doc) -> Doc:
@@ -326,7 +386,11 @@ def owner(document: Doc) -> Doc:
 
 
 def pod_spec() -> Doc:
-    probe = {"httpGet": {"path": "/ready", "port": 8080}, "periodSeconds": 10, "failureThreshold": 3}
+    probe = {
+        "httpGet": {"path": "/ready", "port": 8080},
+        "periodSeconds": 10,
+        "failureThreshold": 3,
+    }
     container = {
         "name": "web",
         "image": "web:v1",
@@ -334,10 +398,16 @@ def pod_spec() -> Doc:
         "readinessProbe": probe,
         "lifecycle": {"preStop": {"sleep": {"seconds": 15}}},
     }
-    return {"containers": [container], "terminationGracePeriodSeconds": 60, "dnsPolicy": "ClusterFirst"}
+    return {
+        "containers": [container],
+        "terminationGracePeriodSeconds": 60,
+        "dnsPolicy": "ClusterFirst",
+    }
 
 
-def add_pod(world: World, name: str, namespace: str, node: str, labels: Any, owned_by: Doc | None = None) -> Doc:
+def add_pod(
+    world: World, name: str, namespace: str, node: str, labels: Any, owned_by: Doc | None = None
+) -> Doc:
     number = world.count("Pod") + 1
     ip = f"10.244.{number // 250}.{number % 250 + 2}"
     conditions = [
@@ -379,7 +449,9 @@ def write_slice(world: World, name: str, namespace: str = "shop") -> Doc:
     service = world.get("Service", namespace, name)
     selector = service["spec"].get("selector") or {}
     zones = {
-        node["metadata"]["name"]: node["metadata"].get("labels", {}).get("topology.kubernetes.io/zone", "")
+        node["metadata"]["name"]: node["metadata"]
+        .get("labels", {})
+        .get("topology.kubernetes.io/zone", "")
         for node in world.all("Node")
     }
     endpoints = [
@@ -414,13 +486,18 @@ def write_slice(world: World, name: str, namespace: str = "shop") -> Doc:
 def endpoint_of(pod: Doc, zones: dict[str, str]) -> Doc:
     metadata, spec = pod["metadata"], pod["spec"]
     is_ready = any(
-        entry["type"] == "Ready" and entry["status"] == "True" for entry in pod["status"].get("conditions", ())
+        entry["type"] == "Ready" and entry["status"] == "True"
+        for entry in pod["status"].get("conditions", ())
     )
     is_going = "deletionTimestamp" in metadata
     endpoint = {
         "addresses": [pod["status"]["podIP"]],
         "nodeName": spec.get("nodeName", ""),
-        "conditions": {"ready": is_ready and not is_going, "serving": is_ready, "terminating": is_going},
+        "conditions": {
+            "ready": is_ready and not is_going,
+            "serving": is_ready,
+            "terminating": is_going,
+        },
         "targetRef": {
             "kind": "Pod",
             "namespace": metadata["namespace"],

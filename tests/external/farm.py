@@ -54,12 +54,16 @@ class Agent(Process):
 
     controller: AgentController
 
-    def __init__(self, farm: Farm, config: AgentConfig, registrations: tuple[Registration, ...], link: Link) -> None:
+    def __init__(
+        self, farm: Farm, config: AgentConfig, registrations: tuple[Registration, ...], link: Link
+    ) -> None:
         self.link = link
         self.well = True
         super().__init__(
             f"agent-{config.name}-{config.start}",
-            lambda: AgentController(config, registrations, Rng(len(config.start)), farm.stage.sim.agenda.now),
+            lambda: AgentController(
+                config, registrations, Rng(len(config.start)), farm.stage.sim.agenda.now
+            ),
             link,
             Rng(hash_of(config.identity)),
         )
@@ -113,14 +117,20 @@ class Farm:
         wanted = {"service": "web", "checks": (TCP,), "ports": (AgentPort("http", 8080),), **more}
         return Registration(agent=name, namespace="default", addresses=(address,), **wanted)
 
-    def agent(self, name: str, address: str, *, start: str = "1", host: str = "", **more: Any) -> Agent:
+    def agent(
+        self, name: str, address: str, *, start: str = "1", host: str = "", **more: Any
+    ) -> Agent:
         terms = LeaseTerms(takeover=more.pop("takeover", False))
         config = AgentConfig(name=name, host=host or f"host-{name}", start=start, terms=terms)
-        agent = Agent(self, config, (self.registration(name, address, **more),), Link(self.sim.network))
+        agent = Agent(
+            self, config, (self.registration(name, address, **more),), Link(self.sim.network)
+        )
         agent.start()
         return agent
 
-    def grant(self, name: str, *services: str, cidrs: str | None = None, namespace: str = "default") -> None:
+    def grant(
+        self, name: str, *services: str, cidrs: str | None = None, namespace: str = "default"
+    ) -> None:
         """The Role of an agent, as ``sliceplane agent grant`` makes it."""
         annotations = {ANNOTATION_SERVICES: ",".join(services or ("web",))}
         if cidrs is not None:
@@ -139,7 +149,9 @@ class Farm:
         """How long it took."""
         began = self.sim.agenda.now
         while not holds():
-            assert self.sim.agenda.now < began + at_most_s, f"not within {at_most_s} s: {self.slices()}"
+            assert self.sim.agenda.now < began + at_most_s, (
+                f"not within {at_most_s} s: {self.slices()}"
+            )
             self.sim.agenda.run_until(self.sim.agenda.now + 0.05)
         return self.sim.agenda.now - began
 
@@ -163,7 +175,11 @@ class Farm:
         return conditions is not None and conditions["ready"]
 
     def ready(self) -> int:
-        return sum(endpoint["conditions"]["ready"] for stored in self.slices() for endpoint in stored["endpoints"])
+        return sum(
+            endpoint["conditions"]["ready"]
+            for stored in self.slices()
+            for endpoint in stored["endpoints"]
+        )
 
     def leases(self) -> list[str]:
         return [lease["metadata"]["name"] for lease in self.sim.server.documents(Leases, "default")]

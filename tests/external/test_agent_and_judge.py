@@ -1,4 +1,6 @@
-"""Stories of agents on virtual time: production cores of both sides, over a server with real semantics."""
+"""Stories of agents on virtual time: production cores of both sides, over a server with real
+semantics.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from tests.sim.test_guard import SimulatedClient
 from sliceplane.agent.controller import AgentController
 from sliceplane.agent.judge import LeaseJudge
 from sliceplane.agent.tenure import AgentConfig
-from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, ServiceAccounts, ServiceCIDRs, Services
+from sliceplane.api.scheme import (
+    EndpointSlices,
+    Leases,
+    Nodes,
+    ServiceAccounts,
+    ServiceCIDRs,
+    Services,
+)
 from sliceplane.consume.agents.checks import CheckSpec
 from sliceplane.consume.agents.registration import ANNOTATION_REFUSED, ANNOTATION_STATE, AgentPort
 from sliceplane.diagnose.io.guarding import read_held, release_holds
@@ -118,7 +127,9 @@ def test_while_the_api_is_away_no_endpoint_is_lost(seconds: float) -> None:
     for link in (farm.judge_link, *(agent.link for agent in agents)):
         link.up = True
     for agent in agents:
-        assert agent.link.refused < 12 + seconds / 4.0, "a server that is away is not asked without a rest"
+        assert agent.link.refused < 12 + seconds / 4.0, (
+            "a server that is away is not asked without a rest"
+        )
     assert farm.judge_link.refused < len(agents) * (12 + seconds / 0.8)
     farm.wait(120)
     assert farm.ready() == 4
@@ -145,7 +156,13 @@ def test_the_clock_of_another_machine_means_nothing() -> None:
     farm.agent("web1", _A)
     farm.wait_until(lambda: farm.is_ready(_A), 10)
     for stamp in ("2001-01-01T00:00:00.000000Z", "2101-01-01T00:00:00.000000Z"):
-        farm.stage.must("patch", Leases, "default", {"spec": {"renewTime": stamp, "acquireTime": stamp}}, "agent-web1")
+        farm.stage.must(
+            "patch",
+            Leases,
+            "default",
+            {"spec": {"renewTime": stamp, "acquireTime": stamp}},
+            "agent-web1",
+        )
         farm.wait(60)
         assert farm.is_ready(_A)
 
@@ -172,8 +189,15 @@ def test_a_slice_that_another_writer_wants_otherwise_is_not_applied_without_end(
     sent: list[Any] = []
     send = agent.link.send
     agent.link.send = lambda actor, write, answer: (sent.append(write), send(actor, write, answer))  # type: ignore[method-assign,assignment]
-    owner = {"apiVersion": "v1", "kind": "Service", "name": "web", "uid": farm.service()["metadata"]["uid"]}
-    farm.stage.must("patch", EndpointSlices, "default", {"metadata": {"ownerReferences": [owner]}}, "web-web1-4")
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "name": "web",
+        "uid": farm.service()["metadata"]["uid"],
+    }
+    farm.stage.must(
+        "patch", EndpointSlices, "default", {"metadata": {"ownerReferences": [owner]}}, "web-web1-4"
+    )
     farm.wait(30)
     owners = [owner["kind"] for owner in farm.slices()[0]["metadata"]["ownerReferences"]]
     assert sorted(owners) == ["Lease", "Service"]
@@ -195,7 +219,9 @@ def test_what_is_lost_or_changed_by_hand_comes_back_with_the_next_renewal() -> N
     farm.stage.must("delete", EndpointSlices, "default", {}, "web-web1-4")
     farm.wait(7)
     assert farm.is_ready(_A)
-    farm.stage.must("patch", EndpointSlices, "default", {"ports": [{"name": "http", "port": 1}]}, "web-web1-4")
+    farm.stage.must(
+        "patch", EndpointSlices, "default", {"ports": [{"name": "http", "port": 1}]}, "web-web1-4"
+    )
     farm.wait(7)
     assert farm.slices()[0]["ports"][0]["port"] == 8080
     farm.stage.must("delete", Leases, "default", {}, "agent-web1")
@@ -212,7 +238,10 @@ def test_a_service_that_goes_takes_the_endpoint_with_it_and_brings_it_back() -> 
     farm.wait(5)
     assert farm.slices() == []
     farm.stage.must(
-        "create", Services, "default", {"metadata": {"name": "web"}, "spec": {"ports": [{"name": "http", "port": 80}]}}
+        "create",
+        Services,
+        "default",
+        {"metadata": {"name": "web"}, "spec": {"ports": [{"name": "http", "port": 80}]}},
     )
     farm.wait(5)
     assert farm.is_ready(_A)
@@ -304,7 +333,9 @@ def test_of_two_agents_of_one_address_and_port_the_later_serves_and_none_alterna
     assert first.controller.view(farm.sim.agenda.now).registrations[0].problem == sentence
     versions = {name: stored["metadata"]["resourceVersion"] for name, stored in states.items()}
     farm.wait(120)
-    assert {s["metadata"]["name"]: s["metadata"]["resourceVersion"] for s in farm.slices()} == versions
+    assert {
+        s["metadata"]["name"]: s["metadata"]["resourceVersion"] for s in farm.slices()
+    } == versions
 
 
 def test_the_address_of_a_pod_is_refused_until_the_pod_is_gone() -> None:
@@ -322,11 +353,18 @@ def test_the_address_of_a_pod_is_refused_until_the_pod_is_gone() -> None:
 @pytest.mark.parametrize(
     ("resource", "body", "holder"),
     [
-        (Nodes, {"metadata": {"name": "n1"}, "spec": {"podCIDRs": ["192.0.2.0/28"]}}, "the Pods of Node n1"),
-        (ServiceCIDRs, {"metadata": {"name": "s"}, "spec": {"cidrs": ["192.0.2.0/24"]}},
-            "the cluster IPs of ServiceCIDR s"),
+        (
+            Nodes,
+            {"metadata": {"name": "n1"}, "spec": {"podCIDRs": ["192.0.2.0/28"]}},
+            "the Pods of Node n1",
+        ),
+        (
+            ServiceCIDRs,
+            {"metadata": {"name": "s"}, "spec": {"cidrs": ["192.0.2.0/24"]}},
+            "the cluster IPs of ServiceCIDR s",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_address_of_the_cluster_is_refused_unless_its_account_names_it(
     resource: Any, body: dict[str, Any], holder: str
 ) -> None:
@@ -339,15 +377,19 @@ def test_an_address_of_the_cluster_is_refused_unless_its_account_names_it(
     assert farm.annotations(_A)[ANNOTATION_REFUSED] == f"{_A} belongs to {holder}"
     assert farm.is_ready("192.0.3.1")
     account = {
-        "name": "agent-web1", "labels": {"agent.sliceplane.dev/name": "web1"},
+        "name": "agent-web1",
+        "labels": {"agent.sliceplane.dev/name": "web1"},
         "annotations": {"agent.sliceplane.dev/cidrs": "192.0.2.10/32"},
-    }  # fmt: skip
+    }
     farm.stage.must("create", ServiceAccounts, "default", {"metadata": account})
     farm.wait_until(lambda: farm.is_ready(_A), 10)
 
 
 def _many(farm: Farm, count: int) -> list:  # type: ignore[type-arg]
-    agents = [farm.agent(f"vm{n}", f"192.0.2.{n}", ports=(AgentPort("http", 8080),)) for n in range(1, count + 1)]
+    agents = [
+        farm.agent(f"vm{n}", f"192.0.2.{n}", ports=(AgentPort("http", 8080),))
+        for n in range(1, count + 1)
+    ]
     farm.wait_until(lambda: farm.ready() == count, 30)
     farm.wait(30)
     return agents
@@ -400,7 +442,9 @@ def test_of_a_thousand_agents_six_hundred_are_cut_off_and_return_and_then_do_not
         left.append(farm.ready())
         assert len(left) < 30, left
     assert left[13] == 1000, "held for two minutes"
-    assert max(before - now for before, now in pairwise(left)) <= 200, "a tenth each ten seconds, two at the edges"
+    assert max(before - now for before, now in pairwise(left)) <= 200, (
+        "a tenth each ten seconds, two at the edges"
+    )
     assert left[-1] == 400
 
 

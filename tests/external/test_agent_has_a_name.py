@@ -1,4 +1,6 @@
-"""From the first check that passes on a machine until the cluster's DNS leads there: one write, one event."""
+"""From the first check that passes on a machine until the cluster's DNS leads there: one write, one
+event.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ BUDGET_S = 0.05
 class Names:
     """A name server on virtual time; ``there_at``: since when the host's name leads somewhere."""
 
-    info = ControllerInfo(name="names", watches=(Selection(Namespaces), Selection(Services), Selection(EndpointSlices)))
+    info = ControllerInfo(
+        name="names",
+        watches=(Selection(Namespaces), Selection(Services), Selection(EndpointSlices)),
+    )
 
     def __init__(self) -> None:
         self.server = NameServer(ZoneConfig(), AnswerConfig())
@@ -67,7 +72,9 @@ def test_an_agents_endpoint_resolves_within_50_ms_of_its_first_passing_check() -
         passed: list[float] = []
         on_result = agent.controller.on_result
 
-        def noted(*told: object, passed: list[float] = passed, on_result: object = on_result) -> None:
+        def noted(
+            *told: object, passed: list[float] = passed, on_result: object = on_result
+        ) -> None:
             if told[1]:
                 passed.append(told[-1])  # type: ignore[arg-type]
             on_result(*told)  # type: ignore[operator]

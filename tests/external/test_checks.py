@@ -21,14 +21,24 @@ def test_nothing_is_known_before_the_first_answer_and_without_checks_all_is_well
 
 def test_rise_and_fall_count_in_a_row() -> None:
     health = Health("ns/web", (CheckSpec(kind="tcp", period_s=1.0, rise=2, fall=2),), 0.0)
-    expected = [(True, None), (True, True), (False, True), (True, True), (False, True), (False, False), (True, False)]
+    expected = [
+        (True, None),
+        (True, True),
+        (False, True),
+        (True, True),
+        (False, True),
+        (False, False),
+        (True, False),
+    ]
     for second, (passed, well) in enumerate(expected):
         _look(health, passed, float(second))
         assert health.well(float(second)) is well
 
 
 def test_a_check_that_has_not_turned_yet_looks_each_second() -> None:
-    """A process that was just started does not answer the first look, and is not to wait for a whole period."""
+    """A process that was just started does not answer the first look, and is not to wait for a
+    whole period.
+    """
     health = Health("ns/web", (CheckSpec(kind="tcp", period_s=5.0, rise=1, fall=3),), 0.0)
     _look(health, False, 0.0)
     assert health.next_deadline() == 1.0
@@ -38,7 +48,9 @@ def test_a_check_that_has_not_turned_yet_looks_each_second() -> None:
 
 
 def test_a_process_that_has_never_passed_is_looked_at_each_second_for_half_a_minute() -> None:
-    """Three refusals make it failing; that it listens a moment later is not to be seen a whole period later."""
+    """Three refusals make it failing; that it listens a moment later is not to be seen a whole
+    period later.
+    """
     health = Health("ns/web", (CheckSpec(kind="tcp", period_s=5.0, rise=1, fall=3),), 0.0)
     for second in range(31):
         assert health.next_deadline() == float(second)
@@ -107,7 +119,9 @@ def test_the_third_failure_in_five_minutes_is_held_against_it_twice_as_long_each
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0.0, 20.0)), max_size=60))
-def test_it_is_never_well_while_its_check_fails_nor_held_for_ever(story: list[tuple[bool, float]]) -> None:
+def test_it_is_never_well_while_its_check_fails_nor_held_for_ever(
+    story: list[tuple[bool, float]],
+) -> None:
     health = Health("ns/web", (CheckSpec(kind="tcp", period_s=1.0, fall=1),), 0.0)
     now = 0.0
     for passed, pause in story:
@@ -121,7 +135,9 @@ def test_it_is_never_well_while_its_check_fails_nor_held_for_ever(story: list[tu
         assert health.held_s(now) <= HELD_MAX_S
 
 
-@pytest.mark.parametrize("wrong", [{"period_s": 0.0}, {"timeout_s": -1.0}, {"rise": 0}, {"fall": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"period_s": 0.0}, {"timeout_s": -1.0}, {"rise": 0}, {"fall": 0}]
+)
 def test_a_check_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):
         CheckSpec(kind="tcp", **wrong)  # type: ignore[arg-type]

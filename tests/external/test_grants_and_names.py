@@ -1,4 +1,5 @@
-"""An agent's account is held to its grant and to the names that RBAC binds, whatever labels it writes (issue 30).
+"""An agent's account is held to its grant and to the names that RBAC binds, whatever labels it
+writes (issue 30).
 
 The server of these stories has no admission for agents: their writes are an administrator's.
 """
@@ -34,7 +35,10 @@ _MANAGER = "endpointslice.kubernetes.io/managed-by"
 def _slice(labels: dict[str, str], address: str = _A, name: str = "web-vm1-4") -> dict[str, Any]:
     everything = {_SERVICE: "web", _MANAGER: MANAGED_BY, LABEL_AGENT: "vm1", **labels}
     return {
-        "metadata": {"name": name, "labels": {key: value for key, value in everything.items() if value}},
+        "metadata": {
+            "name": name,
+            "labels": {key: value for key, value in everything.items() if value},
+        },
         "addressType": "IPv4",
         "endpoints": [{"addresses": [address], "conditions": {"ready": True, "serving": True}}],
         "ports": [{"name": "http", "port": 8080}],
@@ -51,15 +55,45 @@ def _lease(name: str = "vm1", label: str = "vm1", **spec: Any) -> dict[str, Any]
 @pytest.mark.parametrize(
     ("labels", "address", "sentence"),
     [
-        ({_SERVICE: "bank"}, _A, 'by its name, the label kubernetes.io/service-name must be "web"; it is "bank"'),
-        ({_SERVICE: ""}, _A, 'by its name, the label kubernetes.io/service-name must be "web"; it is missing'),
-        ({_MANAGER: "me"}, _A, f'by its name, the label {_MANAGER} must be "{MANAGED_BY}"; it is "me"'),
-        ({_MANAGER: ""}, "10.99.99.99", f'by its name, the label {_MANAGER} must be "{MANAGED_BY}"; it is missing'),
-        ({LABEL_AGENT: "vm2"}, _A, f'by its name, the label {LABEL_AGENT} must be "vm1"; it is "vm2"'),
-        ({}, "10.9.9.9", f"10.9.9.9 is not among the addresses that the account of agent default/vm1 may use: {_CIDR}"),
+        (
+            {_SERVICE: "bank"},
+            _A,
+            'by its name, the label kubernetes.io/service-name must be "web"; it is "bank"',
+        ),
+        (
+            {_SERVICE: ""},
+            _A,
+            'by its name, the label kubernetes.io/service-name must be "web"; it is missing',
+        ),
+        (
+            {_MANAGER: "me"},
+            _A,
+            f'by its name, the label {_MANAGER} must be "{MANAGED_BY}"; it is "me"',
+        ),
+        (
+            {_MANAGER: ""},
+            "10.99.99.99",
+            f'by its name, the label {_MANAGER} must be "{MANAGED_BY}"; it is missing',
+        ),
+        (
+            {LABEL_AGENT: "vm2"},
+            _A,
+            f'by its name, the label {LABEL_AGENT} must be "vm1"; it is "vm2"',
+        ),
+        (
+            {},
+            "10.9.9.9",
+            (
+                "10.9.9.9 is not among the addresses that the account of agent default/vm1 may "
+                "use: "
+                f"{_CIDR}"
+            ),
+        ),
     ],
 )
-def test_a_slice_that_does_not_fit_its_grant_is_emptied(labels: dict[str, str], address: str, sentence: str) -> None:
+def test_a_slice_that_does_not_fit_its_grant_is_emptied(
+    labels: dict[str, str], address: str, sentence: str
+) -> None:
     farm = Farm()
     farm.grant("vm1", "web", cidrs=_CIDR)
     farm.stage.must("create", Leases, "default", _lease())
@@ -81,7 +115,10 @@ def test_a_slice_of_a_service_that_the_grant_lost_is_emptied() -> None:
     farm.wait(1)
     sentence = "the grant of agent default/vm1 is for these slices alone: db-vm1-4, db-vm1-6"
     (stored,) = farm.slices()
-    assert (stored["endpoints"], stored["metadata"]["annotations"][ANNOTATION_REFUSED]) == ([], sentence)
+    assert (stored["endpoints"], stored["metadata"]["annotations"][ANNOTATION_REFUSED]) == (
+        [],
+        sentence,
+    )
 
 
 def test_an_honest_agent_whose_address_is_not_granted_says_so_and_does_not_alternate() -> None:
@@ -93,13 +130,17 @@ def test_an_honest_agent_whose_address_is_not_granted_says_so_and_does_not_alter
     assert view.problem.startswith(f"{_A} is not among the addresses")
     writes: list[Any] = []
     farm.sim.server.listeners.append(
-        lambda event: writes.append(event) if event.record.key.resource.startswith("endpointslices") else None
+        lambda event: (
+            writes.append(event) if event.record.key.resource.startswith("endpointslices") else None
+        )
     )
     farm.wait(110)
     assert 0 < len(writes) <= 4, "it is offered, and taken out, once a minute"
     assert farm.slices()[0]["endpoints"] == []
     annotations = {"agent.sliceplane.dev/cidrs": _CIDR}
-    farm.stage.must("patch", Roles, "default", {"metadata": {"annotations": annotations}}, "agent-vm1")
+    farm.stage.must(
+        "patch", Roles, "default", {"metadata": {"annotations": annotations}}, "agent-vm1"
+    )
     farm.wait_until(lambda: farm.is_ready(_A), 70)
 
 
@@ -135,7 +176,9 @@ def test_a_relabelled_lease_keeps_no_dead_agent_alive() -> None:
     dead.kill()
     farm.stage.must("create", Leases, "default", _lease(label="vm2"))
     for which in range(8):
-        farm.stage.must("patch", Leases, "default", {"spec": {"leaseTransitions": which}}, "agent-vm1")
+        farm.stage.must(
+            "patch", Leases, "default", {"spec": {"leaseTransitions": which}}, "agent-vm1"
+        )
         farm.wait(2.5)
     assert not farm.is_ready("192.0.2.2")
 
@@ -147,12 +190,18 @@ def test_an_agent_that_hides_its_lease_is_withdrawn(label: str | None) -> None:
     agent = farm.agent("vm1", _A)
     farm.wait_until(lambda: farm.is_ready(_A), 10)
     agent.kill()
-    farm.stage.must("patch", Leases, "default", {"metadata": {"labels": {LABEL_AGENT: label}}}, "agent-vm1")
+    farm.stage.must(
+        "patch", Leases, "default", {"metadata": {"labels": {LABEL_AGENT: label}}}, "agent-vm1"
+    )
     assert farm.wait_until(lambda: not farm.is_ready(_A), 25) > 10
 
 
-@pytest.mark.parametrize("spec", [{"leaseDurationSeconds": 2**31 - 1}, {"renewTime": "2999-01-01T00:00:00.000000Z"}])
-def test_no_duration_and_no_time_that_an_agent_writes_keeps_it_for_ever(spec: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "spec", [{"leaseDurationSeconds": 2**31 - 1}, {"renewTime": "2999-01-01T00:00:00.000000Z"}]
+)
+def test_no_duration_and_no_time_that_an_agent_writes_keeps_it_for_ever(
+    spec: dict[str, Any],
+) -> None:
     farm = Farm()
     agent = farm.agent("vm1", _A)
     farm.wait_until(lambda: farm.is_ready(_A), 10)
@@ -162,7 +211,14 @@ def test_no_duration_and_no_time_that_an_agent_writes_keeps_it_for_ever(spec: di
 
 
 def test_durations_are_bounded() -> None:
-    assert [lease_duration_s(written) for written in (None, 0, -7, 1, 30, 2**60)] == [15, 15, 1, 1, 30, 300]
+    assert [lease_duration_s(written) for written in (None, 0, -7, 1, 30, 2**60)] == [
+        15,
+        15,
+        1,
+        1,
+        30,
+        300,
+    ]
 
 
 def _strangers(farm: Farm, count: int, namespace: str = "evil") -> None:
@@ -194,7 +250,11 @@ def test_leases_without_endpoints_make_no_hold_in_their_own_namespace() -> None:
 def _judged(agents: dict[str, int], silent: dict[str, int]) -> set[str]:
     """Namespaces that have a hold: each has so many agents, of which so many fall silent."""
     judge = LeaseJudge()
-    keys = {(space, number): f"{space}/a{number}" for space, count in agents.items() for number in range(count)}
+    keys = {
+        (space, number): f"{space}/a{number}"
+        for space, count in agents.items()
+        for number in range(count)
+    }
     for (space, number), key in keys.items():
         judge.on_lease(key, "1", 15.0, 0.0)
         judge.on_services(key, {f"{space}/s{number}"})
@@ -220,7 +280,9 @@ def _judged(agents: dict[str, int], silent: dict[str, int]) -> set[str]:
         ({"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 1, "c": 1}, set()),
     ],
 )
-def test_holds_are_by_namespace(agents: dict[str, int], silent: dict[str, int], held: set[str]) -> None:
+def test_holds_are_by_namespace(
+    agents: dict[str, int], silent: dict[str, int], held: set[str]
+) -> None:
     assert _judged(agents, silent) == held
 
 
@@ -239,7 +301,9 @@ def test_a_release_is_for_one_namespace() -> None:
     judge.check()
 
 
-def _endpoint_slice(address: str, *ports: int, name: str = "web-vm1-4", protocol: str = "TCP") -> EndpointSlice:
+def _endpoint_slice(
+    address: str, *ports: int, name: str = "web-vm1-4", protocol: str = "TCP"
+) -> EndpointSlice:
     labels = {_SERVICE: "web", _MANAGER: MANAGED_BY, LABEL_AGENT: "vm1"}
     return EndpointSlice(
         metadata=ObjectMeta(name=name, namespace="default", labels=labels),
@@ -290,7 +354,9 @@ def test_a_port_that_is_not_tcp_is_not_probed() -> None:
 def test_a_refused_slice_takes_no_address_from_another_agent() -> None:
     refusals = AgentRefusals()
     for name, cidr in (("vm1", "198.51.100.0/24"), ("vm2", _CIDR)):
-        refusals.on_grant(f"default/{name}", AgentGrant("default", name, ("web",), parse_networks([cidr])))
+        refusals.on_grant(
+            f"default/{name}", AgentGrant("default", name, ("web",), parse_networks([cidr]))
+        )
         refusals.on_lease(f"default/{name}", ("2026-01-01T00:00:00Z", name))
     refusals.on_lease("default/vm1", ("2026-02-01T00:00:00Z", "later"))
     refusals.on_slice("default/web-vm1-4", "default/vm1", _endpoint_slice(_A, 80))
@@ -298,7 +364,10 @@ def test_a_refused_slice_takes_no_address_from_another_agent() -> None:
     labels = {**(theirs.metadata.labels or {}), LABEL_AGENT: "vm2"}
     meta = ObjectMeta(name="web-vm2-4", namespace="default", labels=labels)
     theirs = EndpointSlice(
-        metadata=meta, address_type=theirs.address_type, endpoints=theirs.endpoints, ports=theirs.ports
+        metadata=meta,
+        address_type=theirs.address_type,
+        endpoints=theirs.endpoints,
+        ports=theirs.ports,
     )
     refusals.on_slice("default/web-vm2-4", "default/vm2", theirs)
     assert refusals.why("default/web-vm1-4").startswith(f"{_A} is not among")
@@ -326,7 +395,10 @@ def test_an_agent_without_networks_cannot_be_the_api_server() -> None:
     farm.agent("vm1", _A)
     farm.wait_until(lambda: farm.is_ready(_A), 10)
     farm.stage.must(
-        "create", EndpointSlices, "default", _slice({_SERVICE: "kubernetes", _MANAGER: ""}, name="kubernetes")
+        "create",
+        EndpointSlices,
+        "default",
+        _slice({_SERVICE: "kubernetes", _MANAGER: ""}, name="kubernetes"),
     )
     farm.wait_until(lambda: not farm.conditions_of("web-vm1-4")["ready"], 10)
 
@@ -344,12 +416,17 @@ def test_a_slice_of_many_places_is_emptied_before_it_is_indexed(ports: int, addr
 
 
 def _marks(agent: str, **annotations: str) -> Marks:
-    return Marks({LABEL_AGENT: agent}, {f"agent.sliceplane.dev/{name}": value for name, value in annotations.items()})
+    return Marks(
+        {LABEL_AGENT: agent},
+        {f"agent.sliceplane.dev/{name}": value for name, value in annotations.items()},
+    )
 
 
 def test_a_grant_is_bounded_whatever_its_annotations_say() -> None:
     services = ",".join(f"s{number}" for number in range(10_000))
-    role = _marks("vm1", services=f"Bad Name,{'x' * 99},{services}", cidrs=",".join(["192.0.2.0/24"] * 1000))
+    role = _marks(
+        "vm1", services=f"Bad Name,{'x' * 99},{services}", cidrs=",".join(["192.0.2.0/24"] * 1000)
+    )
     grant = read_grant("default", "agent-vm1", role, None)
     assert grant is not None
     assert 60 <= len(grant.services or ()) <= 64
@@ -361,7 +438,9 @@ def test_a_grant_is_the_role_which_an_editor_cannot_write() -> None:
     wider = _marks("vm1", services="web,bank", cidrs="0.0.0.0/0")
     grant = read_grant("default", "agent-vm1", role, None)
     assert read_grant("default", "agent-vm1", role, wider) == grant
-    assert read_grant("default", "agent-vm1", role, Marks({}, {})) == grant, "an account that was made anew"
+    assert read_grant("default", "agent-vm1", role, Marks({}, {})) == grant, (
+        "an account that was made anew"
+    )
     assert read_grant("default", "agent-vm1", _marks("vm1", services="web"), wider) == AgentGrant(
         "default", "vm1", ("web",), None
     )
@@ -371,4 +450,6 @@ def test_a_grant_of_an_earlier_version_has_its_networks_on_the_account() -> None
     grant = read_grant("default", "agent-vm1", _marks("vm1"), _marks("vm1", cidrs="192.0.2.0/24"))
     assert grant == AgentGrant("default", "vm1", None, parse_networks(["192.0.2.0/24"]))
     for label, name in (("vm2", "agent-vm1"), ("vm1", "other"), ("", "agent-")):
-        assert read_grant("default", name, _marks(label, services="web"), _marks(label)) is None, "it is not its Role"
+        assert read_grant("default", name, _marks(label, services="web"), _marks(label)) is None, (
+            "it is not its Role"
+        )

@@ -1,7 +1,9 @@
-"""Partitions, deaths, sleeps, restarts, outages and drains in any order; what must hold whatever happens.
+"""Partitions, deaths, sleeps, restarts, outages and drains in any order; what must hold whatever
+happens.
 
 - an agent that lives, reaches the server and passes is ready within a bound;
-- one that is dead or cut off is not ready within 20 s, unless it is held, and then within the hold's bound;
+- one that is dead or cut off is not ready within 20 s, unless it is held, and then within the
+  hold's bound;
 - nothing is left of an agent that never returns;
 - a slice has the endpoint that its one agent wants: no writer takes back what another wrote.
 """
@@ -63,7 +65,9 @@ class _Story:
                 agent.tell(lambda core, now: core.on_resume(now))
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))])
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))]
+)
 def test_what_lives_serves_and_what_is_dead_goes(seed: int) -> None:
     story = _Story(seed)
     for _ in range(12):

@@ -15,9 +15,13 @@ from sliceplane.kit.ip import FAMILIES
 
 def _made(**more: object) -> Registration:
     wanted: dict[str, object] = {
-        "agent": "vm1", "namespace": "default", "service": "web", "addresses": ("192.0.2.1",),
-        "ports": (AgentPort("http", 8080),), **more,
-    }  # fmt: skip
+        "agent": "vm1",
+        "namespace": "default",
+        "service": "web",
+        "addresses": ("192.0.2.1",),
+        "ports": (AgentPort("http", 8080),),
+        **more,
+    }
     return Registration(**wanted)  # type: ignore[arg-type]
 
 
@@ -41,7 +45,9 @@ def _made(**more: object) -> Registration:
         ({"node_name": "-"}, "the node name '-'"),
     ],
 )
-def test_what_cannot_be_an_endpoint_is_refused_with_a_sentence(wrong: dict[str, object], sentence: str) -> None:
+def test_what_cannot_be_an_endpoint_is_refused_with_a_sentence(
+    wrong: dict[str, object], sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence):
         _made(**wrong)
 
@@ -57,7 +63,9 @@ def test_two_families_are_two_slices() -> None:
 def test_a_zone_is_a_hint_where_the_service_prefers_what_is_near() -> None:
     made = _made(zone="eu-1a")
     for hint in (True, False):
-        endpoint = made.document("IPv4", "passing", lease_uid="u", hint=hint, publish_not_ready=False)["endpoints"][0]
+        endpoint = made.document(
+            "IPv4", "passing", lease_uid="u", hint=hint, publish_not_ready=False
+        )["endpoints"][0]
         assert ("hints" in endpoint) is hint
         assert endpoint["zone"] == "eu-1a"
 
@@ -81,13 +89,19 @@ def test_conditions(state: str, publish: bool, expected: tuple[bool, bool, bool]
 
 
 def test_names_of_slices_are_told_apart() -> None:
-    names = {slice_name(service, agent, "IPv4") for service, agent in (("a-b", "c"), ("a", "b-c"), ("a-b-c", "d"))}
+    names = {
+        slice_name(service, agent, "IPv4")
+        for service, agent in (("a-b", "c"), ("a", "b-c"), ("a-b-c", "d"))
+    }
     assert len(names) == 3
     # the hash in a name could be the name of another agent
     hashed = slice_name("a", "b-c", "IPv4").split("-")[3]
     assert slice_name("a-b-c", hashed, "IPv4") != slice_name("a", "b-c", "IPv4")
     words = [*"abc", *("-".join(pair) for pair in product("abc", repeat=2)), hashed]
-    every = [slice_name(service, agent, family) for service, agent, family in product(words, words, FAMILIES)]
+    every = [
+        slice_name(service, agent, family)
+        for service, agent, family in product(words, words, FAMILIES)
+    ]
     assert len(set(every)) == len(every)
     assert len(slice_name("s" * 63, "a-" + "b" * 61, "IPv6")) <= 253
 
@@ -102,17 +116,33 @@ def test_rights_end_at_names() -> None:
         "agent.sliceplane.dev/services": "web",
         "agent.sliceplane.dev/cidrs": "192.0.2.0/24",
     }
-    slices, lease = (document for document in documents if document["kind"] == "ValidatingAdmissionPolicy")
-    assert "cidr('192.0.2.0/24').containsIP(ip(address))" in slices["spec"]["validations"][-1]["expression"]
+    slices, lease = (
+        document for document in documents if document["kind"] == "ValidatingAdmissionPolicy"
+    )
+    assert (
+        "cidr('192.0.2.0/24').containsIP(ip(address))"
+        in slices["spec"]["validations"][-1]["expression"]
+    )
     assert "object.metadata.name == 'agent-vm1'" in lease["spec"]["validations"][0]["expression"]
     unbound = grants("vm1", "shop", ("web",))
-    assert sum(document["kind"] == "ValidatingAdmissionPolicy" for document in unbound) == 2, "labels are checked, too"
-    assert not any("Policy" in document["kind"] for document in grants("vm1", "shop", ("web",), with_policies=False))
+    assert sum(document["kind"] == "ValidatingAdmissionPolicy" for document in unbound) == 2, (
+        "labels are checked, too"
+    )
+    assert not any(
+        "Policy" in document["kind"]
+        for document in grants("vm1", "shop", ("web",), with_policies=False)
+    )
 
 
 def test_names_of_policies_are_told_apart() -> None:
     """Policies have no namespace: two agents must never share one."""
-    agents = [("x", "y-agent-z"), ("x-agent-y", "z"), ("x", "agent-y"), ("x-agent", "y"), ("x", "y")]
+    agents = [
+        ("x", "y-agent-z"),
+        ("x-agent-y", "z"),
+        ("x", "agent-y"),
+        ("x-agent", "y"),
+        ("x", "y"),
+    ]
     names = [
         document["metadata"]["name"]
         for namespace, agent in agents
@@ -161,9 +191,18 @@ def test_a_file_of_services() -> None:
         ("services: [{service: a}]", r"services\[0\]: ports"),
         ("services: [{service: a, ports: {h: x}}]", "each is NAME: NUMBER"),
         ("services: [{service: a, ports: {h: 1}, checks: [{}]}]", r"checks\[0\]: exactly one of"),
-        ("services: [{service: a, ports: {h: 1}, checks: [{tcp: , period: x}]}]", "'x' is no duration"),
-        ("services: [{service: a, ports: {h: 1}, checks: [{tcp: , fall: 0}]}]", "fall of a check must be at least 1"),
-        ("services: [{service: a, ports: {h: 1}}, {service: a, ports: {h: 1}}]", "stands there twice"),
+        (
+            "services: [{service: a, ports: {h: 1}, checks: [{tcp: , period: x}]}]",
+            "'x' is no duration",
+        ),
+        (
+            "services: [{service: a, ports: {h: 1}, checks: [{tcp: , fall: 0}]}]",
+            "fall of a check must be at least 1",
+        ),
+        (
+            "services: [{service: a, ports: {h: 1}}, {service: a, ports: {h: 1}}]",
+            "stands there twice",
+        ),
         ("name: 3\nservices: [{service: a, ports: {h: 1}}]", "name: a text is needed"),
         ("name: a\nname: b\nservices: [{service: a, ports: {h: 1}}]", "already set in map"),
     ],

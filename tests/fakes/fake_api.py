@@ -1,13 +1,15 @@
-"""An API server as a value: lists with pages, watches, writes with conflicts, and every way in which they go wrong.
+"""An API server as a value: lists with pages, watches, writes with conflicts, and every way in
+which they go wrong.
 
-Deterministic and without I/O: a test (or a simulator) says what happens and when.  It has the semantics that
-clients rely on (kubernetes.io, "Kubernetes API Concepts"): one revision for all resources; pages of one list are of one
-revision; a watch gives what came strictly after its version, or 410 if that is forgotten; bookmarks; DELETED with the
-deletion's own revision; 409 for stale updates.  It validates nothing, and patches are merge patches.
+Deterministic and without I/O: a test (or a simulator) says what happens and when. It has the
+semantics that clients rely on (kubernetes.io, "Kubernetes API Concepts"): one revision for all
+resources; pages of one list are of one revision; a watch gives what came strictly after its
+version, or 410 if that is forgotten; bookmarks; DELETED with the deletion's own revision; 409 for
+stale updates. It validates nothing, and patches are merge patches.
 
-Faults on demand: ``compact`` (410 for old versions and tokens), ``restart`` (history forgotten, streams cut),
-``restore`` (back to a snapshot, revisions included), ``fail`` (the next requests get an error), and on a ``FakeWatch``
-``cut``, ``go_silent``, ``repeat`` and ``lag_s``.
+Faults on demand: ``compact`` (410 for old versions and tokens), ``restart`` (history forgotten,
+streams cut), ``restore`` (back to a snapshot, revisions included), ``fail`` (the next requests get
+an error), and on a ``FakeWatch`` ``cut``, ``go_silent``, ``repeat`` and ``lag_s``.
 
     api = FakeApi()
     api.put(Pods, "default", "a", {"status": {"podIP": "10.0.0.1"}})
@@ -26,13 +28,22 @@ from typing import Any
 from tests.fakes.fake_watch import FakeWatch, Happened, Predicate
 
 from sliceplane.api import codec
-from sliceplane.api.errors import STALE_WRITE, StatusError, already_exists, conflict, expired, not_found
+from sliceplane.api.errors import (
+    STALE_WRITE,
+    StatusError,
+    already_exists,
+    conflict,
+    expired,
+    not_found,
+)
 from sliceplane.api.meta import Document, revision_of
 from sliceplane.api.requests import ListPage, Selection, Write
 from sliceplane.api.scheme import Resource
 from sliceplane.api.selectors import parse_fields, parse_labels
 
-_CONTINUE_EXPIRED = "The provided continue parameter is too old to display a consistent list result."
+_CONTINUE_EXPIRED = (
+    "The provided continue parameter is too old to display a consistent list result."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,9 @@ class _Fault:
 
 @dataclass(slots=True)
 class FakeApi:
-    """Owned by one test.  Objects are documents; callers get bytes, so no caller can change what is stored."""
+    """Owned by one test.  Objects are documents; callers get bytes, so no caller can change what is
+    stored.
+    """
 
     revision: int = 100
     #: watches and tokens from before this revision are 410
@@ -70,7 +83,9 @@ class FakeApi:
 
     # What the world does to the server
 
-    def put(self, resource: Resource, namespace: str, name: str, content: Document | None = None) -> Document:
+    def put(
+        self, resource: Resource, namespace: str, name: str, content: Document | None = None
+    ) -> Document:
         """Create the object, or replace all but its identity."""
         old = self._objects.get((resource.key, _path(namespace, name)))
         document = dict(content or {})
@@ -88,7 +103,9 @@ class FakeApi:
         self._commit(resource, "DELETED", self._objects[resource.key, _path(namespace, name)])
 
     def compact(self, revision: int | None = None) -> None:
-        """Forget the history up to *revision* (default: all of it), and the lists that are being paged."""
+        """Forget the history up to *revision* (default: all of it), and the lists that are being
+        paged.
+        """
         self.oldest = max(self.oldest, self.revision if revision is None else revision)
         self._paged.clear()
 
@@ -114,7 +131,9 @@ class FakeApi:
         self.cut_all()
 
     def fail(self, error: StatusError, *verbs: str, times: int = 1) -> None:
-        """The next *times* requests with one of *verbs* (none given: any) are answered with *error*."""
+        """The next *times* requests with one of *verbs* (none given: any) are answered with
+        *error*.
+        """
         self._faults.append(_Fault(verbs, error, times))
 
     def recover(self) -> None:
@@ -123,8 +142,12 @@ class FakeApi:
 
     # What clients ask
 
-    def list(self, selection: Selection, *, limit: int | None = None, continue_token: str = "") -> ListPage:
-        """Items lack kind and apiVersion, as a real server's do.  Raises the 410 of an expired continue token."""
+    def list(
+        self, selection: Selection, *, limit: int | None = None, continue_token: str = ""
+    ) -> ListPage:
+        """Items lack kind and apiVersion, as a real server's do.  Raises the 410 of an expired
+        continue token.
+        """
         resource = selection.resource
         self._request("list", resource, selection.namespace)
         revision, after = self.revision, ""
@@ -137,7 +160,9 @@ class FakeApi:
         else:
             documents = self._present(resource)
         matches = _predicate(selection)
-        page = [document for document in documents if matches(document) and _path_of(document) > after]
+        page = [
+            document for document in documents if matches(document) and _path_of(document) > after
+        ]
         token = ""
         if limit and len(page) > limit:
             page = page[:limit]
@@ -146,12 +171,16 @@ class FakeApi:
         items = tuple(codec.encode(_without_kind(document)) for document in page)
         return ListPage(items, str(revision), token)
 
-    def watch(self, selection: Selection, resource_version: str, *, now: float, timeout_s: float = 1800.0) -> FakeWatch:
+    def watch(
+        self, selection: Selection, resource_version: str, *, now: float, timeout_s: float = 1800.0
+    ) -> FakeWatch:
         """A stream; too old a version ends it with an ERROR event, as real servers do."""
         self._request("watch", selection.resource, selection.namespace)
         since = revision_of(resource_version)
         matches = _predicate(selection)
-        stream = FakeWatch(selection.resource, matches, since, self, now=now, ends_at=now + timeout_s)
+        stream = FakeWatch(
+            selection.resource, matches, since, self, now=now, ends_at=now + timeout_s
+        )
         if since < self.oldest:
             stream.refuse(expired(f"too old resource version: {since} ({self.oldest})"))
         self.watches = [*(watch for watch in self.watches if not watch.ended), stream]
@@ -189,17 +218,26 @@ class FakeApi:
     def objects(self, resource: Resource) -> dict[str, tuple[str, str]]:
         """``namespace/name`` -> (uid, resourceVersion) of what exists."""
         return {
-            _path_of(document): (document["metadata"]["uid"], document["metadata"]["resourceVersion"])
+            _path_of(document): (
+                document["metadata"]["uid"],
+                document["metadata"]["resourceVersion"],
+            )
             for document in self._present(resource)
         }
 
     def since(self, resource: Resource, revision: int) -> tuple[Happened, ...]:
         """What happened after *revision*.  For ``FakeWatch``."""
-        return tuple(event for event in self._history if event.revision > revision and event.resource == resource.key)
+        return tuple(
+            event
+            for event in self._history
+            if event.revision > revision and event.resource == resource.key
+        )
 
     def _present(self, resource: Resource) -> tuple[Document, ...]:
         return tuple(
-            document for (key, _), document in sorted(self._objects.items(), key=_order) if key == resource.key
+            document
+            for (key, _), document in sorted(self._objects.items(), key=_order)
+            if key == resource.key
         )
 
     def _existing(self, resource: Resource, namespace: str, name: str) -> Document:
@@ -211,7 +249,12 @@ class FakeApi:
     def _commit(self, resource: Resource, kind: str, document: Document) -> Document:
         self.revision += 1
         metadata = {**document["metadata"], "resourceVersion": str(self.revision)}
-        stored = {**document, "kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
+        stored = {
+            **document,
+            "kind": resource.kind,
+            "apiVersion": resource.api_version,
+            "metadata": metadata,
+        }
         key = (resource.key, _path_of(stored))
         previous = self._objects.pop(key, None)
         if kind != "DELETED":
@@ -266,7 +309,9 @@ def _value_at(document: Document, path: str) -> Any:
 
 
 def _without_kind(document: Document) -> Document:
-    return {member: value for member, value in document.items() if member not in ("kind", "apiVersion")}
+    return {
+        member: value for member, value in document.items() if member not in ("kind", "apiVersion")
+    }
 
 
 def _merge(old: Any, patch: Any) -> Any:

@@ -44,7 +44,14 @@ class FakeWatch:
     """Made by ``FakeApi.watch``.  A test pulls; ``ended`` and ``error`` tell how it ended."""
 
     def __init__(
-        self, resource: Resource, matches: Predicate, since: int, source: Source, *, now: float, ends_at: float
+        self,
+        resource: Resource,
+        matches: Predicate,
+        since: int,
+        source: Source,
+        *,
+        now: float,
+        ends_at: float,
     ) -> None:
         #: events reach the client so long after the first pull that could have had them
         self.lag_s = 0.0
@@ -67,7 +74,9 @@ class FakeWatch:
     # Faults
 
     def cut(self, error: StatusError | None = None) -> None:
-        """The stream ends now: cleanly, or with what the transport says.  What was not pulled is lost."""
+        """The stream ends now: cleanly, or with what the transport says.  What was not pulled is
+        lost.
+        """
         self.ended = True
         self.error = error
         self._ready.clear()
@@ -119,8 +128,9 @@ class FakeWatch:
         return min(now + BOOKMARK_PERIOD_S, last) if now < last else now + BOOKMARK_PERIOD_S
 
     def next_at(self) -> float:
-        """When ``pull`` has something without anything else happening; ``math.inf`` for a silent stream,
-        ``-math.inf`` for one that has ended."""
+        """When ``pull`` has something without anything else happening; ``math.inf`` for a silent
+        stream, ``-math.inf`` for one that has ended.
+        """
         if self.ended:
             return float("-inf")
         if self._silent:
@@ -144,5 +154,9 @@ class FakeWatch:
     def _bookmark(self) -> bytes:
         metadata = {"resourceVersion": str(self._source.revision), "creationTimestamp": None}
         return codec.encode(
-            {"kind": self._resource.kind, "apiVersion": self._resource.api_version, "metadata": metadata}
+            {
+                "kind": self._resource.kind,
+                "apiVersion": self._resource.api_version,
+                "metadata": metadata,
+            }
         )

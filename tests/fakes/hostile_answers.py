@@ -1,4 +1,5 @@
-"""What ``HostileApi`` answers: one behaviour a function, registered under its name in ``BEHAVIOURS``.
+"""What ``HostileApi`` answers: one behaviour a function, registered under its name in
+``BEHAVIOURS``.
 
 Behaviours of lists are honest to all else, and those of watches to all but these.
 """
@@ -10,7 +11,15 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from tests.fakes.hostile_api import BEHAVIOURS, PAYLOAD, WATCH_HEAD, Behaviour, Exchange, behaviour, honest
+from tests.fakes.hostile_api import (
+    BEHAVIOURS,
+    PAYLOAD,
+    WATCH_HEAD,
+    Behaviour,
+    Exchange,
+    behaviour,
+    honest,
+)
 
 CHUNK_BYTES: Final = 256 * 1024
 #: pause between two bytes, lines or events of a slow answer
@@ -22,7 +31,9 @@ DRIP_S: Final = 0.02
 
 @behaviour
 async def redirects_elsewhere(exchange: Exchange) -> None:
-    await exchange.reply(307, b"", f"Location: http://127.0.0.1:{exchange.api.elsewhere_port}{exchange.target}")
+    await exchange.reply(
+        307, b"", f"Location: http://127.0.0.1:{exchange.api.elsewhere_port}{exchange.target}"
+    )
 
 
 @behaviour
@@ -49,7 +60,13 @@ async def endless_pages(exchange: Exchange) -> None:
     """Objects of 64 KiB, with names that no page had before."""
     number = int(exchange.query.get("continue", "0")) + 1
     items = [
-        {"metadata": {"name": f"n{number}-{at}", "namespace": "shop", "annotations": {"a": "x" * 65536}}}
+        {
+            "metadata": {
+                "name": f"n{number}-{at}",
+                "namespace": "shop",
+                "annotations": {"a": "x" * 65536},
+            }
+        }
         for at in range(100)
     ]
     await exchange.list_of(items, **{"continue": str(number)})
@@ -113,10 +130,14 @@ _bombs: list[bytes] = []
 
 
 def _bomb() -> bytes:
-    """8 GiB of blanks in 8 MiB.  After a full flush equal input makes equal output, so one block is compressed."""
+    """8 GiB of blanks in 8 MiB.  After a full flush equal input makes equal output, so one block is
+    compressed.
+    """
     if not _bombs:
         zipper = zlib.compressobj(9, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
-        first, block = (zipper.compress(b" " * (1 << 20)) + zipper.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+        first, block = (
+            zipper.compress(b" " * (1 << 20)) + zipper.flush(zlib.Z_FULL_FLUSH) for _ in range(2)
+        )
         _bombs.append(first + block * (8 << 10))
     return _bombs[0]
 
@@ -157,7 +178,8 @@ bodies("lone-surrogates", _PREFIX + b'{"type":"\\ud800"}}]}')
 bodies("null-items", b'{"metadata":{"resourceVersion":"1000"},"items":null}')
 bodies("items-of-nulls", b'{"metadata":{"resourceVersion":"1000"},"items":[null,null]}')
 bodies(
-    "no-metadata", b'{"metadata":{"resourceVersion":"1000"},"items":[{},{"metadata":null},{"metadata":{"name":null}}]}'
+    "no-metadata",
+    b'{"metadata":{"resourceVersion":"1000"},"items":[{},{"metadata":null},{"metadata":{"name":null}}]}',
 )
 bodies("no-version", b'{"items":[]}')
 bodies("no-json", b"<html>welcome</html>")
@@ -198,7 +220,13 @@ def paths_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
     """The way to every member of a document, the inner ones, too."""
     if path:
         yield path
-    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    members = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, member in members:
         yield from paths_of(member, (*path, key))
 
@@ -218,26 +246,59 @@ def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
 changed("escapes", lambda document: with_leaves(document, lambda text, _: text + PAYLOAD))
 #: members that readers show and do not interpret
 _SHOWN: Final = frozenset(
-    ("message", "reason", "nodeName", "zone", "image", "manager", "holderIdentity", "renewTime", "key", "since")
+    (
+        "message",
+        "reason",
+        "nodeName",
+        "zone",
+        "image",
+        "manager",
+        "holderIdentity",
+        "renewTime",
+        "key",
+        "since",
+    )
 )
 changed(
     "escapes-where-it-is-shown",
-    lambda document: with_leaves(document, lambda text, inside: text + PAYLOAD if inside in _SHOWN else text),
+    lambda document: with_leaves(
+        document, lambda text, inside: text + PAYLOAD if inside in _SHOWN else text
+    ),
 )
-changed("escapes-in-names", lambda document: replaced(document, ("metadata", "name"), f"cart{PAYLOAD}"))
-changed("commands-in-names", lambda document: replaced(document, ("metadata", "name"), "cart; touch /tmp/x #"))
-changed("garbage-strings", lambda document: with_leaves(document, lambda text, _: "\u00b2-?" + text))
+changed(
+    "escapes-in-names", lambda document: replaced(document, ("metadata", "name"), f"cart{PAYLOAD}")
+)
+changed(
+    "commands-in-names",
+    lambda document: replaced(document, ("metadata", "name"), "cart; touch /tmp/x #"),
+)
+changed(
+    "garbage-strings", lambda document: with_leaves(document, lambda text, _: "\u00b2-?" + text)
+)
 changed("empty-strings", lambda document: with_leaves(document, lambda text, _: ""))
-changed("huge-version", lambda document: replaced(document, ("metadata", "resourceVersion"), "9" * 6000))
-changed("no-number-version", lambda document: replaced(document, ("metadata", "resourceVersion"), "../../?a=b&c"))
-changed("annotations-of-lists", lambda document: {**document, "metadata": {**document["metadata"], "annotations": []}})
-changed("labels-of-numbers", lambda document: {**document, "metadata": {**document["metadata"], "labels": {"a": 1}}})
+changed(
+    "huge-version", lambda document: replaced(document, ("metadata", "resourceVersion"), "9" * 6000)
+)
+changed(
+    "no-number-version",
+    lambda document: replaced(document, ("metadata", "resourceVersion"), "../../?a=b&c"),
+)
+changed(
+    "annotations-of-lists",
+    lambda document: {**document, "metadata": {**document["metadata"], "annotations": []}},
+)
+changed(
+    "labels-of-numbers",
+    lambda document: {**document, "metadata": {**document["metadata"], "labels": {"a": 1}}},
+)
 for _number, _text in enumerate(
     ("yesterday", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59", "2026-01-01T00:00:00")
 ):
     changed(
         f"times-{_number}",
-        lambda document, text=_text: with_leaves(document, lambda leaf, _: text if leaf[4:5] == "-" else leaf),
+        lambda document, text=_text: with_leaves(
+            document, lambda leaf, _: text if leaf[4:5] == "-" else leaf
+        ),
     )
 
 
@@ -261,7 +322,10 @@ def writes(name: str, body: bytes) -> None:
     BEHAVIOURS[name] = answer
 
 
-writes("answers-with-another-object", b'{"metadata":{"name":"agent-vm-2","namespace":"shop","resourceVersion":"7"}}')
+writes(
+    "answers-with-another-object",
+    b'{"metadata":{"name":"agent-vm-2","namespace":"shop","resourceVersion":"7"}}',
+)
 writes("answers-writes-with-garbage", b"[1]")
 
 
@@ -272,9 +336,7 @@ async def says_it_in_a_status(exchange: Exchange) -> None:
 
 @behaviour
 async def lies_in_a_status(exchange: Exchange) -> None:
-    body = (
-        b'{"kind":"Status","status":{"a":1},"code":1e300,"details":{"retryAfterSeconds":-1000000000},"message":["m"]}'
-    )
+    body = b'{"kind":"Status","status":{"a":1},"code":1e300,"details":{"retryAfterSeconds":-1000000000},"message":["m"]}'  # noqa: E501
     await exchange.reply(500, body)
 
 
@@ -288,7 +350,9 @@ async def lies_about_its_version(exchange: Exchange) -> None:
     if exchange.target.startswith("/version"):
         await exchange.reply(200, {"major": 10**9, "minor": PAYLOAD, "gitVersion": ["v", 10**30]})
     elif exchange.target.startswith(("/readyz", "/metrics")):
-        await exchange.reply(200, (PAYLOAD + ' 1e999\nup{a="' + "9" * 6000 + "\n").encode("utf-8", "replace"))
+        await exchange.reply(
+            200, (PAYLOAD + ' 1e999\nup{a="' + "9" * 6000 + "\n").encode("utf-8", "replace")
+        )
     else:
         await honest(exchange)
 
@@ -341,7 +405,9 @@ async def endless_trailers(exchange: Exchange) -> None:
 
 def throttled(name: str, retry_after: str) -> None:
     async def answer(exchange: Exchange) -> None:
-        await exchange.status(429, "come back", f"Retry-After: {retry_after}", details={"retryAfterSeconds": 10**18})
+        await exchange.status(
+            429, "come back", f"Retry-After: {retry_after}", details={"retryAfterSeconds": 10**18}
+        )
 
     BEHAVIOURS[name] = answer
 
@@ -378,7 +444,12 @@ async def endless_bookmarks(exchange: Exchange) -> None:
 async def endless_objects(exchange: Exchange) -> None:
     """New names for ever, of 64 KiB each."""
     for number in range(2000, 10**9):
-        metadata = {"name": f"n{number}", "namespace": "shop", "resourceVersion": str(number), "uid": f"u{number}"}
+        metadata = {
+            "name": f"n{number}",
+            "namespace": "shop",
+            "resourceVersion": str(number),
+            "uid": f"u{number}",
+        }
         await exchange.event("ADDED", {"metadata": {**metadata, "annotations": {"a": "x" * 65536}}})
 
 
@@ -397,7 +468,10 @@ async def garbage_events(exchange: Exchange) -> None:
 @watches
 async def deep_events(exchange: Exchange) -> None:
     await exchange.chunk(
-        b'{"type":"ADDED","object":{"metadata":{"name":"a"},"spec":' + b"[" * 50000 + b"]" * 50000 + b"}}\n"
+        b'{"type":"ADDED","object":{"metadata":{"name":"a"},"spec":'
+        + b"[" * 50000
+        + b"]" * 50000
+        + b"}}\n"
     )
 
 
@@ -411,13 +485,17 @@ async def long_line(exchange: Exchange) -> None:
 @watches
 async def other_kinds(exchange: Exchange) -> None:
     metadata = {"name": "victim", "namespace": "elsewhere", "resourceVersion": "2000", "uid": "u"}
-    await exchange.event("ADDED", {"kind": "Secret", "apiVersion": "v1", "metadata": metadata, "endpoints": "none"})
+    await exchange.event(
+        "ADDED", {"kind": "Secret", "apiVersion": "v1", "metadata": metadata, "endpoints": "none"}
+    )
     await asyncio.sleep(3600)
 
 
 @watches
 async def gone_for_ever(exchange: Exchange) -> None:
-    await exchange.event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"})
+    await exchange.event(
+        "ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"}
+    )
 
 
 @watches

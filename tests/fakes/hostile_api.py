@@ -1,8 +1,10 @@
-"""An API server that lies: raw sockets that answer as a stranger's server may, for clients that must survive it.
+"""An API server that lies: raw sockets that answer as a stranger's server may, for clients that
+must survive it.
 
-``HostileApi`` runs in a thread of its own, so a command under test may block or run a loop of its own.  It serves a
-healthy cluster (``tests.explain.world``), except for its *behaviour*, one of ``BEHAVIOURS``.  It counts requests, and
-keeps what reaches its second listener, ``elsewhere``: another origin, where no client has business.
+``HostileApi`` runs in a thread of its own, so a command under test may block or run a loop of its
+own. It serves a healthy cluster (``tests.explain.world``), except for its *behaviour*, one of
+``BEHAVIOURS``. It counts requests, and keeps what reaches its second listener, ``elsewhere``:
+another origin, where no client has business.
 
     with HostileApi("endless-pages") as api:
         run("lint", "--kubeconfig", api.kubeconfig(folder))
@@ -27,19 +29,30 @@ from tests.fakes.fake_api import FakeApi
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import RESOURCES, Resource, Services
-from sliceplane.consume.progress import ANNOTATION_PROGRESS, COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
+from sliceplane.consume.progress import (
+    ANNOTATION_PROGRESS,
+    COMPONENT,
+    LABEL_COMPONENT,
+    LEASE_NAMESPACE,
+)
 from sliceplane.slices.guard import REASON_HELD
 
 TOKEN: Final = "a-secret-of-the-kubeconfig"
-#: colour, window title, clipboard, carriage return, C1, bidirectional override, and a line that looks like ours
+#: colour, window title, clipboard, carriage return, C1, bidirectional override, and a line that
+#: looks like ours
 PAYLOAD: Final = (
-    "\x1b[31mred\x1b]0;owned\x07\x1b]52;c;b3duZWQ=\x07\r\x9b2J\u202eoverride\u2066\nready https://evil.example"
+    "\x1b[31mred\x1b]0;owned\x07\x1b]52;c;b3duZWQ=\x07\r\x9b2J\u202eoverride\u2066\nready "
+    "https://evil.example"
 )
 SERVICES: Final = Selection(Services)
 #: of an answer in chunks
-WATCH_HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-_BY_PATH: Final = {(f"apis/{row.group}/{row.version}" if row.group else f"api/{row.version}", row.plural): row
-                   for row in RESOURCES}  # fmt: skip
+WATCH_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+_BY_PATH: Final = {
+    (f"apis/{row.group}/{row.version}" if row.group else f"api/{row.version}", row.plural): row
+    for row in RESOURCES
+}
 
 
 class Exchange:
@@ -49,7 +62,10 @@ class Exchange:
         line, *fields = head.decode("latin-1").rstrip().split("\r\n")
         self.api = api
         self.method, target, _ = line.split(" ", 2)
-        self.headers = {name.lower(): value.strip() for name, _, value in (text.partition(":") for text in fields)}
+        self.headers = {
+            name.lower(): value.strip()
+            for name, _, value in (text.partition(":") for text in fields)
+        }
         parts = urlsplit(target)
         self.target = target
         self.query = dict(parse_qsl(parts.query))
@@ -69,13 +85,21 @@ class Exchange:
 
     @property
     def is_list(self) -> bool:
-        return self.resource is not None and not self.name and not self.is_watch and self.method == "GET"
+        return (
+            self.resource is not None
+            and not self.name
+            and not self.is_watch
+            and self.method == "GET"
+        )
 
     @property
     def selection(self) -> Selection:
         assert self.resource is not None, "only paths of a resource select objects"
         return Selection(
-            self.resource, self.namespace, self.query.get("labelSelector", ""), self.query.get("fieldSelector", "")
+            self.resource,
+            self.namespace,
+            self.query.get("labelSelector", ""),
+            self.query.get("fieldSelector", ""),
         )
 
     def documents(self) -> list[dict[str, Any]]:
@@ -94,7 +118,12 @@ class Exchange:
 
     async def reply(self, status: int, body: Any, *fields: str) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        lines = [f"HTTP/1.1 {status} X", "Content-Type: application/json", f"Content-Length: {len(data)}", *fields]
+        lines = [
+            f"HTTP/1.1 {status} X",
+            "Content-Type: application/json",
+            f"Content-Length: {len(data)}",
+            *fields,
+        ]
         await self.send("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
 
     async def list_of(self, items: list[Any], **metadata: Any) -> None:
@@ -108,10 +137,19 @@ class Exchange:
 
     async def bookmark(self, version: str) -> None:
         assert self.resource is not None, "only a resource is watched"
-        await self.event("BOOKMARK", {"kind": self.resource.kind, "metadata": {"resourceVersion": version}})
+        await self.event(
+            "BOOKMARK", {"kind": self.resource.kind, "metadata": {"resourceVersion": version}}
+        )
 
     async def status(self, code: int, message: str, *fields: str, **more: Any) -> None:
-        body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code, **more}
+        body = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "status": "Failure",
+            "message": message,
+            "code": code,
+            **more,
+        }
         await self.reply(code, body, *fields)
 
 
@@ -144,9 +182,13 @@ async def honest(exchange: Exchange) -> None:
     else:
         named = [item for item in exchange.documents() if item["metadata"]["name"] == exchange.name]
         if named:
-            await exchange.reply(200, {**named[0], "kind": resource.kind, "apiVersion": resource.api_version})
+            await exchange.reply(
+                200, {**named[0], "kind": resource.kind, "apiVersion": resource.api_version}
+            )
         else:
-            await exchange.status(404, f'{resource.plural} "{exchange.name}" not found', reason="NotFound")
+            await exchange.status(
+                404, f'{resource.plural} "{exchange.name}" not found', reason="NotFound"
+            )
 
 
 class HostileApi:
@@ -177,7 +219,10 @@ class HostileApi:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         with suppress(RuntimeError):  # it has ended already
             self._loop.call_soon_threadsafe(self._ended.set)
@@ -192,7 +237,9 @@ class HostileApi:
         path = folder / f"kubeconfig-{self.port}"
         document = {
             "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}],
+            "contexts": [
+                {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}
+            ],
             "clusters": [{"name": "c", "cluster": {"server": self.url, **cluster}}],
             "users": [{"name": "u", "user": {"token": TOKEN}}],
         }
@@ -208,13 +255,17 @@ class HostileApi:
             self._loop.close()
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._handle, "127.0.0.1", 0, ssl=self._tls, limit=1 << 21)
+        server = await asyncio.start_server(
+            self._handle, "127.0.0.1", 0, ssl=self._tls, limit=1 << 21
+        )
         other = await asyncio.start_server(self._note, "127.0.0.1", 0)
-        self.port, self.elsewhere_port = (each.sockets[0].getsockname()[1] for each in (server, other))
+        self.port, self.elsewhere_port = (
+            each.sockets[0].getsockname()[1] for each in (server, other)
+        )
         self._listening.set()
         await self._ended.wait()
-        # A connection that is being accepted is a task of the loop until its handler is one; its socket is lost if the
-        # server is closed before.
+        # A connection that is being accepted is a task of the loop until its handler is one; its
+        # socket is lost if the server is closed before.
         own = asyncio.current_task()
         while any(task is not own for task in asyncio.all_tasks() - self._handlers):
             await asyncio.sleep(0)
@@ -234,7 +285,12 @@ class HostileApi:
         assert task is not None, "a handler is a task"
         self._handlers.add(task)
         try:
-            with suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, asyncio.CancelledError):
+            with suppress(
+                asyncio.IncompleteReadError,
+                asyncio.LimitOverrunError,
+                OSError,
+                asyncio.CancelledError,
+            ):
                 yield
         finally:
             self._handlers.discard(task)
@@ -264,9 +320,12 @@ def honest_document(kind: str) -> dict[str, Any]:
 def _store() -> FakeApi:
     world = healthy()
     held = {
-        "type": REASON_HELD, "status": "True", "reason": "Held", "message": "3 endpoints",
+        "type": REASON_HELD,
+        "status": "True",
+        "reason": "Held",
+        "message": "3 endpoints",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }  # fmt: skip
+    }
     world.get("Service", "shop", "cart")["status"]["conditions"] = [held]
     store = FakeApi()
     rows = {row.key: row for row in RESOURCES}
@@ -275,14 +334,25 @@ def _store() -> FakeApi:
             metadata = document["metadata"]
             store.put(rows[key], metadata.get("namespace", ""), metadata["name"], document)
     lease = {
-        "metadata": {"labels": {LABEL_COMPONENT: COMPONENT}, "annotations": {ANNOTATION_PROGRESS: '{"a":1}'}},
-        "spec": {"holderIdentity": "node-0", "leaseDurationSeconds": 90, "renewTime": "2026-01-01T00:00:00.000000Z"},
+        "metadata": {
+            "labels": {LABEL_COMPONENT: COMPONENT},
+            "annotations": {ANNOTATION_PROGRESS: '{"a":1}'},
+        },
+        "spec": {
+            "holderIdentity": "node-0",
+            "leaseDurationSeconds": 90,
+            "renewTime": "2026-01-01T00:00:00.000000Z",
+        },
     }
     store.put(rows["leases.coordination.k8s.io"], LEASE_NAMESPACE, "sliceplane-proxy-node-0", lease)
     event = {
         "involvedObject": {"kind": "Service", "name": "cart", "namespace": "shop"},
-        "reason": "Happened", "message": "it did", "type": "Normal", "count": 1,
-        "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:00:00Z",
-    }  # fmt: skip
+        "reason": "Happened",
+        "message": "it did",
+        "type": "Normal",
+        "count": 1,
+        "firstTimestamp": "2026-01-01T00:00:00Z",
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+    }
     store.put(rows["events"], "shop", "cart.1", event)
     return store

@@ -1,4 +1,6 @@
-"""What priority and fairness promise, with the levels that every server has: who gets how much, who waits how long."""
+"""What priority and fairness promise, with the levels that every server has: who gets how much, who
+waits how long.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from sliceplane.server.fairness.types import Asked, Flow
 EVERYBODY = "system:authenticated"
 ACCOUNTS = ("system:serviceaccounts", EVERYBODY)
 LIST_PODS = Asked(verb="list", resource="pods", namespace="default")
-UPDATE_LEASE = Asked(verb="update", group="coordination.k8s.io", resource="leases", namespace="kube-node-lease")
+UPDATE_LEASE = Asked(
+    verb="update", group="coordination.k8s.io", resource="leases", namespace="kube-node-lease"
+)
 
 
 def control() -> FlowControl:
@@ -34,8 +38,16 @@ def test_who_is_in_which_level() -> None:
     flows = control()
     asked = {
         ("admin", ("system:masters", EVERYBODY), LIST_PODS): "exempt/exempt",
-        ("system:anonymous", ("system:unauthenticated",), Asked("get", path="/readyz")): "probes/exempt",
-        ("system:anonymous", ("system:unauthenticated",), Asked("get", path="/livez/ping")): "probes/exempt",
+        (
+            "system:anonymous",
+            ("system:unauthenticated",),
+            Asked("get", path="/readyz"),
+        ): "probes/exempt",
+        (
+            "system:anonymous",
+            ("system:unauthenticated",),
+            Asked("get", path="/livez/ping"),
+        ): "probes/exempt",
         (
             "system:anonymous",
             ("system:unauthenticated",),
@@ -49,11 +61,31 @@ def test_who_is_in_which_level() -> None:
         ): "system-node-high/node-high",
         ("system:node:n1", ("system:nodes", EVERYBODY), LIST_PODS): "system-nodes/system",
         ("system:kube-proxy", (EVERYBODY,), UPDATE_LEASE): "sliceplane-node-proxies/system",
-        ("system:kube-controller-manager", (EVERYBODY,), UPDATE_LEASE): "system-leader-election/leader-election",
-        ("system:kube-controller-manager", (EVERYBODY,), LIST_PODS): "kube-controller-manager/workload-high",
-        ("system:serviceaccount:kube-system:a", ACCOUNTS, UPDATE_LEASE): "system-leader-election/leader-election",
-        ("system:serviceaccount:kube-system:a", ACCOUNTS, LIST_PODS): "kube-system-service-accounts/workload-high",
-        ("system:serviceaccount:kube-systems:a", ACCOUNTS, LIST_PODS): "service-accounts/workload-low",
+        (
+            "system:kube-controller-manager",
+            (EVERYBODY,),
+            UPDATE_LEASE,
+        ): "system-leader-election/leader-election",
+        (
+            "system:kube-controller-manager",
+            (EVERYBODY,),
+            LIST_PODS,
+        ): "kube-controller-manager/workload-high",
+        (
+            "system:serviceaccount:kube-system:a",
+            ACCOUNTS,
+            UPDATE_LEASE,
+        ): "system-leader-election/leader-election",
+        (
+            "system:serviceaccount:kube-system:a",
+            ACCOUNTS,
+            LIST_PODS,
+        ): "kube-system-service-accounts/workload-high",
+        (
+            "system:serviceaccount:kube-systems:a",
+            ACCOUNTS,
+            LIST_PODS,
+        ): "service-accounts/workload-low",
         ("jane", (EVERYBODY,), LIST_PODS): "global-default/global-default",
         ("nobody", (), LIST_PODS): "catch-all/catch-all",
     }
@@ -95,7 +127,9 @@ def test_nominal_seats_are_upstreams_shares() -> None:
     ],
     ids=["admin", "node lease", "node", "leader", "user"],
 )
-def test_a_thousand_workloads_leave_a_seat_for(name: str, groups: tuple[str, ...], asked: Asked) -> None:
+def test_a_thousand_workloads_leave_a_seat_for(
+    name: str, groups: tuple[str, ...], asked: Asked
+) -> None:
     flows = control()
     for number in range(1000):
         fill(flows, account(flows, number), 10)
@@ -108,8 +142,16 @@ def test_a_level_alone_sits_on_all_that_others_lend_and_no_further() -> None:
     flows = control()
     seats = flows.seats["read"]
     seated = [ticket for ticket in fill(flows, account(flows), 1000) if ticket.state == "seated"]
-    kept = {"catch-all": 9, "global-default": 17, "leader-election": 17, "node-high": 50, "system": 33}
-    assert len(seated) == sum(seats.nominal(level.name) for level in LEVELS) - sum(kept.values()) - 33
+    kept = {
+        "catch-all": 9,
+        "global-default": 17,
+        "leader-election": 17,
+        "node-high": 50,
+        "system": 33,
+    }
+    assert (
+        len(seated) == sum(seats.nominal(level.name) for level in LEVELS) - sum(kept.values()) - 33
+    )
     flows.check()
 
 
@@ -154,8 +196,9 @@ def test_who_asks_for_little_passes_who_asks_for_much() -> None:
 )
 @effort(30)
 def test_nobody_is_passed_for_ever(hogs: list[tuple[int, float]], backlog: int) -> None:
-    """However others come and how long they sit: a request that waits gets the seat of one of those who came before it,
-    or of those who came in the second after it."""
+    """However others come and how long they sit: a request that waits gets the seat of one of those
+    who came before it, or of those who came in the second after it.
+    """
     flows = FlowControl(reads=1, writes=1)
     seats = flows.seats["read"]
     low = next(level for level in LEVELS if level.name == "workload-low")
@@ -184,7 +227,9 @@ def test_one_flow_does_not_take_all_places_in_line() -> None:
     flows = control()
     tickets = fill(flows, account(flows, 0), 2000)
     assert sum(ticket.state == "waiting" for ticket in tickets) == 300
-    assert flows.tally("service-accounts").refused == {"queue-full": 2000 - 300 - flows.seats["read"].in_use}
+    assert flows.tally("service-accounts").refused == {
+        "queue-full": 2000 - 300 - flows.seats["read"].in_use
+    }
     assert fill(flows, account(flows, 1), 1)[0].state == "waiting"
 
 
@@ -201,7 +246,10 @@ def test_what_nobody_speaks_of_is_refused_and_does_not_wait() -> None:
 def test_no_seats_at_all_refuse_at_once() -> None:
     flows = FlowControl(reads=0, writes=0)
     assert flows.seats["write"].ask(account(flows), 0.0)[1] == "concurrency-limit"
-    assert flows.seats["write"].ask(flows.classify("a", ("system:masters",), LIST_PODS), 0.0)[1] is None
+    assert (
+        flows.seats["write"].ask(flows.classify("a", ("system:masters",), LIST_PODS), 0.0)[1]
+        is None
+    )
 
 
 def test_writes_that_stand_still_leave_reads_alone() -> None:
@@ -228,7 +276,10 @@ def test_lines_of_the_past_are_forgotten() -> None:
 def test_figures_have_upstreams_names() -> None:
     flows = control()
     fill(flows, account(flows), 2000)
-    families = {family.name.removeprefix("apiserver_flowcontrol_"): family for family in flows.metrics.families()}
+    families = {
+        family.name.removeprefix("apiserver_flowcontrol_"): family
+        for family in flows.metrics.families()
+    }
     assert sorted(families) == [
         "current_executing_requests",
         "current_inqueue_requests",

@@ -1,4 +1,6 @@
-"""Seats against a model that keeps one list of requests and looks through all of it for every answer."""
+"""Seats against a model that keeps one list of requests and looks through all of it for every
+answer.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ TOTAL = 7
 NOMINAL = {level.name: ceil(TOTAL * level.shares / 7) for level in LEVELS}
 LEAST = {"lends": 1, "keeps": 2, "refuses": 1}
 FLOWS = tuple(
-    Flow(Schema(name=level.name, level=level.name, precedence=1, subjects=(Subject("User", "*"),)), level, user)
+    Flow(
+        Schema(name=level.name, level=level.name, precedence=1, subjects=(Subject("User", "*"),)),
+        level,
+        user,
+    )
     for level in LEVELS
     for user in "abc"
 )
@@ -47,7 +53,8 @@ class SeatsAgainstModel(RuleBasedStateMachine):
         self.now = 100.0
         self.seats = Seats(TOTAL, LEVELS, {flow.schema.name: SchemaTally() for flow in FLOWS})
         self.requests: list[Request] = []
-        #: by flow: its tag now, and the tag and number with which its first one came to the head of the line
+        #: by flow: its tag now, and the tag and number with which its first one came to the head of
+        #: the line
         self.tags: dict[Flow, float] = {}
         self.entered: dict[Flow, tuple[float, int]] = {}
         self.number = 0
@@ -56,7 +63,9 @@ class SeatsAgainstModel(RuleBasedStateMachine):
         return [
             each
             for each in self.requests
-            if each.place == place and level in ("", each.level) and flow in (None, each.ticket.flow)
+            if each.place == place
+            and level in ("", each.level)
+            and flow in (None, each.ticket.flow)
         ]
 
     def room(self, level: str) -> bool:
@@ -75,10 +84,17 @@ class SeatsAgainstModel(RuleBasedStateMachine):
     def model_dispatch(self) -> list[SeatTicket]:
         seated = []
         while True:
-            able = [level for level in LEVELS if self.having("line", level=level.name) and self.room(level.name)]
+            able = [
+                level
+                for level in LEVELS
+                if self.having("line", level=level.name) and self.room(level.name)
+            ]
             if not able:
                 return seated
-            level = min(able, key=lambda level: len(self.having("seat", level=level.name)) / NOMINAL[level.name])
+            level = min(
+                able,
+                key=lambda level: len(self.having("seat", level=level.name)) / NOMINAL[level.name],
+            )
             heads = {each.ticket.flow for each in self.having("line", level=level.name)}
             flow = min(heads, key=lambda flow: self.entered[flow])
             request = self.having("line", flow=flow)[0]
@@ -141,7 +157,9 @@ class SeatsAgainstModel(RuleBasedStateMachine):
         for level in LEVELS:
             assert self.seats.waiting_in(level.name) == len(self.having("line", level=level.name))
             if not level.exempt:
-                assert self.seats.in_use_by(level.name) == len(self.having("seat", level=level.name))
+                assert self.seats.in_use_by(level.name) == len(
+                    self.having("seat", level=level.name)
+                )
         assert self.seats.in_use == len(self.having("seat"))
 
 

@@ -1,6 +1,7 @@
 """Run cases until the time is over: ``python -m tests.fuzz --seconds 1800``.
 
-A failing case prints its violation and the line that replays it.  The same violation is printed once.
+A failing case prints its violation and the line that replays it. The same violation is printed
+once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def rss_mib() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long new cases are begun")
-    parser.add_argument("--seed", type=int, default=None, help="number of the first case (from the clock)")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="number of the first case (from the clock)"
+    )
     parser.add_argument("--case", type=int, default=None, help="run this one alone")
     arguments = parser.parse_args()
     if arguments.case is not None:
@@ -54,7 +57,10 @@ def main() -> None:
                 print(f"\n{told}\n  replay: python -m tests.fuzz --case {number}", flush=True)
         number += 1
     sizes.append(rss_mib())
-    print(f"{number - first} cases, {accepted} accepted, {len(seen)} violations, MiB {[round(size) for size in sizes]}")
+    print(
+        f"{number - first} cases, {accepted} accepted, {len(seen)} violations, MiB "
+        f"{[round(size) for size in sizes]}"
+    )
     grown = sizes[-1] - sizes[len(sizes) // 2]
     if grown > GROWTH_MIB_MAX:
         print(f"the process has grown by {grown:.0f} MiB in its second half")

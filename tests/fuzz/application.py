@@ -1,6 +1,8 @@
-"""The whole server but for its sockets: the ASGI application over a registry that keeps nothing, and clients of it.
+"""The whole server but for its sockets: the ASGI application over a registry that keeps nothing,
+and clients of it.
 
-A case gets a server of its own, so that it can be replayed by its number alone.  The clock stands still at ``NOW``.
+A case gets a server of its own, so that it can be replayed by its number alone. The clock stands
+still at ``NOW``.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ STORED = {resource.storage_key for resource in RESOURCES}
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request as it is on the wire; *path* and *query* are percent-encoded as far as their maker cared."""
+    """A request as it is on the wire; *path* and *query* are percent-encoded as far as their maker
+    cared.
+    """
 
     method: str
     path: str
@@ -129,7 +133,9 @@ class Application:
         self.faults: list[str] = []
         self.watches: list[OpenWatch] = []
         # What never comes need not be waited for.
-        handlers = ResourceHandlers(self.registry, self.store, self.committer, lambda: NOW, heavy, future_version_s=0.0)
+        handlers = ResourceHandlers(
+            self.registry, self.store, self.committer, lambda: NOW, heavy, future_version_s=0.0
+        )
         self._ticker = HubTicker(self.hub)
         self._revocation = Revocation(self.registry, lambda: NOW)
         services = Services(
@@ -158,10 +164,14 @@ class Application:
     async def __aenter__(self) -> Application:
         self._saved = app_module._log
         log = Mock()
-        log.error.side_effect = lambda message, **known: self.faults.append(f"{message}: {known.get('exc_info')!r}")
+        log.error.side_effect = lambda message, **known: self.faults.append(
+            f"{message}: {known.get('exc_info')!r}"
+        )
         app_module._log = log
         self.committer.start()
-        await self.committer.durable(self.registry.bootstrap(NOW))  # nothing lacks: as at a second start
+        await self.committer.durable(
+            self.registry.bootstrap(NOW)
+        )  # nothing lacks: as at a second start
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -172,7 +182,9 @@ class Application:
         app_module._log = self._saved
 
     async def ask(self, ask: Ask) -> Answer:
-        """The answer.  A watch that stays open is kept in ``watches``, and its head is the answer."""
+        """The answer.  A watch that stays open is kept in ``watches``, and its head is the
+        answer.
+        """
         answer, wire = Answer(), Wire()
         task = asyncio.create_task(self._call(ask, answer, wire))
         for _ in range(2000):

@@ -31,7 +31,9 @@ async def run_case(number: int, requests_max: int = REQUESTS) -> int:
 
 
 async def check(application: Application, ask: Ask) -> str | None:
-    """Ask, and check the answer and what it left behind.  ``None`` if it was refused, else a name or ""."""
+    """Ask, and check the answer and what it left behind.  ``None`` if it was refused, else a name
+    or "".
+    """
     async with bounded(ask):
         try:
             answer = await application.ask(ask)
@@ -45,7 +47,9 @@ async def check(application: Application, ask: Ask) -> str | None:
         try:
             name = await check_accepted(application, ask, answer)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Violation(f"what was accepted cannot be checked: {error!r}", ask, answer) from error
+            raise Violation(
+                f"what was accepted cannot be checked: {error!r}", ask, answer
+            ) from error
     if application.faults:
         raise Violation(f"the server blames itself: {application.faults}", ask, answer)
     try:
@@ -62,4 +66,6 @@ async def check_watches(application: Application) -> None:
 
 def as_test(ask: Ask) -> str:
     """The request as a line of Python, for a regression test."""
-    return f"Ask({ask.method!r}, {unquote(ask.path)!r}, {ask.query!r}, {ask.headers!r}, {ask.body!r})"
+    return (
+        f"Ask({ask.method!r}, {unquote(ask.path)!r}, {ask.query!r}, {ask.headers!r}, {ask.body!r})"
+    )

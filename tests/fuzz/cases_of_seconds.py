@@ -1,4 +1,6 @@
-"""The command line of fuzzers whose cases are numbers: new ones until the time is over, or one again."""
+"""The command line of fuzzers whose cases are numbers: new ones until the time is over, or one
+again.
+"""
 
 from __future__ import annotations
 

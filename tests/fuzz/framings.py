@@ -1,6 +1,7 @@
 """Requests of HTTP/1 whose framing is wrong or ambiguous (RFC 9112 2.2, 3.2, 5.1, 6, 7.1).
 
-A server answers each with 400: else two readers of one connection could take different parts of it for requests.
+A server answers each with 400: else two readers of one connection could take different parts of it
+for requests.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ _CHUNKS = b"2\r\n{}\r\n0\r\n\r\n"
 
 
 def request(
-    *fields: bytes, body: bytes = b"", method: bytes = b"POST", version: bytes = b"HTTP/1.1", path: bytes = b"/livez"
+    *fields: bytes,
+    body: bytes = b"",
+    method: bytes = b"POST",
+    version: bytes = b"HTTP/1.1",
+    path: bytes = b"/livez",
 ) -> bytes:
     return b"\r\n".join((b" ".join((method, path, version)), b"Host: x", *fields, b"", b"")) + body
 
@@ -112,9 +117,11 @@ RIGHT: Mapping[str, bytes] = {
 
 
 async def codes(port: int, sent: bytes, context: ssl.SSLContext | None = None) -> list[int]:
-    """The codes of all answers on a connection of its own; -1 behind them: it was still open half a second later.
+    """The codes of all answers on a connection of its own; -1 behind them: it was still open half a
+    second later.
 
-    A request follows that a reader which saw the end elsewhere would take for another one."""
+    A request follows that a reader which saw the end elsewhere would take for another one.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
     received = bytearray()
     writer.write(sent)

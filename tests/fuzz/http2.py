@@ -1,7 +1,7 @@
 """Bytes of hostile HTTP/2 clients, and what must hold whatever they send.
 
-``python -m tests.fuzz.http2 --seconds 3600``, or ``--case N`` to see one again.  Nothing is raised, memory is bounded,
-what is written are whole frames, and how cut the bytes come makes no difference.
+``python -m tests.fuzz.http2 --seconds 3600``, or ``--case N`` to see one again. Nothing is raised,
+memory is bounded, what is written are whole frames, and how cut the bytes come makes no difference.
 """
 
 from __future__ import annotations
@@ -17,8 +17,31 @@ from sliceplane.kit.http2 import frames
 from sliceplane.kit.http2.grpc import CallEvent, CallMessage, CallOpened, GrpcConnection
 from sliceplane.kit.http2.limits import PARTIAL_BYTES_MAX, STREAMS_MAX
 
-_VALUES = ("", "x", " x", "x" * 300, "application/grpc", "5S", "gzip", "-1", "18446744073709551616", "a\0b", "trailers")
-_NAMES = (":path", ":method", "te", "content-length", "grpc-timeout", "grpc-encoding", "connection", "X", "name", "")
+_VALUES = (
+    "",
+    "x",
+    " x",
+    "x" * 300,
+    "application/grpc",
+    "5S",
+    "gzip",
+    "-1",
+    "18446744073709551616",
+    "a\0b",
+    "trailers",
+)
+_NAMES = (
+    ":path",
+    ":method",
+    "te",
+    "content-length",
+    "grpc-timeout",
+    "grpc-encoding",
+    "connection",
+    "X",
+    "name",
+    "",
+)
 
 
 def script(rng: Random) -> bytes:
@@ -40,8 +63,20 @@ def _frame(rng: Random, number: int) -> bytes:
     kind = rng.randrange(14)
     flags = rng.choice((0, 0, 1, 4, 5, 8, 32, rng.getrandbits(8)))
     if kind <= 2:
-        body = rng.choice((b"", message(b"hello"), message(rng.randbytes(100))[: rng.randrange(105)], rng.randbytes(9)))
-        return frames.frame(frames.DATA, flags & ~8 if rng.random() < 0.9 else flags, number, body * rng.choice((1, 3)))
+        body = rng.choice(
+            (
+                b"",
+                message(b"hello"),
+                message(rng.randbytes(100))[: rng.randrange(105)],
+                rng.randbytes(9),
+            )
+        )
+        return frames.frame(
+            frames.DATA,
+            flags & ~8 if rng.random() < 0.9 else flags,
+            number,
+            body * rng.choice((1, 3)),
+        )
     if kind <= 5:
         fields = list(POST)
         while rng.random() < 0.3:
@@ -50,9 +85,14 @@ def _frame(rng: Random, number: int) -> bytes:
             return headers(number, fields, end=rng.random() < 0.2)
         whole = block(fields)
         at = rng.randrange(len(whole))
-        return frames.frame(1, flags, number, whole[:at]) + frames.frame(9, rng.choice((0, 4)), number, whole[at:])
+        return frames.frame(1, flags, number, whole[:at]) + frames.frame(
+            9, rng.choice((0, 4)), number, whole[at:]
+        )
     if kind == 6:
-        values = {rng.randrange(1, 8): rng.choice((0, 1, 65_535, 16_384, 2**31 - 1, 2**32 - 1)) for _ in range(3)}
+        values = {
+            rng.randrange(1, 8): rng.choice((0, 1, 65_535, 16_384, 2**31 - 1, 2**32 - 1))
+            for _ in range(3)
+        }
         return frames.settings(values)
     if kind == 7:
         return frames.window_update(number, rng.choice((0, 1, 1000, 2**30, 2**31 - 1)))
@@ -62,7 +102,9 @@ def _frame(rng: Random, number: int) -> bytes:
         return frames.frame(frames.PING, flags, 0, bytes(8)) * rng.choice((1, 1, 1, 1200))
     if kind == 10:
         return frames.frame(1, 4, number, rng.randbytes(rng.randrange(60)))
-    return frames.frame(rng.randrange(16), flags, number, rng.randbytes(rng.choice((0, 4, 5, 6, 8, 50))))
+    return frames.frame(
+        rng.randrange(16), flags, number, rng.randbytes(rng.choice((0, 4, 5, 6, 8, 50)))
+    )
 
 
 def played(raw: bytes, sizes: list[int], seed: int) -> tuple[list[object], bytes]:
@@ -97,7 +139,9 @@ def played(raw: bytes, sizes: list[int], seed: int) -> tuple[list[object], bytes
 
 
 def case(number: int) -> None:
-    """One client, once in one piece and once in many.  Raises ``AssertionError``, or whatever is wrong."""
+    """One client, once in one piece and once in many.  Raises ``AssertionError``, or whatever is
+    wrong.
+    """
     rng = Random(number)
     raw = script(rng)
     whole = played(raw, [], number)

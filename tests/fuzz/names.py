@@ -1,8 +1,9 @@
 """Hostile datagrams to a name server's core and its forwarder, in process and without sockets.
 
-``python -m tests.fuzz.names --seconds 3600``.  What must hold, for queries and for replies of upstreams that were
-changed, cut, joined or made up: nothing raises; an answer parses, has its query's number and is no longer than it may
-be; the quick way and the slow one say the same; what is kept is bounded; none takes ``ANSWER_CPU_S_MAX``.
+``python -m tests.fuzz.names --seconds 3600``. What must hold, for queries and for replies of
+upstreams that were changed, cut, joined or made up: nothing raises; an answer parses, has its
+query's number and is no longer than it may be; the quick way and the slow one say the same; what is
+kept is bounded; none takes ``ANSWER_CPU_S_MAX``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ from dataclasses import dataclass, field
 from random import Random
 
 import dns.message
-from tests.dns.world import NOW, ZONE, Cluster, endpoint, headless, namespace, node, service, slice_of
+from tests.dns.world import (
+    NOW,
+    ZONE,
+    Cluster,
+    endpoint,
+    headless,
+    namespace,
+    node,
+    service,
+    slice_of,
+)
 
 from sliceplane.dns.clients import AnswerConfig
 from sliceplane.dns.forwarding.asking import SendQuery
@@ -26,17 +37,62 @@ from sliceplane.dns.server import Forward
 from sliceplane.dns.wire import CNAME, IN, ROOT, DnsQuestion, read_query
 
 ANSWER_CPU_S_MAX = 0.25
-_KINDS = ("A", "AAAA", "SRV", "PTR", "TXT", "ANY", "SOA", "NS", "CNAME", "HTTPS", "AXFR", "TYPE65280", "OPT")
+_KINDS = (
+    "A",
+    "AAAA",
+    "SRV",
+    "PTR",
+    "TXT",
+    "ANY",
+    "SOA",
+    "NS",
+    "CNAME",
+    "HTTPS",
+    "AXFR",
+    "TYPE65280",
+    "OPT",
+)
 _NAMES = [
-    *(f"made-up-{at}.{word}._zone.peers.default.svc.{ZONE}" for at in range(4) for word in ("pin", "prefer")),
-    *(f"{label}.peers.default.svc.{ZONE}" for label in ("_made-up._tcp", "_made-up", "10-1-0-1", "_http._tcp")),
-    *(f"{name}.svc.{ZONE}" for name in ("demo.default", "PEERS.default", "peer-0.peers.default", "out.default",
-        "_http._tcp.demo.default", "_tcp.peers.default", "z1.pin._zone.peers.default", "z9.prefer._zone.peers.default",
-        "ring.default", "none.default", "a.b.c.d.default", "default")),
-    ZONE, f"dns-version.{ZONE}", f"ns.dns.{ZONE}", f"10-0-0-1.default.pod.{ZONE}", "1.0.1.10.in-addr.arpa.", ".",
-    "7.0.96.10.in-addr.arpa.", f"{'0.' * 31}f.ip6.arpa.", "www.example.org.", "localhost.", "x.invalid.",
-    f"{'a' * 63}.{'b' * 63}.example.org.", f"{'1.' * 100}example.org.",
-]  # fmt: skip
+    *(
+        f"made-up-{at}.{word}._zone.peers.default.svc.{ZONE}"
+        for at in range(4)
+        for word in ("pin", "prefer")
+    ),
+    *(
+        f"{label}.peers.default.svc.{ZONE}"
+        for label in ("_made-up._tcp", "_made-up", "10-1-0-1", "_http._tcp")
+    ),
+    *(
+        f"{name}.svc.{ZONE}"
+        for name in (
+            "demo.default",
+            "PEERS.default",
+            "peer-0.peers.default",
+            "out.default",
+            "_http._tcp.demo.default",
+            "_tcp.peers.default",
+            "z1.pin._zone.peers.default",
+            "z9.prefer._zone.peers.default",
+            "ring.default",
+            "none.default",
+            "a.b.c.d.default",
+            "default",
+        )
+    ),
+    ZONE,
+    f"dns-version.{ZONE}",
+    f"ns.dns.{ZONE}",
+    f"10-0-0-1.default.pod.{ZONE}",
+    "1.0.1.10.in-addr.arpa.",
+    ".",
+    "7.0.96.10.in-addr.arpa.",
+    f"{'0.' * 31}f.ip6.arpa.",
+    "www.example.org.",
+    "localhost.",
+    "x.invalid.",
+    f"{'a' * 63}.{'b' * 63}.example.org.",
+    f"{'1.' * 100}example.org.",
+]
 _SERVER = parse_server("192.0.2.1")
 _PIECES = (
     b"".join(b"\xc0" + bytes((12 + 2 * at,)) for at in range(40)),
@@ -97,20 +153,31 @@ class NameFuzz:
         self._findings = findings
         self._now = NOW
         self._cluster = Cluster(
-            namespace("default"), node("n1", "z1", pods="10.1.0.0/24"),
+            namespace("default"),
+            node("n1", "z1", pods="10.1.0.0/24"),
             service(clusterIP="10.96.0.7", ports=[{"name": "http", "port": 80}]),
             service("out", type="ExternalName", externalName="www.example.org"),
             service("ring", type="ExternalName", externalName=f"ring.default.svc.{ZONE}"),
-            headless(), config=AnswerConfig(forwards=True), pods="insecure",
-        )  # fmt: skip
+            headless(),
+            config=AnswerConfig(forwards=True),
+            pods="insecure",
+        )
         self._change()
-        self._forwarder = Forwarder(draw=lambda: self._rng.getrandbits(64), is_own=self._cluster.server.view.is_own)
+        self._forwarder = Forwarder(
+            draw=lambda: self._rng.getrandbits(64), is_own=self._cluster.server.view.is_own
+        )
         self._forwarder.on_zones((ZoneServers(ROOT, (_SERVER,)),), self._now)
         self._sent: list[SendQuery] = []
         self._take()
-        queries = [(name, kind, edns) for name in _NAMES for kind in _KINDS for edns in (False, True)]
+        queries = [
+            (name, kind, edns) for name in _NAMES for kind in _KINDS for edns in (False, True)
+        ]
         self._bases = [
-            bytes(dns.message.make_query(name, kind, use_edns=0 if edns else False, want_dnssec=edns).to_wire())
+            bytes(
+                dns.message.make_query(
+                    name, kind, use_edns=0 if edns else False, want_dnssec=edns
+                ).to_wire()
+            )
             for name, kind, edns in queries
         ]
 
@@ -119,11 +186,21 @@ class NameFuzz:
         rng = self._rng
         hints = rng.choice(([], ["z1"]))
         members = [
-            endpoint(f"10.1.0.{at + 1}", hostname=rng.choice((None, f"peer-{at % 3}")), zone="z1", hints=hints)
+            endpoint(
+                f"10.1.0.{at + 1}",
+                hostname=rng.choice((None, f"peer-{at % 3}")),
+                zone="z1",
+                hints=hints,
+            )
             for at in range(rng.choice((0, 1, 3, 100)))
         ]
         self._cluster.put(
-            slice_of("peers", *members, ports=[{"name": "http", "port": 8080}], version=rng.getrandbits(30))
+            slice_of(
+                "peers",
+                *members,
+                ports=[{"name": "http", "port": 8080}],
+                version=rng.getrandbits(30),
+            )
         )
 
     def step(self) -> None:
@@ -155,8 +232,12 @@ class NameFuzz:
             self._findings.add("the two ways differ", packet.hex())
         if isinstance(answer, Forward):
             size = answer.question.payload_of(transport)
-            before = tuple(WholeRecord(owner, CNAME, ttl, alias) for owner, ttl, alias in answer.before)
-            self._forwarder.on_query(answer.question, packet, self._now, size=size, target=answer.target, before=before)
+            before = tuple(
+                WholeRecord(owner, CNAME, ttl, alias) for owner, ttl, alias in answer.before
+            )
+            self._forwarder.on_query(
+                answer.question, packet, self._now, size=size, target=answer.target, before=before
+            )
             self._findings.done["forwarded"] += 1
             self._take()
         elif answer is not None:
@@ -168,7 +249,9 @@ class NameFuzz:
     def _check_answer(self, packet: bytes, answer: bytes, limit: int, *, ours: bool) -> None:
         """Of others a record's data may be any bytes: they are passed on."""
         if answer[:2] != packet[:2] or len(answer) > limit:
-            self._findings.add("an answer to another query, or too long", f"{packet.hex()} -> {answer.hex()}")
+            self._findings.add(
+                "an answer to another query, or too long", f"{packet.hex()} -> {answer.hex()}"
+            )
         question = read_query(packet)
         if isinstance(question, DnsQuestion) and question.cls == IN:
             read_reply(answer)
@@ -181,11 +264,25 @@ class NameFuzz:
         asked = read_query(sent.packet)
         assert isinstance(asked, DnsQuestion), sent.packet.hex()
         records = b"".join(
-            b"\xc0\x0c" + rng.choice((b"\0\1", b"\0\5", b"\0\6", b"\0\x2e")) + b"\0\1\0\0\0\x1e" + data
-            for data in rng.choices((b"\0\4\xcb\0\x71\1", b"\0\2\xc0\x0c", b"\0\0", b"\0\5\3abc\0"), k=rng.randrange(3))
+            b"\xc0\x0c"
+            + rng.choice((b"\0\1", b"\0\5", b"\0\6", b"\0\x2e"))
+            + b"\0\1\0\0\0\x1e"
+            + data
+            for data in rng.choices(
+                (b"\0\4\xcb\0\x71\1", b"\0\2\xc0\x0c", b"\0\0", b"\0\5\3abc\0"), k=rng.randrange(3)
+            )
         )
-        head = sent.packet[:2] + rng.choice((b"\x81\x80", b"\x83\x80", b"\x81\x83", b"\x81\x82", b"\x81\x81"))
-        whole = head + b"\0\1" + rng.choice((b"\0\0", b"\0\1", b"\0\2")) + b"\0\0\0\0" + asked.wire + records
+        head = sent.packet[:2] + rng.choice(
+            (b"\x81\x80", b"\x83\x80", b"\x81\x83", b"\x81\x82", b"\x81\x81")
+        )
+        whole = (
+            head
+            + b"\0\1"
+            + rng.choice((b"\0\0", b"\0\1", b"\0\2"))
+            + b"\0\0\0\0"
+            + asked.wire
+            + records
+        )
         packet = mangled(rng, whole, other)
         self._findings.done["reply"] += 1
         began = time.thread_time()
@@ -196,7 +293,9 @@ class NameFuzz:
                 self._forwarder.on_reply(sent.attempt, packet, _SERVER, self._now)
             self._take()
         except Exception as error:
-            self._findings.add(f"a reply raises {type(error).__name__}", f"{error}: {sent} {packet.hex()}")
+            self._findings.add(
+                f"a reply raises {type(error).__name__}", f"{error}: {sent} {packet.hex()}"
+            )
         self._took(time.thread_time() - began, packet)
 
     def _take(self) -> None:
@@ -246,6 +345,7 @@ if __name__ == "__main__":
     options = parser.parse_args()
     found = run(options.seconds, options.seed)
     print(
-        f"{found.done.total():,} packets: {dict(found.done)}; the slowest took {found.slowest_s * 1000:.1f} ms of CPU"
+        f"{found.done.total():,} packets: {dict(found.done)}; the slowest took "
+        f"{found.slowest_s * 1000:.1f} ms of CPU"
     )
     sys.exit(1 if found.told else 0)

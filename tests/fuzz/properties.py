@@ -2,8 +2,8 @@
 
 - No 5xx, but for those that Kubernetes itself gives to a client's mistake: ``QUIRKS``, each named.
 - An error is a Status that says what the line says.
-- What was accepted reads back in every encoding, says the same in all of them, and writing back what was read, in any
-  of them, changes nothing.
+- What was accepted reads back in every encoding, says the same in all of them, and writing back
+  what was read, in any of them, changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tests.fuzz.requests import JSON, PROTOBUF, YAML
 from sliceplane.api.scheme import by_kind
 from sliceplane.server.documents import protobuf
 
-#: parts of messages that Kubernetes gives with a 500, without a reason, to what is a client's mistake (B4, B6, B7)
+#: parts of messages that Kubernetes gives with a 500, without a reason, to what is a client's
+#: mistake (B4, B6, B7)
 QUIRKS = (
     "unknown patch type: ",
     "does not contain declared merge key: ",
@@ -48,9 +49,14 @@ class Violation(Exception):
 
     def __init__(self, what: str, ask: Ask, answer: Answer | None = None) -> None:
         shown = "" if answer is None else f"\n  answered {answer.code} {answer.body[:400]!r}"
-        body = ask.body if len(ask.body) <= 1200 else ask.body[:1200] + b"...(%d bytes)" % len(ask.body)
+        body = (
+            ask.body
+            if len(ask.body) <= 1200
+            else ask.body[:1200] + b"...(%d bytes)" % len(ask.body)
+        )
         asked = (
-            f"{ask.method} {ask.path[:300]}?{ask.query.decode('latin-1')[:500]} {dict(ask.headers)}\n  body {body!r}"
+            f"{ask.method} {ask.path[:300]}?{ask.query.decode('latin-1')[:500]} "
+            f"{dict(ask.headers)}\n  body {body!r}"
         )
         super().__init__(f"{what}\n  asked {asked}{shown}")
         self.what = what
@@ -85,12 +91,20 @@ def check_answer(application: Application, ask: Ask, answer: Answer) -> None:
         status = decoded(answer)
     except Exception as error:
         raise Violation(f"an error that cannot be read: {error!r}", ask, answer) from error
-    good = status.get("kind") == "Status" and status.get("code") == answer.code and status.get("status") == "Failure"
+    good = (
+        status.get("kind") == "Status"
+        and status.get("code") == answer.code
+        and status.get("status") == "Failure"
+    )
     if not good or not isinstance(status.get("message"), str) or not status["message"]:
         raise Violation("an error that is no Status", ask, answer)
     if answer.code >= 500:
         too_large = answer.code == 504 and "Too large resource version" in status["message"]
-        quirk = answer.code == 500 and not status.get("reason") and any(part in status["message"] for part in QUIRKS)
+        quirk = (
+            answer.code == 500
+            and not status.get("reason")
+            and any(part in status["message"] for part in QUIRKS)
+        )
         exhausted = answer.code == 500 and status["message"].endswith(EXHAUSTED)
         if not (too_large or quirk or exhausted):
             raise Violation("the server takes the blame", ask, answer)
@@ -113,16 +127,29 @@ async def check_accepted(application: Application, ask: Ask, answer: Answer) -> 
         raise Violation(f"an answer that cannot be read: {error!r}", ask, answer) from error
     metadata = document.get("metadata") if isinstance(document, dict) else None
     resource = (
-        by_kind(str(document.get("apiVersion")), str(document.get("kind"))) if isinstance(document, dict) else None
+        by_kind(str(document.get("apiVersion")), str(document.get("kind")))
+        if isinstance(document, dict)
+        else None
     )
-    if resource is None or not metadata or not metadata.get("resourceVersion") or "get" not in resource.verbs:
+    if (
+        resource is None
+        or not metadata
+        or not metadata.get("resourceVersion")
+        or "get" not in resource.verbs
+    ):
         return ""
-    at = Ask("GET", resource.path(metadata.get("namespace", ""), metadata["name"]), b"", _ADMIN_HEADERS)
+    at = Ask(
+        "GET", resource.path(metadata.get("namespace", ""), metadata["name"]), b"", _ADMIN_HEADERS
+    )
     stored = await application.ask(at)
-    if stored.code == 404 and (ask.method == "DELETE" or b"dryRun" in ask.query or metadata.get("deletionTimestamp")):
+    if stored.code == 404 and (
+        ask.method == "DELETE" or b"dryRun" in ask.query or metadata.get("deletionTimestamp")
+    ):
         return ""
     if stored.code != 200:
-        raise Violation(f"accepted, and reads back as {stored.code}: {stored.body[:300]!r}", ask, answer)
+        raise Violation(
+            f"accepted, and reads back as {stored.code}: {stored.body[:300]!r}", ask, answer
+        )
     document = json.loads(stored.body)
     try:
         msgspec.json.decode(stored.body, type=resource.projection)
@@ -131,14 +158,22 @@ async def check_accepted(application: Application, ask: Ask, answer: Answer) -> 
     for accept in (YAML, JSON, PROTOBUF, _TABLE, _METADATA):
         read = await application.ask(replace(at, headers=((b"accept", accept.encode()),)))
         if read.code != 200:
-            raise Violation(f"accepted, and reads back as {read.code} in {accept}: {read.body[:300]!r}", ask, answer)
+            raise Violation(
+                f"accepted, and reads back as {read.code} in {accept}: {read.body[:300]!r}",
+                ask,
+                answer,
+            )
         again = decoded(read)
         if accept == YAML and again != document:
             raise Violation(f"JSON and YAML differ{difference(document, again)}", ask, answer)
         if accept in (YAML, JSON, PROTOBUF):
             headers = (*at.headers, (b"content-type", accept.encode()))
             await _unchanged(
-                application, ask, answer, replace(at, method="PUT", headers=headers, body=read.body), document
+                application,
+                ask,
+                answer,
+                replace(at, method="PUT", headers=headers, body=read.body),
+                document,
             )
     return str(metadata["name"])
 
@@ -154,17 +189,25 @@ async def _unchanged(
     if reply.code == 422 and form == PROTOBUF and b"pod updates may not change" in reply.body:
         sent = protobuf.decode(written.body)
         if _without_nothings(sent) == _without_nothings(document):
-            # A volume without a name, say, gets an empty one: Go refuses the Pod before it comes to that.
+            # A volume without a name, say, gets an empty one: Go refuses the Pod before it comes to
+            # that.
             return
     if reply.code == 422 and document["metadata"].get("deletionTimestamp"):
         return
     if reply.code != 200:
-        raise Violation(f"writing back in {form} what was read: {reply.code} {reply.body[:400]!r}", ask, answer)
+        raise Violation(
+            f"writing back in {form} what was read: {reply.code} {reply.body[:400]!r}", ask, answer
+        )
     now = json.loads(reply.body)
-    if form == PROTOBUF and document["metadata"].get("generation") != now["metadata"].get("generation"):
-        # What Go always writes was filled in: who wrote it owns it now, which is all that may differ besides.
+    if form == PROTOBUF and document["metadata"].get("generation") != now["metadata"].get(
+        "generation"
+    ):
+        # What Go always writes was filled in: who wrote it owns it now, which is all that may
+        # differ besides.
         for each in (now, document):
-            each["metadata"] = {key: member for key, member in each["metadata"].items() if key != "managedFields"}
+            each["metadata"] = {
+                key: member for key, member in each["metadata"].items() if key != "managedFields"
+            }
     if _without_nothings(now) != _without_nothings(document):
         raise Violation(f"writing back in {form} changed{difference(document, now)}", ask, answer)
 
@@ -173,10 +216,18 @@ _COUNTERS = ("resourceVersion", "generation")
 
 
 def _without_nothings(value: Any) -> Any:
-    """What JSON can say explicitly and protobuf cannot (an empty text, 0, {}) is left out of the comparison."""
+    """What JSON can say explicitly and protobuf cannot (an empty text, 0, {}) is left out of the
+    comparison.
+    """
     if isinstance(value, dict):
-        kept = {name: _without_nothings(member) for name, member in value.items() if name not in _COUNTERS}
-        return {name: member for name, member in kept.items() if member not in ("", 0, {}, [], None)}
+        kept = {
+            name: _without_nothings(member)
+            for name, member in value.items()
+            if name not in _COUNTERS
+        }
+        return {
+            name: member for name, member in kept.items() if member not in ("", 0, {}, [], None)
+        }
     return [_without_nothings(item) for item in value] if isinstance(value, list) else value
 
 
@@ -190,7 +241,11 @@ def difference(one: Any, other: Any, path: str = "") -> str:
         ]
         return "".join(found[:4])
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return next(difference(a, b, f"{path}[{n}]") for n, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+        return next(
+            difference(a, b, f"{path}[{n}]")
+            for n, (a, b) in enumerate(zip(one, other, strict=True))
+            if a != b
+        )
     return f"\n    {path}: {one!r:.300} became {other!r:.300}"
 
 
@@ -214,7 +269,9 @@ def check_watch(watch: OpenWatch) -> None:
     except Violation:
         raise
     except Exception as error:
-        raise Violation(f"a watch that cannot be read: {error!r}: {raw[:300]!r}", watch.ask) from error
+        raise Violation(
+            f"a watch that cannot be read: {error!r}: {raw[:300]!r}", watch.ask
+        ) from error
     for sort, thing in events:
         too_large = thing.get("code") == 504
         if sort not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"):

@@ -1,7 +1,8 @@
-"""Requests made at random from a small corpus, the schemas and a generator: what most resembles a good request does
-the most harm, so most have one thing wrong, and some have none."""
+"""Requests made at random from a small corpus, the schemas and a generator: what most resembles a
+good request does the most harm, so most have one thing wrong, and some have none.
+"""
 
-# ruff: noqa: E501  # tables of hostile values, one thing beside the other
+# tables of hostile values, one thing beside the other
 from __future__ import annotations
 
 import base64
@@ -21,39 +22,107 @@ from sliceplane.kit.protobuf import varint
 from sliceplane.server.documents import protobuf, schema
 
 CORPUS = Path(__file__).parent / "corpus"
-OBJECTS: list[dict[str, Any]] = [json.loads(line) for line in (CORPUS / "objects.jsonl").read_text().splitlines()]
+OBJECTS: list[dict[str, Any]] = [
+    json.loads(line) for line in (CORPUS / "objects.jsonl").read_text().splitlines()
+]
 BODIES = [
-    line.replace("\\n", "\n").replace("\\t", "\t").encode() for line in (CORPUS / "bodies.txt").read_text().splitlines()
+    line.replace("\\n", "\n").replace("\\t", "\t").encode()
+    for line in (CORPUS / "bodies.txt").read_text().splitlines()
 ]
 QUERIES = (CORPUS / "queries.txt").read_text().splitlines()
 ALL = (*SERVED, *OPTIONAL_RESOURCES)
 
 JSON, YAML, PROTOBUF = "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"
 PATCHES = (
-    "application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json",
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
-)  # fmt: skip
+)
 _ACCEPTS = (
-    "", JSON, JSON, YAML, PROTOBUF, "*/*", f"{JSON};as=Table;v=v1;g=meta.k8s.io", f"{PROTOBUF};as=Table;v=v1;g=meta.k8s.io",
-    f"{JSON};as=PartialObjectMetadata;v=v1;g=meta.k8s.io", f"{PROTOBUF};as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
-    f"{JSON};as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", f"{PROTOBUF};as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io",
-    f"{PROTOBUF};stream=watch", f"{JSON};stream=watch", f"{JSON};pretty=1", f"{JSON};q=nan", f"{JSON};q=0,{PROTOBUF};q=inf",
-    "text/html", ";;;", ",,,", "application/json;as=;v=;g=", f"{JSON};as=Table;v=v1beta1;g=meta.k8s.io", "é", f"{YAML};as=Table;v=v1;g=meta.k8s.io",
-)  # fmt: skip
+    "",
+    JSON,
+    JSON,
+    YAML,
+    PROTOBUF,
+    "*/*",
+    f"{JSON};as=Table;v=v1;g=meta.k8s.io",
+    f"{PROTOBUF};as=Table;v=v1;g=meta.k8s.io",
+    f"{JSON};as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+    f"{PROTOBUF};as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+    f"{JSON};as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
+    f"{PROTOBUF};as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io",
+    f"{PROTOBUF};stream=watch",
+    f"{JSON};stream=watch",
+    f"{JSON};pretty=1",
+    f"{JSON};q=nan",
+    f"{JSON};q=0,{PROTOBUF};q=inf",
+    "text/html",
+    ";;;",
+    ",,,",
+    "application/json;as=;v=;g=",
+    f"{JSON};as=Table;v=v1beta1;g=meta.k8s.io",
+    "é",
+    f"{YAML};as=Table;v=v1;g=meta.k8s.io",
+)
 _HEADERS = (
-    ("user-agent", "kubectl/v1"), ("user-agent", "\x7f\xff/1"), ("user-agent", "curl/8"), ("accept-encoding", "gzip"), ("audit-id", "x" * 65),
-    ("audit-id", "\xff"), ("content-length", "٣"), ("content-length", "99999999999999999999"), ("authorization", "Bearer nope"),
-    ("authorization", "Bearer "), ("impersonate-user", "root"), ("impersonate-extra-x", ""), ("if-none-match", '"x"'),
-    ("accept-encoding", "gzip;q=0"), ("content-encoding", "gzip"), ("x-forwarded-for", "1"),
-)  # fmt: skip
+    ("user-agent", "kubectl/v1"),
+    ("user-agent", "\x7f\xff/1"),
+    ("user-agent", "curl/8"),
+    ("accept-encoding", "gzip"),
+    ("audit-id", "x" * 65),
+    ("audit-id", "\xff"),
+    ("content-length", "٣"),
+    ("content-length", "99999999999999999999"),
+    ("authorization", "Bearer nope"),
+    ("authorization", "Bearer "),
+    ("impersonate-user", "root"),
+    ("impersonate-extra-x", ""),
+    ("if-none-match", '"x"'),
+    ("accept-encoding", "gzip;q=0"),
+    ("content-encoding", "gzip"),
+    ("x-forwarded-for", "1"),
+)
 _OTHER_PATHS = (
-    "/", "//", "/api", "/api/", "/api/v1", "/api/v2", "/apis", "/apis/", "/apis/apps", "/apis/apps/v1", "/apis/x/v1/y",
-    "/openapi/v2", "/openapi/v3", "/openapi/v3/api/v1", "/openapi/v3/apis/apps/v1", "/openapi/v3/../v2", "/version", "/version/",
-    "/healthz", "/livez/ping", "/readyz/etcd", "/livez/x", "/metrics", "/api/v1/watch", "/api/v1/watch/pods", "/logs", "/%00", "/api/%2e%2e",
-    "/api/v1/namespaces/default/pods/x/log", "/api/v1/namespaces/default/pods/x/exec", "/api/v1/namespaces/default/watch/pods", "/" + "a/" * 3000,
-    "/api/v1/componentstatuses", "/api/v1/namespaces/default/services/x/proxy/y", "/apis/apps/v1/watch/namespaces/default/deployments/web",
-    "/api/v1/watch/namespaces", "/api/v1/watch/namespaces/default", "/apis/discovery.k8s.io/v1/watch/endpointslices",
-)  # fmt: skip
+    "/",
+    "//",
+    "/api",
+    "/api/",
+    "/api/v1",
+    "/api/v2",
+    "/apis",
+    "/apis/",
+    "/apis/apps",
+    "/apis/apps/v1",
+    "/apis/x/v1/y",
+    "/openapi/v2",
+    "/openapi/v3",
+    "/openapi/v3/api/v1",
+    "/openapi/v3/apis/apps/v1",
+    "/openapi/v3/../v2",
+    "/version",
+    "/version/",
+    "/healthz",
+    "/livez/ping",
+    "/readyz/etcd",
+    "/livez/x",
+    "/metrics",
+    "/api/v1/watch",
+    "/api/v1/watch/pods",
+    "/logs",
+    "/%00",
+    "/api/%2e%2e",
+    "/api/v1/namespaces/default/pods/x/log",
+    "/api/v1/namespaces/default/pods/x/exec",
+    "/api/v1/namespaces/default/watch/pods",
+    "/" + "a/" * 3000,
+    "/api/v1/componentstatuses",
+    "/api/v1/namespaces/default/services/x/proxy/y",
+    "/apis/apps/v1/watch/namespaces/default/deployments/web",
+    "/api/v1/watch/namespaces",
+    "/api/v1/watch/namespaces/default",
+    "/apis/discovery.k8s.io/v1/watch/endpointslices",
+)
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -62,7 +131,9 @@ def resource_of(document: dict[str, Any]) -> Resource:
     found = by_kind(document["apiVersion"], document["kind"])
     if found is None:
         plurals = {"Binding": "pods", "Scale": "deployments", "DeleteOptions": "configmaps"}
-        found = next(resource for resource in SERVED if resource.plural == plurals[document["kind"]])
+        found = next(
+            resource for resource in SERVED if resource.plural == plurals[document["kind"]]
+        )
     return found
 
 
@@ -88,7 +159,9 @@ def make(rng: Random, names: list[str]) -> Ask:
 
 
 def _path(rng: Random, resource: Resource, name: str = "", subresource: str = "") -> str:
-    namespace = rng.choices(("default", "team", "kube-system", "", values.text(rng)), (80, 8, 4, 4, 4))[0]
+    namespace = rng.choices(
+        ("default", "team", "kube-system", "", values.text(rng)), (80, 8, 4, 4, 4)
+    )[0]
     quoted = quote(name, safe="" if rng.random() < 0.8 else "/%", errors="replace")
     path = resource.path(quote(namespace, safe="", errors="replace"), quoted, subresource)
     if rng.random() < 0.01:
@@ -127,14 +200,20 @@ def _headers(rng: Random, content_type: str = "") -> tuple[tuple[bytes, bytes], 
 
 def _other(rng: Random) -> Ask:
     path = rng.choice(_OTHER_PATHS)
-    method = rng.choice((*_METHODS, "GET", "GET", "GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "get"))
+    method = rng.choice(
+        (*_METHODS, "GET", "GET", "GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "get")
+    )
     return Ask(method, path, _query(rng), _headers(rng), b"")
 
 
 def _read(rng: Random, resource: Resource, name: str) -> Ask:
     if rng.random() < 0.5:
         name = ""
-    subresource = rng.choice((*resource.subresources, "", "status", "log")) if name and rng.random() < 0.2 else ""
+    subresource = (
+        rng.choice((*resource.subresources, "", "status", "log"))
+        if name and rng.random() < 0.2
+        else ""
+    )
     path = _path(rng, resource, name, subresource)
     if rng.random() < 0.03:
         path = path.replace(resource.path_prefix, f"{resource.path_prefix}/watch", 1)
@@ -153,7 +232,9 @@ def _delete(rng: Random, resource: Resource, name: str) -> Ask:
         if rng.random() < 0.5:
             options = {"propagationPolicy": rng.choice(("Foreground", "Background", "Orphan"))}
         body, content_type = _body(rng, options, None, "v1", "DeleteOptions")
-    return Ask("DELETE", _path(rng, resource, name), _query(rng, 0.2), _headers(rng, content_type), body)
+    return Ask(
+        "DELETE", _path(rng, resource, name), _query(rng, 0.2), _headers(rng, content_type), body
+    )
 
 
 def _write(rng: Random, resource: Resource, document: dict[str, Any], name: str) -> Ask:
@@ -170,12 +251,20 @@ def _write(rng: Random, resource: Resource, document: dict[str, Any], name: str)
         sent = {**document, "metadata": {**document["metadata"], "name": name}}
     body, content_type = _body(rng, sent, known, resource.api_version, resource.kind)
     at = name if method == "PUT" or subresource else ""
-    return Ask(method, _path(rng, resource, at, subresource), _query(rng, 0.2), _headers(rng, content_type), body)
+    return Ask(
+        method,
+        _path(rng, resource, at, subresource),
+        _query(rng, 0.2),
+        _headers(rng, content_type),
+        body,
+    )
 
 
 def _patch(rng: Random, resource: Resource, document: dict[str, Any], name: str) -> Ask:
     content_type = rng.choice(PATCHES)
-    subresource = rng.choice(resource.subresources) if resource.subresources and rng.random() < 0.2 else ""
+    subresource = (
+        rng.choice(resource.subresources) if resource.subresources and rng.random() < 0.2 else ""
+    )
     known = schema.lookup_kind(document["apiVersion"], document["kind"])
     choice = rng.random()
     if choice < 0.3:
@@ -189,15 +278,23 @@ def _patch(rng: Random, resource: Resource, document: dict[str, Any], name: str)
         body = _mangle(rng, body)
     query = _query(rng, 0.2)
     if content_type == PATCHES[3]:
-        query += b"&fieldManager=" + rng.choice((b"one", b"two")) + rng.choice((b"", b"&force=true"))
-    return Ask("PATCH", _path(rng, resource, name, subresource), query, _headers(rng, content_type), body)
+        query += (
+            b"&fieldManager=" + rng.choice((b"one", b"two")) + rng.choice((b"", b"&force=true"))
+        )
+    return Ask(
+        "PATCH", _path(rng, resource, name, subresource), query, _headers(rng, content_type), body
+    )
 
 
 def _slimmed(rng: Random, document: Any) -> Any:
     """Half of a patch's members, as patches are."""
     if not isinstance(document, dict):
         return document
-    return {key: _slimmed(rng, value) for key, value in document.items() if rng.random() < 0.7 or key[:1] == "$"}
+    return {
+        key: _slimmed(rng, value)
+        for key, value in document.items()
+        if rng.random() < 0.7 or key[:1] == "$"
+    }
 
 
 def _operation(rng: Random, document: dict[str, Any]) -> dict[str, Any]:
@@ -207,7 +304,9 @@ def _operation(rng: Random, document: dict[str, Any]) -> dict[str, Any]:
             step = rng.choice(list(value)) if isinstance(value, dict) else rng.randrange(len(value))
             found += "/" + str(step).replace("~", "~0").replace("/", "~1")
             value = value[step]
-        return found + rng.choice(("", "", "", "/", "/-", "/~", "/~2", "/0", "/00", "/-1", "/٣", "/x", "/" + "9" * 30))
+        return found + rng.choice(
+            ("", "", "", "/", "/-", "/~", "/~2", "/0", "/00", "/-1", "/٣", "/x", "/" + "9" * 30)
+        )
 
     operation: dict[str, Any] = {
         "op": rng.choice(("add", "remove", "replace", "move", "copy", "test")),
@@ -225,7 +324,9 @@ def _operation(rng: Random, document: dict[str, Any]) -> dict[str, Any]:
 # Bodies
 
 
-def _body(rng: Random, document: dict[str, Any], known: Any, api_version: str, kind: str) -> tuple[bytes, str]:
+def _body(
+    rng: Random, document: dict[str, Any], known: Any, api_version: str, kind: str
+) -> tuple[bytes, str]:
     """The bytes and the content type."""
     choice = rng.random()
     if choice < 0.04:
@@ -237,33 +338,41 @@ def _body(rng: Random, document: dict[str, Any], known: Any, api_version: str, k
     if form < 0.4:
         return _yaml(rng, bent), YAML
     raw = _json(rng, bent)
-    content_type = rng.choice((JSON, JSON, JSON, JSON, "", f"{JSON}; charset=utf-8", YAML, "text/plain", PROTOBUF))
+    content_type = rng.choice(
+        (JSON, JSON, JSON, JSON, "", f"{JSON}; charset=utf-8", YAML, "text/plain", PROTOBUF)
+    )
     return (_mangle(rng, raw) if rng.random() < 0.08 else raw), content_type
 
 
 def _json(rng: Random, value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=rng.random() < 0.5, indent=rng.choice((None, None, 1))).encode(
-        "utf-8", "surrogatepass"
-    )
+    return json.dumps(
+        value, ensure_ascii=rng.random() < 0.5, indent=rng.choice((None, None, 1))
+    ).encode("utf-8", "surrogatepass")
 
 
 def _yaml(rng: Random, value: Any) -> bytes:
     if rng.random() < 0.15:
         return rng.choice(BODIES)
     try:
-        raw = yaml.safe_dump(value, allow_unicode=True, default_flow_style=rng.choice((None, True, False))).encode(
-            "utf-8", "surrogatepass"
-        )
+        raw = yaml.safe_dump(
+            value, allow_unicode=True, default_flow_style=rng.choice((None, True, False))
+        ).encode("utf-8", "surrogatepass")
     except (yaml.YAMLError, RecursionError):
         raw = _json(rng, value)
     return _mangle(rng, raw) if rng.random() < 0.15 else raw
 
 
-def _protobuf(rng: Random, document: dict[str, Any], bent: Any, api_version: str, kind: str) -> bytes:
+def _protobuf(
+    rng: Random, document: dict[str, Any], bent: Any, api_version: str, kind: str
+) -> bytes:
     try:
         sent = {"apiVersion": api_version, "kind": kind, **(bent if isinstance(bent, dict) else {})}
         raw = protobuf.encode(sent)
-    except (StatusError, UnicodeError, RecursionError):  # a bent document need not have a protobuf form
+    except (
+        StatusError,
+        UnicodeError,
+        RecursionError,
+    ):  # a bent document need not have a protobuf form
         sent = {**document, "apiVersion": api_version, "kind": kind}
         raw = protobuf.encode(sent) if protobuf.supports(api_version, kind) else protobuf.MAGIC
     choice = rng.random()
@@ -285,7 +394,14 @@ def _message(rng: Random, depth: int = 0) -> bytes:
         out += varint(number << 3 | wire)
         if wire == 0:
             out += rng.choice(
-                (b"\x00", b"\x80\x00", b"\xff" * 9 + b"\x01", b"\xff" * 10, b"\xff" * 9 + b"\x7f", b"\x80")
+                (
+                    b"\x00",
+                    b"\x80\x00",
+                    b"\xff" * 9 + b"\x01",
+                    b"\xff" * 10,
+                    b"\xff" * 9 + b"\x7f",
+                    b"\x80",
+                )
             )
         elif wire == 2:
             inner = (
@@ -293,7 +409,12 @@ def _message(rng: Random, depth: int = 0) -> bytes:
                 if depth < 4 and rng.random() < 0.5
                 else values.text(rng).encode("utf-8", "surrogatepass")
             )
-            out += rng.choice((varint(len(inner)), varint(len(inner)), varint(2**63), varint(2**31), b"\xff")) + inner
+            out += (
+                rng.choice(
+                    (varint(len(inner)), varint(len(inner)), varint(2**63), varint(2**31), b"\xff")
+                )
+                + inner
+            )
         elif wire in (1, 5):
             out += bytes(rng.randrange(256) for _ in range(rng.choice((8, 4, 3))))
         elif wire == 3:

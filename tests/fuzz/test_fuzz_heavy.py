@@ -1,4 +1,6 @@
-"""Writes that are worked out elsewhere end as those that are not: the same requests, answered both ways."""
+"""Writes that are worked out elsewhere end as those that are not: the same requests, answered both
+ways.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def _same_for_all(answer: Answer) -> tuple[int, str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "block", [pytest.param(block, marks=[pytest.mark.slow] * (block in _SLOW)) for block in range(BLOCKS)]
+    "block",
+    [pytest.param(block, marks=[pytest.mark.slow] * (block in _SLOW)) for block in range(BLOCKS)],
 )
 async def test_writes_worked_out_elsewhere_end_the_same(block: int) -> None:
     worked_out = 0
@@ -66,6 +69,9 @@ async def test_writes_worked_out_elsewhere_end_the_same(block: int) -> None:
 
 
 def _told(number: int, ask: Ask, first: Answer, second: Answer) -> str:
-    asked = f"{ask.method} {ask.path[:200]}?{ask.query[:200]!r} {dict(ask.headers)}\n {ask.body[:1500]!r}"
+    asked = (
+        f"{ask.method} {ask.path[:200]}?{ask.query[:200]!r} {dict(ask.headers)}\n "
+        f"{ask.body[:1500]!r}"
+    )
     answers = f"{_same_for_all(first)}\n{_same_for_all(second)}"
     return f"case {number}: {asked}\n{answers[:6000]}"

@@ -1,4 +1,6 @@
-"""Some clients of ``python -m tests.fuzz.http2``; ``make fuzz`` and ``make soak`` have many more."""
+"""Some clients of ``python -m tests.fuzz.http2``; ``make fuzz`` and ``make soak`` have many
+more.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,16 @@ def test_hostile_clients_of_http2_find_nothing() -> None:
 @pytest.mark.parametrize(
     "number",
     [
-        pytest.param(428639850221, id="what ends a call counts for the frames behind it in the same read"),
         pytest.param(
-            907894955489, id="what is not HTTP/2 is told at its first wrong byte, also where the first was right"
+            428639850221, id="what ends a call counts for the frames behind it in the same read"
         ),
-        pytest.param(620056246270, id="what a client is told of its fault has no address in memory"),
+        pytest.param(
+            907894955489,
+            id="what is not HTTP/2 is told at its first wrong byte, also where the first was right",
+        ),
+        pytest.param(
+            620056246270, id="what a client is told of its fault has no address in memory"
+        ),
     ],
 )
 def test_what_was_found(number: int) -> None:

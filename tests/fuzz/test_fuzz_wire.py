@@ -1,4 +1,6 @@
-"""A few seconds of ``python -m tests.fuzz.wire``: a server process, and clients that break rules of TLS and HTTP."""
+"""A few seconds of ``python -m tests.fuzz.wire``: a server process, and clients that break rules of
+TLS and HTTP.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ SECONDS, SEED = 3.0, 1
 
 
 # The clients cut their connections in every way there is, and asyncio warns of what it finds open.
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 def test_the_server_stands_and_blames_nobody(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.CRITICAL, "asyncio"):
         findings = wire.run(SECONDS, SEED)

@@ -1,4 +1,6 @@
-"""Some clients of ``python -m tests.fuzz.xds_requests``; ``make fuzz`` and ``make soak`` have many more."""
+"""Some clients of ``python -m tests.fuzz.xds_requests``; ``make fuzz`` and ``make soak`` have many
+more.
+"""
 
 from __future__ import annotations
 

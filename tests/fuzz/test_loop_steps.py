@@ -1,4 +1,6 @@
-"""No step on the loop is longer than 50 ms: over the fuzz corpus, and for bodies up to the limit made to be long."""
+"""No step on the loop is longer than 50 ms: over the fuzz corpus, and for bodies up to the limit
+made to be long.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from typing import Any
 import pytest
 from tests.fuzz.application import ADMIN, NOW, Answer, Application, Ask
 from tests.fuzz.cases import run_case
-from tests.fuzz.heavy_bodies import BODIES, CONFIG_MAPS, ENDPOINTS, MERGE, _addresses, _object, asked
+from tests.fuzz.heavy_bodies import (
+    BODIES,
+    CONFIG_MAPS,
+    ENDPOINTS,
+    MERGE,
+    _addresses,
+    _object,
+    asked,
+)
 from tests.fuzz.requests import JSON, PROTOBUF, YAML
 from tests.fuzz.watchdog import Watchdog, watching
 
@@ -24,9 +34,16 @@ CASES = 8
 TRIES = 3
 #: a body of each encoding, verb and outcome; ``make soak`` tries the others, too
 _EACH_TIME = (
-    "an error at the end", "many keys", "yaml of aliases", "protobuf of keys", "a json patch", "a merge patch",
-    "an apply of json", "options of a delete", "a question",
-)  # fmt: skip
+    "an error at the end",
+    "many keys",
+    "yaml of aliases",
+    "protobuf of keys",
+    "a json patch",
+    "a merge patch",
+    "an apply of json",
+    "options of a delete",
+    "a question",
+)
 _OTHERS = tuple(name for name in BODIES if name not in _EACH_TIME)
 _MANY = 12_000
 _SELECTOR = b"labelSelector=" + b",".join(b"!k%d" % number for number in range(9_000))
@@ -54,7 +71,9 @@ async def workers() -> AsyncIterator[Heavy]:
 
 
 async def test_no_step_is_long_over_the_fuzz_corpus(capsys: pytest.CaptureFixture[str]) -> None:
-    """The first round is not measured: modules are loaded and schemas compiled when they are first used."""
+    """The first round is not measured: modules are loaded and schemas compiled when they are first
+    used.
+    """
     for number in range(1 + TRIES):
         with watching() as dog:
             for case in range(CASES):
@@ -70,7 +89,9 @@ async def test_no_step_is_long_over_the_fuzz_corpus(capsys: pytest.CaptureFixtur
 async def _work_on(name: str, heavy: Heavy) -> tuple[Watchdog, int]:
     for _ in range(TRIES):
         async with Application(1, heavy) as application:
-            await application.ask(asked("POST", CONFIG_MAPS, b'{"metadata":{"name":"small"},"data":{"a":"b"}}'))
+            await application.ask(
+                asked("POST", CONFIG_MAPS, b'{"metadata":{"name":"small"},"data":{"a":"b"}}')
+            )
             await application.ask(asked("POST", ENDPOINTS, b'{"metadata":{"name":"small"}}'))
             with watching() as dog:
                 answer = await _run(application, BODIES[name](), dog)
@@ -96,7 +117,10 @@ async def test_no_step_is_long_for_a_body_up_to_the_limit(
             dog, code = await _work_on(name, heavy)
             longest_ms, waited_ms = dog.longest_s * 1000, dog.waited_s * 1000
             with capsys.disabled():
-                print(f"\n{name}: {code}, longest step {longest_ms:.1f} ms, a bystander waited {waited_ms:.0f} ms")
+                print(
+                    f"\n{name}: {code}, longest step {longest_ms:.1f} ms, a bystander waited "
+                    f"{waited_ms:.0f} ms"
+                )
             assert dog.content, f"{name}: {longest_ms:.1f} ms: {dog.longest}"
             assert heavy.requests.value > requests, f"{name} was worked on in the loop"
 
@@ -113,7 +137,11 @@ async def test_no_step_is_long_for_a_small_request_to_a_large_object() -> None:
                     with watching() as dog:
                         for ask in (
                             asked(
-                                "PATCH", f"{ENDPOINTS}/big", b'{"metadata":{"labels":{"a":"b"}}}', MERGE, accept=accept
+                                "PATCH",
+                                f"{ENDPOINTS}/big",
+                                b'{"metadata":{"labels":{"a":"b"}}}',
+                                MERGE,
+                                accept=accept,
                             ),
                             asked("GET", f"{ENDPOINTS}/big", b"", accept=accept),
                             asked("GET", ENDPOINTS, b"", accept=accept),
@@ -153,7 +181,13 @@ async def test_no_step_is_long_for_a_collection_of_any_length() -> None:
                     break
                 if ask.method == "DELETE":
                     await _create_many(application, _MANY, data={"a": "b"})
-            assert dog.content, (ask.method, ask.query[:20], ask.headers, dog.longest_s, dog.longest)
+            assert dog.content, (
+                ask.method,
+                ask.query[:20],
+                ask.headers,
+                dog.longest_s,
+                dog.longest,
+            )
         assert not application.store.count(ConfigMaps.storage_key)
 
 
@@ -164,8 +198,15 @@ async def test_a_long_list_is_the_same_as_one_made_at_once() -> None:
             await _create_many(application, 1_200, data={"a": "<b>&"})
             pages = {}
             for accept in (JSON, YAML, PROTOBUF, _TABLE, f"{JSON};pretty=1"):
-                for query in (b"", b"limit=700", b"labelSelector=!x&limit=3", b"fieldSelector=metadata.name!%3Dc00003"):
-                    answer = await application.whole(asked("GET", CONFIG_MAPS, b"", query=query, accept=accept))
+                for query in (
+                    b"",
+                    b"limit=700",
+                    b"labelSelector=!x&limit=3",
+                    b"fieldSelector=metadata.name!%3Dc00003",
+                ):
+                    answer = await application.whole(
+                        asked("GET", CONFIG_MAPS, b"", query=query, accept=accept)
+                    )
                     pages[accept, query] = (answer.code, answer.body)
             lists.append(pages)
     at_once, in_portions = lists

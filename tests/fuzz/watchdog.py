@@ -1,10 +1,12 @@
-"""How long each step of the loop is, in a test: every callback and every piece of a task between two awaits.
+"""How long each step of the loop is, in a test: every callback and every piece of a task between
+two awaits.
 
-A step is measured in processor time of the loop's thread.  On a busy machine that grows, too, since processes share
-caches and cores: what a yardstick takes meanwhile says how much, and the limit grows with it.  What the loop waits
-for the interpreter's lock, because a thread has it, does not count there: ``Watchdog.waited_s`` is the longest time
-that a heartbeat of a bystander was late, to be looked at beside it.  Nor does a garbage collection, which looks at what
-all tests before have left behind: the longest is ``collected_s``.
+A step is measured in processor time of the loop's thread. On a busy machine that grows, too, since
+processes share caches and cores: what a yardstick takes meanwhile says how much, and the limit
+grows with it. What the loop waits for the interpreter's lock, because a thread has it, does not
+count there: ``Watchdog.waited_s`` is the longest time that a heartbeat of a bystander was late, to
+be looked at beside it. Nor does a garbage collection, which looks at what all tests before have
+left behind: the longest is ``collected_s``.
 """
 
 from __future__ import annotations
@@ -80,7 +82,9 @@ class Watchdog:
 
 @contextmanager
 def watching() -> Iterator[Watchdog]:
-    """Measure every step of the loop but those of the task that runs the block: that is the test, not the server."""
+    """Measure every step of the loop but those of the task that runs the block: that is the test,
+    not the server.
+    """
     dog, own = Watchdog(), asyncio.current_task()
     run: Any = Handle._run
 

@@ -1,8 +1,9 @@
-"""Over sockets: a server process with controllers and emulation, and clients that break the rules of TLS and HTTP.
+"""Over sockets: a server process with controllers and emulation, and clients that break the rules
+of TLS and HTTP.
 
-``python -m tests.fuzz.wire --seconds 600``.  What must hold: every request is answered or its connection closed within
-``ANSWER_SECONDS_MAX``, no 5xx but Kubernetes' own, nothing in the server's log, and afterwards no connection, no watch
-and no memory is left.
+``python -m tests.fuzz.wire --seconds 600``. What must hold: every request is answered or its
+connection closed within ``ANSWER_SECONDS_MAX``, no 5xx but Kubernetes' own, nothing in the server's
+log, and afterwards no connection, no watch and no memory is left.
 """
 
 # ruff: noqa: E501  # tables of hostile values, one thing beside the other
@@ -34,23 +35,37 @@ GROWTH_MIB_MAX = 60.0
 #: a 504 that the client has asked for, by a version from the future or a short ``timeout``
 _ASKED_FOR = ("Too large resource version", "request did not complete within the allotted timeout")
 _HEADS = (
-    b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/0.9\r\n\r\n", b"GET /\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\r\n\r\n\r\n", b"\x00" * 100,
-    b"GET http://x/api HTTP/1.1\r\nHost: x\r\n\r\n", b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"GET / HTTP/0.9\r\n\r\n",
+    b"GET /\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"\r\n\r\n\r\n",
+    b"\x00" * 100,
+    b"GET http://x/api HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET /api HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n\r\n",
     b"GET /api HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
-    b"GET /api HTTP/1.1\r\n folded: x\r\nHost: x\r\n\r\n", b"GET /api HTTP/1.1\r\nHost : x\r\n\r\n", b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET /api HTTP/1.1\nHost: x\n\n", b"GET /a%ZZ%00%ff?%ff#frag HTTP/1.1\r\nHost: x\r\n\r\n", b"GET //x/../../etc HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /api HTTP/1.1\r\n folded: x\r\nHost: x\r\n\r\n",
+    b"GET /api HTTP/1.1\r\nHost : x\r\n\r\n",
+    b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /api HTTP/1.1\nHost: x\n\n",
+    b"GET /a%ZZ%00%ff?%ff#frag HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET //x/../../etc HTTP/1.1\r\nHost: x\r\n\r\n",
     b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n",
     b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
-    b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n{}", b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: 1e3\r\n\r\n{}",
+    b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n{}",
+    b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: 1e3\r\n\r\n{}",
     b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
-    b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2;ext=\"\r\n{}\r\n0\r\nTrailer: x\r\n\r\n",
-    b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n{}\r\n", b"GET /api HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 4000 + b"\r\n",
-    b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /api HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" * 5,
+    b'POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2;ext="\r\n{}\r\n0\r\nTrailer: x\r\n\r\n',
+    b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n{}\r\n",
+    b"GET /api HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 4000 + b"\r\n",
+    b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /api HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" * 5,
     b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n" * 50,
-)  # fmt: skip
+)
 
 
 @dataclass
@@ -65,14 +80,17 @@ class Findings:
 
 
 def on_the_wire(rng: Random, ask: Ask) -> tuple[bytes, bool]:
-    """The bytes of a request, its framing by length or in chunks, sometimes wrong; and whether it may go on, so that
-    the server is right to wait."""
+    """The bytes of a request, its framing by length or in chunks, sometimes wrong; and whether it
+    may go on, so that the server is right to wait.
+    """
     target = ask.path.encode("ascii", "replace").replace(b" ", b"%20") or b"/"
     if ask.query:
         target += b"?" + re.sub(rb"[\x00-\x20\x7f]", b"+", ask.query)
     lines = [ask.method.encode() + b" " + target + b" HTTP/1.1", b"Host: x"]
     lines += [
-        name + b": " + re.sub(rb"[\r\n\0]", b"", value) for name, value in ask.headers if name != b"content-length"
+        name + b": " + re.sub(rb"[\r\n\0]", b"", value)
+        for name, value in ask.headers
+        if name != b"content-length"
     ]
     body = ask.body
     if rng.random() < 0.3:
@@ -120,7 +138,9 @@ class Client:
         try:
             for _ in range(rng.choice((1, 3, 30))):
                 ask = requests.make(rng, ["web", "web-1"])
-                raw, goes_on = (rng.choice(_HEADS), True) if rng.random() < 0.1 else on_the_wire(rng, ask)
+                raw, goes_on = (
+                    (rng.choice(_HEADS), True) if rng.random() < 0.1 else on_the_wire(rng, ask)
+                )
                 if not await self._exchange(reader, writer, raw, goes_on):
                     return
         finally:
@@ -134,7 +154,11 @@ class Client:
     async def _no_tls(self) -> None:
         """Plain text, or half a handshake, at a port that speaks TLS."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        writer.write(self._rng.choice((b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"", b"\x00" * 5000)))
+        writer.write(
+            self._rng.choice(
+                (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"", b"\x00" * 5000)
+            )
+        )
         writer.write_eof()
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             await reader.read(100)
@@ -172,7 +196,8 @@ class Client:
         shape = re.fullmatch(rb"HTTP/1\.1 ([1-5]\d\d) .*\r\n", line)
         if shape is None:
             self._findings.add(
-                "an answer that is none of HTTP", f"{raw[:500]!r}\n  {line[:300]!r}\n  before: {before!r}"
+                "an answer that is none of HTTP",
+                f"{raw[:500]!r}\n  {line[:300]!r}\n  before: {before!r}",
             )
             return False
         code = int(shape[1])
@@ -196,7 +221,9 @@ class Client:
 
 
 def _incomplete(raw: bytes) -> bool:
-    """A request that says it is longer than it is may be waited for (the server gives up after a minute)."""
+    """A request that says it is longer than it is may be waited for (the server gives up after a
+    minute).
+    """
     head, _, body = raw.partition(b"\r\n\r\n")
     if not head or not _:
         return True
@@ -223,10 +250,14 @@ async def fuzz(server: PlaneProcess, seconds: float, seed: int, findings: Findin
 
 
 def main() -> None:
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it tells of every connection that was cut
+    logging.getLogger("asyncio").setLevel(
+        logging.CRITICAL
+    )  # it tells of every connection that was cut
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.wire")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=None, help="of the first client (from the clock)")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="of the first client (from the clock)"
+    )
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else int(time.time())
     print(f"seed: {seed}", flush=True)
@@ -237,7 +268,10 @@ def main() -> None:
 
 def run(seconds: float, seed: int) -> Findings:
     findings = Findings()
-    with scratch() as folder, PlaneProcess(Path(folder), "--emulate", "--history-keep", "5s") as server:
+    with (
+        scratch() as folder,
+        PlaneProcess(Path(folder), "--emulate", "--history-keep", "5s") as server,
+    ):
         sizes = []
         for quarter in range(4):
             asyncio.run(fuzz(server, seconds / 4, seed + 1000 * quarter, findings))
@@ -247,7 +281,11 @@ def run(seconds: float, seed: int) -> Findings:
             findings.add("the server grows", str(sizes))
         if server.process.poll() is not None:
             findings.add("the server has died", str(server.process.returncode))
-        blamed = [line for line in (Path(folder) / "plane.log").read_text().splitlines() if _is_fault(line)]
+        blamed = [
+            line
+            for line in (Path(folder) / "plane.log").read_text().splitlines()
+            if _is_fault(line)
+        ]
         for line in blamed:
             findings.add(f"logged: {re.sub(r'[0-9a-f-]{8,}', '_', line)[-160:]}", line)
     return findings
@@ -256,7 +294,15 @@ def run(seconds: float, seed: int) -> Findings:
 def _is_fault(line: str) -> bool:
     return any(
         mark in line
-        for mark in ("Traceback", "Error(", "unexpectedly", "never retrieved", "starts again", '"error"', "[error")
+        for mark in (
+            "Traceback",
+            "Error(",
+            "unexpectedly",
+            "never retrieved",
+            "starts again",
+            '"error"',
+            "[error",
+        )
     )
 
 

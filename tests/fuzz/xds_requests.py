@@ -1,8 +1,8 @@
 """Requests of hostile clients of xDS, and what must hold whatever they ask.
 
-``python -m tests.fuzz.xds_requests --seconds 3600``, or ``--case N`` to see one again.  Nothing is raised; what the
-library of protobuf reads of a request we read too; what is sent the library can read, has each name once and is within
-the limits; and a stream that is finished says nothing more.
+``python -m tests.fuzz.xds_requests --seconds 3600``, or ``--case N`` to see one again. Nothing is
+raised; what the library of protobuf reads of a request we read too; what is sent the library can
+read, has each name once and is within the limits; and a stream that is finished says nothing more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,16 @@ from sliceplane.xds.streams.whole import WholeStream
 
 _TYPES = (CLUSTER, ASSIGNMENT, ENDPOINT, LISTENER, ROUTES, "", "type.googleapis.com/other", "\0")
 _NAMES = (
-    *("default/web:http", "default/api:http", "web", "web.default:80", "web.default.svc:http", "*", "", "x" * 400),
+    *(
+        "default/web:http",
+        "default/api:http",
+        "web",
+        "web.default:80",
+        "web.default.svc:http",
+        "*",
+        "",
+        "x" * 400,
+    ),
     *(
         "a/b/c",
         "xdstp://sp/*",
@@ -61,17 +70,28 @@ def _some(rng: Random, known: tuple[str, ...]) -> tuple[str, ...]:
 def request(rng: Random, delta: bool, known: tuple[str, ...], nonces: list[str]) -> bytes:
     """What a client sends: often what one would, often with octets of another mind."""
     type_url = rng.choice(_TYPES) if rng.random() < 0.3 else rng.choice(_TYPES[:5])
-    of_node = node({"namespaces": "default"} if rng.random() < 0.2 else {}) if rng.random() < 0.5 else None
+    of_node = (
+        node({"namespaces": "default"} if rng.random() < 0.2 else {})
+        if rng.random() < 0.5
+        else None
+    )
     nonce = nonces[-1] if rng.random() < 0.6 else rng.choice(nonces)
     error = "no" * rng.choice((1, 2000)) if rng.random() < 0.2 else None
     if delta:
         versions = dict.fromkeys(_some(rng, known), rng.choice(("", "0" * 16, "x")))
         raw = delta_request(
-            type_url, subscribe=_some(rng, known), unsubscribe=_some(rng, known), initial=versions,
-            nonce=nonce, error=error, of_node=of_node,
-        )  # fmt: skip
+            type_url,
+            subscribe=_some(rng, known),
+            unsubscribe=_some(rng, known),
+            initial=versions,
+            nonce=nonce,
+            error=error,
+            of_node=of_node,
+        )
     else:
-        raw = whole_request(type_url, *_some(rng, known), version="1", nonce=nonce, error=error, of_node=of_node)
+        raw = whole_request(
+            type_url, *_some(rng, known), version="1", nonce=nonce, error=error, of_node=of_node
+        )
     if rng.random() < 0.5:
         return raw
     octets = bytearray(raw)
@@ -81,7 +101,9 @@ def request(rng: Random, delta: bool, known: tuple[str, ...], nonces: list[str])
             case 0:
                 octets[at : at + rng.randrange(4)] = rng.randbytes(rng.randrange(4))
             case 1:
-                octets[at:at] = varint(rng.getrandbits(rng.choice((3, 7, 32, 64)))) * rng.choice((1, 1, 12))
+                octets[at:at] = varint(rng.getrandbits(rng.choice((3, 7, 32, 64)))) * rng.choice(
+                    (1, 1, 12)
+                )
             case 2:
                 del octets[at:]
             case _:
@@ -90,7 +112,9 @@ def request(rng: Random, delta: bool, known: tuple[str, ...], nonces: list[str])
 
 
 def compare_with_the_library(raw: bytes, delta: bool) -> None:
-    """Fields that are a text or a list of texts; of a field that we do not take there is nothing to compare."""
+    """Fields that are a text or a list of texts; of a field that we do not take there is nothing to
+    compare.
+    """
     read: DeltaRequest | WholeRequest
     try:
         read = at_once(read_delta(raw)) if delta else at_once(read_whole(raw))
@@ -106,9 +130,14 @@ def compare_with_the_library(raw: bytes, delta: bool) -> None:
         assert read.subscribe == tuple(dict.fromkeys(known.resource_names_subscribe))
         assert read.unsubscribe == tuple(dict.fromkeys(known.resource_names_unsubscribe))
         held = dict(known.initial_resource_versions)
-        assert held.items() <= read.initial.items(), "it passes over an entry with a field that it does not know"
+        assert held.items() <= read.initial.items(), (
+            "it passes over an entry with a field that it does not know"
+        )
     else:
-        assert (read.version, read.names) == (known.version_info, tuple(dict.fromkeys(known.resource_names)))
+        assert (read.version, read.names) == (
+            known.version_info,
+            tuple(dict.fromkeys(known.resource_names)),
+        )
 
 
 def _change(rng: Random, world: World) -> None:
@@ -117,8 +146,12 @@ def _change(rng: Random, world: World) -> None:
         world.put(service(name, session_affinity=rng.choice(("None", "ClientIP"))))
         return
     numbers = rng.sample(range(1, 12), rng.randrange(9))
-    endpoints = [pod(number, rng.choice((READY, READY, NOT_READY, ENDING))) for number in sorted(numbers)]
-    world.put(slice_of(endpoints, rng.randrange(1, 10**6), name=f"{name}-{rng.randrange(2)}", of=name))
+    endpoints = [
+        pod(number, rng.choice((READY, READY, NOT_READY, ENDING))) for number in sorted(numbers)
+    ]
+    world.put(
+        slice_of(endpoints, rng.randrange(1, 10**6), name=f"{name}-{rng.randrange(2)}", of=name)
+    )
 
 
 class _Played:
@@ -127,7 +160,9 @@ class _Played:
     def __init__(self, rng: Random) -> None:
         self.rng = rng
         self.delta = rng.random() < 0.6
-        self.world = World(service(), slice_of([pod(number) for number in range(1, 7)]), collected_from=3)
+        self.world = World(
+            service(), slice_of([pod(number) for number in range(1, 7)]), collected_from=3
+        )
         self.view = self.world.view(rng.choice(_CLIENTS))
         self.stream: AdsStream = (DeltaStream if self.delta else WholeStream)(ResponseEncoder())
         self.nonces = [""]
@@ -145,8 +180,13 @@ class _Played:
                 self.now += rng.choice(_TIMES_S)
                 stream.on_deadline(self.now)
             case 3 if stream.view is not None and not stream.finished:
-                sight = XdsSight(rng.random() < 0.5, frozenset(rng.sample(("default", "other"), rng.randrange(3))))
-                stream.on_admitted(self.view, sight, self.world.catalog.revision, self.now)  # as the server asks again
+                sight = XdsSight(
+                    rng.random() < 0.5,
+                    frozenset(rng.sample(("default", "other"), rng.randrange(3))),
+                )
+                stream.on_admitted(
+                    self.view, sight, self.world.catalog.revision, self.now
+                )  # as the server asks again
             case _:
                 raw = request(rng, self.delta, tuple(self.names), self.nonces)
                 compare_with_the_library(raw, self.delta)
@@ -163,7 +203,9 @@ class _Played:
             assert not self.finished, f"{action} behind the end"
             match action:
                 case XdsAdmit():
-                    self.stream.on_admitted(self.view, XdsSight(), self.world.catalog.revision, self.now)
+                    self.stream.on_admitted(
+                        self.view, XdsSight(), self.world.catalog.revision, self.now
+                    )
                     while self.stream.has_work:
                         self.stream.work(self.now)
                     self.perform()
@@ -175,7 +217,9 @@ class _Played:
 
     def heard(self, type_url: str, message: bytes) -> None:
         assert len(message) <= MESSAGE_BYTES_MAX
-        kind: Any = discovery_pb2.DeltaDiscoveryResponse if self.delta else discovery_pb2.DiscoveryResponse
+        kind: Any = (
+            discovery_pb2.DeltaDiscoveryResponse if self.delta else discovery_pb2.DiscoveryResponse
+        )
         response = kind.FromString(message)
         assert response.type_url == type_url
         assert response.nonce not in self.nonces, "a nonce twice on a stream"

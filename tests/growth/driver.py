@@ -1,7 +1,9 @@
-"""What a client can do with one object, each step to be measured: read it in every format, and every kind of write.
+"""What a client can do with one object, each step to be measured: read it in every format, and
+every kind of write.
 
-A step is made for a number of entries and prepared outside of what is measured, with a registry of its own.  Refusals
-are answers; they must not grow faster than what was asked either, which is why an answer's size is looked at too.
+A step is made for a number of entries and prepared outside of what is measured, with a registry of
+its own. Refusals are answers; they must not grow faster than what was asked either, which is why an
+answer's size is looked at too.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ _OPTIONS: Final = WriteOptions()
 
 
 class BareApi(Api):
-    """A cluster with the namespace that is written to, without the roles that take longer than what is measured."""
+    """A cluster with the namespace that is written to, without the roles that take longer than what
+    is measured.
+    """
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
@@ -53,7 +57,9 @@ class Step(NamedTuple):
 
 
 class Session:
-    """One registry and one object of *count* entries in it, if it was accepted; else the object without them."""
+    """One registry and one object of *count* entries in it, if it was accepted; else the object
+    without them.
+    """
 
     def __init__(self, long: LongField, variant: Variant, count: int) -> None:
         self.long, self.variant, self.count = long, variant, count
@@ -85,7 +91,9 @@ class Session:
     def _look(self, answer: bytes) -> None:
         self.answered_bytes = len(answer)
         sent = len(msgspec.json.encode(self.document))
-        assert len(answer) <= ANSWER_BYTES_MAX + 4 * sent, f"{len(answer)} bytes of answer for {sent} bytes"
+        assert len(answer) <= ANSWER_BYTES_MAX + 4 * sent, (
+            f"{len(answer)} bytes of answer for {sent} bytes"
+        )
 
 
 def _json(long: LongField, variant: Variant) -> Callable[[int], Run]:
@@ -102,7 +110,10 @@ def _json_twice(long: LongField, variant: Variant) -> Callable[[int], Run]:
     def make(count: int) -> Run:
         raw = json.dumps(shapes.document(long, variant, count)).encode()
         raw = b'{"kind":"' + long.resource.kind.encode() + b'",' + raw[1:]
-        return lambda: (_quiet(lambda: strict.read_body(long.resource, raw)), _quiet(lambda: strict.decode_json(raw)))
+        return lambda: (
+            _quiet(lambda: strict.read_body(long.resource, raw)),
+            _quiet(lambda: strict.decode_json(raw)),
+        )
 
     return make
 
@@ -124,7 +135,9 @@ def _protobuf(long: LongField, variant: Variant) -> Callable[[int], Run]:
         resource = long.resource
 
         def run() -> None:
-            read = protobuf.decode(protobuf.encode(document), api_version=resource.api_version, kind=resource.kind)
+            read = protobuf.decode(
+                protobuf.encode(document), api_version=resource.api_version, kind=resource.kind
+            )
             api.registry.create(api.ctx, api.target(resource), Body(document=read), _OPTIONS)
 
         return lambda: _quiet(run)
@@ -148,7 +161,9 @@ def _quiet(run: Callable[[], object]) -> None:
 
 
 def _on(name: str, write: Callable[[Session, Any], object]) -> Callable[[LongField, Variant], Step]:
-    """A step on a stored object; *write* gets the session and the field's content in reverse order."""
+    """A step on a stored object; *write* gets the session and the field's content in reverse
+    order.
+    """
 
     def step(long: LongField, variant: Variant) -> Step:
         def make(count: int) -> Run:
@@ -193,7 +208,11 @@ def _strategic_order(session: Session, other: Any) -> None:
     for each in session.long.path[:-1]:
         place = place[each.name]
         place = (
-            place[0] if isinstance(place, list) else next(iter(place.values())) if each.type.kind == "map" else place
+            place[0]
+            if isinstance(place, list)
+            else next(iter(place.values()))
+            if each.type.kind == "map"
+            else place
         )
     if isinstance(other, list):
         place[f"$setElementOrder/{field.name}"] = other
@@ -206,30 +225,45 @@ def _strategic_order(session: Session, other: Any) -> None:
 
 def _json_patch(session: Session, other: Any) -> None:
     path = shapes.pointer(session.long)
-    session.call("patch", session.name, [{"op": "add", "path": path, "value": other}], "json", **_where(session))
+    session.call(
+        "patch",
+        session.name,
+        [{"op": "add", "path": path, "value": other}],
+        "json",
+        **_where(session),
+    )
 
 
 def _json_inserts(session: Session, other: Any) -> None:
     path = shapes.pointer(session.long)
     if isinstance(other, dict):
-        inserts = [{"op": "add", "path": f"{path}/z{at}", "value": each} for at, each in enumerate(other.values())]
+        inserts = [
+            {"op": "add", "path": f"{path}/z{at}", "value": each}
+            for at, each in enumerate(other.values())
+        ]
     else:
         inserts = [{"op": "add", "path": f"{path}/0", "value": each} for each in other]
     session.call("patch", session.name, inserts[:_INSERTS_MAX], "json", **_where(session))
 
 
 def _apply(session: Session, other: Any) -> None:
-    """One manager takes everything, a second meets conflicts, takes it by force, and leaves it again."""
+    """One manager takes everything, a second meets conflicts, takes it by force, and leaves it
+    again.
+    """
     head = {"apiVersion": session.resource.api_version, "kind": session.resource.kind}
     config = {**head, **shapes.patch(session.long, other)}
     config["metadata"] = {"name": session.name, **config.get("metadata", {})}
     first = dict(session.document)
     for manager, content, force in (
-        ("one", first, True), ("two", config, False), ("two", config, True),
+        ("one", first, True),
+        ("two", config, False),
+        ("two", config, True),
         ("two", {**head, "metadata": {"name": session.name}}, False),
-    ):  # fmt: skip
+    ):
         where = _where(session)
-        session.call("patch", session.name, content, "apply", field_manager=manager, force=force, **where)
+        session.call(
+            "patch", session.name, content, "apply", field_manager=manager, force=force, **where
+        )
 
 
 def _small(session: Session, other: Any) -> None:

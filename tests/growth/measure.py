@@ -1,12 +1,14 @@
 """How much longer four times as much takes.
 
-Work is measured in CPU time of this thread, without the collector.  What other processes do lengthens a run by more
-than half: cores are shared by hyperthreads, and caches by everybody.  So a long run is compared with the short ones
-just before and after it, which met the same neighbours, and not with the best short one of another moment.
+Work is measured in CPU time of this thread, without the collector. What other processes do
+lengthens a run by more than half: cores are shared by hyperthreads, and caches by everybody. So a
+long run is compared with the short ones just before and after it, which met the same neighbours,
+and not with the best short one of another moment.
 
-Four times the input may take ``GROWTH_MAX`` times as long; a quadratic step takes sixteen times as long, each time, and
-is seen as soon as it is more than a small part of the whole.  One pair within the bound is enough.  What takes less
-than ``TOO_SHORT_S`` is not judged: it is noise, and costs nobody anything.
+Four times the input may take ``GROWTH_MAX`` times as long; a quadratic step takes sixteen times as
+long, each time, and is seen as soon as it is more than a small part of the whole. One pair within
+the bound is enough. What takes less than ``TOO_SHORT_S`` is not judged: it is noise, and costs
+nobody anything.
 """
 
 from __future__ import annotations
@@ -38,8 +40,11 @@ def seconds(run: Run) -> float:
             gc.enable()
 
 
-def growth(small: Callable[[], Run], large: Callable[[], Run], *, too_short_s: float = TOO_SHORT_S) -> float:
-    """How many times longer *large* takes than *small* did around it, at best; 0 for what is too short to say.
+def growth(
+    small: Callable[[], Run], large: Callable[[], Run], *, too_short_s: float = TOO_SHORT_S
+) -> float:
+    """How many times longer *large* takes than *small* did around it, at best; 0 for what is too
+    short to say.
 
     Both make a fresh run, prepared outside of the measurement, each time they are called.
     """
@@ -58,17 +63,20 @@ def growth(small: Callable[[], Run], large: Callable[[], Run], *, too_short_s: f
 
 
 def assert_linear(make: Callable[[int], Run], size: int) -> None:
-    """*make(n)* gives a run over n entries: *size* of them may take ``GROWTH_MAX`` times as long as a quarter.
+    """*make(n)* gives a run over n entries: *size* of them may take ``GROWTH_MAX`` times as long as
+    a quarter.
 
-    A figure above it is looked at twice more with twice as many entries, where a quadratic step is the larger part, and
-    caches of processors, which end somewhere, have ended already.
+    A figure above it is looked at twice more with twice as many entries, where a quadratic step is
+    the larger part, and caches of processors, which end somewhere, have ended already.
     """
     figures = []
     for times in (1, 2, 2):
         figures.append(round(_growth_at(make, times * size), 1))
         if figures[-1] <= GROWTH_MAX:
             return
-    raise AssertionError(f"{FACTOR} times the entries ({size}, then twice that) take {figures} times as long")
+    raise AssertionError(
+        f"{FACTOR} times the entries ({size}, then twice that) take {figures} times as long"
+    )
 
 
 def _growth_at(make: Callable[[int], Run], size: int) -> float:

@@ -1,13 +1,14 @@
 """Every list and map of every kind, and objects in which one of them is long.
 
-``fields_of`` walks the schema, so that a field that is added is found by itself.  ``document`` makes an object, good as
-far as its names tell how to make one, with the field of n entries.  How the entries relate is a ``Variant``:
+``fields_of`` walks the schema, so that a field that is added is found by itself. ``document`` makes
+an object, good as far as its names tell how to make one, with the field of n entries. How the
+entries relate is a ``Variant``:
 
-- ``distinct``: all good, all different; ``equal``: all the same; ``alike``: the same to those who merge by keys, but
-  not equal;
+- ``distinct``: all good, all different; ``equal``: all the same; ``alike``: the same to those who
+  merge by keys, but not equal;
 - ``invalid``: none would be accepted, so that n complaints arise;
-- ``long``: different, and everything above them has a name as long as they are together, which whoever puts the name
-  in front of each pays for n times.
+- ``long``: different, and everything above them has a name as long as they are together, which
+  whoever puts the name in front of each pays for n times.
 """
 
 from __future__ import annotations
@@ -33,39 +34,107 @@ _TEMPLATE: Final = {
 }
 #: kinds that the corpus lacks
 _MORE: Final = [
-    {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "made"}, "template": _TEMPLATE},
-    {"apiVersion": "v1", "kind": "ReplicationController", "metadata": {"name": "web"},
-     "spec": {"replicas": 1, "selector": {"app": "web"}, "template": _TEMPLATE}},
-    {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "web"},
-     "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": _TEMPLATE}},
-    {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "web"},
-     "spec": {"serviceName": "web", "selector": {"matchLabels": {"app": "web"}}, "template": _TEMPLATE}},
-    {"apiVersion": "networking.k8s.io/v1", "kind": "IngressClass", "metadata": {"name": "main"},
-     "spec": {"controller": "example.com/ingress"}},
-    {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "web"},
-     "spec": {"defaultBackend": {"service": {"name": "web", "port": {"number": 80}}}}},
-    {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "web"},
-     "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"]}},
-    {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "plain"}, "handler": "runc"},
-    {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web"},
-     "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}},
-    {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000},
-    {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "limits"},
-     "spec": {"limits": [{"type": "Container", "max": {"cpu": "1"}}]}},
-    {"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "more"},
-     "spec": {"cidrs": ["10.9.0.0/24"]}},
-    {"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress", "metadata": {"name": "10.9.0.7"},
-     "spec": {"parentRef": {"resource": "services", "namespace": "default", "name": "web"}}},
-]  # fmt: skip
+    {
+        "apiVersion": "v1",
+        "kind": "PodTemplate",
+        "metadata": {"name": "made"},
+        "template": _TEMPLATE,
+    },
+    {
+        "apiVersion": "v1",
+        "kind": "ReplicationController",
+        "metadata": {"name": "web"},
+        "spec": {"replicas": 1, "selector": {"app": "web"}, "template": _TEMPLATE},
+    },
+    {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "web"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": _TEMPLATE},
+    },
+    {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "web"},
+        "spec": {
+            "serviceName": "web",
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": _TEMPLATE,
+        },
+    },
+    {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "IngressClass",
+        "metadata": {"name": "main"},
+        "spec": {"controller": "example.com/ingress"},
+    },
+    {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": {"name": "web"},
+        "spec": {"defaultBackend": {"service": {"name": "web", "port": {"number": 80}}}},
+    },
+    {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "web"},
+        "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"]},
+    },
+    {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "plain"},
+        "handler": "runc",
+    },
+    {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "web"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+    },
+    {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "high"},
+        "value": 1000,
+    },
+    {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": "limits"},
+        "spec": {"limits": [{"type": "Container", "max": {"cpu": "1"}}]},
+    },
+    {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "ServiceCIDR",
+        "metadata": {"name": "more"},
+        "spec": {"cidrs": ["10.9.0.0/24"]},
+    },
+    {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "IPAddress",
+        "metadata": {"name": "10.9.0.7"},
+        "spec": {"parentRef": {"resource": "services", "namespace": "default", "name": "web"}},
+    },
+]
 _TIME: Final = "2026-01-01T00:00:00Z"
 _MANAGED: Final = "managedFields"
 #: texts that a name asks for
 _WORDS: Final = {
-    "kind": "User", "apiVersion": "v1", "protocol": "TCP", "operator": "Exists", "effect": "NoSchedule",
+    "kind": "User",
+    "apiVersion": "v1",
+    "protocol": "TCP",
+    "operator": "Exists",
+    "effect": "NoSchedule",
     "status": "True",
-    "apiGroup": "rbac.authorization.k8s.io", "whenUnsatisfiable": "DoNotSchedule", "ipMode": "VIP", "image": "i",
-    "operation": "Update", "fieldsType": "FieldsV1", "type": "Container",
-}  # fmt: skip
+    "apiGroup": "rbac.authorization.k8s.io",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "ipMode": "VIP",
+    "image": "i",
+    "operation": "Update",
+    "fieldsType": "FieldsV1",
+    "type": "Container",
+}
 _ADDRESSES: Final = frozenset(
     ("addresses", "externalIPs", "ip", "ips", "clusterIPs", "hostIPs", "podIPs", "nameservers")
 )
@@ -104,7 +173,9 @@ def every_field() -> list[LongField]:
 
 
 def each_definition_once() -> list[LongField]:
-    """One place for each list and map of each definition: a Pod's fields are not looked at in its templates too."""
+    """One place for each list and map of each definition: a Pod's fields are not looked at in its
+    templates too.
+    """
     found: dict[str, LongField] = {}
     for each in every_field():
         found.setdefault(each.definition, each)
@@ -127,7 +198,9 @@ def _walk(
 def base(resource: Resource) -> Any:
     """A good object of the kind."""
     wanted = (resource.api_version, resource.kind)
-    found = next((each for each in (*_OBJECTS, *_MORE) if (each["apiVersion"], each["kind"]) == wanted), None)
+    found = next(
+        (each for each in (*_OBJECTS, *_MORE) if (each["apiVersion"], each["kind"]) == wanted), None
+    )
     assert found is not None, f"{_CORPUS} has no {wanted}: add one"
     return copy.deepcopy(found)
 
@@ -154,7 +227,9 @@ def patch(long: LongField, value: Any) -> Any:
 
 
 def pointer(long: LongField) -> str:
-    """Where a JSON patch finds the field (of an object in which lists above it have one element)."""
+    """Where a JSON patch finds the field (of an object in which lists above it have one
+    element).
+    """
     steps = []
     for field in long.path[:-1]:
         steps.append(field.name)
@@ -189,14 +264,21 @@ def content(field: SchemaField, variant: Variant, count: int, *, reverse: bool =
     kind = field.type
     if kind.kind == "map":
         item = kind.element
-        return {map_key(field, number, variant): element(item, field, number, variant) for number in numbers}
+        return {
+            map_key(field, number, variant): element(item, field, number, variant)
+            for number in numbers
+        }
     return [element(kind.element, field, number, variant) for number in numbers]
 
 
 def map_key(field: SchemaField, number: int, variant: Variant) -> str:
     if variant == "invalid":
         return f"!/ {number}"
-    return f"k{number}" if field.name in ("data", "binaryData", "stringData") else f"example.com/k{number}"
+    return (
+        f"k{number}"
+        if field.name in ("data", "binaryData", "stringData")
+        else f"example.com/k{number}"
+    )
 
 
 def element(kind: Type, field: SchemaField, number: int, variant: Variant = "distinct") -> Any:
@@ -208,15 +290,21 @@ def element(kind: Type, field: SchemaField, number: int, variant: Variant = "dis
             return [element(kind.element, field, number, variant)]
         case "map":
             return {"k": element(kind.element, field, number, variant)}
-    return scalar(kind.kind, field.name, 0 if variant == "equal" else number, invalid=variant == "invalid")
+    return scalar(
+        kind.kind, field.name, 0 if variant == "equal" else number, invalid=variant == "invalid"
+    )
 
 
 def _object(owner: Struct, field: SchemaField, number: int, variant: Variant) -> Any:
-    """Required members and those that tell elements apart; of those ``alike`` varies the last alone."""
+    """Required members and those that tell elements apart; of those ``alike`` varies the last
+    alone.
+    """
     keys = dict.fromkeys((*field.map_keys, field.merge_key))
     made: dict[str, Any] = {}
     names = [
-        name for name, each in owner.fields.items() if each.required or name in keys or name in ("name", "key", "ip")
+        name
+        for name, each in owner.fields.items()
+        if each.required or name in keys or name in ("name", "key", "ip")
     ]
     names = (
         names
@@ -281,4 +369,8 @@ def _text(name: str, number: int, *, invalid: bool) -> str:
         return f"{address}/32" if name in _RANGES else address
     if name == "ipFamilies":
         return ("IPv4", "IPv6")[number % 2]
-    return f"example.com/k{number}" if name in ("finalizers", "key", "type", "conditionType") else f"n{number}"
+    return (
+        f"example.com/k{number}"
+        if name in ("finalizers", "key", "type", "conditionType")
+        else f"n{number}"
+    )

@@ -1,8 +1,10 @@
-"""Four times the entries in any list or map of any kind take at most five times as long, whatever a client does.
+"""Four times the entries in any list or map of any kind take at most five times as long, whatever a
+client does.
 
-The fields come from the schema, so that one that is added is looked at without anybody's doing.  In every run each list
-and map of each definition meets a few of the ways to fill it and of the things to do with it, in turns, so that all
-ways and all things occur; ``make soak`` tries all of them on all places, and the largest bodies that are taken.
+The fields come from the schema, so that one that is added is looked at without anybody's doing. In
+every run each list and map of each definition meets a few of the ways to fill it and of the things
+to do with it, in turns, so that all ways and all things occur; ``make soak`` tries all of them on
+all places, and the largest bodies that are taken.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ def _ways(long: LongField) -> list[tuple[Variant, Step]]:
 
 
 def _check(long: LongField, variant: Variant, step: Step, size: int) -> None:
-    # Names as long as all entries together make an object of the square of their number in bytes per level.
+    # Names as long as all entries together make an object of the square of their number in bytes
+    # per level.
     size = size // 2 if variant == "long" else size
     try:
         assert_linear(step.make, size)
@@ -77,7 +80,9 @@ def test_every_way_to_write_every_list_costs_what_it_is_long(resource: Resource)
 @pytest.mark.timeout(7200)
 def test_the_largest_bodies_cost_what_they_are_long(resource: Resource) -> None:
     for long in (each for each in _DEFINITIONS if each.resource is resource):
-        for variant, name in product(("distinct", "alike", "invalid"), ("create", "put", "strategic patch", "apply")):
+        for variant, name in product(
+            ("distinct", "alike", "invalid"), ("create", "put", "strategic patch", "apply")
+        ):
             step = next(each for each in driver.steps(long, variant) if each.name == name)
             _check(long, variant, step, _largest(long, variant))
 
@@ -91,10 +96,13 @@ def _largest(long: LongField, variant: Variant) -> int:
 def test_the_walk_finds_what_attackers_used() -> None:
     found = {str(each) for each in shapes.every_field()}
     assert {
-        "services:spec.ipFamilies", "configmaps:metadata.finalizers", "pods:spec.tolerations",
-        "roles.rbac.authorization.k8s.io:rules", "deployments.apps:spec.template.spec.containers.ports",
+        "services:spec.ipFamilies",
+        "configmaps:metadata.finalizers",
+        "pods:spec.tolerations",
+        "roles.rbac.authorization.k8s.io:rules",
+        "deployments.apps:spec.template.spec.containers.ports",
         "endpointslices.discovery.k8s.io:endpoints.addresses",
-    } <= found  # fmt: skip
+    } <= found
     assert len(_DEFINITIONS) > 150
 
 

@@ -1,4 +1,6 @@
-"""Bodies that were made to cost the square of their length, each as an attacker would send it, and what is answered."""
+"""Bodies that were made to cost the square of their length, each as an attacker would send it, and
+what is answered.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,11 @@ def service(**spec: Any) -> Any:
 def test_a_service_with_very_many_ip_families() -> None:
     def make(count: int) -> Run:
         api, families = Api(), ["IPv4", "IPv6"] * (count // 2)
-        return refused(lambda: api.create(Services, service(ipFamilies=families, ipFamilyPolicy="PreferDualStack")))
+        return refused(
+            lambda: api.create(
+                Services, service(ipFamilies=families, ipFamilyPolicy="PreferDualStack")
+            )
+        )
 
     assert_linear(make, 100_000)
 
@@ -61,7 +67,9 @@ def test_a_service_with_very_many_ip_families() -> None:
 def test_a_small_patch_of_a_pod_with_very_many_tolerations() -> None:
     def make(count: int) -> Run:
         api = Api()
-        api.create(Pods, pod(tolerations=[{"key": f"k{n}", "operator": "Exists"} for n in range(count)]))
+        api.create(
+            Pods, pod(tolerations=[{"key": f"k{n}", "operator": "Exists"} for n in range(count)])
+        )
         return lambda: api.patch(Pods, "p", {"spec": {"activeDeadlineSeconds": 5}})
 
     assert_linear(make, 6000)
@@ -70,7 +78,10 @@ def test_a_small_patch_of_a_pod_with_very_many_tolerations() -> None:
 def test_other_finalizers_for_a_deleted_object_with_very_many() -> None:
     def make(count: int) -> Run:
         api = Api()
-        api.create(ConfigMaps, {"metadata": {"name": "c", "finalizers": [f"a.b/{n}" for n in range(count)]}})
+        api.create(
+            ConfigMaps,
+            {"metadata": {"name": "c", "finalizers": [f"a.b/{n}" for n in range(count)]}},
+        )
         api.delete(ConfigMaps, "c")
         others = {"metadata": {"name": "c", "finalizers": [f"a.c/{n}" for n in range(count)]}}
         return refused(lambda: api.update(ConfigMaps, "c", others))
@@ -82,7 +93,9 @@ def test_many_ports_of_one_number_look_for_node_ports() -> None:
     def make(count: int) -> Run:
         api = Api()
         ports = [{"name": f"p{n}", "port": n + 1} for n in range(count)]
-        return refused(lambda: api.create(Services, service(type="NodePort", ports=ports), dry_run=True))
+        return refused(
+            lambda: api.create(Services, service(type="NodePort", ports=ports), dry_run=True)
+        )
 
     assert_linear(make, 8000)
 
@@ -91,7 +104,10 @@ def test_endpoints_are_shown_as_a_row_without_multiplying_addresses_and_ports() 
     def make(count: int) -> Run:
         subset = {"addresses": [{"ip": "10.0.0.1"}] * count, "ports": [{"port": 80}] * count}
         return lambda: build(
-            EndpointsObjects, ENDPOINTS.columns, [{"metadata": {"name": "e"}, "subsets": [subset]}], 0.0
+            EndpointsObjects,
+            ENDPOINTS.columns,
+            [{"metadata": {"name": "e"}, "subsets": [subset]}],
+            0.0,
         )
 
     assert_linear(make, 40_000)
@@ -109,10 +125,15 @@ def test_a_pod_is_shown_as_a_row_without_looking_for_each_gate_in_all_conditions
     def make(count: int) -> Run:
         gates = [{"conditionType": f"a/{n}"} for n in range(count)]
         conditions = [{"type": f"b/{n}", "status": "True"} for n in range(count)]
-        shown = {"metadata": {"name": "p"}, "spec": {"readinessGates": gates}, "status": {"conditions": conditions}}
+        shown = {
+            "metadata": {"name": "p"},
+            "spec": {"readinessGates": gates},
+            "status": {"conditions": conditions},
+        }
         return lambda: build(Pods, POD.columns, [shown], 0.0)
 
-    # looking for each in all would take seconds; many more names than these do not fit a cache of the processor
+    # looking for each in all would take seconds; many more names than these do not fit a cache of
+    # the processor
     assert_linear(make, 8_000)
 
 
@@ -159,9 +180,15 @@ def test_very_many_managers_that_updated() -> None:
         api = Api()
         api.create(ConfigMaps, {"metadata": {"name": "c"}})
         entries = [
-            {"manager": f"m{n}", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
-             "fieldsV1": {"f:data": {f"f:k{n}": {}}}} for n in range(count)
-        ]  # fmt: skip
+            {
+                "manager": f"m{n}",
+                "operation": "Update",
+                "apiVersion": "v1",
+                "fieldsType": "FieldsV1",
+                "fieldsV1": {"f:data": {f"f:k{n}": {}}},
+            }
+            for n in range(count)
+        ]
         sent = {"metadata": {"name": "c", "managedFields": entries}, "data": {"a": "b"}}
         return lambda: api.update(ConfigMaps, "c", sent)
 
@@ -169,7 +196,9 @@ def test_very_many_managers_that_updated() -> None:
 
 
 def test_one_element_of_a_set_of_fields_in_very_many_spellings() -> None:
-    blanks = ["".join(each) for size in range(1, 9) for each in itertools.product(" \t\n\r", repeat=size)]
+    blanks = [
+        "".join(each) for size in range(1, 9) for each in itertools.product(" \t\n\r", repeat=size)
+    ]
 
     def make(count: int) -> Run:
         value = {f'k:{{{blanks[n]}"a":1}}': {f"f:{n}": {}} for n in range(count)}
@@ -181,7 +210,9 @@ def test_one_element_of_a_set_of_fields_in_very_many_spellings() -> None:
 
 def test_a_strategic_patch_that_merges_into_one_element_again_and_again() -> None:
     api = Api()
-    api.create(Pods, pod(containers=[{**_CONTAINER, "env": [{"name": f"E{n}"} for n in range(2000)]}]))
+    api.create(
+        Pods, pod(containers=[{**_CONTAINER, "env": [{"name": f"E{n}"} for n in range(2000)]}])
+    )
     again = [{"name": "c", "env": [{"name": f"F{n}"}]} for n in range(3000)]
     error = api.fails("patch", Pods, "p", {"spec": {"containers": again}}, "strategic")
     assert (error.code, error.reason) == (413, "RequestEntityTooLarge")
@@ -192,10 +223,17 @@ def test_a_strategic_patch_that_merges_into_one_element_again_and_again() -> Non
 def test_elements_with_one_merge_key_and_a_patch_with_as_many() -> None:
     def make(count: int) -> Run:
         api = Api()
-        api.create(Pods, pod(containers=[{**_CONTAINER, "ports": [{"containerPort": 8, "hostIP": "a"}] * count}]))
+        api.create(
+            Pods,
+            pod(
+                containers=[{**_CONTAINER, "ports": [{"containerPort": 8, "hostIP": "a"}] * count}]
+            ),
+        )
         ports = [{"containerPort": 8, "protocol": "UDP"}] * count
         return refused(
-            lambda: api.patch(Pods, "p", {"spec": {"containers": [{"name": "c", "ports": ports}]}}, "strategic")
+            lambda: api.patch(
+                Pods, "p", {"spec": {"containers": [{"name": "c", "ports": ports}]}}, "strategic"
+            )
         )
 
     assert_linear(make, 2000)
@@ -208,7 +246,9 @@ def test_a_json_patch_that_inserts_before_very_many_elements() -> None:
     error = api.fails("patch", Pods, "p", [insert] * 5000, "json")
     assert (error.code, error.reason) == (413, "RequestEntityTooLarge")
     append = {**insert, "path": "/spec/initContainers/0/args/-"}
-    assert api.fails("patch", Pods, "p", [append] * 5000, "json").code == 422, "it is done, and not for a Pod"
+    assert api.fails("patch", Pods, "p", [append] * 5000, "json").code == 422, (
+        "it is done, and not for a Pod"
+    )
 
 
 def test_an_envelope_of_protobuf_with_very_many_types() -> None:
@@ -222,7 +262,11 @@ def test_an_envelope_of_protobuf_with_very_many_types() -> None:
 @pytest.mark.parametrize("text", ["long", "key"])
 def test_yaml_that_repeats_a_long_text_by_aliases(text: str) -> None:
     head = b"a: &a " + b"x" * 65_536
-    body = b"\nb: [" + b"*a," * 20_000 + b"]" if text == "long" else b"\nb: [" + b"{*a : 1}," * 20_000 + b"]"
+    body = (
+        b"\nb: [" + b"*a," * 20_000 + b"]"
+        if text == "long"
+        else b"\nb: [" + b"{*a : 1}," * 20_000 + b"]"
+    )
     with pytest.raises(strict.MalformedBody, match="excessive aliasing"):
         strict.decode_yaml(head + body)
     short = b"a: &a x\nb: [" + b"*a," * 1000 + b"]"
@@ -250,11 +294,19 @@ def test_a_bad_key_of_a_selector_is_not_told_again_for_each_value() -> None:
 
 def test_complaints_are_told_within_bounds_and_few_are_told_as_ever() -> None:
     api = Api()
-    error = api.fails("create", ConfigMaps, {"metadata": {"name": "c", "labels": {f"!{n}": "" for n in range(5000)}}})
+    error = api.fails(
+        "create",
+        ConfigMaps,
+        {"metadata": {"name": "c", "labels": {f"!{n}": "" for n in range(5000)}}},
+    )
     assert len((error.details or {})["causes"]) == ERRORS_MAX
     assert error.message.endswith(", too many errors]")
     assert len(error.message) <= ERRORS_CHARACTERS_MAX
-    error = api.fails("create", ConfigMaps, {"metadata": {"name": "c", "labels": {f"!{n}": "" for n in range(50)}}})
+    error = api.fails(
+        "create",
+        ConfigMaps,
+        {"metadata": {"name": "c", "labels": {f"!{n}": "" for n in range(50)}}},
+    )
     assert len((error.details or {})["causes"]) == 50
     assert "too many errors" not in error.message
 
@@ -294,7 +346,9 @@ def test_a_set_of_fields_in_protobuf_is_no_deeper_than_one_in_json(depth: int) -
     )
     meta = framed(b"\x0a", b"c") + framed(b"\x8a\x01", entry)
     with pytest.raises(StatusError) as caught:
-        protobuf.decode(b"k8s\0" + framed(b"\x12", framed(b"\x0a", meta)), api_version="v1", kind="ConfigMap")
+        protobuf.decode(
+            b"k8s\0" + framed(b"\x12", framed(b"\x0a", meta)), api_version="v1", kind="ConfigMap"
+        )
     assert caught.value.code == 400
 
 

@@ -1,4 +1,6 @@
-"""The measure itself: it sees what is quadratic, also beside work in proportion, and lets pass what is not."""
+"""The measure itself: it sees what is quadratic, also beside work in proportion, and lets pass what
+is not.
+"""
 
 from __future__ import annotations
 
@@ -21,5 +23,7 @@ def test_what_is_in_proportion_passes() -> None:
 
 
 def test_what_is_quadratic_beside_what_is_not_is_named_with_its_figures() -> None:
-    with pytest.raises(AssertionError, match=r"4 times the entries \(2400, then twice that\) take \["):
+    with pytest.raises(
+        AssertionError, match=r"4 times the entries \(2400, then twice that\) take \["
+    ):
         assert_linear(_mixed, 2400)

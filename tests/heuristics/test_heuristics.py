@@ -1,4 +1,6 @@
-"""The two heuristics that come with us, the rules for all of them, and the kit that checks those rules."""
+"""The two heuristics that come with us, the rules for all of them, and the kit that checks those
+rules.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from tests.effort import effort
 from tests.growth.measure import GROWTH_MAX, growth
 
 from sliceplane.slices.heuristics.balanced import ANNOTATION_MAX_OVERLOAD, Balanced, overload_of
-from sliceplane.slices.heuristics.spread_constraints import KEY_HOSTNAME, KEY_REGION, KEY_ZONE, SpreadConstraints
+from sliceplane.slices.heuristics.spread_constraints import (
+    KEY_HOSTNAME,
+    KEY_REGION,
+    KEY_ZONE,
+    SpreadConstraints,
+)
 from sliceplane.slices.heuristics.types import (
     Allocation,
     EndpointPlace,
@@ -32,7 +39,9 @@ ZONES = tuple(ZoneView(name=name, region="r1", share=1 / 3) for name in ("a", "b
 
 
 def zones_of(**shares: float) -> tuple[ZoneView, ...]:
-    return tuple(ZoneView(name=name, region="r1", share=share) for name, share in sorted(shares.items()))
+    return tuple(
+        ZoneView(name=name, region="r1", share=share) for name, share in sorted(shares.items())
+    )
 
 
 # SpreadConstraints
@@ -50,9 +59,14 @@ def zones_of(**shares: float) -> tuple[ZoneView, ...]:
         ((KEY_REGION, KEY_ZONE), Hints(("a",))),
     ],
 )
-def test_an_endpoint_serves_the_domain_over_which_its_pod_was_spread(keys: tuple[str, ...], expected: Hints) -> None:
+def test_an_endpoint_serves_the_domain_over_which_its_pod_was_spread(
+    keys: tuple[str, ...], expected: Hints
+) -> None:
     endpoint = EndpointPlace(zone="a", region="r1", node="n1", topology_keys=keys)
-    assert SpreadConstraints().hints(WEB, endpoint, (*ZONES, ZoneView(name="z", region="r2"))) == expected
+    assert (
+        SpreadConstraints().hints(WEB, endpoint, (*ZONES, ZoneView(name="z", region="r2")))
+        == expected
+    )
 
 
 def test_a_node_without_labels_gives_no_hint() -> None:
@@ -77,7 +91,9 @@ def test_balanced_zones_keep_their_traffic() -> None:
 
 def test_unequal_zones_within_the_bound_keep_their_traffic() -> None:
     found = Balanced().allocate(WEB, {"a": 9, "b": 10, "c": 11}, ZONES)  # a carries 10/9 = 1.11
-    assert found == {zone: (Portion(count, (zone,)),) for zone, count in {"a": 9, "b": 10, "c": 11}.items()}
+    assert found == {
+        zone: (Portion(count, (zone,)),) for zone, count in {"a": 9, "b": 10, "c": 11}.items()
+    }
 
 
 def test_an_overloaded_zone_borrows_just_what_it_lacks() -> None:
@@ -92,14 +108,27 @@ def test_an_overloaded_zone_borrows_just_what_it_lacks() -> None:
 
 def test_a_zone_without_endpoints_borrows_all_that_it_needs() -> None:
     found = Balanced().allocate(WEB, {"b": 15, "c": 15}, ZONES)
-    assert sum(portion.count for portions in found.values() for portion in portions if portion.zones == ("a",)) == 9
+    assert (
+        sum(
+            portion.count
+            for portions in found.values()
+            for portion in portions
+            if portion.zones == ("a",)
+        )
+        == 9
+    )
 
 
 def test_the_bound_is_the_services() -> None:
-    tight = ServiceView(namespace="default", name="web", annotations={ANNOTATION_MAX_OVERLOAD: "0%"})
+    tight = ServiceView(
+        namespace="default", name="web", annotations={ANNOTATION_MAX_OVERLOAD: "0%"}
+    )
     loose = ServiceView(namespace="default", name="web", annotations={ANNOTATION_MAX_OVERLOAD: "4"})
     counts = {"a": 2, "b": 10, "c": 18}
-    assert Balanced().allocate(tight, counts, ZONES)["c"] == (Portion(10, ("c",)), Portion(8, ("a",)))
+    assert Balanced().allocate(tight, counts, ZONES)["c"] == (
+        Portion(10, ("c",)),
+        Portion(8, ("a",)),
+    )
     assert Balanced().allocate(loose, counts, ZONES)["c"] == (Portion(18, ("c",)),)
 
 
@@ -118,7 +147,10 @@ def test_endpoints_of_a_zone_without_nodes_serve_who_needs_them() -> None:
 
 @pytest.mark.parametrize("zones", [(), zones_of(a=0.0, b=0.0)])
 def test_without_known_zones_there_are_no_hints(zones: tuple[ZoneView, ...]) -> None:
-    assert Balanced().allocate(WEB, {"a": 3, "b": 2}, zones) == {"a": (Portion(3, ()),), "b": (Portion(2, ()),)}
+    assert Balanced().allocate(WEB, {"a": 3, "b": 2}, zones) == {
+        "a": (Portion(3, ()),),
+        "b": (Portion(2, ()),),
+    }
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1", "-5%", "nan", "1e9", "%"])
@@ -128,14 +160,21 @@ def test_a_bound_that_is_none_is_told(text: str) -> None:
 
 
 def worst_load(found: Allocation, zones: tuple[ZoneView, ...]) -> float:
-    """The highest expected load of an endpoint, from what a proxy does: even choice among endpoints for its zone."""
+    """The highest expected load of an endpoint, from what a proxy does: even choice among endpoints
+    for its zone.
+    """
     total = sum(portion.count for portions in found.values() for portion in portions)
     whole = sum(zone.share for zone in zones)
     everyone = any(not portion.zones for portions in found.values() for portion in portions)
     hinted = {
         zone.name: total
         if everyone
-        else sum(portion.count for portions in found.values() for portion in portions if zone.name in portion.zones)
+        else sum(
+            portion.count
+            for portions in found.values()
+            for portion in portions
+            if zone.name in portion.zones
+        )
         for zone in zones
     }
     loads = [0.0]
@@ -160,7 +199,9 @@ def test_no_endpoint_is_expected_to_carry_more_than_the_bound(
     counts: dict[str, int], shares: tuple[float, float, float], overload: str
 ) -> None:
     zones = zones_of(a=shares[0], b=shares[1], c=shares[2])
-    service = ServiceView(namespace="default", name="web", annotations={ANNOTATION_MAX_OVERLOAD: overload})
+    service = ServiceView(
+        namespace="default", name="web", annotations={ANNOTATION_MAX_OVERLOAD: overload}
+    )
     found = Balanced().allocate(service, counts, zones)
     assert problem_of_allocation(found, counts) == ""
     if sum(shares):
@@ -179,7 +220,9 @@ def crossing(found: Allocation) -> int:
 
 @effort(200)
 @given(counts=st.fixed_dictionaries({zone: st.integers(1, 7) for zone in "abc"}), shares=SHARES)
-def test_spill_is_the_least_that_keeps_the_bound(counts: dict[str, int], shares: tuple[float, float, float]) -> None:
+def test_spill_is_the_least_that_keeps_the_bound(
+    counts: dict[str, int], shares: tuple[float, float, float]
+) -> None:
     """Against every way of giving whole endpoints to zones."""
     if not sum(shares):
         return
@@ -192,7 +235,10 @@ def test_spill_is_the_least_that_keeps_the_bound(counts: dict[str, int], shares:
         sum(max(0, serving - counts[zone]) for zone, serving in zip("abc", split, strict=True))
         for split in product(range(total + 1), repeat=3)
         if sum(split) == total
-        and all(serving * 1.2 + 1e-9 >= traffic[zone] for zone, serving in zip("abc", split, strict=True))
+        and all(
+            serving * 1.2 + 1e-9 >= traffic[zone]
+            for zone, serving in zip("abc", split, strict=True)
+        )
     )
     assert crossing(found) == least
 
@@ -204,7 +250,10 @@ def test_cost_is_that_of_zones_not_of_endpoints() -> None:
         for _ in range(200):
             Balanced().allocate(WEB, counts, ZONES)
 
-    assert growth(lambda: partial(run, small), lambda: partial(run, large), too_short_s=0.0) <= GROWTH_MAX
+    assert (
+        growth(lambda: partial(run, small), lambda: partial(run, large), too_short_s=0.0)
+        <= GROWTH_MAX
+    )
 
 
 # The kit
@@ -212,7 +261,10 @@ def test_cost_is_that_of_zones_not_of_endpoints() -> None:
 
 @pytest.mark.parametrize("heuristic", [Balanced(), SpreadConstraints()])
 def test_ours_pass_the_kit(heuristic: Balanced | SpreadConstraints) -> None:
-    check_heuristic(heuristic, annotations=({}, {ANNOTATION_MAX_OVERLOAD: "0.5"}, {ANNOTATION_MAX_OVERLOAD: "rubbish"}))
+    check_heuristic(
+        heuristic,
+        annotations=({}, {ANNOTATION_MAX_OVERLOAD: "0.5"}, {ANNOTATION_MAX_OVERLOAD: "rubbish"}),
+    )
 
 
 class Forgetful:
@@ -224,7 +276,9 @@ class Forgetful:
         self.name = "nodomain" if fault == "name" else "example.com/Forgetful"
         self._fault, self._calls = fault, 0
 
-    def allocate(self, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]) -> Allocation:
+    def allocate(
+        self, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]
+    ) -> Allocation:
         self._calls += 1
         found = {zone: (Portion(count, (zone,)),) for zone, count in endpoints.items()}
         if self._fault == "zone":

@@ -48,7 +48,9 @@ def test_it_gives_hints(examples: dict[str, Any]) -> None:
 
 def test_its_entry_point_is_its_name(examples: dict[str, Any]) -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    (point,) = tomllib.loads(text)["project"]["entry-points"]["sliceplane.slices.heuristics"].items()
+    (point,) = tomllib.loads(text)["project"]["entry-points"][
+        "sliceplane.slices.heuristics"
+    ].items()
     assert point == ("example.com/CheapestToo", "cheapest_too:CheapestToo")
     assert problem_of_heuristic(examples["CheapestToo"](), point[0]) == ""
 

@@ -1,4 +1,6 @@
-"""Heuristics of others are found by their entry point, imported when a Service asks, and cannot do harm."""
+"""Heuristics of others are found by their entry point, imported when a Service asks, and cannot do
+harm.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def package(folder: Path, name: str, *points: str) -> None:
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[sliceplane.slices.heuristics]\n" + "\n".join(points) + "\n")
+    (info / "entry_points.txt").write_text(
+        "[sliceplane.slices.heuristics]\n" + "\n".join(points) + "\n"
+    )
 
 
 def test_one_is_found_and_made_once(installed: InstalledHeuristics) -> None:
@@ -71,7 +75,10 @@ def test_only_what_is_asked_for_is_imported(installed: InstalledHeuristics) -> N
     [
         (
             "example.com/Other",
-            "heuristic example.com/Other of package nearest cannot be used: its name is 'example.com/Nearest'",
+            (
+                "heuristic example.com/Other of package nearest cannot be used: its name is "
+                "'example.com/Nearest'"
+            ),
         ),
         (
             "example.com/Broken",
@@ -80,7 +87,10 @@ def test_only_what_is_asked_for_is_imported(installed: InstalledHeuristics) -> N
                 "ModuleNotFoundError: No module named 'nothing_of_that_name'"
             ),
         ),
-        ("example.com/Text", "heuristic example.com/Text of package nearest cannot be used: its name is None"),
+        (
+            "example.com/Text",
+            "heuristic example.com/Text of package nearest cannot be used: its name is None",
+        ),
         ("example.com/Twice", "heuristic example.com/Twice is in several packages: nearest, twin"),
     ],
 )
@@ -89,7 +99,9 @@ def test_what_cannot_be_used(installed: InstalledHeuristics, name: str, problem:
     assert not isinstance(installed.find("example.com/Nearest"), str), "the others are not hurt"
 
 
-def test_ours_need_no_package_and_cannot_be_replaced(installed: InstalledHeuristics, tmp_path: Path) -> None:
+def test_ours_need_no_package_and_cannot_be_replaced(
+    installed: InstalledHeuristics, tmp_path: Path
+) -> None:
     package(tmp_path, "thief", "sliceplane.dev/Balanced = plug_nearest:Nearest")
     for name, ours in SHIPPED.items():
         assert installed.find(name) is ours
@@ -98,11 +110,17 @@ def test_ours_need_no_package_and_cannot_be_replaced(installed: InstalledHeurist
 def test_a_start_reads_no_packages() -> None:
     """The scan costs milliseconds for each hundred packages: it is left until somebody asks."""
     script = (
-        "import sys; from sliceplane.controllers.io.heuristics import InstalledHeuristics as I; i = I();"
+        "import sys; from sliceplane.controllers.io.heuristics import InstalledHeuristics as I; i "
+        "= I();"
         "i.find('sliceplane.dev/Balanced'); print(i._points)"
     )
     environment = {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     assert done.stdout == "None\n"

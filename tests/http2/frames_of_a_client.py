@@ -72,7 +72,9 @@ def drained(server: GrpcConnection) -> list[SentFrame]:
 
 
 def opened(*more: bytes, now: float = 0.0) -> GrpcConnection:
-    """A connection whose client has sent preface and SETTINGS, and then *more*; what it answered is taken."""
+    """A connection whose client has sent preface and SETTINGS, and then *more*; what it answered is
+    taken.
+    """
     server = GrpcConnection(now)
     server.receive(OPENING, now)
     drained(server)

@@ -1,4 +1,6 @@
-"""The other end is the ``h2`` library: whatever is said in whatever pieces, both ends have the same messages."""
+"""The other end is the ``h2`` library: whatever is said in whatever pieces, both ends have the same
+messages.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ class Ends:
     def _take(self, event: Any) -> None:
         match event:
             case h2.events.DataReceived():
-                self.received[event.stream_id] = self.received.get(event.stream_id, b"") + event.data
+                self.received[event.stream_id] = (
+                    self.received.get(event.stream_id, b"") + event.data
+                )
                 self.client.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             case h2.events.TrailersReceived() | h2.events.ResponseReceived():
                 status = dict(event.headers).get("grpc-status")
@@ -84,7 +88,9 @@ BODIES = st.lists(st.one_of(st.binary(max_size=20), st.integers(0, 90_000).map(b
     st.sampled_from((1_000, 16_393, 10_000_000)),
     st.sampled_from((100, 65_535, 2**31 - 1)),
 )
-def test_both_ends_have_the_same_messages(calls: list[tuple[list[bytes], list[bytes]]], size: int, window: int) -> None:
+def test_both_ends_have_the_same_messages(
+    calls: list[tuple[list[bytes], list[bytes]]], size: int, window: int
+) -> None:
     ends = Ends(window)
     numbers = {}
     for asked, _ in calls:

@@ -1,4 +1,6 @@
-"""gRPC over HTTP/2, as its specification says it, from the bytes of a client to those of the server."""
+"""gRPC over HTTP/2, as its specification says it, from the bytes of a client to those of the
+server.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from tests.http2.frames_of_a_client import POST, SentFrame, data, drained, heade
 
 from sliceplane.kit.http2 import frames
 from sliceplane.kit.http2.frames import frame
-from sliceplane.kit.http2.grpc import CallClosed, CallHalfClosed, CallMessage, CallOpened, GrpcConnection
+from sliceplane.kit.http2.grpc import (
+    CallClosed,
+    CallHalfClosed,
+    CallMessage,
+    CallOpened,
+    GrpcConnection,
+)
 
 
 def answer(found: list[SentFrame]) -> dict[str, str]:
@@ -40,7 +48,11 @@ def test_a_call_from_its_headers_to_its_trailers() -> None:
     found = drained(server)
     assert [(each.kind, each.flags) for each in found] == [(1, 4), (0, 0), (0, 0), (1, 5)]
     assert [each.payload for each in found if each.kind == 0] == [message(b"there"), message(b"")]
-    assert answer(found) == {":status": "200", "content-type": "application/grpc", "grpc-status": "0"}
+    assert answer(found) == {
+        ":status": "200",
+        "content-type": "application/grpc",
+        "grpc-status": "0",
+    }
     server.check()
 
 
@@ -76,15 +88,24 @@ def test_a_request_that_is_no_call_of_ours_gets_only_trailers(
     server.check()
 
 
-@pytest.mark.parametrize("content_type", ["application/grpc", "application/grpc+proto", "application/grpc;x=y"])
+@pytest.mark.parametrize(
+    "content_type", ["application/grpc", "application/grpc+proto", "application/grpc;x=y"]
+)
 def test_content_types_of_grpc(content_type: str) -> None:
-    (event,) = opened().receive(changed(("content-type", content_type), ("grpc-encoding", "identity")), 0.0)
+    (event,) = opened().receive(
+        changed(("content-type", content_type), ("grpc-encoding", "identity")), 0.0
+    )
     assert isinstance(event, CallOpened)
 
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [(b"\1\0\0\0\1x", "13"), (b"\2\0\0\0\1x", "13"), (b"\0\0\x40\0\1", "8"), (b"\0\xff\xff\xff\xff", "8")],
+    [
+        (b"\1\0\0\0\1x", "13"),
+        (b"\2\0\0\0\1x", "13"),
+        (b"\0\0\x40\0\1", "8"),
+        (b"\0\xff\xff\xff\xff", "8"),
+    ],
 )
 def test_a_message_that_is_not_taken(body: bytes, status: str) -> None:
     server = opened(headers(1))
@@ -110,7 +131,9 @@ def test_a_call_ends_when_its_time_is_up(text: str, seconds: float) -> None:
     assert server.next_deadline() == min(seconds, 30.0)
     assert server.on_time(seconds - 1e-6) == []
     assert server.on_time(seconds) == [CallClosed(1, "its deadline has passed")]
-    assert "4" in [answer([each])["grpc-status"] for each in drained(server) if each.kind == frames.HEADERS]
+    assert "4" in [
+        answer([each])["grpc-status"] for each in drained(server) if each.kind == frames.HEADERS
+    ]
     server.check()
 
 
@@ -147,14 +170,21 @@ def test_a_server_that_goes_away_takes_no_new_call_and_finishes_those_that_it_ha
     assert not server.http.is_over
     server.finish(1, 0)
     found = drained(server)
-    assert [each.kind for each in found] == [frames.GOAWAY, frames.RST_STREAM, frames.HEADERS, frames.RST_STREAM]
+    assert [each.kind for each in found] == [
+        frames.GOAWAY,
+        frames.RST_STREAM,
+        frames.HEADERS,
+        frames.RST_STREAM,
+    ]
     assert int.from_bytes(found[0].payload[:4], "big") == 1, "the client sends the rest elsewhere"
     assert server.http.is_over
 
 
 @effort(60)
 @given(st.lists(st.binary(max_size=40), max_size=8), st.lists(st.integers(1, 60), max_size=20))
-def test_messages_do_not_depend_on_how_they_are_cut_into_frames(bodies: list[bytes], sizes: list[int]) -> None:
+def test_messages_do_not_depend_on_how_they_are_cut_into_frames(
+    bodies: list[bytes], sizes: list[int]
+) -> None:
     server = opened(headers(1))
     stream = b"".join(map(message, bodies))
     seen: list[bytes] = []

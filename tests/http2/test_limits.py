@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from tests.http2.frames_of_a_client import POST, block, data, drained, headers, message, opened, sent
+from tests.http2.frames_of_a_client import (
+    POST,
+    block,
+    data,
+    drained,
+    headers,
+    message,
+    opened,
+    sent,
+)
 
 from sliceplane.kit.http2 import frames
 from sliceplane.kit.http2.frames import ErrorCode, frame
@@ -62,7 +71,10 @@ def test_a_client_that_pings_as_often_as_it_is_sent_something_goes_on() -> None:
     for _ in range(int(3 * BURST)):
         server.send(1, b"x")
         server.http.take_output()
-        server.receive(frame(6, 0, 0, bytes(8)) + frames.window_update(1, 100) + frames.window_update(0, 100), 0.0)
+        server.receive(
+            frame(6, 0, 0, bytes(8)) + frames.window_update(1, 100) + frames.window_update(0, 100),
+            0.0,
+        )
     assert server.http.fault is None
 
 
@@ -84,7 +96,9 @@ def test_a_block_of_many_frames_ends_the_connection() -> None:
 
 
 def test_a_block_of_many_bytes_ends_the_connection() -> None:
-    server = opened(frame(1, 0, 1, block()), frame(9, 0, 1, bytes(16_384)), frame(9, 0, 1, bytes(16_384)))
+    server = opened(
+        frame(1, 0, 1, block()), frame(9, 0, 1, bytes(16_384)), frame(9, 0, 1, bytes(16_384))
+    )
     assert server.http.met == ["continuation"]
 
 
@@ -98,7 +112,9 @@ def test_large_headers_are_refused_and_the_next_call_works() -> None:
 
 def test_a_header_bomb_ends_the_connection() -> None:
     """One field in the table, and then a byte for each time that it comes again."""
-    field = b"\x40" + b"\x01a" + b"\x7f\xc1\x1e" + b"x" * 4000  # literal with indexing, 4000 bytes of value
+    field = (
+        b"\x40" + b"\x01a" + b"\x7f\xc1\x1e" + b"x" * 4000
+    )  # literal with indexing, 4000 bytes of value
     server = opened(frame(1, 4, 1, field + b"\xbe" * 200))
     assert server.http.fault is not None
     assert server.http.fault.code is ErrorCode.ENHANCE_YOUR_CALM

@@ -1,4 +1,6 @@
-"""A driver that plays the shell: it connects a reflector to a fake API server, one request at a time."""
+"""A driver that plays the shell: it connects a reflector to a fake API server, one request at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from sliceplane.watch.reflector import Reflector
 
 @dataclass
 class Driver:
-    """Performs actions at once.  ``view`` is what a handler makes of the changes; ``deleted`` counts uids."""
+    """Performs actions at once.  ``view`` is what a handler makes of the changes; ``deleted``
+    counts uids.
+    """
 
     api: FakeApi
     seed: int = 1
@@ -84,7 +88,9 @@ class Driver:
             self.between_pages()
         try:
             limit = min(action.limit, self.page_limit) if action.limit else 0
-            page = self.api.list(Selection(self.cache.resource), limit=limit, continue_token=action.continue_token)
+            page = self.api.list(
+                Selection(self.cache.resource), limit=limit, continue_token=action.continue_token
+            )
         except StatusError as error:
             self.reflector.on_list_failed(error, self.now)
             return
@@ -93,7 +99,9 @@ class Driver:
     def watch(self, version: str, timeout_s: int) -> None:
         assert self.stream is None, "one stream at a time"
         try:
-            self.stream = self.api.watch(Selection(self.cache.resource), version, now=self.now, timeout_s=timeout_s)
+            self.stream = self.api.watch(
+                Selection(self.cache.resource), version, now=self.now, timeout_s=timeout_s
+            )
         except StatusError as error:
             self.reflector.on_watch_ended(self.now, error)
             return
@@ -103,11 +111,15 @@ class Driver:
         for change in self.reflector.take_changes():
             self.changes.append(change)
             key = change.object.metadata.key
-            assert self.view.get(key) == change.old, f"{key}: {self.view.get(key)} is not {change.old}"
+            assert self.view.get(key) == change.old, (
+                f"{key}: {self.view.get(key)} is not {change.old}"
+            )
             if change.new is None:
                 self.deleted.append(self.view.pop(key).metadata.uid)
             else:
-                assert change.old is None or change.old.metadata.uid == change.new.metadata.uid, "delete, then add"
+                assert change.old is None or change.old.metadata.uid == change.new.metadata.uid, (
+                    "delete, then add"
+                )
                 self.view[key] = change.new
 
     def advance(self, seconds: float) -> None:
@@ -129,7 +141,10 @@ class Driver:
         return [when for when, action in self.actions if isinstance(action, kind)]
 
     def assert_current(self) -> None:
-        held = {key: (item.metadata.uid, item.metadata.resource_version) for key, item in self.view.items()}
+        held = {
+            key: (item.metadata.uid, item.metadata.resource_version)
+            for key, item in self.view.items()
+        }
         assert held == self.api.objects(self.cache.resource)
         assert [item.metadata.key for item in self.cache] == sorted(self.view)
 

@@ -12,7 +12,9 @@ from sliceplane.api.scheme import Pods
 from sliceplane.watch.cache import Cache, Change, Undecodable, Unreadable
 
 
-def pod_body(name: str, *, uid: str = "u", version: int = 1, node: str = "", **extra: object) -> bytes:
+def pod_body(
+    name: str, *, uid: str = "u", version: int = 1, node: str = "", **extra: object
+) -> bytes:
     metadata = {"namespace": "ns", "name": name, "uid": uid, "resourceVersion": str(version)}
     return codec.encode({"metadata": metadata, "spec": {"nodeName": node}, **extra})
 
@@ -62,10 +64,23 @@ def test_events_from_the_past_are_ignored_but_lists_are_believed(cache: Cache[Po
 def test_a_relist_deletes_before_it_adds(cache: Cache[Pod]) -> None:
     cache.replace([loaded(cache, pod_body(name)) for name in ("b", "c", "d")])
     changes = cache.replace(
-        [loaded(cache, pod_body("a")), loaded(cache, pod_body("c", uid="v")), loaded(cache, pod_body("d", version=2))]
+        [
+            loaded(cache, pod_body("a")),
+            loaded(cache, pod_body("c", uid="v")),
+            loaded(cache, pod_body("d", version=2)),
+        ]
     )
-    told = [(change.object.metadata.name, change.old is not None, change.new is not None) for change in changes]
-    assert told == [("b", True, False), ("c", True, False), ("a", False, True), ("c", False, True), ("d", True, True)]
+    told = [
+        (change.object.metadata.name, change.old is not None, change.new is not None)
+        for change in changes
+    ]
+    assert told == [
+        ("b", True, False),
+        ("c", True, False),
+        ("a", False, True),
+        ("c", False, True),
+        ("d", True, True),
+    ]
 
 
 def test_an_unreadable_object_keeps_the_version_that_was_read(cache: Cache[Pod]) -> None:
@@ -98,7 +113,9 @@ def test_unreadable_objects_that_are_gone_are_forgotten(cache: Cache[Pod]) -> No
     assert cache.unreadable == {}
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"metadata":{}}', b'{"metadata":7}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"{}", b'{"metadata":{}}', b'{"metadata":7}', b"\xff\xfe"]
+)
 def test_what_is_no_object_is_refused(cache: Cache[Pod], body: bytes) -> None:
     with pytest.raises(Undecodable):
         cache.load(body)
@@ -132,11 +149,16 @@ entries = st.dictionaries(
 
 
 @given(st.lists(entries, min_size=1, max_size=6))
-def test_any_sequence_of_lists_is_told_as_differences(lists: list[dict[str, tuple[str, int, str]]]) -> None:
+def test_any_sequence_of_lists_is_told_as_differences(
+    lists: list[dict[str, tuple[str, int, str]]],
+) -> None:
     cache: Cache[Pod] = Cache(Pods, Pod, {"node": by_node})
     view: dict[str, Pod] = {}
     for wanted in lists:
-        bodies = [pod_body(name, uid=uid, version=version, node=node) for name, (uid, version, node) in wanted.items()]
+        bodies = [
+            pod_body(name, uid=uid, version=version, node=node)
+            for name, (uid, version, node) in wanted.items()
+        ]
         changes: tuple[Change[Pod], ...] = cache.replace([loaded(cache, body) for body in bodies])
         for change in changes:
             key = change.object.metadata.key
@@ -152,7 +174,9 @@ def test_any_sequence_of_lists_is_told_as_differences(lists: list[dict[str, tupl
         cache.check()
 
 
-def test_an_event_of_a_successor_whose_predecessors_delete_was_never_told(cache: Cache[Pod]) -> None:
+def test_an_event_of_a_successor_whose_predecessors_delete_was_never_told(
+    cache: Cache[Pod],
+) -> None:
     cache.replace([loaded(cache, pod_body("a", uid="u", node="one"))])
     delete, add = cache.put(loaded(cache, pod_body("a", uid="v", version=5, node="two")))
     assert (delete.old is not None, delete.new) == (True, None)
@@ -168,12 +192,25 @@ def test_pods_of_one_template_share_what_they_have_in_common(cache: Cache[Pod]) 
         document["spec"]["containers"] = [{"name": "c", "image": image}]
         return codec.encode(document)
 
-    bodies = [body("a", 1, "one"), body("b", 2, "two"), body("a", 3, "two"), body("c", 4, "two", "other")]
+    bodies = [
+        body("a", 1, "one"),
+        body("b", 2, "two"),
+        body("a", 3, "two"),
+        body("c", 4, "two", "other"),
+    ]
     for version in bodies:
         cache.put(loaded(cache, version))
     a, b, c = cache
     assert a.spec.containers is b.spec.containers
     assert a.metadata.labels is b.metadata.labels is c.metadata.labels
-    assert [pod.spec.containers[0].image for pod in cache if pod.spec.containers] == ["nginx", "nginx", "other"]
-    assert [a, b, c] == [loaded(cache, bodies[2]), loaded(cache, bodies[1]), loaded(cache, bodies[3])]
+    assert [pod.spec.containers[0].image for pod in cache if pod.spec.containers] == [
+        "nginx",
+        "nginx",
+        "other",
+    ]
+    assert [a, b, c] == [
+        loaded(cache, bodies[2]),
+        loaded(cache, bodies[1]),
+        loaded(cache, bodies[3]),
+    ]
     cache.check()

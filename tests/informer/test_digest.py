@@ -18,7 +18,9 @@ from sliceplane.watch.reflector import Reflector
 
 
 def thing(name: str, version: int | str) -> Object:
-    return Object(metadata=ObjectMeta(namespace="ns", name=name, uid=name, resource_version=str(version)))
+    return Object(
+        metadata=ObjectMeta(namespace="ns", name=name, uid=name, resource_version=str(version))
+    )
 
 
 STEPS = st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=60)
@@ -39,14 +41,23 @@ def test_digests_are_equal_exactly_where_contents_are(
             held |= {name: new} if new is not None else {}
             digest.check()
         assert digest.text == digest_of(held.values())
-        contents.append((digest.text, {(item.metadata.key, item.metadata.resource_version) for item in held.values()}))
+        contents.append(
+            (
+                digest.text,
+                {(item.metadata.key, item.metadata.resource_version) for item in held.values()},
+            )
+        )
     (one, its), (other, others) = contents
     assert (one == other) == (its == others)
 
 
 def test_the_digest_is_the_same_in_every_process_and_release() -> None:
-    """Both ends of a comparison are different programs: change the hash, and every node differs for one release."""
-    assert digest_of([thing("a", 5), thing("b", 812)]) == digest_of([thing("b", 812), thing("a", 5)])
+    """Both ends of a comparison are different programs: change the hash, and every node differs for
+    one release.
+    """
+    assert digest_of([thing("a", 5), thing("b", 812)]) == digest_of(
+        [thing("b", 812), thing("a", 5)]
+    )
     assert digest_of([thing("a", 5), thing("b", 812)]) == "c8e3b19a66a61862"
     assert digest_of([thing("a", "opaque")]) == "6a85f98c1686e986"
 
@@ -63,7 +74,9 @@ def test_events_that_were_lost_together_do_not_cancel_out() -> None:
             digest.on_change(thing(name, version), thing(name, version + 1))
             seen.add(digest.value ^ before)
     assert len(seen) == 4000
-    assert not any(first ^ second in seen for first in sorted(seen)[:100] for second in sorted(seen)[100:400])
+    assert not any(
+        first ^ second in seen for first in sorted(seen)[:100] for second in sorted(seen)[100:400]
+    )
 
 
 def test_a_change_costs_the_same_beside_many() -> None:
@@ -86,7 +99,16 @@ def test_a_change_costs_the_same_beside_many() -> None:
 
 
 def body(name: str, version: int) -> bytes:
-    return encode({"metadata": {"namespace": "ns", "name": name, "uid": name, "resourceVersion": str(version)}})
+    return encode(
+        {
+            "metadata": {
+                "namespace": "ns",
+                "name": name,
+                "uid": name,
+                "resourceVersion": str(version),
+            }
+        }
+    )
 
 
 def marks(reflector: Reflector[Object]) -> tuple[int, bool] | None:

@@ -1,4 +1,6 @@
-"""A list that lacks most of what was there is asked for twice; what is really gone goes a second later."""
+"""A list that lacks most of what was there is asked for twice; what is really gone goes a second
+later.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,14 @@ def begun(api: FakeApi, driver: Any, names: str = NAMES) -> None:
 
 
 def relist(driver: Any) -> None:
-    """The watch cannot resume.  The list is over when this returns, and no second one was asked for yet."""
+    """The watch cannot resume.  The list is over when this returns, and no second one was asked for
+    yet.
+    """
     lists = len(driver.taken(StartList))
     driver.stream = None
-    driver.reflector.on_watch_ended(driver.now, StatusError(410, "Expired", "too old resource version"))
+    driver.reflector.on_watch_ended(
+        driver.now, StatusError(410, "Expired", "too old resource version")
+    )
     for _ in range(100):
         driver.advance(0.1)
         if len(driver.taken(StartList)) > lists:
@@ -43,7 +49,9 @@ def relist(driver: Any) -> None:
     raise AssertionError("no list was asked for")
 
 
-def answers(monkeypatch: pytest.MonkeyPatch, shorten: Callable[[ListPage], ListPage], times: int) -> None:
+def answers(
+    monkeypatch: pytest.MonkeyPatch, shorten: Callable[[ListPage], ListPage], times: int
+) -> None:
     """The next *times* lists are answered with what *shorten* makes of them."""
     whole = FakeApi.list
     left = [times]
@@ -66,7 +74,10 @@ def nothing(page: ListPage) -> ListPage:
 
 @pytest.mark.parametrize("shorten", [first_three, nothing])
 def test_a_list_that_was_cut_short_removes_nothing(
-    api: FakeApi, driver: Any, monkeypatch: pytest.MonkeyPatch, shorten: Callable[[ListPage], ListPage]
+    api: FakeApi,
+    driver: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    shorten: Callable[[ListPage], ListPage],
 ) -> None:
     begun(api, driver)
     answers(monkeypatch, shorten, 1)
@@ -90,7 +101,9 @@ def test_what_is_really_gone_goes_after_a_second_list(api: FakeApi, driver: Any)
     assert (driver.reflector.doubts.doubted, driver.reflector.doubts.refuted) == (1, 0)
 
 
-def test_a_list_that_lacks_half_is_believed_at_once(api: FakeApi, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_lacks_half_is_believed_at_once(
+    api: FakeApi, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun(api, driver)
     answers(monkeypatch, lambda page: ListPage(page.items[:4], page.resource_version), 1)
     relist(driver)
@@ -98,14 +111,18 @@ def test_a_list_that_lacks_half_is_believed_at_once(api: FakeApi, driver: Any, m
     assert driver.reflector.doubts.doubted == 0
 
 
-def test_three_objects_are_never_missed(api: FakeApi, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_objects_are_never_missed(
+    api: FakeApi, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun(api, driver, "abc")
     answers(monkeypatch, nothing, 1)
     relist(driver)
     assert len(driver.deleted) == 3
 
 
-def test_a_list_that_is_older_confirms_nothing(api: FakeApi, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_is_older_confirms_nothing(
+    api: FakeApi, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun(api, driver)
     short = iter(["", "1", "1"])
 
@@ -121,7 +138,9 @@ def test_a_list_that_is_older_confirms_nothing(api: FakeApi, driver: Any, monkey
     assert driver.deleted == []
 
 
-def test_any_list_is_believed_in_the_end(api: FakeApi, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_list_is_believed_in_the_end(
+    api: FakeApi, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server that was restored after its first answer counts from an older version for good."""
     begun(api, driver)
     backup = api.snapshot()
@@ -140,7 +159,9 @@ def test_any_list_is_believed_in_the_end(api: FakeApi, driver: Any, monkeypatch:
     driver.assert_current()
 
 
-def test_while_no_list_can_be_had_all_stays(api: FakeApi, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_no_list_can_be_had_all_stays(
+    api: FakeApi, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun(api, driver)
     answers(monkeypatch, first_three, 1)
     relist(driver)
@@ -153,7 +174,10 @@ def test_while_no_list_can_be_had_all_stays(api: FakeApi, driver: Any, monkeypat
 
 
 def put_slice(api: FakeApi, endpoints: int) -> None:
-    found = [{"addresses": [f"10.0.0.{number}"], "conditions": {"ready": True}} for number in range(1, endpoints + 1)]
+    found = [
+        {"addresses": [f"10.0.0.{number}"], "conditions": {"ready": True}}
+        for number in range(1, endpoints + 1)
+    ]
     api.put(EndpointSlices, "ns", "cart-1", {"addressType": "IPv4", "endpoints": found})
 
 
@@ -178,9 +202,18 @@ def of_an_endpoint_view() -> RunningInformer[Any]:
 def of_a_node_proxy() -> RunningInformer[Any]:
     ignored: Any = lambda *_: None  # noqa: E731
     inputs = Inputs(
-        NOBODY, (Selection(EndpointSlices),), clock=lambda: 0.0, rng=Rng(1), on_changes=ignored, on_mark=ignored,
-        on_synced=ignored, on_dropped=ignored, api_timeout_s=1.0, probe_valid_s=1.0, absent_period_s=1.0,
-    )  # fmt: skip
+        NOBODY,
+        (Selection(EndpointSlices),),
+        clock=lambda: 0.0,
+        rng=Rng(1),
+        on_changes=ignored,
+        on_mark=ignored,
+        on_synced=ignored,
+        on_dropped=ignored,
+        api_timeout_s=1.0,
+        probe_valid_s=1.0,
+        absent_period_s=1.0,
+    )
     return inputs._informers[0]
 
 

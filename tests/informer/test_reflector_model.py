@@ -1,4 +1,6 @@
-"""After any history of changes and faults, once quiet, cache, handlers and server agree; each death is told once."""
+"""After any history of changes and faults, once quiet, cache, handlers and server agree; each death
+is told once.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,9 @@ class ReflectorAgainstServer(RuleBasedStateMachine):
 
     @rule()
     def restore(self) -> None:
-        """It must be noticed before the revisions have caught up: afterwards no client could tell."""
+        """It must be noticed before the revisions have caught up: afterwards no client could
+        tell.
+        """
         if self.backup is not None:
             self.api.restore(self.backup)
             self.api.recover()

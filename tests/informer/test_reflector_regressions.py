@@ -24,7 +24,9 @@ def filled(api: FakeApi, *names: str) -> None:
         api.put(ConfigMaps, "ns", name)
 
 
-def test_production_stack_1091_a_delete_in_a_watch_gap_is_delivered_once(api: FakeApi, driver: Any) -> None:
+def test_production_stack_1091_a_delete_in_a_watch_gap_is_delivered_once(
+    api: FakeApi, driver: Any
+) -> None:
     """Also kubernetes#115658, kcp#4364: reconnecting without comparing lost the delete for ever."""
     filled(api, "a", "b", "c")
     driver.start()
@@ -37,7 +39,9 @@ def test_production_stack_1091_a_delete_in_a_watch_gap_is_delivered_once(api: Fa
     driver.assert_current()
 
 
-def test_a_delete_in_a_gap_that_the_history_still_covers_needs_no_list(api: FakeApi, driver: Any) -> None:
+def test_a_delete_in_a_gap_that_the_history_still_covers_needs_no_list(
+    api: FakeApi, driver: Any
+) -> None:
     filled(api, "a", "b")
     driver.start()
     api.cut_all()
@@ -48,7 +52,9 @@ def test_a_delete_in_a_gap_that_the_history_still_covers_needs_no_list(api: Fake
     driver.assert_current()
 
 
-def test_kubernetes_115658_an_object_recreated_in_a_gap_is_a_delete_and_an_add(api: FakeApi, driver: Any) -> None:
+def test_kubernetes_115658_an_object_recreated_in_a_gap_is_a_delete_and_an_add(
+    api: FakeApi, driver: Any
+) -> None:
     filled(api, "a")
     driver.start()
     old = api.objects(ConfigMaps)["ns/a"][0]
@@ -64,7 +70,9 @@ def test_kubernetes_115658_an_object_recreated_in_a_gap_is_a_delete_and_an_add(a
     assert add.new.metadata.uid != old
 
 
-def test_production_stack_999_a_504_too_large_version_relists_and_does_not_loop(api: FakeApi, driver: Any) -> None:
+def test_production_stack_999_a_504_too_large_version_relists_and_does_not_loop(
+    api: FakeApi, driver: Any
+) -> None:
     filled(api, "a")
     driver.start()
     api.cut_all()
@@ -76,7 +84,9 @@ def test_production_stack_999_a_504_too_large_version_relists_and_does_not_loop(
     driver.assert_current()
 
 
-def test_production_stack_999_an_error_that_stays_is_asked_about_ever_more_seldom(api: FakeApi, driver: Any) -> None:
+def test_production_stack_999_an_error_that_stays_is_asked_about_ever_more_seldom(
+    api: FakeApi, driver: Any
+) -> None:
     filled(api, "a")
     driver.start()
     api.fail(too_large_resource_version(1000, 100), times=10_000)
@@ -90,7 +100,9 @@ def test_production_stack_999_an_error_that_stays_is_asked_about_ever_more_seldo
     assert driver.reflector.staleness(driver.now) > 590
 
 
-def test_fabric8_7896_a_server_that_closes_without_a_410_is_relisted_within_a_bound(api: FakeApi, driver: Any) -> None:
+def test_fabric8_7896_a_server_that_closes_without_a_410_is_relisted_within_a_bound(
+    api: FakeApi, driver: Any
+) -> None:
     filled(api, "a", "b")
     driver.start()
     api.remove(ConfigMaps, "ns", "b")
@@ -106,7 +118,9 @@ def test_fabric8_7896_a_server_that_closes_without_a_410_is_relisted_within_a_bo
 
     driver.stream.cut()
     driver.api.__class__ = type(
-        "Closing", (FakeApi,), {"watch": lambda _self, *a, **k: closing_watch(*a, **k), "__slots__": ()}
+        "Closing",
+        (FakeApi,),
+        {"watch": lambda _self, *a, **k: closing_watch(*a, **k), "__slots__": ()},
     )
     driver.advance(15)
     assert len(driver.deleted) == 1
@@ -123,7 +137,9 @@ def test_an_empty_watch_that_ends_within_a_second_backs_off(api: FakeApi, driver
     assert len(driver.taken(StartWatch)) + len(driver.taken(StartList)) <= 6
 
 
-def test_kopf_585_a_half_open_connection_is_noticed_and_staleness_rises_meanwhile(api: FakeApi, driver: Any) -> None:
+def test_kopf_585_a_half_open_connection_is_noticed_and_staleness_rises_meanwhile(
+    api: FakeApi, driver: Any
+) -> None:
     """Also kubernetes-client/python#2145: the watch went silent and nobody knew."""
     filled(api, "a")
     driver.start()
@@ -139,8 +155,12 @@ def test_kopf_585_a_half_open_connection_is_noticed_and_staleness_rises_meanwhil
     assert driver.reflector.staleness(driver.now) <= 1
 
 
-def test_a_quiet_kind_on_a_server_without_bookmarks_is_neither_stale_nor_in_trouble(api: FakeApi, driver: Any) -> None:
-    """kube-apiserver sends no bookmark before a kind's first event.  A router's ``staleness() > 180`` flapped."""
+def test_a_quiet_kind_on_a_server_without_bookmarks_is_neither_stale_nor_in_trouble(
+    api: FakeApi, driver: Any
+) -> None:
+    """kube-apiserver sends no bookmark before a kind's first event.  A router's ``staleness() >
+    180`` flapped.
+    """
     filled(api, "a")
     driver.start()
     worst = 0.0
@@ -155,7 +175,9 @@ def test_a_quiet_kind_on_a_server_without_bookmarks_is_neither_stale_nor_in_trou
     assert len(driver.taken(StartWatch)) <= 1200 // 90 + 2
 
 
-def test_a_second_restart_after_a_minute_of_health_is_met_at_once(api: FakeApi, driver: Any) -> None:
+def test_a_second_restart_after_a_minute_of_health_is_met_at_once(
+    api: FakeApi, driver: Any
+) -> None:
     """The back-off that an outage has built up is no answer to the next one."""
     filled(api, "a")
     driver.start()
@@ -169,7 +191,9 @@ def test_a_second_restart_after_a_minute_of_health_is_met_at_once(api: FakeApi, 
     api.fail(unreachable("connection refused"), times=1)
     api.cut_all()
     driver.advance(1.7)
-    assert driver.reflector.phase is Phase.WATCHING, "0.8 s and as much again at most, not seven or eight"
+    assert driver.reflector.phase is Phase.WATCHING, (
+        "0.8 s and as much again at most, not seven or eight"
+    )
     assert max(driver.taken(StartWatch)) - failed <= 1.7
 
 
@@ -183,8 +207,12 @@ def test_a_watch_that_is_never_answered_is_an_error(api: FakeApi) -> None:
     assert reflector.staleness(90.0) == 90.0
 
 
-def test_a_server_that_never_speaks_again_is_listed_after_the_second_silence(api: FakeApi, driver: Any) -> None:
-    """A server far behind our version accepts the watch and keeps quiet; only a list finds that out."""
+def test_a_server_that_never_speaks_again_is_listed_after_the_second_silence(
+    api: FakeApi, driver: Any
+) -> None:
+    """A server far behind our version accepts the watch and keeps quiet; only a list finds that
+    out.
+    """
     filled(api, "a", "b")
     backup = api.snapshot()
     for _ in range(5):
@@ -210,7 +238,9 @@ def test_a_restored_backup_is_noticed_at_the_first_older_version(api: FakeApi, d
     driver.assert_current()
 
 
-def test_cilium_48050_a_deletion_during_reconnect_with_no_later_update_converges(api: FakeApi, driver: Any) -> None:
+def test_cilium_48050_a_deletion_during_reconnect_with_no_later_update_converges(
+    api: FakeApi, driver: Any
+) -> None:
     filled(api, "a", "b")
     driver.start()
     api.fail(unreachable("connection refused"), "watch", "list", times=6)
@@ -307,7 +337,12 @@ def test_an_unreachable_server_is_not_listed_when_it_comes_back(api: FakeApi, dr
 
 @pytest.mark.parametrize(
     "error",
-    [EXPIRED, StatusError(410, "Gone", ""), StatusError(500, "", "invalid version"), StatusError(400, "Gone", "")],
+    [
+        EXPIRED,
+        StatusError(410, "Gone", ""),
+        StatusError(500, "", "invalid version"),
+        StatusError(400, "Gone", ""),
+    ],
 )
 def test_a_refused_version_leads_to_a_list(api: FakeApi, driver: Any, error: StatusError) -> None:
     driver.start()

@@ -1,8 +1,10 @@
-"""A kernel with iptables in it, for tests: ``iptables-restore --noflush`` and ``iptables-save`` of one family.
+"""A kernel with iptables in it, for tests: ``iptables-restore --noflush`` and ``iptables-save`` of
+one family.
 
-It reads the text that the real program would read, and refuses what that one refuses: an unknown table or chain, a
-rule to delete that is not there, a chain to remove that has rules or that something leads to, a name that is too long.
-As with the real one, a table is replaced at once, at ``COMMIT``, and tables before a refused one stay written.
+It reads the text that the real program would read, and refuses what that one refuses: an unknown
+table or chain, a rule to delete that is not there, a chain to remove that has rules or that
+something leads to, a name that is too long. As with the real one, a table is replaced at once, at
+``COMMIT``, and tables before a refused one stay written.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class FakeTables:
     """``tables``: table -> chain -> rules, without their ``-A CHAIN``."""
 
     def __init__(self) -> None:
-        self.tables: dict[str, Rules] = {table: {chain: [] for chain in chains} for table, chains in BUILT_IN.items()}
+        self.tables: dict[str, Rules] = {
+            table: {chain: [] for chain in chains} for table, chains in BUILT_IN.items()
+        }
 
     def restore(self, text: str) -> None:
         """Raises ``FakeError``."""
@@ -58,7 +62,9 @@ class FakeTables:
         lines = []
         for name, table in self.tables.items():
             lines.append(f"*{name}")
-            lines += [f":{chain} {'ACCEPT' if chain in BUILT_IN[name] else '-'} [0:0]" for chain in table]
+            lines += [
+                f":{chain} {'ACCEPT' if chain in BUILT_IN[name] else '-'} [0:0]" for chain in table
+            ]
             lines += [f"-A {chain} {rule}" for chain, rules in table.items() for rule in rules]
             lines.append("COMMIT")
         return "".join(f"{line}\n" for line in lines)

@@ -1,4 +1,6 @@
-"""A family's whole data plane on the fake kernel of iptables: objects in, packets out; the nftables one beside it."""
+"""A family's whole data plane on the fake kernel of iptables: objects in, packets out; the nftables
+one beside it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ class Machine(AnyMachine):
         self.texts: list[str] = []
         #: refuse so many writes
         self.failures = 0
-        super().__init__(iptables_plane(family, NodePlaneConfig(node_name=NODE, rules=rules or RulesConfig())), own)
+        super().__init__(
+            iptables_plane(family, NodePlaneConfig(node_name=NODE, rules=rules or RulesConfig())),
+            own,
+        )
 
     def _taken(self, transaction: IptablesTransaction) -> bool:
         found = parse_saved(self.kernel.save())
@@ -55,7 +60,10 @@ class Machine(AnyMachine):
 
 def plain(outcomes: dict[Any, Fraction]) -> Chance:
     """What both tracers say, in the same words."""
-    return {(outcome.verdict, outcome.to, outcome.masquerade): share for outcome, share in outcomes.items()}
+    return {
+        (outcome.verdict, outcome.to, outcome.masquerade): share
+        for outcome, share in outcomes.items()
+    }
 
 
 class Both:

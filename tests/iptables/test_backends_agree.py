@@ -1,5 +1,7 @@
-"""What iptables rules make of a packet is what nftables rules make of it: verdict, targets and their probabilities,
-masquerade.  Random Services, on random nodes, and random packets; each side has a tracer of its own."""
+"""What iptables rules make of a packet is what nftables rules make of it: verdict, targets and
+their probabilities, masquerade. Random Services, on random nodes, and random packets; each side has
+a tracer of its own.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class World:
     cidr: str
 
     def claimed(self, what: str, of: int) -> str:
-        """An address that is another's, as an external IP: of Service number *of*, say; ``free`` is nobody's."""
+        """An address that is another's, as an external IP: of Service number *of*, say; ``free`` is
+        nobody's.
+        """
         return {
             "cluster_ip": f"{self.cluster_ip}{of}",
             "node": self.node,
@@ -47,10 +51,26 @@ class World:
 
 WORLDS = {
     "IPv4": World(
-        "IPv4", "172.30.0.", "10.0.0.", "203.0.113.", NODE_IP, "8.8.8.8", "10.0.0.0/16", "8.8.0.0/16", "172.30.0.0/24"
+        "IPv4",
+        "172.30.0.",
+        "10.0.0.",
+        "203.0.113.",
+        NODE_IP,
+        "8.8.8.8",
+        "10.0.0.0/16",
+        "8.8.0.0/16",
+        "172.30.0.0/24",
     ),
     "IPv6": World(
-        "IPv6", "fd30::", "fd00::", "2001:db8::", "fd99::1", "2600::8", "fd00::/64", "2600::/64", "fd30::/112"
+        "IPv6",
+        "fd30::",
+        "fd00::",
+        "2001:db8::",
+        "fd99::1",
+        "2600::8",
+        "fd00::/64",
+        "2600::/64",
+        "fd30::/112",
     ),
 }
 NUMBERS = (1, 2, 3)
@@ -70,11 +90,20 @@ ready = st.sampled_from([{}, {"hints": {"forZones": [{"name": "a"}]}}])
 leaving = st.sampled_from([DYING, GONE])
 
 
-def rows(states: st.SearchStrategy[dict[str, Any]], least: int) -> st.SearchStrategy[list[tuple[int, dict[str, Any]]]]:
-    return st.lists(st.tuples(st.integers(1, 4), states), unique_by=lambda row: row[0], min_size=least, max_size=4)
+def rows(
+    states: st.SearchStrategy[dict[str, Any]], least: int
+) -> st.SearchStrategy[list[tuple[int, dict[str, Any]]]]:
+    return st.lists(
+        st.tuples(st.integers(1, 4), states),
+        unique_by=lambda row: row[0],
+        min_size=least,
+        max_size=4,
+    )
 
 
-endpoints = st.one_of(rows(ready, 2), rows(ready | leaving, 1), rows(leaving, 1), st.just([]), st.none())
+endpoints = st.one_of(
+    rows(ready, 2), rows(ready | leaving, 1), rows(leaving, 1), st.just([]), st.none()
+)
 shapes = st.fixed_dictionaries(
     {
         "type": st.sampled_from(["LoadBalancer", "NodePort", "ClusterIP"]),
@@ -84,7 +113,9 @@ shapes = st.fixed_dictionaries(
         "external_ip": st.booleans(),
         "mode": st.sampled_from(["VIP", "Proxy"]),
         "ranges": st.sampled_from([(), ("allowed",), ("allowed", "node")]),
-        "claims": st.sampled_from([(), (), ("cluster_ip",), ("node", "pod"), ("vip", "external"), ("free", "range")]),
+        "claims": st.sampled_from(
+            [(), (), ("cluster_ip",), ("node", "pod"), ("vip", "external"), ("free", "range")]
+        ),
         "endpoints": endpoints,
     }
 )
@@ -106,7 +137,10 @@ def objects_of(world: World, number: int, shape: dict[str, Any]) -> list[Any]:
         "internalTrafficPolicy": shape["internal"],
         "sessionAffinity": shape["affinity"],
         "ports": [
-            {**port, **({"nodePort": 30000 + 10 * number + at} if shape["type"] != "ClusterIP" else {})}
+            {
+                **port,
+                **({"nodePort": 30000 + 10 * number + at} if shape["type"] != "ClusterIP" else {}),
+            }
             for at, port in enumerate(PORTS)
         ],
     }
@@ -132,14 +166,19 @@ def objects_of(world: World, number: int, shape: dict[str, Any]) -> list[Any]:
 
 
 def service_cidr(*cidrs: str) -> ServiceCIDR:
-    return codec.decode(codec.encode({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": cidrs}}), ServiceCIDR)
+    return codec.decode(
+        codec.encode({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": cidrs}}), ServiceCIDR
+    )
 
 
 def both_of(world: World, place: dict[str, Any], shapes: list[dict[str, Any]]) -> Both:
     detect = {
         "none": {},
         "pods": {"cluster_cidrs": (world.pods,)},
-        "interface": {"detect_local_mode": "InterfaceNamePrefix", "pod_interface_name_prefix": "cali"},
+        "interface": {
+            "detect_local_mode": "InterfaceNamePrefix",
+            "pod_interface_name_prefix": "cali",
+        },
     }[place["detect"]]
     both = Both(world.family, RulesConfig(masquerade_all=place["masquerade_all"], **detect))  # type: ignore[arg-type]
     if place["known"]:
@@ -151,7 +190,8 @@ def both_of(world: World, place: dict[str, Any], shapes: list[dict[str, Any]]) -
     return both
 
 
-#: every packet: to whom, to which Service's, to which of its ports, from whom, on which path, through which interface
+#: every packet: to whom, to which Service's, to which of its ports, from whom, on which path,
+#: through which interface
 PACKETS = tuple(
     product(
         ("cluster_ip", "vip", "external", "node", "node http", "pod", "pod http", "free", "nobody"),
@@ -216,7 +256,9 @@ def packet_of(world: World, row: tuple[Any, ...]) -> tuple[tuple[Any, ...], str]
 def test_what_a_service_claims_changes_nothing_for_those_whose_it_is(
     family: str, place: dict[str, Any], shapes: list[dict[str, Any]], first: int
 ) -> None:
-    """Cluster IPs, load balancers' addresses, Nodes and Pods: the same packets, with the claims and without them."""
+    """Cluster IPs, load balancers' addresses, Nodes and Pods: the same packets, with the claims and
+    without them.
+    """
     world = WORLDS[family]
     place = {**place, "known": True, "cidr": True, "detect": "pods"}
     claimed = both_of(world, place, shapes)

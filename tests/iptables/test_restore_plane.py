@@ -1,5 +1,6 @@
-"""iptables back end, objects in and text out: what a change writes, what a whole write finds, and that any history of
-changes comes to what a fresh start would have written."""
+"""iptables back end, objects in and text out: what a change writes, what a whole write finds, and
+that any history of changes comes to what a fresh start would have written.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +23,18 @@ from sliceplane.node.iptables.names import NAME_LENGTH_MAX, chain_name
 
 def unordered(tables: dict[str, dict[str, list[str]]]) -> dict[str, dict[str, list[str]]]:
     """Rules of shared chains are for one destination each, so their order means nothing."""
-    shared = ("KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-CLUSTER-IPS", "KUBE-PROXY-FIREWALL")
+    shared = (
+        "KUBE-SERVICES",
+        "KUBE-EXTERNAL-SERVICES",
+        "KUBE-NODEPORTS",
+        "KUBE-CLUSTER-IPS",
+        "KUBE-PROXY-FIREWALL",
+    )
     return {
-        table: {chain: sorted(rules) if chain in shared else rules for chain, rules in sorted(chains.items())}
+        table: {
+            chain: sorted(rules) if chain in shared else rules
+            for chain, rules in sorted(chains.items())
+        }
         for table, chains in tables.items()
     }
 
@@ -37,7 +47,9 @@ def unordered(tables: dict[str, dict[str, list[str]]]) -> dict[str, dict[str, li
         ("kube-system/kube-dns", "dns", "UDP", "KUBE-SVC-TCOU7JCQXEZGVUNU"),
     ],
 )
-def test_names_are_those_that_people_know(service_name: str, port: str, protocol: str, name: str) -> None:
+def test_names_are_those_that_people_know(
+    service_name: str, port: str, protocol: str, name: str
+) -> None:
     namespace, _, own = service_name.partition("/")
     found = ServicePortName(ServiceKey(namespace, own), port, protocol)
     assert chain_name("KUBE-SVC-", found) == name
@@ -47,13 +59,18 @@ def test_names_are_those_that_people_know(service_name: str, port: str, protocol
 def test_one_changed_endpoint_writes_the_chains_of_its_service() -> None:
     machine = Machine()
     for number in range(1, 30):
-        machine.put(service(f"s{number}", number), make_slice([f"10.0.{number}.1", f"10.0.{number}.2"], f"s{number}"))
+        machine.put(
+            service(f"s{number}", number),
+            make_slice([f"10.0.{number}.1", f"10.0.{number}.2"], f"s{number}"),
+        )
     machine.sync()
     machine.put(make_slice(["10.0.7.1", "10.0.7.3"], "s7", version=2))
     machine.sync()
     service_name = ServicePortName(ServiceKey("ns", "s7"), "http", "TCP")
     chain = chain_name("KUBE-SVC-", service_name)
-    stays, goes, comes = (chain_name("KUBE-SEP-", service_name, f"10.0.7.{n}:8080") for n in (1, 2, 3))
+    stays, goes, comes = (
+        chain_name("KUBE-SEP-", service_name, f"10.0.7.{n}:8080") for n in (1, 2, 3)
+    )
     assert sorted(machine.texts[1].splitlines()) == sorted(
         [
             "*nat",
@@ -100,7 +117,9 @@ def test_a_failed_write_makes_the_next_one_whole() -> None:
 
 
 def test_what_changes_during_a_write_of_everything_is_not_lost() -> None:
-    """The node's address arrives while the kernel takes the first write, and changes what is static."""
+    """The node's address arrives while the kernel takes the first write, and changes what is
+    static.
+    """
     machine = Machine()
     transaction = machine.plane.take_transaction(0.0)
     assert transaction is not None
@@ -117,7 +136,9 @@ def test_a_restart_takes_over_what_is_there_and_removes_what_is_too_much() -> No
     before.put(service("gone", 2), make_slice(["10.0.0.2"], "gone"))
     before.sync()
     kernel = before.kernel
-    kernel.restore("*nat\n:OTHERS - [0:0]\n-A OTHERS -j RETURN\n-I PREROUTING 1 -j OTHERS\nCOMMIT\n")
+    kernel.restore(
+        "*nat\n:OTHERS - [0:0]\n-A OTHERS -j RETURN\n-I PREROUTING 1 -j OTHERS\nCOMMIT\n"
+    )
     # an older kube-proxy's chain, and its way of spelling a jump
     kernel.restore("*nat\n:KUBE-XLB-AAAA - [0:0]\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n")
     after = Machine(kernel=kernel)
@@ -136,7 +157,9 @@ def test_a_restart_takes_over_what_is_there_and_removes_what_is_too_much() -> No
 def test_clean_up_takes_all_and_nothing_else() -> None:
     machine, untouched = Machine(), FakeTables()
     for kernel in (machine.kernel, untouched):
-        kernel.restore("*nat\n:OTHERS - [0:0]\n-A OTHERS -j RETURN\n-I PREROUTING 1 -j OTHERS\nCOMMIT\n")
+        kernel.restore(
+            "*nat\n:OTHERS - [0:0]\n-A OTHERS -j RETURN\n-I PREROUTING 1 -j OTHERS\nCOMMIT\n"
+        )
     machine.put(service(sessionAffinity="ClientIP"), make_slice([ep("10.0.0.1", nodeName=NODE)]))
     machine.sync()
     machine.kernel.restore(removal(parse_saved(machine.kernel.save())))
@@ -147,7 +170,9 @@ def test_clean_up_takes_all_and_nothing_else() -> None:
 def test_an_affine_client_is_looked_for_before_the_draw() -> None:
     machine = Machine()
     machine.put(
-        service(sessionAffinity="ClientIP", sessionAffinityConfig={"clientIP": {"timeoutSeconds": 77}}),
+        service(
+            sessionAffinity="ClientIP", sessionAffinityConfig={"clientIP": {"timeoutSeconds": 77}}
+        ),
         make_slice(["10.0.0.1", "10.0.0.2"]),
     )
     machine.sync()
@@ -162,7 +187,9 @@ def test_an_affine_client_is_looked_for_before_the_draw() -> None:
 def test_two_services_on_one_address_the_first_has_it() -> None:
     machine = Machine()
     for name, number in (("b", 2), ("a", 1)):
-        machine.put(service(name, number, externalIPs=["192.0.2.1"]), make_slice([f"10.0.0.{number}"], name))
+        machine.put(
+            service(name, number, externalIPs=["192.0.2.1"]), make_slice([f"10.0.0.{number}"], name)
+        )
         machine.sync()
     assert plain(machine.send("192.0.2.1")) == {("accept", "10.0.0.1 8080", True): 1}
     machine.drop(service("a", 1))
@@ -173,7 +200,9 @@ def test_names_that_no_server_lets_through_break_no_text() -> None:
     machine = Machine()
     hostile = 'x" -j ACCEPT\n-A INPUT -j ACCEPT\n' + "y" * 300
     machine.put(service(ports=[{"name": hostile, "port": 80, "protocol": "TCP"}]))
-    machine.put(make_slice(["10.0.0.1"], ports=[{"name": hostile, "port": 8080, "protocol": "TCP"}]))
+    machine.put(
+        make_slice(["10.0.0.1"], ports=[{"name": hostile, "port": 8080, "protocol": "TCP"}])
+    )
     assert plain(machine.send()) == {("accept", "172.30.0.1 80", False): 1}, "no Service"
     assert all("y" * 9 not in text for text in machine.texts)
     assert machine.kernel.tables["filter"]["INPUT"] == list(JUMPS["filter", "INPUT"])
@@ -212,13 +241,19 @@ SORTS: dict[str, dict[str, Any]] = {
         "ports": [{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080}],
     },
 }
-states = st.sampled_from([{}, DYING, GONE, {"nodeName": NODE}, {"hints": {"forZones": [{"name": "a"}]}}])
+states = st.sampled_from(
+    [{}, DYING, GONE, {"nodeName": NODE}, {"hints": {"forZones": [{"name": "a"}]}}]
+)
 rows = st.lists(
-    st.tuples(st.sampled_from([f"10.0.0.{n}" for n in range(1, 5)]), states), unique_by=lambda row: row[0], max_size=4
+    st.tuples(st.sampled_from([f"10.0.0.{n}" for n in range(1, 5)]), states),
+    unique_by=lambda row: row[0],
+    max_size=4,
 )
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("service"), st.sampled_from(sorted(NAMES)), st.sampled_from([None, *SORTS])),
+        st.tuples(
+            st.just("service"), st.sampled_from(sorted(NAMES)), st.sampled_from([None, *SORTS])
+        ),
         st.tuples(st.just("slice"), st.sampled_from(sorted(NAMES)), st.none() | rows),
         st.tuples(st.just("node"), st.just(""), st.sampled_from(["a", "b"])),
         st.tuples(st.just("sync"), st.just(""), st.integers(0, 2)),
@@ -229,7 +264,9 @@ steps = st.lists(
 
 
 @given(steps)
-def test_any_history_comes_to_what_a_fresh_start_writes(history: list[tuple[str, str, Any]]) -> None:
+def test_any_history_comes_to_what_a_fresh_start_writes(
+    history: list[tuple[str, str, Any]],
+) -> None:
     machine = Machine()
     machine.sync()
     for version, (kind, name, what) in enumerate(history, 1):
@@ -238,7 +275,9 @@ def test_any_history_comes_to_what_a_fresh_start_writes(history: list[tuple[str,
         elif kind == "service" and (Service, f"ns/{name}") in machine.known:
             machine.drop(service(name))
         elif kind == "slice" and what is not None:
-            machine.put(make_slice([ep(address, **extra) for address, extra in what], name, version=version))
+            machine.put(
+                make_slice([ep(address, **extra) for address, extra in what], name, version=version)
+            )
         elif kind == "slice" and (EndpointSlice, f"ns/{name}-ipv4") in machine.known:
             machine.drop(make_slice([], name))
         elif kind == "node":
@@ -263,7 +302,9 @@ def test_churn_leaves_nothing_behind() -> None:
     for turn in range(3):
         for number, spec in enumerate(SORTS.values(), 1):
             machine.put(service(f"s{number}", number, **spec))
-            machine.put(make_slice([ep(f"10.0.{turn}.{number}", nodeName=NODE), "10.0.9.1"], f"s{number}"))
+            machine.put(
+                make_slice([ep(f"10.0.{turn}.{number}", nodeName=NODE), "10.0.9.1"], f"s{number}")
+            )
             machine.sync()
         for number in range(1, len(SORTS) + 1):
             machine.drop(service(f"s{number}", number))

@@ -47,14 +47,17 @@ def test_rules_of_kube_proxy_are_read() -> None:
     }
 
 
-@pytest.mark.parametrize(("chain", "lost"), [
-    (r"PREROUTING", {ONE, SEVERAL, STICKY, OUTSIDE}),
-    (r"OUTPUT", {ONE, SEVERAL, STICKY, OUTSIDE}),
-    (r"KUBE-SERVICES", {ONE, SEVERAL, STICKY, OUTSIDE, EMPTY}),
-    (r"KUBE-SEP-\S+", {ONE, SEVERAL, STICKY, OUTSIDE}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("chain", "lost"),
+    [
+        (r"PREROUTING", {ONE, SEVERAL, STICKY, OUTSIDE}),
+        (r"OUTPUT", {ONE, SEVERAL, STICKY, OUTSIDE}),
+        (r"KUBE-SERVICES", {ONE, SEVERAL, STICKY, OUTSIDE, EMPTY}),
+        (r"KUBE-SEP-\S+", {ONE, SEVERAL, STICKY, OUTSIDE}),
+    ],
+)
 def test_what_is_flushed_serves_nothing(chain: str, lost: set[ClusterDestination]) -> None:
     left = served(re.sub(rf"^-A {chain} .*\n", "", saved(), flags=re.M))
-    assert {destination for destination, targets in left.items() if targets or destination == EMPTY} == (
-        WHOLE.keys() - lost
-    )
+    assert {
+        destination for destination, targets in left.items() if targets or destination == EMPTY
+    } == (WHOLE.keys() - lost)

@@ -1,10 +1,11 @@
-"""Packets through rules as ``iptables-save`` lists them: the first packet of a connection, and what may become of it.
+"""Packets through rules as ``iptables-save`` lists them: the first packet of a connection, and what
+may become of it.
 
-Every branch of a random choice is followed, so a test can say "half to each of these two, masqueraded".  A match or
-target that it does not know is an error, never skipped.
+Every branch of a random choice is followed, so a test can say "half to each of these two,
+masqueraded". A match or target that it does not know is an error, never skipped.
 
-Routing is as simple as it can be: a packet to one of the host's own addresses is for the host, any other goes out.
-All lists of ``recent`` are empty: this is the first packet of its sender.
+Routing is as simple as it can be: a packet to one of the host's own addresses is for the host, any
+other goes out. All lists of ``recent`` are empty: this is the first packet of its sender.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Outcome:
     masquerade: bool = False
 
 
-#: how a chain ends: at its end or by RETURN ("continue"), with a verdict of this table alone, or with a final one
+#: how a chain ends: at its end or by RETURN ("continue"), with a verdict of this table alone, or
+#: with a final one
 _Flow = Literal["continue", "accept", "drop", "reject"]
 _Branch = tuple[Fraction, Packet, _Flow]
 #: before the routing decision, and after it for what is for the host and for what is not
@@ -63,8 +65,9 @@ _FORWARD = (("filter", "FORWARD"), ("nat", "POSTROUTING"))
 def trace(
     tables: Tables, first: Packet, path: Path = "local", own: frozenset[str] = frozenset()
 ) -> dict[Outcome, Fraction]:
-    """What may become of a new connection's first packet on a host with the addresses *own*, with probabilities that
-    sum to 1."""
+    """What may become of a new connection's first packet on a host with the addresses *own*, with
+    probabilities that sum to 1.
+    """
     walk = _Walk(tables, own)
     outcomes: dict[Outcome, Fraction] = {}
 
@@ -90,7 +93,9 @@ class _Walk:
     def host(self, first: Packet, path: Path) -> Iterator[_Branch]:
         if path == "local":
             for share, packet, flow in self._hooks((*_OUTPUT, ("nat", "POSTROUTING")), first):
-                if flow == "continue" and self._is_own(packet.daddr):  # through the loopback interface
+                if flow == "continue" and self._is_own(
+                    packet.daddr
+                ):  # through the loopback interface
                     yield from _scaled(share, self._hooks(_INPUT, packet))
                 else:
                     yield share, packet, flow
@@ -109,7 +114,10 @@ class _Walk:
             for share, current, flow in branches:
                 if flow == "continue":
                     ends = _scaled(share, self._chain(table, chain, current))
-                    following += [(part, after, "continue" if end == "accept" else end) for part, after, end in ends]
+                    following += [
+                        (part, after, "continue" if end == "accept" else end)
+                        for part, after, end in ends
+                    ]
                 else:
                     following.append((share, current, flow))
             branches = following
@@ -167,7 +175,11 @@ class _Walk:
                 address = packet.saddr if word == "-s" else packet.daddr
                 return _contains(value, address)
             case "-i":
-                return packet.iif.startswith(value[:-1]) if value.endswith("+") else packet.iif == value
+                return (
+                    packet.iif.startswith(value[:-1])
+                    if value.endswith("+")
+                    else packet.iif == value
+                )
             case "-p":
                 return packet.proto == value
             case "--dport":
@@ -182,11 +194,23 @@ class _Walk:
                 return packet.mark & int(mask, 16) == int(wanted, 16)
             case "--rcheck":
                 return False
-            case "-m" | "--comment" | "--mode" | "--seconds" | "--reap" | "--name" | "--mask" | "--rsource" | "--set":
+            case (
+                "-m"
+                | "--comment"
+                | "--mode"
+                | "--seconds"
+                | "--reap"
+                | "--name"
+                | "--mask"
+                | "--rsource"
+                | "--set"
+            ):
                 return True
         raise AssertionError(f"the tracer does not know {word}")
 
-    def _target(self, table: str, target: str, options: list[str], packet: Packet) -> Iterator[_Branch]:
+    def _target(
+        self, table: str, target: str, options: list[str], packet: Packet
+    ) -> Iterator[_Branch]:
         match target, options:
             case "ACCEPT", []:
                 yield _ONE, packet, "accept"
@@ -198,19 +222,29 @@ class _Walk:
                 yield _ONE, packet, "continue"
             case "MARK", ["--set-xmark", change]:
                 value, _, mask = change.partition("/")
-                yield _ONE, replace(packet, mark=(packet.mark & ~int(mask, 16)) ^ int(value, 16)), "continue"
+                yield (
+                    _ONE,
+                    replace(packet, mark=(packet.mark & ~int(mask, 16)) ^ int(value, 16)),
+                    "continue",
+                )
             case "MASQUERADE", ["--random-fully"]:
                 yield _ONE, replace(packet, masquerade=True), "accept"
             case "DNAT", ["--to-destination", to]:
                 ip, _, port = to.rpartition(":")
-                yield _ONE, replace(packet, daddr=ip.strip("[]"), dport=int(port), dnat=True), "accept"
+                yield (
+                    _ONE,
+                    replace(packet, daddr=ip.strip("[]"), dport=int(port), dnat=True),
+                    "accept",
+                )
             case _ if not options and target in self._tables[table]:
                 yield from self._chain(table, target, packet)
             case _:
                 raise AssertionError(f"the tracer does not know {target} {options}")
 
     def _is_own(self, address: str) -> bool:
-        return address in self._own or any(ipaddress.ip_address(address) in network for network in _LOOPBACK)
+        return address in self._own or any(
+            ipaddress.ip_address(address) in network for network in _LOOPBACK
+        )
 
 
 #: words that no value follows

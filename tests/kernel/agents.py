@@ -1,5 +1,6 @@
-"""A plane with a node proxy on one machine, and agents with their servers on others: all real programs, each in a
-network namespace of its own, with the defaults that a user has."""
+"""A plane with a node proxy on one machine, and agents with their servers on others: all real
+programs, each in a network namespace of its own, with the defaults that a user has.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +27,21 @@ SERVICE = {
     "apiVersion": "v1",
     "kind": "Service",
     "metadata": {"name": "web"},
-    "spec": {"clusterIP": "10.96.0.100", "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
+    "spec": {
+        "clusterIP": "10.96.0.100",
+        "ports": [{"name": "http", "port": 80, "targetPort": 8080}],
+    },
 }
 VIP = "10.96.0.100"
-#: gives a program another CLOCK_REALTIME, and it alone (a time namespace of Linux leaves that clock as it is)
+#: gives a program another CLOCK_REALTIME, and it alone (a time namespace of Linux leaves that clock
+#: as it is)
 FAKETIME = "/usr/$LIB/faketime/libfaketime.so.1"
 
 
 class MovedClock:
-    """The wall clock of programs, as libfaketime tells it to them: the machine's, plus what ``move`` says."""
+    """The wall clock of programs, as libfaketime tells it to them: the machine's, plus what
+    ``move`` says.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "clock"
@@ -51,9 +58,11 @@ class MovedClock:
     def environment(self) -> tuple[str, ...]:
         """For ``env``: of the programs whose clock it is."""
         return (
-            f"LD_PRELOAD={FAKETIME}", f"FAKETIME_TIMESTAMP_FILE={self._file}", "FAKETIME_NO_CACHE=1",
+            f"LD_PRELOAD={FAKETIME}",
+            f"FAKETIME_TIMESTAMP_FILE={self._file}",
+            "FAKETIME_NO_CACHE=1",
             "FAKETIME_DONT_FAKE_MONOTONIC=1",
-        )  # fmt: skip
+        )
 
 
 class Machine:
@@ -73,15 +82,35 @@ class Machine:
 
     def start(self, *flags: str) -> None:
         environment = {
-            "KUBECONFIG": str(self.kubeconfig), "XDG_STATE_HOME": str(self.folder),
-            "XDG_RUNTIME_DIR": str(self.folder / "run"), "PYTHONPATH": str(ROOT / "src"),
-        }  # fmt: skip
-        self.process = self.host.spawn([
-            "env", *(f"{name}={value}" for name, value in environment.items()),
-            *(self.clock.environment() if self.clock is not None else ()),
-            sys.executable, "-m", "sliceplane", "agent", "run", "web", "--name", self.name, "--port", "http=8080",
-            *flags, "--", sys.executable, "-I", "-c", SERVER, self.name,
-        ])  # fmt: skip
+            "KUBECONFIG": str(self.kubeconfig),
+            "XDG_STATE_HOME": str(self.folder),
+            "XDG_RUNTIME_DIR": str(self.folder / "run"),
+            "PYTHONPATH": str(ROOT / "src"),
+        }
+        self.process = self.host.spawn(
+            [
+                "env",
+                *(f"{name}={value}" for name, value in environment.items()),
+                *(self.clock.environment() if self.clock is not None else ()),
+                sys.executable,
+                "-m",
+                "sliceplane",
+                "agent",
+                "run",
+                "web",
+                "--name",
+                self.name,
+                "--port",
+                "http=8080",
+                *flags,
+                "--",
+                sys.executable,
+                "-I",
+                "-c",
+                SERVER,
+                self.name,
+            ]
+        )
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
         self._reader.start()
 
@@ -111,13 +140,17 @@ class Machine:
     def server(self) -> int:
         """The process of its server."""
         assert self.process is not None, "no agent was started"
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        children = (
+            Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        )
         (child,) = [int(child) for child in children]
         return child
 
 
 class Ground(Protocol):
-    """What agents stand on: an API server, a judge and a node proxy, on one machine.  ``clock``: the judge's."""
+    """What agents stand on: an API server, a judge and a node proxy, on one machine.  ``clock``:
+    the judge's.
+    """
 
     kubeconfig: Path
     clock: MovedClock | None
@@ -149,9 +182,13 @@ class OurPlane:
 
 
 class AgentTown:
-    """*ground*: made of the node's host and a folder.  *clocks*: the judge and the first agent have one each."""
+    """*ground*: made of the node's host and a folder.  *clocks*: the judge and the first agent have
+    one each.
+    """
 
-    def __init__(self, net: Net, folder: Path, ground: Callable[[Host, Path], Ground], *, clocks: bool) -> None:
+    def __init__(
+        self, net: Net, folder: Path, ground: Callable[[Host, Path], Ground], *, clocks: bool
+    ) -> None:
         self.folder = folder
         self.node = net.add_host("node", ip4="10.79.0.1/16", ip6="fd79::1/64")
         self.ground = ground(self.node, folder)
@@ -161,7 +198,9 @@ class AgentTown:
         self.ground.start()
         self.machines = []
         for number in (1, 2):
-            host = net.add_host(f"vm{number}", ip4=f"10.79.1.{number}/16", ip6=f"fd79::1:{number}/64")
+            host = net.add_host(
+                f"vm{number}", ip4=f"10.79.1.{number}/16", ip6=f"fd79::1:{number}/64"
+            )
             self.machines.append(Machine(host, f"vm{number}", folder, self.ground.kubeconfig))
         if clocks:
             self.machines[0].clock = MovedClock(self.machines[0].folder)
@@ -169,17 +208,27 @@ class AgentTown:
 
     def kubectl(self, *arguments: str, document: Any = None, kubeconfig: Path | None = None) -> str:
         """Raises ``RuntimeError`` with what it says if it fails."""
-        own = (f"KUBECONFIG={kubeconfig or self.ground.kubeconfig}", f"HOME={self.folder}", "GOGC=off")
+        own = (
+            f"KUBECONFIG={kubeconfig or self.ground.kubeconfig}",
+            f"HOME={self.folder}",
+            "GOGC=off",
+        )
         stdin = None if document is None else json.dumps(document)
         return self.node.exec(["env", *own, kubectl_path(), *arguments], stdin=stdin).stdout
 
     def slices(self) -> dict[str, dict[str, Any]]:
-        listed = json.loads(self.kubectl("get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o", "json"))
+        listed = json.loads(
+            self.kubectl(
+                "get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o", "json"
+            )
+        )
         return {item["metadata"]["name"]: item for item in listed["items"]}
 
     def ready(self) -> set[str]:
         """Hosts of endpoints that are ready."""
-        endpoints = [endpoint for found in self.slices().values() for endpoint in found["endpoints"]]
+        endpoints = [
+            endpoint for found in self.slices().values() for endpoint in found["endpoints"]
+        ]
         return {endpoint["hostname"] for endpoint in endpoints if endpoint["conditions"]["ready"]}
 
     def led_to(self) -> set[str]:

@@ -1,5 +1,6 @@
-"""A node proxy over the real kernel in a namespace, told of objects as informers would tell it, and programs that send
-packets."""
+"""A node proxy over the real kernel in a namespace, told of objects as informers would tell it, and
+programs that send packets.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +50,8 @@ while True:
     threading.Thread(target=answer, args=(connection, peer[0]), daemon=True).start()
 """
 
-#: for other programs.  A datagram may get lost, as may what rejects it (a kernel sends few of those in a second): it is
-#: sent again every second, as a resolver does
+#: for other programs. A datagram may get lost, as may what rejects it (a kernel sends few of those
+#: in a second): it is sent again every second, as a resolver does
 DATAGRAMS = """
 import json, socket, sys, time
 def ask_again(s, patience_s, question=b"?", is_answer=bool):
@@ -70,7 +71,8 @@ def ask_again(s, patience_s, question=b"?", is_answer=bool):
             raise TimeoutError
 """
 
-#: for each line asks COUNT times, each time on a new socket; prints a JSON list of answers, errors as "!NAME"
+#: for each line asks COUNT times, each time on a new socket; prints a JSON list of answers, errors
+#: as "!NAME"
 CLIENT = (
     DATAGRAMS
     + """
@@ -111,13 +113,22 @@ UDP_REFUSED = "!PermissionError"
 
 
 def service(name: str = "svc", number: int = 1, **spec: Any) -> Service:
-    """A Service on 172.30.0.NUMBER and fd30::NUMBER, with a TCP port and a UDP port unless *spec* has others."""
-    ports = [{"name": "http", "port": 80, "protocol": "TCP"}, {"name": "dns", "port": 53, "protocol": "UDP"}]
+    """A Service on 172.30.0.NUMBER and fd30::NUMBER, with a TCP port and a UDP port unless *spec*
+    has others.
+    """
+    ports = [
+        {"name": "http", "port": 80, "protocol": "TCP"},
+        {"name": "dns", "port": 53, "protocol": "UDP"},
+    ]
     return machine.service(name, number, **{"ports": ports, **spec})
 
 
-def make_slice(family: Family, hosts: list[Host], name: str = "svc", version: int = 1, **extra: Any) -> EndpointSlice:
-    """Endpoints on *hosts*; ``extra`` gives each the same further members, or ``zones``: one hint each."""
+def make_slice(
+    family: Family, hosts: list[Host], name: str = "svc", version: int = 1, **extra: Any
+) -> EndpointSlice:
+    """Endpoints on *hosts*; ``extra`` gives each the same further members, or ``zones``: one hint
+    each.
+    """
     zones = extra.pop("zones", [])
     endpoints = [ep(host.ip(family), **extra) for host in hosts]
     for endpoint, zone in zip(endpoints, zones, strict=bool(zones)):
@@ -125,16 +136,28 @@ def make_slice(family: Family, hosts: list[Host], name: str = "svc", version: in
     return slice_of(family, endpoints, name, version)
 
 
-def slice_of(family: Family, endpoints: list[Any], name: str = "svc", version: int = 1) -> EndpointSlice:
+def slice_of(
+    family: Family, endpoints: list[Any], name: str = "svc", version: int = 1
+) -> EndpointSlice:
     """Any endpoints (see ``ep``) for the ports of ``service``."""
-    ports = [{"name": "http", "port": 8080, "protocol": "TCP"}, {"name": "dns", "port": 8080, "protocol": "UDP"}]
+    ports = [
+        {"name": "http", "port": 8080, "protocol": "TCP"},
+        {"name": "dns", "port": 8080, "protocol": "UDP"},
+    ]
     return machine.make_slice(endpoints, name, ports=ports, version=version, kind=family)
 
 
 async def ask(
-    host: Host, address: str, port: int = 80, proto: str = "tcp", count: int = 1, patience_s: float = 20.0
+    host: Host,
+    address: str,
+    port: int = 80,
+    proto: str = "tcp",
+    count: int = 1,
+    patience_s: float = 20.0,
 ) -> list[str]:
-    """What *host* hears: "NAME SOURCE", the server's name and the address that it saw, or "!ERROR"."""
+    """What *host* hears: "NAME SOURCE", the server's name and the address that it saw, or
+    "!ERROR".
+    """
     line = json.dumps([proto, address, port, count, patience_s])
     said = await asyncio.to_thread(host.converse, CLIENT, line)
     return [answer.replace("::ffff:", "") for answer in json.loads(said)]
@@ -142,7 +165,10 @@ async def ask(
 
 def serving(net: Net, count: int) -> list[Host]:
     """Hosts ``b1``, ``b2``... in one network, each of which serves its name on port 8080."""
-    hosts = [net.add_host(f"b{n}", ip4=f"10.10.1.{n}/16", ip6=f"fd10::1:{n}/64") for n in range(1, count + 1)]
+    hosts = [
+        net.add_host(f"b{n}", ip4=f"10.10.1.{n}/16", ip6=f"fd10::1:{n}/64")
+        for n in range(1, count + 1)
+    ]
     for number, host in enumerate(hosts, 1):
         host.serve(SERVER, f"b{number}", "8080")
     return hosts
@@ -177,7 +203,9 @@ class Cluster:
         self.backend = backend or backend_of(mode, host)
         #: take the rules away at the end
         self.clean = True
-        self.proxy = NodeProxy(node_name, self.backend, flows=Conntrack(netns=host.netns), **options)
+        self.proxy = NodeProxy(
+            node_name, self.backend, flows=Conntrack(netns=host.netns), **options
+        )
         self._known: dict[tuple[str, str], Object] = {}
 
     def put(self, *objects: Object) -> None:
@@ -189,7 +217,9 @@ class Cluster:
 
     def drop(self, subject: Object) -> None:
         resource = self._resource(subject)
-        self.proxy.on_change(Change(resource.key, self._known.pop((resource.key, subject.metadata.key)), None))
+        self.proxy.on_change(
+            Change(resource.key, self._known.pop((resource.key, subject.metadata.key)), None)
+        )
 
     def synced(self) -> None:
         for resource in (Services, EndpointSlices, Nodes, ServiceCIDRs):
@@ -200,24 +230,42 @@ class Cluster:
         async with asyncio.timeout(PATIENCE_S):
             await self.proxy.wait_ready()
         await eventually(
-            lambda: [freshness for _, freshness in self.proxy.health().families if freshness.pending_since is not None],
+            lambda: [
+                freshness
+                for _, freshness in self.proxy.health().families
+                if freshness.pending_since is not None
+            ],
             lambda waiting: not waiting,
         )
 
     async def forget_connections(self) -> None:
-        """A connection that was begun when no rule translated it stays so for two minutes, and so does any with its
-        port: rules of translation are asked once for each that conntrack knows."""
+        """A connection that was begun when no rule translated it stays so for two minutes, and so
+        does any with its port: rules of translation are asked once for each that conntrack knows.
+        """
         await asyncio.to_thread(self.host.exec, ["conntrack", "-F"])
 
     async def ask(
-        self, address: str, port: int = 80, proto: str = "tcp", count: int = 1, patience_s: float = 20.0
+        self,
+        address: str,
+        port: int = 80,
+        proto: str = "tcp",
+        count: int = 1,
+        patience_s: float = 20.0,
     ) -> Counter[str]:
         """Who answered the node how often; the answers' first word."""
-        return Counter(answer.split()[0] for answer in await ask(self.host, address, port, proto, count, patience_s))
+        return Counter(
+            answer.split()[0]
+            for answer in await ask(self.host, address, port, proto, count, patience_s)
+        )
 
     @staticmethod
     def _resource(subject: Object) -> Resource:
-        kinds = {Service: Services, EndpointSlice: EndpointSlices, Node: Nodes, ServiceCIDR: ServiceCIDRs}
+        kinds = {
+            Service: Services,
+            EndpointSlice: EndpointSlices,
+            Node: Nodes,
+            ServiceCIDR: ServiceCIDRs,
+        }
         return kinds[type(subject)]
 
 

@@ -1,4 +1,6 @@
-"""Real packets need root, nft, iptables and iproute2.  In CI their absence is a failure, elsewhere a reason to skip."""
+"""Real packets need root, nft, iptables and iproute2.  In CI their absence is a failure, elsewhere
+a reason to skip.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tests.kernel.netns import Host, Net
 
 @pytest.fixture(scope="session", autouse=True)
 def kernel_is_usable() -> None:
-    missing = [program for program in ("nft", "ip", "iptables", "ipset") if shutil.which(program) is None]
+    missing = [
+        program for program in ("nft", "ip", "iptables", "ipset") if shutil.which(program) is None
+    ]
     if os.geteuid() != 0:
         missing.append("root")
     if missing:

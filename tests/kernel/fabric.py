@@ -1,12 +1,15 @@
-"""Two nodes, each with pods behind veth links of its own, and somebody outside: as a small cluster is wired.
+"""Two nodes, each with pods behind veth links of its own, and somebody outside: as a small cluster
+is wired.
 
 ```
- outside ---- switch ---- node-1 ==(pod-a1, pod-a2, pod-ac: a link and a host route each)== a1, a2, ac
-                   `----- node-2 ==(cni0, a bridge)========================================= b1, b2, bc
+ outside ---- switch ---- node-1 ==(pod-a1, pod-a2, pod-ac: a link and a host route each)== a1, a2,
+ ac
+                   `----- node-2 ==(cni0, a bridge)========================================= b1, b2,
+                   bc
 ```
 
-``a1``, ``a2``, ``b1`` and ``b2`` serve; ``ac`` and ``bc`` are clients.  Nodes know each other's pod networks.  Nobody
-but the nodes has a route to anything that is not of its own link.
+``a1``, ``a2``, ``b1`` and ``b2`` serve; ``ac`` and ``bc`` are clients. Nodes know each other's pod
+networks. Nobody but the nodes has a route to anything that is not of its own link.
 """
 
 from __future__ import annotations
@@ -66,7 +69,9 @@ class Fabric:
 
     def _build(self) -> None:
         net = self._net
-        self.nodes = [net.add_host(f"node{n}", ip4=f"192.168.50.{n}/24", ip6=f"fd50::{n}/64") for n in (1, 2)]
+        self.nodes = [
+            net.add_host(f"node{n}", ip4=f"192.168.50.{n}/24", ip6=f"fd50::{n}/64") for n in (1, 2)
+        ]
         for number, node in enumerate(self.nodes, 1):
             net.make_router(node)
             other = 3 - number
@@ -76,34 +81,76 @@ class Fabric:
             ):
                 node.exec(["ip", flag, "route", "add", network, "via", gateway])
         first, second = self.nodes
-        second.exec(["ip", "link", "add", BRIDGE, "type", "bridge", "forward_delay", "0", "mcast_snooping", "0"])
+        second.exec(
+            [
+                "ip",
+                "link",
+                "add",
+                BRIDGE,
+                "type",
+                "bridge",
+                "forward_delay",
+                "0",
+                "mcast_snooping",
+                "0",
+            ]
+        )
         second.exec(["ip", "addr", "add", f"{BRIDGE_GATEWAY['IPv4']}/24", "dev", BRIDGE])
-        second.exec(["ip", "-6", "addr", "add", f"{BRIDGE_GATEWAY['IPv6']}/64", "dev", BRIDGE, "nodad"])
+        second.exec(
+            ["ip", "-6", "addr", "add", f"{BRIDGE_GATEWAY['IPv6']}/64", "dev", BRIDGE, "nodad"]
+        )
         second.exec(["ip", "link", "set", BRIDGE, "up"])
-        self.a1, self.a2, self.ac = (self._linked(first, name, n) for name, n in (("a1", 1), ("a2", 2), ("ac", 9)))
-        self.b1, self.b2, self.bc = (self._bridged(second, name, n) for name, n in (("b1", 1), ("b2", 2), ("bc", 9)))
+        self.a1, self.a2, self.ac = (
+            self._linked(first, name, n) for name, n in (("a1", 1), ("a2", 2), ("ac", 9))
+        )
+        self.b1, self.b2, self.bc = (
+            self._bridged(second, name, n) for name, n in (("b1", 1), ("b2", 2), ("bc", 9))
+        )
         self.outside = net.add_host(
-            "outside", ip4="192.168.50.9/24", ip6="fd50::9/64", gateway4="192.168.50.1", gateway6="fd50::1"
+            "outside",
+            ip4="192.168.50.9/24",
+            ip6="fd50::9/64",
+            gateway4="192.168.50.1",
+            gateway6="fd50::1",
         )
         for each in (*self._pods, self.outside):
-            each.place.set_kernel("ipv6/conf/eth0/accept_redirects=0")  # the short way round a node is no way here
+            each.place.set_kernel(
+                "ipv6/conf/eth0/accept_redirects=0"
+            )  # the short way round a node is no way here
         self.servers = {"a1": self.a1, "a2": self.a2, "b1": self.b1, "b2": self.b2}
         for name, host in self.servers.items():
             host.serve(SERVER, name, "8080")
-        # The first IPv6 packet between two nodes may be lost while they look for each other; not one of a test's.
+        # The first IPv6 packet between two nodes may be lost while they look for each other; not
+        # one of a test's.
         places = [place for host in self.servers.values() for place in (host.ip4, host.ip6)]
         for each in (self.ac, self.bc):
             each.python(GREET, *places)
 
     def _linked(self, node: Host, name: str, number: int) -> Host:
         """A pod of node-1: a link of its own, host routes on both ends."""
-        pod, end = self._pod(node, name, f"10.244.1.{number}/32", f"fd44:1::{number}/128"), f"{LINK_PREFIX}{name}"
+        pod, end = (
+            self._pod(node, name, f"10.244.1.{number}/32", f"fd44:1::{number}/128"),
+            f"{LINK_PREFIX}{name}",
+        )
         for flag, family, address in (("-4", "IPv4", pod.ip4), ("-6", "IPv6", pod.ip6)):
             gateway = LINK_GATEWAY[family]  # type: ignore[index]  # both are families
             more = ("nodad",) if flag == "-6" else ()
-            node.exec(["ip", flag, "addr", "add", f"{gateway}/{'32' if flag == '-4' else '64'}", "dev", end, *more])
+            node.exec(
+                [
+                    "ip",
+                    flag,
+                    "addr",
+                    "add",
+                    f"{gateway}/{'32' if flag == '-4' else '64'}",
+                    "dev",
+                    end,
+                    *more,
+                ]
+            )
             node.exec(["ip", flag, "route", "add", address, "dev", end])
-            pod.exec(["ip", flag, "route", "add", "default", "via", gateway, "dev", "eth0", "onlink"])
+            pod.exec(
+                ["ip", flag, "route", "add", "default", "via", gateway, "dev", "eth0", "onlink"]
+            )
         return pod
 
     def _bridged(self, node: Host, name: str, number: int) -> Host:
@@ -120,7 +167,9 @@ class Fabric:
         pod = Host(demo.net.Host(namespace), ip4, ip6)
         self._pods.append(pod)
         pod.place.set_kernel("ipv6/conf/all/accept_dad=0", "ipv6/conf/default/accept_dad=0")
-        node.exec(["ip", "link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", namespace])
+        node.exec(
+            ["ip", "link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", namespace]
+        )
         pod.exec(["ip", "link", "set", "lo", "up"])
         pod.exec(["ip", "addr", "add", ip4, "dev", "eth0"])
         pod.exec(["ip", "-6", "addr", "add", ip6, "dev", "eth0", "nodad"])

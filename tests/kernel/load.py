@@ -13,9 +13,10 @@ from typing import Any
 from tests.kernel.netns import Host
 from tests.waiting import eventually
 
-#: each request is a connection of its own, begun at its time whatever became of those before, until stdin ends; on a
-#: machine that is too busy for them, fewer.  Tells, now and then, how many were begun, before which all have ended, and
-#: how many were answered.  One loop over epoll: a request costs a tenth of what a task of asyncio's would
+#: each request is a connection of its own, begun at its time whatever became of those before, until
+#: stdin ends; on a machine that is too busy for them, fewer. Tells, now and then, how many were
+#: begun, before which all have ended, and how many were answered. One loop over epoll: a request
+#: costs a tenth of what a task of asyncio's would
 CLIENT = """
 import collections, errno, json, select, socket, sys, time
 address, port, rate, patience_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), 60.0
@@ -110,7 +111,8 @@ def serve(fd):
             close(fd)
 """
 
-#: servers, each on an address of its own; a line "start NAME ADDRESS..." or "stop NAME" on stdin, "ok" on stdout
+#: servers, each on an address of its own; a line "start NAME ADDRESS..." or "stop NAME" on stdin,
+#: "ok" on stdout
 PODS = (
     _ANSWERING
     + """
@@ -138,7 +140,8 @@ while True:
 """
 )
 
-#: a server that answers with its name; at SIGTERM it serves who has come, and ends when no one comes any more
+#: a server that answers with its name; at SIGTERM it serves who has come, and ends when no one
+#: comes any more
 SERVER = (
     _ANSWERING
     + """
@@ -202,7 +205,9 @@ class Load:
     async def more(self, count: int = 25) -> None:
         """So many requests were answered from now on."""
         begun = self._progress.answered
-        await eventually(lambda: self._progress, lambda progress: progress.answered >= begun + count)
+        await eventually(
+            lambda: self._progress, lambda progress: progress.answered >= begun + count
+        )
 
     async def passed(self) -> None:
         """All requests that are under way have ended."""
@@ -245,7 +250,10 @@ class Pods:
     def __init__(self, host: Host, numbers: range) -> None:
         """*numbers*: of all pods that there will ever be."""
         self._host = host
-        lines = [f"addr add {self.ip4(n)}/16 dev eth0\naddr add {self.ip6(n)}/64 dev eth0 nodad" for n in numbers]
+        lines = [
+            f"addr add {self.ip4(n)}/16 dev eth0\naddr add {self.ip6(n)}/64 dev eth0 nodad"
+            for n in numbers
+        ]
         host.exec(["ip", "-batch", "-"], stdin="\n".join(lines) + "\n")
         self._child = host.serve(PODS)
         self._turn = threading.Lock()
@@ -269,7 +277,9 @@ class Pods:
         stdin, stdout = self._child.stdin, self._child.stdout
         assert stdin is not None, "serve makes pipes"
         assert stdout is not None, "serve makes pipes"
-        with self._turn:  # callers are threads, and one may be starting a Pod while another stops one
+        with (
+            self._turn
+        ):  # callers are threads, and one may be starting a Pod while another stops one
             stdin.write(line + "\n")
             stdin.flush()
             assert stdout.readline() == "ok\n"

@@ -1,4 +1,6 @@
-"""Hosts for packet tests: the demo's network of namespaces, with hosts that run commands and small programs."""
+"""Hosts for packet tests: the demo's network of namespaces, with hosts that run commands and small
+programs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ COMMAND_TIMEOUT_S = 120
 def run(command: Sequence[str], *, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end.  Raises ``RuntimeError`` with what it printed if it fails."""
     done = subprocess.run(
-        list(command), input=stdin, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
+        list(command),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_TIMEOUT_S,
+        check=False,
     )
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed ({done.returncode}): {done.stderr.strip()}")
@@ -39,12 +46,16 @@ class Host:
     def ip(self, family: Family) -> str:
         return self.ip4 if family == "IPv4" else self.ip6
 
-    def exec(self, command: Sequence[str], *, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    def exec(
+        self, command: Sequence[str], *, stdin: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Runs a command inside, to its end.  Raises ``RuntimeError`` if it fails."""
         return run(self.place.command(*command), stdin=stdin)
 
     def spawn(self, command: Sequence[str]) -> subprocess.Popen[str]:
-        """Starts a command inside; it is ended with the host.  Its standard input and output are pipes."""
+        """Starts a command inside; it is ended with the host.  Its standard input and output are
+        pipes.
+        """
         child = subprocess.Popen(
             self.place.command(*command),
             stdin=subprocess.PIPE,
@@ -59,8 +70,9 @@ class Host:
         return self.exec([sys.executable, "-I", "-c", program, *arguments])
 
     def converse(self, program: str, line: str) -> str:
-        """The line that a Python program inside says to *line*.  It answers line by line and stays for the next one: to
-        start a process costs more than what it is asked.  Each of several callers at a time has a process of its own.
+        """The line that a Python program inside says to *line*. It answers line by line and stays
+        for the next one: to start a process costs more than what it is asked. Each of several
+        callers at a time has a process of its own.
         """
         waiting = self._waiting.setdefault(program, [])
         try:
@@ -73,7 +85,9 @@ class Host:
         child.stdin.flush()
         said = child.stdout.readline()
         if not said:
-            raise RuntimeError(f"a program in {self.netns} ended with {child.wait()} and did not answer {line}")
+            raise RuntimeError(
+                f"a program in {self.netns} ended with {child.wait()} and did not answer {line}"
+            )
         waiting.append(child)
         return said
 
@@ -83,7 +97,9 @@ class Host:
         assert child.stdout is not None, "spawn makes pipes"
         line = child.stdout.readline()
         if not line:
-            raise RuntimeError(f"the server in {self.netns} ended with {child.wait()} before it was ready")
+            raise RuntimeError(
+                f"the server in {self.netns} ended with {child.wait()} before it was ready"
+            )
         return child
 
     def close(self) -> None:
@@ -96,7 +112,9 @@ class Host:
 
 
 class Net:
-    """A switch in a namespace of its own, and the hosts on it (``demo.net``).  Leaving the context removes it all."""
+    """A switch in a namespace of its own, and the hosts on it (``demo.net``).  Leaving the context
+    removes it all.
+    """
 
     def __init__(self, prefix: str) -> None:
         self._net = demo.net.Net(prefix)
@@ -111,7 +129,9 @@ class Net:
             host.close()
         self._net.close()
 
-    def add_host(self, name: str, *, ip4: str, ip6: str, gateway4: str = "", gateway6: str = "") -> Host:
+    def add_host(
+        self, name: str, *, ip4: str, ip6: str, gateway4: str = "", gateway6: str = ""
+    ) -> Host:
         """A host with addresses ``a.b.c.d/length``."""
         gateways = tuple(gateway for gateway in (gateway4, gateway6) if gateway)
         host = Host(self._net.add_host(name, (ip4, ip6), gateways), ip4, ip6)

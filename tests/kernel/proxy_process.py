@@ -33,7 +33,9 @@ server.serve_forever()
 
 @asynccontextmanager
 async def started(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A ``sliceplane`` command and its ready line; ended with SIGTERM, which must be a clean exit."""
+    """A ``sliceplane`` command and its ready line; ended with SIGTERM, which must be a clean
+    exit.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -54,17 +56,27 @@ async def started(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Pro
         assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
-async def create(client: HttpClient, resource: Resource, document: dict[str, Any], namespace: str = "") -> None:
+async def create(
+    client: HttpClient, resource: Resource, document: dict[str, Any], namespace: str = ""
+) -> None:
     whole = {"apiVersion": resource.api_version, "kind": resource.kind, **document}
     await client.create(resource, namespace, encode(whole))
 
 
 def make_slice(hosts: list[Host], zones: list[str]) -> dict[str, Any]:
     return {
-        "metadata": {"name": "demo-1", "namespace": "demo", "labels": {"kubernetes.io/service-name": "demo"}},
+        "metadata": {
+            "name": "demo-1",
+            "namespace": "demo",
+            "labels": {"kubernetes.io/service-name": "demo"},
+        },
         "addressType": "IPv4",
         "endpoints": [
-            {"addresses": [host.ip4], "conditions": {"ready": True}, "hints": {"forZones": [{"name": zone}]}}
+            {
+                "addresses": [host.ip4],
+                "conditions": {"ready": True},
+                "hints": {"forZones": [{"name": zone}]},
+            }
             for host, zone in zip(hosts, zones, strict=True)
         ],
         "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],

@@ -1,4 +1,6 @@
-"""Floods of made-up clients on a Service with session affinity: what the kernel keeps is bounded, others are served."""
+"""Floods of made-up clients on a Service with session affinity: what the kernel keeps is bounded,
+others are served.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ class Ground:
 
         def host(name: str, ip4: str, gateway: str) -> Host:
             return net.add_host(
-                name, ip4=ip4, ip6=f"fd51::{ip4.rpartition('.')[2][:2].strip('/')}/64", gateway4=gateway
+                name,
+                ip4=ip4,
+                ip6=f"fd51::{ip4.rpartition('.')[2][:2].strip('/')}/64",
+                gateway4=gateway,
             )
 
         self.pods = [host(f"p{n}", f"10.244.1.{n}/24", "10.244.1.254") for n in (1, 2)]
@@ -82,10 +87,14 @@ def remembered(node: Host, mode: Mode) -> list[int]:
 async def test_a_full_set_of_clients_serves_others_and_keeps_who_is_in_it(
     ground: Ground, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 30.  nftables: who is in the set keeps the endpoint, who comes later is served without affinity.  iptables:
-    100 clients an endpoint (``ip_list_tot`` of xt_recent), who comes later displaces the oldest."""
+    """Issue 30. nftables: who is in the set keeps the endpoint, who comes later is served without
+    affinity. iptables: 100 clients an endpoint (``ip_list_tot`` of xt_recent), who comes later
+    displaces the oldest.
+    """
     monkeypatch.setattr(nft_table, "CLIENTS_OF_SET_MAX", 500)
-    async with running(ground.node, mode, rules=RulesConfig(cluster_cidrs=("10.244.0.0/16",))) as cluster:
+    async with running(
+        ground.node, mode, rules=RulesConfig(cluster_cidrs=("10.244.0.0/16",))
+    ) as cluster:
         await serve(cluster, ground)
         (first,) = set(await answers(ground.outside[0], 8))
         ground.outside[1].python(FLOOD, VIP["IPv4"], "53", str(FLOODED))
@@ -123,5 +132,7 @@ async def test_what_is_remembered_over_a_new_table_is_bounded_and_shared(
         assert sum(remembered(ground.node, "nftables")) == FLOODED
         async with running(ground.node) as heir:
             await serve(heir, ground)
-            assert remembered(ground.node, "nftables").count(250) == 2, "a share for each of the four sets"
+            assert remembered(ground.node, "nftables").count(250) == 2, (
+                "a share for each of the four sets"
+            )
             heir.clean = False

@@ -1,7 +1,8 @@
-"""What an agent promises, seen from a client of the Service: real programs, each machine a network namespace.
+"""What an agent promises, seen from a client of the Service: real programs, each machine a network
+namespace.
 
-``PYTHONPATH=src:. python -m tests.kernel.test_agent_packets`` prints the figures; the outages last 60 s, and 600 s with
-``--long``.
+``PYTHONPATH=src:. python -m tests.kernel.test_agent_packets`` prints the figures; the outages last
+60 s, and 600 s with ``--long``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def town(tmp_path: Path) -> Any:
 async def until_seen(look: Callable[[], Any], wanted: Any) -> float:
     """Seconds."""
     began = time.monotonic()
-    await eventually(lambda: asyncio.to_thread(look), lambda seen: seen == wanted, ignoring=(RuntimeError,))
+    await eventually(
+        lambda: asyncio.to_thread(look), lambda seen: seen == wanted, ignoring=(RuntimeError,)
+    )
     return time.monotonic() - began
 
 
@@ -66,7 +69,12 @@ async def terminate_under_load(
     tally.assert_none_failed()
     assert set(tally.answers) == BOTH, "both were asked"
     assert any(drained in line for line in first.said), first.said
-    return {"sent": tally.sent, "a second": round(tally.rate), "failed": len(tally.errors), "s": round(took_s, 2)}
+    return {
+        "sent": tally.sent,
+        "a second": round(tally.rate),
+        "failed": len(tally.errors),
+        "s": round(took_s, 2),
+    }
 
 
 async def test_no_request_fails_when_an_agent_ends(town: AgentTown) -> None:
@@ -86,8 +94,9 @@ async def test_no_request_fails_at_a_thousand_a_second(town: AgentTown) -> None:
 
 
 async def kill_process(town: AgentTown) -> dict[str, float]:
-    """A server dies; the agent says so, and ends.  Seconds until the slice says so, and until the last request of a
-    client that was led there had failed."""
+    """A server dies; the agent says so, and ends. Seconds until the slice says so, and until the
+    last request of a client that was led there had failed.
+    """
     first = town.machines[0]
     async with load(town.node, VIP, PROBES) as client:
         await client.more(25)
@@ -143,7 +152,13 @@ async def renewed(town: AgentTown, times: int) -> None:
 
     def version() -> list[str]:
         return [
-            town.kubectl("get", "lease", f"agent-{machine.name}", "-o", "jsonpath={.metadata.resourceVersion}")
+            town.kubectl(
+                "get",
+                "lease",
+                f"agent-{machine.name}",
+                "-o",
+                "jsonpath={.metadata.resourceVersion}",
+            )
             for machine in town.machines
         ]
 
@@ -173,7 +188,9 @@ async def api_away(town: AgentTown, seconds: float) -> dict[str, Any]:
 
 
 async def clocks_moved(town: AgentTown) -> int:
-    """An hour forth and back, first of an agent alone, then of the judge.  Gives how often a clock was moved."""
+    """An hour forth and back, first of an agent alone, then of the judge.  Gives how often a clock
+    was moved.
+    """
     before = await asyncio.to_thread(versions, town)
     moves = 0
     for clock in (town.machines[0].clock, town.ground.clock):
@@ -194,7 +211,9 @@ async def test_a_minute_without_the_api_writes_no_slice(town: AgentTown) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("faketime") and not os.environ.get("CI"), reason="needs faketime")
+@pytest.mark.skipif(
+    not shutil.which("faketime") and not os.environ.get("CI"), reason="needs faketime"
+)
 async def test_a_clock_that_is_set_by_an_hour_writes_no_slice(tmp_path: Path) -> None:
     with agent_town(tmp_path, clocks=True) as town:
         await _serve(town)
@@ -206,7 +225,13 @@ async def main(outages: tuple[float, ...]) -> None:
     with tempfile.TemporaryDirectory() as folder, agent_town(Path(folder)) as town:
         await _serve(town)
         for rate in (100, 1000, 1000):
-            print("SIGTERM of an agent under", rate, "a second:", await terminate_under_load(town, rate), flush=True)
+            print(
+                "SIGTERM of an agent under",
+                rate,
+                "a second:",
+                await terminate_under_load(town, rate),
+                flush=True,
+            )
             print("  back, s:", round(await come_back(town), 2), flush=True)
         for _ in range(3):
             print("kill -9 of the process, s:", await kill_process(town), flush=True)
@@ -217,7 +242,9 @@ async def main(outages: tuple[float, ...]) -> None:
             print("API away:", await api_away(town, seconds), flush=True)
     with tempfile.TemporaryDirectory() as folder, agent_town(Path(folder), clocks=True) as town:
         await _serve(town)
-        print("clocks moved by an hour, and no slice written:", await clocks_moved(town), flush=True)
+        print(
+            "clocks moved by an hour, and no slice written:", await clocks_moved(town), flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Real packets to addresses that a hostile Service asks for, in each back end; and two modes on one node."""
+"""Real packets to addresses that a hostile Service asks for, in each back end; and two modes on one
+node.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def hosts() -> Iterator[list[Host]]:
 
 
 def cidr() -> ServiceCIDR:
-    return codec.decode(codec.encode({"metadata": {"name": "k"}, "spec": {"cidrs": ["172.30.0.0/16"]}}), ServiceCIDR)
+    return codec.decode(
+        codec.encode({"metadata": {"name": "k"}, "spec": {"cidrs": ["172.30.0.0/16"]}}), ServiceCIDR
+    )
 
 
 def ports(*numbers: int) -> list[dict[str, Any]]:
@@ -51,13 +55,25 @@ def evil_slice(host: Host, name: str, *numbers: int) -> Any:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["aaa", "zzz"])
-async def test_what_a_service_asks_for_reaches_whose_it_is(hosts: list[Host], mode: Mode, name: str) -> None:
+async def test_what_a_service_asks_for_reaches_whose_it_is(
+    hosts: list[Host], mode: Mode, name: str
+) -> None:
     here, other, victim, evil, pod = hosts
     async with running(here, mode, families=("IPv4",)) as cluster:
         cluster.put(cidr(), node("", here.ip4, podCIDR="10.11.0.0/24"))
-        others = node("", other.ip4, name="node-2", podCIDR="10.10.1.0/24", podCIDRs=["10.10.1.0/24"])
+        others = node(
+            "", other.ip4, name="node-2", podCIDR="10.10.1.0/24", podCIDRs=["10.10.1.0/24"]
+        )
         cluster.proxy.on_change(Change(Nodes.key, None, others), ALL_NODES)
-        claims = ["172.30.0.1", "172.30.0.77", here.ip4, other.ip4, pod.ip4, "203.0.113.9", "127.0.0.1"]
+        claims = [
+            "172.30.0.1",
+            "172.30.0.77",
+            here.ip4,
+            other.ip4,
+            pod.ip4,
+            "203.0.113.9",
+            "127.0.0.1",
+        ]
         wanted = service(name, 5, externalIPs=claims, ports=ports(22, 80))
         cluster.put(wanted, evil_slice(evil, name, 22, 80))
         cluster.put(service(), make_slice("IPv4", [victim]))
@@ -82,14 +98,27 @@ async def test_what_a_service_asks_for_reaches_whose_it_is(hosts: list[Host], mo
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_names_that_are_no_names_leave_the_kernel_and_others_alone(hosts: list[Host], mode: Mode) -> None:
+async def test_names_that_are_no_names_leave_the_kernel_and_others_alone(
+    hosts: list[Host], mode: Mode
+) -> None:
     here, _, victim, evil, _ = hosts
-    names = ['x" -j ACCEPT\nflush ruleset\n', "y" * 10_000, "п\u202eevil", "a; delete table ip sliceplane", "../..", ""]
+    names = [
+        'x" -j ACCEPT\nflush ruleset\n',
+        "y" * 10_000,
+        "п\u202eevil",
+        "a; delete table ip sliceplane",
+        "../..",
+        "",
+    ]
     async with running(here, mode, families=("IPv4",)) as cluster:
         cluster.put(service(), make_slice("IPv4", [victim]))
         for number, name in enumerate(names, 10):
-            hostile = service(f"h{number}", number, ports=[{"name": name, "port": 80, "protocol": "TCP"}])
-            renamed = codec.decode(codec.encode(hostile).replace(b'"h%d"' % number, codec.encode(name)), Service)
+            hostile = service(
+                f"h{number}", number, ports=[{"name": name, "port": 80, "protocol": "TCP"}]
+            )
+            renamed = codec.decode(
+                codec.encode(hostile).replace(b'"h%d"' % number, codec.encode(name)), Service
+            )
             cluster.put(hostile, renamed, evil_slice(evil, f"h{number}", 80))
         cluster.synced()
         await cluster.written()
@@ -102,7 +131,9 @@ async def test_names_that_are_no_names_leave_the_kernel_and_others_alone(hosts: 
 async def test_a_proxy_of_another_mode_does_not_start_beside_one(hosts: list[Host]) -> None:
     here, other, *_ = hosts
     async with present("nftables", here.netns):
-        with pytest.raises(KernelError, match="--proxy-mode=nftables runs in this network namespace"):
+        with pytest.raises(
+            KernelError, match="--proxy-mode=nftables runs in this network namespace"
+        ):
             async with present("iptables", here.netns):
                 pass
         async with present("nftables", here.netns), present("iptables", other.netns):

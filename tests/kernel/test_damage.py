@@ -1,4 +1,6 @@
-"""What others do to the rules behind the proxy's back, and an nft that does not do as it is told."""
+"""What others do to the rules behind the proxy's back, and an nft that does not do as it is
+told.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,11 @@ def whole(host: Host, family: Family) -> dict[str, Any]:
 
 def chain_of(host: Host, family: Family) -> str:
     """The chain of a service port."""
-    return next(name for name in whole(host, family) if name.startswith("chain service-") and "/tcp/" in name)[
-        len("chain ") :
-    ]
+    return next(
+        name
+        for name in whole(host, family)
+        if name.startswith("chain service-") and "/tcp/" in name
+    )[len("chain ") :]
 
 
 def to_be_damaged(family: Family, backends: list[Host]) -> tuple[Any, ...]:
@@ -64,10 +68,14 @@ def damage(what: str, host: Host, family: Family) -> str:
         "an element goes": f"delete element {table} service-ips {{ {vip} . tcp . 80 }}",
         "a set is emptied": f"flush set {table} cluster-ips",
         "a chain is emptied": f"flush chain {table} {chain}",
-        "a chain goes": f"delete element {table} service-ips {{ {vip} . tcp . 80 }}; delete chain {table} {chain}",
+        "a chain goes": (
+            f"delete element {table} service-ips {{ {vip} . tcp . 80 }}; delete chain {table} "
+            f"{chain}"
+        ),
         "a rule comes": f"insert rule {table} services drop",
         "an endpoint is another one": f"delete element {table} endpoints-4 {{ {place} }}; "
-        f"add element {table} endpoints-4 {{ {place} : {'10.9.9.9' if family == 'IPv4' else 'fd99::9'} . 1 }}",
+        f"add element {table} endpoints-4 "
+        f"{{ {place} : {'10.9.9.9' if family == 'IPv4' else 'fd99::9'} . 1 }}",
         "all leave a room": f"flush set {table} room-4",
         "an only endpoint goes": f"flush map {table} single-endpoints",
         "the table goes": f"delete table {table}",
@@ -91,7 +99,9 @@ DAMAGES = (
 async def test_whatever_others_break_is_mended_without_any_change(
     host: Host, backends: list[Host], family: Family
 ) -> None:
-    """Of all this only a missing table was noticed within the hour, before the kernel's generation was looked at."""
+    """Of all this only a missing table was noticed within the hour, before the kernel's generation
+    was looked at.
+    """
     backend = Looking(NftRunner(netns=host.netns))
     timing = ProxyTiming(look_period_s=0.05, suspect_period_s=0.1)
     async with running(host, backend=backend, timing=timing) as cluster:
@@ -102,7 +112,9 @@ async def test_whatever_others_break_is_mended_without_any_change(
         await backend.looked()
         for what in DAMAGES:
             host.exec(["nft", *damage(what, host, family).split(" ")])
-            await eventually(partial(asyncio.to_thread, _or_nothing, host, family), lambda rules: rules == good)
+            await eventually(
+                partial(asyncio.to_thread, _or_nothing, host, family), lambda rules: rules == good
+            )
         assert cluster.proxy.health().healthy
 
 
@@ -128,11 +140,17 @@ def _or_nothing(host: Host, family: Family) -> dict[str, Any]:
         return {}
 
 
-async def test_the_rules_of_others_are_no_reason_to_write_ours_all_the_time(host: Host, backends: list[Host]) -> None:
-    """A firewall that changes its own table every moment costs us one table in ``SUSPECT_PERIOD_S``."""
+async def test_the_rules_of_others_are_no_reason_to_write_ours_all_the_time(
+    host: Host, backends: list[Host]
+) -> None:
+    """A firewall that changes its own table every moment costs us one table in
+    ``SUSPECT_PERIOD_S``.
+    """
     now, backend = 1e9, Looking(NftRunner(netns=host.netns))
     timing = ProxyTiming(look_period_s=0.02)
-    async with running(host, backend=backend, timing=timing, clock=lambda: now, families=("IPv4",)) as cluster:
+    async with running(
+        host, backend=backend, timing=timing, clock=lambda: now, families=("IPv4",)
+    ) as cluster:
 
         def written() -> int:
             return cluster.proxy.counts()["IPv4"][1]
@@ -142,7 +160,9 @@ async def test_the_rules_of_others_are_no_reason_to_write_ours_all_the_time(host
         await cluster.written()
         before = written()
         for _ in range(5):
-            await asyncio.to_thread(host.exec, ["nft", "add table ip of-others; delete table ip of-others"])
+            await asyncio.to_thread(
+                host.exec, ["nft", "add table ip of-others; delete table ip of-others"]
+            )
             await backend.looked()
         assert written() == before
         now += SUSPECT_PERIOD_S
@@ -167,8 +187,8 @@ async def test_the_generation_is_that_of_the_namespace(host: Host) -> None:
     assert generation("there-is-none") is None
 
 
-#: fails three times in ten: before the kernel has anything, or after it has all; hangs once; until it was run twenty
-#: times
+#: fails three times in ten: before the kernel has anything, or after it has all; hangs once; until
+#: it was run twenty times
 UNRELIABLE = """#!/bin/sh
 n=$(cat "{folder}/number" 2>/dev/null || echo 0)
 n=$((n + 1))
@@ -221,8 +241,9 @@ async def test_an_nft_that_fails_three_times_in_ten_and_hangs(
 
 @pytest.mark.parametrize("family", ["IPv4", pytest.param("IPv6", marks=pytest.mark.slow)])
 async def test_two_proxies_on_one_node(host: Host, backends: list[Host], family: Family) -> None:
-    """Each writes over the other, and is told so; at no time do connections to one Service lead to another's
-    endpoints."""
+    """Each writes over the other, and is told so; at no time do connections to one Service lead to
+    another's endpoints.
+    """
     own = {"first": backends[0], "second": backends[1]}
     async with (
         running(host, families=(family,), backend=writing(host, "first")) as first,
@@ -237,16 +258,23 @@ async def test_two_proxies_on_one_node(host: Host, backends: list[Host], family:
         seen = 0
         for version in range(1, 3):
             for number, (name, cluster) in enumerate(clusters.items(), 1):
-                cluster.put(service(name, 10 + number), make_slice(family, [own[name], backends[2]], name, version))
+                cluster.put(
+                    service(name, 10 + number),
+                    make_slice(family, [own[name], backends[2]], name, version),
+                )
                 await cluster.written()
                 cluster.put(make_slice(family, [own[name]], name, 100 + version))
                 await cluster.written()
                 found = listed(host, TableRef(NAMES[family], "sliceplane"))
-                writer = next(of for of in found if of.startswith("chain writer-")).removeprefix("chain writer-")
+                writer = next(of for of in found if of.startswith("chain writer-")).removeprefix(
+                    "chain writer-"
+                )
                 (plane,) = clusters[writer].proxy._planes
                 if not (plane.schedule.running or plane.rules.needs_full):
                     seen += 1
-                    assert found == shadow(plane), f"the table that {writer} wrote is not as it wrote it"
+                    assert found == shadow(plane), (
+                        f"the table that {writer} wrote is not as it wrote it"
+                    )
         assert seen
 
 

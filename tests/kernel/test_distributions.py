@@ -1,4 +1,6 @@
-"""How evenly connections are spread, by Pearson's chi-square; limits that chance exceeds once in 10,000,000 runs."""
+"""How evenly connections are spread, by Pearson's chi-square; limits that chance exceeds once in
+10,000,000 runs.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ def backends(net: Net) -> list[Host]:
 @pytest.fixture(scope="module")
 def client(net: Net, backends: list[Host]) -> Host:
     host = net.add_host("client", ip4="10.10.0.1/16", ip6="fd10::1/64")
-    lines = [f"addr add {own}/{128 if ':' in own else 32} dev eth0" for family in FAMILIES for own in addresses(family)]
+    lines = [
+        f"addr add {own}/{128 if ':' in own else 32} dev eth0"
+        for family in FAMILIES
+        for own in addresses(family)
+    ]
     host.exec(["ip", "-batch", "-"], stdin="\n".join(lines) + "\n")
     return host
 
@@ -69,21 +75,33 @@ async def start(cluster: Cluster, *objects: object) -> None:
 
 @pytest.mark.parametrize("proto", ["tcp", "udp"])
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_every_endpoint_has_its_share(client: Host, backends: list[Host], family: Family, proto: str) -> None:
+async def test_every_endpoint_has_its_share(
+    client: Host, backends: list[Host], family: Family, proto: str
+) -> None:
     async with running(client) as cluster:
         await start(cluster, service(), make_slice(family, backends))
         port = 80 if proto == "tcp" else 53
-        assert_even(await cluster.ask(VIP[family], port, proto, COUNT), {"b1", "b2", "b3", "b4", "b5"})
-        cluster.put(make_slice(family, [*backends[:1], *backends[3:]], version=2))  # places are taken over
+        assert_even(
+            await cluster.ask(VIP[family], port, proto, COUNT), {"b1", "b2", "b3", "b4", "b5"}
+        )
+        cluster.put(
+            make_slice(family, [*backends[:1], *backends[3:]], version=2)
+        )  # places are taken over
         await cluster.written()
-        # A new UDP socket may have the port of an old one, and with it its flow, which is just being forgotten.
+        # A new UDP socket may have the port of an old one, and with it its flow, which is just
+        # being forgotten.
         await asyncio.to_thread(client.exec, ["conntrack", "-F"])
         assert_even(await cluster.ask(VIP[family], port, proto, COUNT), {"b1", "b4", "b5"})
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_local_endpoints_share_what_stays_here(client: Host, backends: list[Host], family: Family) -> None:
-    here, there = make_slice(family, backends[:2], nodeName=NODE), make_slice(family, backends[2:], "other")
+async def test_local_endpoints_share_what_stays_here(
+    client: Host, backends: list[Host], family: Family
+) -> None:
+    here, there = (
+        make_slice(family, backends[:2], nodeName=NODE),
+        make_slice(family, backends[2:], "other"),
+    )
     async with running(client) as cluster:
         await start(cluster, service(internalTrafficPolicy="Local"), here, _of_svc(there))
         assert_even(await cluster.ask(VIP[family], count=COUNT), {"b1", "b2"})
@@ -95,7 +113,9 @@ async def test_local_endpoints_share_what_stays_here(client: Host, backends: lis
 def _of_svc(found: EndpointSlice) -> EndpointSlice:
     """A second slice of the same Service."""
 
-    text = codec.encode(found).replace(b'"kubernetes.io/service-name":"other"', b'"kubernetes.io/service-name":"svc"')
+    text = codec.encode(found).replace(
+        b'"kubernetes.io/service-name":"other"', b'"kubernetes.io/service-name":"svc"'
+    )
     return codec.decode(text, EndpointSlice)
 
 
@@ -109,13 +129,17 @@ async def test_zones_share_by_hints(client: Host, backends: list[Host], family: 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_with_affinity_clients_are_spread_and_stay(client: Host, backends: list[Host], family: Family) -> None:
+async def test_with_affinity_clients_are_spread_and_stay(
+    client: Host, backends: list[Host], family: Family
+) -> None:
 
     async with running(client) as cluster:
         await start(cluster, service(sessionAffinity="ClientIP"), make_slice(family, backends))
 
         async def ask_from_all() -> list[str]:
-            done = await asyncio.to_thread(client.python, FROM_MANY, VIP[family], *addresses(family))
+            done = await asyncio.to_thread(
+                client.python, FROM_MANY, VIP[family], *addresses(family)
+            )
             return list(json.loads(done.stdout))
 
         first = await ask_from_all()

@@ -1,4 +1,6 @@
-"""The ``preStop`` door on a real kernel: the node calls a Pod's own address, its proxy answers in its place."""
+"""The ``preStop`` door on a real kernel: the node calls a Pod's own address, its proxy answers in
+its place.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ pytestmark = pytest.mark.kernel
 PORT = 10261
 AT_ONCE = b'{"gracePeriodSeconds":0}'
 NOT_YET = "200 not known to be drained after 0 s"
-#: what a kubelet does, for each line: GET of the Pod's own address; prints the code and the text, or the fault
+#: what a kubelet does, for each line: GET of the Pod's own address; prints the code and the text,
+#: or the fault
 KUBELET = """
 import sys, urllib.error, urllib.request
 for line in sys.stdin:
@@ -79,23 +82,43 @@ def plane() -> Iterator[Plane]:
 
 
 def pod(host: Host, name: str, *, opted: bool = True, drained: str = "") -> dict[str, Any]:
-    conditions = [{"type": "sliceplane.dev/Drained", "status": "True", "message": drained}] if drained else []
+    conditions = (
+        [{"type": "sliceplane.dev/Drained", "status": "True", "message": drained}]
+        if drained
+        else []
+    )
     return {
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name, "annotations": {"sliceplane.dev/drain-barrier": "true"} if opted else {}},
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "annotations": {"sliceplane.dev/drain-barrier": "true"} if opted else {},
+        },
         "spec": {"nodeName": "n1", "containers": [{"name": "web", "image": "web"}]},
-        "status": {"podIP": host.ip4, "podIPs": [{"ip": host.ip4}, {"ip": host.ip6}], "conditions": conditions},
-    }  # fmt: skip
+        "status": {
+            "podIP": host.ip4,
+            "podIPs": [{"ip": host.ip4}, {"ip": host.ip6}],
+            "conditions": conditions,
+        },
+    }
 
 
 @asynccontextmanager
 async def answering(node: Host, mode: str, client: HttpClient) -> AsyncIterator[None]:
-    backend = Iptables(netns=node.netns) if mode == "iptables" else Nftables(NftRunner(netns=node.netns))
+    backend = (
+        Iptables(netns=node.netns) if mode == "iptables" else Nftables(NftRunner(netns=node.netns))
+    )
     hook = DrainHook(
-        "n1", client, backend,
-        port=PORT, listen=listening_in(node.netns), families=FAMILIES, clock=loop_clock(time.time()), rng=Rng(1),
+        "n1",
+        client,
+        backend,
+        port=PORT,
+        listen=listening_in(node.netns),
+        families=FAMILIES,
+        clock=loop_clock(time.time()),
+        rng=Rng(1),
         flows=Conntrack(netns=node.netns),
-    )  # fmt: skip
+    )
     async with hook.answering():
         yield
 
@@ -124,11 +147,18 @@ async def test_a_hook_is_answered_when_the_pod_is_drained(
         assert await both("/drain?timeout=0") == [NOT_YET] * 2
         await put(drained="revision 7, 3 nodes, 41 ms")
         assert await asyncio.gather(*hooks) == ["200 drained: revision 7, 3 nodes, 41 ms"] * 2
-        assert await both("/drain?idle=60") == ["200 drained: revision 7, 3 nodes, 41 ms; no connection is open"] * 2
+        assert (
+            await both("/drain?idle=60")
+            == ["200 drained: revision 7, 3 nodes, 41 ms; no connection is open"] * 2
+        )
         for family in FAMILIES:
-            assert await call(other, own.ip(family)) == "refused", "only the node itself is answered"
+            assert await call(other, own.ip(family)) == "refused", (
+                "only the node itself is answered"
+            )
             assert await call(node, other.ip(family)) == "refused", "only for Pods that opted in"
-            assert (await call(node, "127.0.0.1" if family == "IPv4" else "::1")).startswith("404 "), "meant for no Pod"
+            assert (await call(node, "127.0.0.1" if family == "IPv4" else "::1")).startswith(
+                "404 "
+            ), "meant for no Pod"
         await put(opted=False)
         await eventually(lambda: both("/drain"), lambda said: said == ["refused"] * 2)
     assert await both("/drain") == ["refused"] * 2, "the rules went with the proxy"
@@ -141,10 +171,14 @@ async def test_a_pod_that_goes_ends_its_hook(hosts: tuple[Host, Host, Host], pla
     await asyncio.to_thread(plane.apply, pod(own, "p"))
     family: Family = "IPv4"
     async with connect(plane.kubeconfig) as client, answering(node, "nftables", client):
-        await eventually(lambda: call(node, own.ip(family), "/drain?timeout=0"), lambda said: said == NOT_YET)
+        await eventually(
+            lambda: call(node, own.ip(family), "/drain?timeout=0"), lambda said: said == NOT_YET
+        )
         hook = asyncio.create_task(call(node, own.ip(family), "/drain?timeout=600"))
         await client.delete(Pods, "default", "p", AT_ONCE)
-        assert await hook in ("200 the Pod is gone", "refused"), "it may not have got through before"
+        assert await hook in ("200 the Pod is gone", "refused"), (
+            "it may not have got through before"
+        )
 
 
 async def test_a_hook_waits_until_its_node_tracks_no_connection_to_the_pod(
@@ -156,7 +190,10 @@ async def test_a_hook_waits_until_its_node_tracks_no_connection_to_the_pod(
     async with connect(plane.kubeconfig) as client, answering(node, "nftables", client):
         await eventually(lambda: call(node, own.ip4), lambda said: said == "200 drained: yes")
         await asyncio.to_thread(node.converse, CLIENT, own.ip4)
-        assert await call(node, own.ip4, "/drain?idle=1") == "200 drained: yes; open connections after 1 s: 1"
+        assert (
+            await call(node, own.ip4, "/drain?idle=1")
+            == "200 drained: yes; open connections after 1 s: 1"
+        )
         waiting = asyncio.create_task(call(node, own.ip4, "/drain?idle=600"))
         await asyncio.to_thread(node.converse, CLIENT, "close")
         assert await waiting == "200 drained: yes; no connection is open"

@@ -1,9 +1,10 @@
-"""The drain barrier under packets: three nodes in network namespaces, load on all of them, both families, Pods that
-leave one after the other.  After the answer no node sends a SYN to the Pod, and no request fails.  SYNs are counted
-where a node sends them: on a busy machine one that was sent before may wait in the kernel, and arrive after the answer.
+"""The drain barrier under packets: three nodes in network namespaces, load on all of them, both
+families, Pods that leave one after the other. After the answer no node sends a SYN to the Pod, and
+no request fails. SYNs are counted where a node sends them: on a busy machine one that was sent
+before may wait in the kernel, and arrive after the answer.
 
-``python -m tests.kernel.test_drain_packets`` does it a thousand times, with reports in memory and by Leases, and
-compares with hooks that sleep.
+``python -m tests.kernel.test_drain_packets`` does it a thousand times, with reports in memory and
+by Leases, and compares with hooks that sleep.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ PODS: Final = 4
 #: after the answer, the counter of SYNs is looked at again after so long
 AFTER_S: Final = 0.05
 
-#: a Pod: answers each connection with a line; "close" and "open" are of its listening socket, "syns" counts
+#: a Pod: answers each connection with a line; "close" and "open" are of its listening socket,
+#: "syns" counts
 SERVER = """
 import json, socket, subprocess, sys, threading
 def listening():
@@ -85,8 +87,9 @@ for line in sys.stdin:
     print(next(e["counter"]["packets"] for e in json.loads(listed)["nftables"] if "counter" in e), flush=True)
 """
 
-#: of a node: SYNs that leave it for each Pod, behind all that the node proxy does with them.  One that is sent again,
-#: because its Pod took a second to answer, has the sequence number of the first and is no new connection.
+#: of a node: SYNs that leave it for each Pod, behind all that the node proxy does with them. One
+#: that is sent again, because its Pod took a second to answer, has the sequence number of the first
+#: and is no new connection.
 SENT: Final = """
 table inet sent {{
     {counters}
@@ -110,7 +113,8 @@ table inet sent {{
 }}
 """
 
-#: RATE new connections a second to each of ADDRESSES in turn, until a line comes; prints made and failed ones
+#: RATE new connections a second to each of ADDRESSES in turn, until a line comes; prints made and
+#: failed ones
 CLIENT = """
 import json, select, socket, sys, threading, time
 for line in sys.stdin:
@@ -147,7 +151,9 @@ for line in sys.stdin:
 class Town:
     """Three nodes and four Pods on one network, and a plane that knows of them."""
 
-    def __init__(self, plane: Plane, client: HttpClient, nodes: Sequence[Host], pods: Sequence[Host]) -> None:
+    def __init__(
+        self, plane: Plane, client: HttpClient, nodes: Sequence[Host], pods: Sequence[Host]
+    ) -> None:
         self.plane = plane
         self.client = client
         self.nodes = nodes
@@ -170,12 +176,18 @@ class Town:
 
     async def sent(self, number: int) -> list[int]:
         """The SYNs that each node has sent to a Pod so far."""
-        return await asyncio.gather(*(asyncio.to_thread(self._sent, node, number) for node in self.nodes))
+        return await asyncio.gather(
+            *(asyncio.to_thread(self._sent, node, number) for node in self.nodes)
+        )
 
     @staticmethod
     def _sent(node: Host, number: int) -> int:
-        listed = json.loads(node.exec(["nft", "-j", "list", "counter", "inet", "sent", f"p{number}"]).stdout)
-        return next(int(entry["counter"]["packets"]) for entry in listed["nftables"] if "counter" in entry)
+        listed = json.loads(
+            node.exec(["nft", "-j", "list", "counter", "inet", "sent", f"p{number}"]).stdout
+        )
+        return next(
+            int(entry["counter"]["packets"]) for entry in listed["nftables"] if "counter" in entry
+        )
 
     def count_sent(self) -> None:
         numbers = range(len(self.pods))
@@ -191,24 +203,43 @@ class Town:
     def pod(self, number: int, **meta: Any) -> dict[str, Any]:
         host = self.pods[number]
         return {
-            "apiVersion": "v1", "kind": "Pod",
+            "apiVersion": "v1",
+            "kind": "Pod",
             "metadata": {"name": f"web-{number}", "labels": {"app": "web"}, **meta},
-            "spec": {"nodeName": NODES[number % 3], "containers": [{"name": "web", "image": "web"}]},
-            "status": {"podIP": host.ip4, "podIPs": [{"ip": host.ip4}, {"ip": host.ip6}], "phase": "Running",
-                       "conditions": [{"type": "Ready", "status": "True"}]},
-        }  # fmt: skip
+            "spec": {
+                "nodeName": NODES[number % 3],
+                "containers": [{"name": "web", "image": "web"}],
+            },
+            "status": {
+                "podIP": host.ip4,
+                "podIPs": [{"ip": host.ip4}, {"ip": host.ip6}],
+                "phase": "Running",
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }
 
     async def open(self) -> None:
         ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-        nodes = [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": ready} for name in NODES]
+        nodes = [
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": ready}
+            for name in NODES
+        ]
         service = {
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
-            "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}],
-                     "ipFamilyPolicy": "RequireDualStack", "ipFamilies": list(FAMILIES)},
-        }  # fmt: skip
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "web"},
+            "spec": {
+                "selector": {"app": "web"},
+                "ports": [{"port": 80, "targetPort": 8080}],
+                "ipFamilyPolicy": "RequireDualStack",
+                "ipFamilies": list(FAMILIES),
+            },
+        }
         for number in range(PODS):
             await self.say(number, "syns")
-        await asyncio.to_thread(self.plane.apply, [*nodes, service, *(self.pod(number) for number in range(PODS))])
+        await asyncio.to_thread(
+            self.plane.apply, [*nodes, service, *(self.pod(number) for number in range(PODS))]
+        )
         await self.plane.until(lambda: self._ready() == PODS)
         self.addresses = self.plane.get("services", "web")["spec"]["clusterIPs"]
 
@@ -217,8 +248,12 @@ class Town:
 
     @asynccontextmanager
     async def load(self, rate: int, nodes: Sequence[Host] = ()) -> AsyncIterator[list[Any]]:
-        """*rate* new connections a second from all *nodes* together; what came of them is in the list afterwards."""
-        clients = [node.spawn([sys.executable, "-I", "-u", "-c", CLIENT]) for node in nodes or self.nodes]
+        """*rate* new connections a second from all *nodes* together; what came of them is in the
+        list afterwards.
+        """
+        clients = [
+            node.spawn([sys.executable, "-I", "-u", "-c", CLIENT]) for node in nodes or self.nodes
+        ]
         for client in clients:
             assert client.stdin is not None, "spawn makes pipes"
             client.stdin.write(json.dumps([rate / len(clients), *self.addresses]) + "\n")
@@ -235,7 +270,9 @@ class Town:
 
     async def drain(self, number: int, **options: Any) -> DrainedPod:
         """Asked again where the server has just closed the connection, as a person would."""
-        drained = await eventually(partial(self._drain, number, options), ignoring=(Unreachable,), within_s=600)
+        drained = await eventually(
+            partial(self._drain, number, options), ignoring=(Unreachable,), within_s=600
+        )
         assert isinstance(drained, DrainedPod)
         return drained
 
@@ -244,7 +281,9 @@ class Town:
         self._seed += 1
         settled = DrainOptions(**{"timeout_s": PATIENCE_S, "force": True, **options})
         clock = loop_clock(time.time())
-        answer = await drain_pods(self.client, pods, "pod", settled, clock=clock, rng=Rng(self._seed))
+        answer = await drain_pods(
+            self.client, pods, "pod", settled, clock=clock, rng=Rng(self._seed)
+        )
         return answer.pods[0]
 
     async def bring_back(self, number: int) -> None:
@@ -263,12 +302,22 @@ class WithoutMemory(HttpClient):
 
 
 @asynccontextmanager
-async def town(*, beat_s: float = 0.2, client_of: type[HttpClient] = HttpClient, first: int = 0) -> AsyncIterator[Town]:
-    """Node proxies on the kernel of each node; the test starts those of the nodes before *first*."""
+async def town(
+    *, beat_s: float = 0.2, client_of: type[HttpClient] = HttpClient, first: int = 0
+) -> AsyncIterator[Town]:
+    """Node proxies on the kernel of each node; the test starts those of the nodes before
+    *first*.
+    """
     async with AsyncExitStack() as stack:
         net = stack.enter_context(Net("spd"))
-        hosts = [net.add_host(name, ip4=f"10.78.0.{n}/16", ip6=f"fd78::{n}/64") for n, name in enumerate(NODES, 1)]
-        pods = [net.add_host(f"p{n}", ip4=f"10.78.1.{n}/16", ip6=f"fd78::1:{n}/64") for n in range(1, PODS + 1)]
+        hosts = [
+            net.add_host(name, ip4=f"10.78.0.{n}/16", ip6=f"fd78::{n}/64")
+            for n, name in enumerate(NODES, 1)
+        ]
+        pods = [
+            net.add_host(f"p{n}", ip4=f"10.78.1.{n}/16", ip6=f"fd78::1:{n}/64")
+            for n in range(1, PODS + 1)
+        ]
         plane = await stack.enter_async_context(Plane())
         client = await stack.enter_async_context(client_of(kubeconfig.load(plane.kubeconfig)))
         made = Town(plane, client, hosts, pods)
@@ -279,8 +328,11 @@ async def town(*, beat_s: float = 0.2, client_of: type[HttpClient] = HttpClient,
         for number, host in list(enumerate(hosts))[first:]:
             backend = Nftables(NftRunner(netns=host.netns))
             proxy = NodeProxy(
-                NODES[number], backend, clock=clock, timing=ProxyTiming(lease_changed_period_s=beat_s)
-            )  # fmt: skip
+                NODES[number],
+                backend,
+                clock=clock,
+                timing=ProxyTiming(lease_changed_period_s=beat_s),
+            )
             await tasks(running(proxy, client, Rng(number)))
             await proxy.wait_ready()
         yield made
@@ -302,7 +354,9 @@ async def running(proxy: NodeProxy, client: HttpClient, rng: Rng) -> AsyncIterat
 
 
 async def drains(place: Town, count: int) -> tuple[list[float], int]:
-    """So many, each after the other is back; the seconds of each, and SYNs that were sent after an answer."""
+    """So many, each after the other is back; the seconds of each, and SYNs that were sent after an
+    answer.
+    """
     took: list[float] = []
     late = 0
     for turn in range(count):
@@ -335,8 +389,12 @@ async def everyone(place: Town, before: list[int]) -> bool:
     return all([await place.say(number, "syns") > before[number] + 2 for number in range(PODS)])
 
 
-async def test_a_proxy_process_that_is_killed_in_the_middle_of_a_drain_is_named_until_its_kernel_has_stopped() -> None:
-    """Rules stay when the process is gone: its kernel goes on sending, and no answer may say otherwise."""
+async def test_a_proxy_process_that_is_killed_in_the_middle_of_a_drain_is_named_until_its_kernel_has_stopped() -> (
+    None
+):
+    """Rules stay when the process is gone: its kernel goes on sending, and no answer may say
+    otherwise.
+    """
     async with town(first=1) as place:
         stopped = NODES[0]
 
@@ -408,8 +466,9 @@ async def test_a_stopped_node_is_named_in_every_drain() -> None:
 
 
 async def measure_stopped(count: int) -> dict[str, Any]:
-    """The proxy of a node stands still, first with a Lease that lasts, then without; in the end nothing is known of it
-    any more."""
+    """The proxy of a node stands still, first with a Lease that lasts, then without; in the end
+    nothing is known of it any more.
+    """
     async with town(first=1) as place, proxy_process(place, 0) as process:
         assert (await place.drain(0)).verdict.required == 3, "all three tell"
         await place.bring_back(0)
@@ -418,17 +477,23 @@ async def measure_stopped(count: int) -> dict[str, Any]:
         for turn in range(count):
             answer = await eventually(
                 lambda number=turn % PODS: place.drain(number, timeout_s=0.3),
-                lambda answer: answer.outcome == "drained" or answer.verdict.waiting or answer.verdict.unknown,
+                lambda answer: (
+                    answer.outcome == "drained" or answer.verdict.waiting or answer.verdict.unknown
+                ),
             )  # once its slices say that it leaves
             verdict = answer.verdict
             for how, missing in (("waited for", verdict.waiting), ("unknown", verdict.unknown)):
-                if answer.outcome != "drained" and NODES[0] in [consumer.node for consumer in missing]:
+                if answer.outcome != "drained" and NODES[0] in [
+                    consumer.node for consumer in missing
+                ]:
                     named[how] += 1
             await place.bring_back(turn % PODS)
     return {"drains": count, "named": named.total(), **named}
 
 
-async def measure_drains(count: int, rate: int, client_of: type[HttpClient] = HttpClient) -> dict[str, Any]:
+async def measure_drains(
+    count: int, rate: int, client_of: type[HttpClient] = HttpClient
+) -> dict[str, Any]:
     async with town(beat_s=10.0, client_of=client_of) as place:
         await asyncio.sleep(10.5)  # each told once, and from then on only when asked
         async with place.load(rate) as results:
@@ -449,7 +514,9 @@ async def measure_drains(count: int, rate: int, client_of: type[HttpClient] = Ht
 
 
 async def measure_rollout(hook: float | None, rate: int) -> dict[str, Any]:
-    """Each Pod ends after *hook* seconds, or at the barrier's answer, and another takes its place."""
+    """Each Pod ends after *hook* seconds, or at the barrier's answer, and another takes its
+    place.
+    """
     async with town(beat_s=10.0) as place:
         await asyncio.sleep(10.0)
         async with place.load(rate) as results:
@@ -462,7 +529,9 @@ async def measure_rollout(hook: float | None, rate: int) -> dict[str, Any]:
                 else:
                     await asyncio.sleep(hook)
                 await place.say(number, "close")
-                await place.client.delete(Pods, "default", f"web-{number}", b'{"gracePeriodSeconds":0}')
+                await place.client.delete(
+                    Pods, "default", f"web-{number}", b'{"gracePeriodSeconds":0}'
+                )
                 await place.say(number, "open")
                 await asyncio.to_thread(place.plane.apply, [place.pod(number)])
                 await place.plane.until(lambda: place._ready() == PODS)

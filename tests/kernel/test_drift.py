@@ -1,5 +1,6 @@
-"""``sliceplane drift`` on a real kernel: a stopped proxy, a flushed table, a lost event and a rule that somebody edits,
-each named, with the seconds that it takes."""
+"""``sliceplane drift`` on a real kernel: a stopped proxy, a flushed table, a lost event and a rule
+that somebody edits, each named, with the seconds that it takes.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ from sliceplane.watch.io.kubeconfig import load
 pytestmark = pytest.mark.kernel
 
 NODE = socket.gethostname().lower()
-#: ``sliceplane``, but that one event of its watches never arrives: the first that changes a slice to "lost"
+#: ``sliceplane``, but that one event of its watches never arrives: the first that changes a slice
+#: to "lost"
 LOSSY = """
 import sys
 from sliceplane.watch.reflector import Reflector
@@ -55,9 +57,13 @@ main(sys.argv[1:])
 @asynccontextmanager
 async def lossy(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", LOSSY, *arguments, stdout=asyncio.subprocess.PIPE,
+        sys.executable,
+        "-c",
+        LOSSY,
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    )
     try:
         assert process.stdout is not None
         async with asyncio.timeout(90):
@@ -84,7 +90,9 @@ class Asker:
         text, _ = await process.communicate()
         return process.returncode, json.loads(text)
 
-    async def until(self, said: Callable[[dict[str, Any]], Any], *more: str, within_s: float) -> float:
+    async def until(
+        self, said: Callable[[dict[str, Any]], Any], *more: str, within_s: float
+    ) -> float:
         """Seconds until *said* holds of an answer."""
         began = time.monotonic()
         while True:
@@ -105,7 +113,9 @@ def sentences(answer: dict[str, Any], code: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_each_fault_is_named_and_after_how_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_each_fault_is_named_and_after_how_long(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Net("spd") as net:
         backend = net.add_host("b1", ip4="10.10.1.1/16", ip6="fd10::1:1/64")
         node = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
@@ -118,14 +128,21 @@ async def test_each_fault_is_named_and_after_how_long(tmp_path: Path, capsys: py
             finally:
                 await client.close()
     with capsys.disabled():
-        print("\n" + "\n".join(f"{what}: named after {after:.1f} s" for what, after in seconds.items()))
+        print(
+            "\n"
+            + "\n".join(f"{what}: named after {after:.1f} s" for what, after in seconds.items())
+        )
 
 
-async def _story(client: HttpClient, kubeconfig: str, node: Host, backend: Host) -> dict[str, float]:
+async def _story(
+    client: HttpClient, kubeconfig: str, node: Host, backend: Host
+) -> dict[str, float]:
     await create(client, Namespaces, {"metadata": {"name": "demo"}})
     await create(client, Nodes, {"metadata": {"name": NODE}})
     spec = {"clusterIP": "10.96.0.100", "ports": [{"name": "http", "port": 80}]}
-    await create(client, Services, {"metadata": {"name": "demo", "namespace": "demo"}, "spec": spec}, "demo")
+    await create(
+        client, Services, {"metadata": {"name": "demo", "namespace": "demo"}, "spec": spec}, "demo"
+    )
     await create(client, EndpointSlices, make_slice([backend], ["a"]), "demo")
 
     async def change(name: str, value: str) -> None:
@@ -134,14 +151,28 @@ async def _story(client: HttpClient, kubeconfig: str, node: Host, backend: Host)
 
     port = free_port()
     asker = Asker(kubeconfig, port)
-    common = ("proxy", "--kubeconfig", kubeconfig, "--hostname-override", NODE, "--netns", node.netns)
+    common = (
+        "proxy",
+        "--kubeconfig",
+        kubeconfig,
+        "--hostname-override",
+        NODE,
+        "--netns",
+        node.netns,
+    )
     seconds: dict[str, float] = {}
     async with lossy(
-        *common, "--metrics-bind-address", f"127.0.0.1:{port}", "--healthz-bind-address", f"127.0.0.1:{free_port()}"
+        *common,
+        "--metrics-bind-address",
+        f"127.0.0.1:{port}",
+        "--healthz-bind-address",
+        f"127.0.0.1:{free_port()}",
     ) as proxy:
         await asker.until(lambda answer: state(answer) == "in step", within_s=60)
         code, answer = await asker.ask("--node", NODE, "--deep")
-        assert (code, answer["nodes"][0]["kernel"], answer["notLookedAt"]) == (0, "equal", []), answer
+        assert (code, answer["nodes"][0]["kernel"], answer["notLookedAt"]) == (0, "equal", []), (
+            answer
+        )
 
         # Somebody edits a rule: one look.
         node.exec(["nft", "insert", "rule", "ip", "sliceplane", "services", "drop"])
@@ -152,7 +183,10 @@ async def _story(client: HttpClient, kubeconfig: str, node: Host, backend: Host)
         # Somebody deletes the table: the proxy's own look, and a Lease at once.
         node.exec(["nft", "delete", "table", "ip", "sliceplane"])
         seconds["a table that was flushed, by drift"] = await asker.until(
-            lambda answer: any("IPv4 rules were gone" in sentence for sentence in sentences(answer, "N5")), within_s=60
+            lambda answer: any(
+                "IPv4 rules were gone" in sentence for sentence in sentences(answer, "N5")
+            ),
+            within_s=60,
         )
 
         # One event never arrives: the next change of anything, and one report.
@@ -170,7 +204,11 @@ async def _story(client: HttpClient, kubeconfig: str, node: Host, backend: Host)
         # The controllers' own digests say the same, without anybody asking.
         async def events() -> list[str]:
             page = await client.list(EventsV1, namespace="default")
-            return [event["note"] for event in map(decode_document, page.items) if event["reason"] == CACHE_DIFFERS]
+            return [
+                event["note"]
+                for event in map(decode_document, page.items)
+                if event["reason"] == CACHE_DIFFERS
+            ]
 
         (note,) = await eventually(events)
         assert "cache of endpointslices (all)" in note
@@ -182,7 +220,11 @@ async def _story(client: HttpClient, kubeconfig: str, node: Host, backend: Host)
         # The proxy stands still, and something changes.
         proxy.send_signal(signal.SIGSTOP)
         await client.patch(
-            EndpointSlices, "demo", "demo-2", encode({"metadata": {"labels": {"n": "2"}}}), patch_type="merge"
+            EndpointSlices,
+            "demo",
+            "demo-2",
+            encode({"metadata": {"labels": {"n": "2"}}}),
+            patch_type="merge",
         )
         seconds["a proxy that stands still, by drift, after the next change"] = await asker.until(
             lambda answer: sentences(answer, "N2"), within_s=60
@@ -193,10 +235,16 @@ async def _story(client: HttpClient, kubeconfig: str, node: Host, backend: Host)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_a_look_names_whatever_others_did(net: Net, backends: list[Host], family: Family) -> None:
-    host = net.add_host(f"look{family[-1]}", ip4=f"10.10.0.{family[-1]}/16", ip6=f"fd10::7:{family[-1]}/64")
+async def test_a_look_names_whatever_others_did(
+    net: Net, backends: list[Host], family: Family
+) -> None:
+    host = net.add_host(
+        f"look{family[-1]}", ip4=f"10.10.0.{family[-1]}/16", ip6=f"fd10::7:{family[-1]}/64"
+    )
     timing = ProxyTiming(look_period_s=3600.0)
-    async with running(host, backend=Nftables(NftRunner(netns=host.netns)), timing=timing) as cluster:
+    async with running(
+        host, backend=Nftables(NftRunner(netns=host.netns)), timing=timing
+    ) as cluster:
         cluster.put(*damaged.to_be_damaged(family, backends))
         cluster.synced()
         await cluster.written()

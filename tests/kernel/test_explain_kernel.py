@@ -1,4 +1,6 @@
-"""``explain --kernel`` reads a kernel: faults planted in a network namespace, and one where all is well."""
+"""``explain --kernel`` reads a kernel: faults planted in a network namespace, and one where all is
+well.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def host(net: Net) -> Host:
     host = net.add_host("explained", ip4="10.10.0.1/16", ip6="fd10::1/64")
     host.exec(["ip", "link", "add", "cni0", "type", "bridge"])
     for number in (1, 2):
-        host.exec(["ip", "link", "add", f"veth{number}", "type", "veth", "peer", "name", f"pod{number}"])
+        host.exec(
+            ["ip", "link", "add", f"veth{number}", "type", "veth", "peer", "name", f"pod{number}"]
+        )
         host.exec(["ip", "link", "set", f"veth{number}", "master", "cni0", "up"])
         host.exec(["ip", "link", "set", f"veth{number}", "type", "bridge_slave", "hairpin", "on"])
     host.exec(["nft", "-f", "-"], stdin=rules_of(healthy()))
@@ -52,7 +56,9 @@ def rules_of(world: World, mode: Mode = "nftables") -> str:
     def every(kind: str, projection: Any) -> tuple[Any, ...]:
         return tuple(msgspec.convert(document, projection) for document in world.all(kind))
 
-    objects = NodeObjects(services=every("Service", Service), slices=every("EndpointSlice", EndpointSlice))
+    objects = NodeObjects(
+        services=every("Service", Service), slices=every("EndpointSlice", EndpointSlice)
+    )
     return render(mode, "IPv4", NodePlaneConfig(node_name="node-1"), objects)
 
 
@@ -64,26 +70,38 @@ def look(host: Host) -> KernelFacts:
 def codes(facts: KernelFacts, world: World | None = None, name: str = "cart") -> list[str]:
     world = world or healthy()
     world.kernel = facts
-    return [finding.code for finding in world.ask(ExplainQuestion("service", name, "shop")).findings]
+    return [
+        finding.code for finding in world.ask(ExplainQuestion("service", name, "shop")).findings
+    ]
 
 
 def test_a_node_as_it_should_be(host: Host) -> None:
     facts = look(host)
     assert facts.unread == ()
     assert [(port.name, port.bridge, port.hairpin) for port in facts.bridge_ports or ()] == [
-        ("veth1", "cni0", True), ("veth2", "cni0", True),
-    ]  # fmt: skip
+        ("veth1", "cni0", True),
+        ("veth2", "cni0", True),
+    ]
     assert [entry.ours for entry in facts.rule_sets or ()] == [True]
     assert facts.flows_max
     assert set(codes(facts)) <= {"N11"}, "br_netfilter is this machine's"
 
 
-@pytest.mark.parametrize("command", [
-    "flush map ip sliceplane endpoints-4", "flush set ip sliceplane room-4", "flush set ip sliceplane cluster-ips",
-    "flush chain ip sliceplane nat-output", "flush chain ip sliceplane services", "delete table ip sliceplane",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        "flush map ip sliceplane endpoints-4",
+        "flush set ip sliceplane room-4",
+        "flush set ip sliceplane cluster-ips",
+        "flush chain ip sliceplane nat-output",
+        "flush chain ip sliceplane services",
+        "delete table ip sliceplane",
+    ],
+)
 def test_a_table_that_somebody_flushed_is_not_well(host: Host, command: str) -> None:
-    """Whether a proxy runs or not; a table that is gone cannot be compared, and nothing is said to be well then."""
+    """Whether a proxy runs or not; a table that is gone cannot be compared, and nothing is said to
+    be well then.
+    """
     host.exec(["nft", command])
     try:
         facts = look(host)
@@ -162,15 +180,39 @@ def test_a_flow_to_what_is_no_endpoint_is_seen_and_counted(host: Host) -> None:
     before = look(host).flows_count
     assert before is not None
     for client in ("10.10.0.7", "10.10.0.8"):
-        host.exec([
-            "conntrack", "-I", "-p", "udp", "-t", "120", "-s", client, "-d", vip, "--sport", "4000", "--dport", "53",
-            "--reply-src", "10.244.9.9", "--reply-dst", client, "--reply-port-src", "8080", "--reply-port-dst", "4000",
-        ])  # fmt: skip
+        host.exec(
+            [
+                "conntrack",
+                "-I",
+                "-p",
+                "udp",
+                "-t",
+                "120",
+                "-s",
+                client,
+                "-d",
+                vip,
+                "--sport",
+                "4000",
+                "--dport",
+                "53",
+                "--reply-src",
+                "10.244.9.9",
+                "--reply-dst",
+                client,
+                "--reply-port-src",
+                "8080",
+                "--reply-port-dst",
+                "4000",
+            ]
+        )
     facts = look(host)
     assert (facts.flows_count or 0) >= before + 2
     world.kernel = facts
     found = world.ask(ExplainQuestion("service", "dns", "shop")).findings
-    assert next(entry for entry in found if entry.code == "N9").sentence.startswith("2 UDP flows of dns to 10.244.9.9")
+    assert next(entry for entry in found if entry.code == "N9").sentence.startswith(
+        "2 UDP flows of dns to 10.244.9.9"
+    )
     host.exec(["conntrack", "-D", "-p", "udp", "--orig-dst", vip, "--reply-src", "10.244.9.9"])
     assert "N9" not in codes(look(host), world, "dns")
 
@@ -179,7 +221,16 @@ def test_a_connection_that_stays_with_a_pod_that_left_is_seen(host: Host) -> Non
     world = healthy()
     vip, client = world.get("Service", "shop", "cart")["spec"]["clusterIP"], "10.10.0.7"
     flow = ["-p", "tcp", "-s", client, "-d", vip, "--sport", "4000", "--dport", "80"]
-    back = ["--reply-src", "10.244.9.9", "--reply-dst", client, "--reply-port-src", "8080", "--reply-port-dst", "4000"]
+    back = [
+        "--reply-src",
+        "10.244.9.9",
+        "--reply-dst",
+        client,
+        "--reply-port-src",
+        "8080",
+        "--reply-port-dst",
+        "4000",
+    ]
     host.exec(["conntrack", "-I", *flow, "--state", "ESTABLISHED", "-t", "120", *back])
     assert "D7" in codes(look(host), world)
     host.exec(["conntrack", "-D", "-p", "tcp", "--orig-dst", vip])
@@ -187,7 +238,9 @@ def test_a_connection_that_stays_with_a_pod_that_left_is_seen(host: Host) -> Non
 
 
 def test_where_node_ports_are_served_is_seen(host: Host) -> None:
-    host.exec(["nft", "add set ip sliceplane nodeport-ips { type ipv4_addr; elements = { 192.0.2.7 } }"])
+    host.exec(
+        ["nft", "add set ip sliceplane nodeport-ips { type ipv4_addr; elements = { 192.0.2.7 } }"]
+    )
     try:
         assert look(host).node_port_addresses == ("192.0.2.7",)
     finally:

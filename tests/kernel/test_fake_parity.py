@@ -63,7 +63,8 @@ def load(host: Host, transaction: Transaction) -> bool:
     return True
 
 
-#: the fake is stricter here on purpose: kernels before 6.2 refuse it, other versions of nft do, or it is never sent
+#: the fake is stricter here on purpose: kernels before 6.2 refuse it, other versions of nft do, or
+#: it is never sent
 STRICTER = (
     "chain used until this transaction",
     "address that is not canonical",
@@ -115,19 +116,27 @@ def some_targets(rng: Rng) -> list[int]:
 
 
 def sticky(name: str, protocol: str, ips: list[str]) -> list[Chain]:
-    """Chains with sets, rules that lead from one to the other, and every sort of statement that depends on nothing."""
+    """Chains with sets, rules that lead from one to the other, and every sort of statement that
+    depends on nothing.
+    """
     chains: list[Chain] = []
     for ip in ips:
         clients = NftContainer(f"affinity-{name}/{ip.replace(':', '.')}", ("addr",), timeout_s=60)
         rules = (NftRule((Remember(clients.name),)), NftRule((Dnat(protocol, ip, 8080),)))
         chains.append(RuleChain(f"endpoint-{name}/{ip.replace(':', '.')}", rules, clients))
-    sets = [chain.own_set.name for chain in chains if isinstance(chain, RuleChain) and chain.own_set]
+    sets = [
+        chain.own_set.name for chain in chains if isinstance(chain, RuleChain) and chain.own_set
+    ]
     names = tuple(chain.name for chain in chains)
-    rules = tuple(NftRule((InSet(("saddr",), c), Goto(n))) for c, n in zip(sets, names, strict=True))
+    rules = tuple(
+        NftRule((InSet(("saddr",), c), Goto(n))) for c, n in zip(sets, names, strict=True)
+    )
     wide = "10.0.0.0/8" if ":" not in ips[0] else "fd00::/8"
     others = (
         NftRule((IsOwnAddress("saddr"), SetMark(), Goto(names[0]))),
-        NftRule((FromInterface("cni*", inside=False), AddressIn("saddr", (wide,), inside=False), Drop())),
+        NftRule(
+            (FromInterface("cni*", inside=False), AddressIn("saddr", (wide,), inside=False), Drop())
+        ),
         NftRule((GotoOneOf(names),)),
     )
     return [*chains, RuleChain(f"service-{name}", (*rules, *others))]
@@ -136,7 +145,9 @@ def sticky(name: str, protocol: str, ips: list[str]) -> list[Chain]:
 @pytest.mark.parametrize("family", ["ip", "ip6"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_history_gives_the_same_ruleset(host: Host, family: NftFamily, seed: int) -> None:
-    """Changes, retirement, damage by others and recovery; the two kernels agree after every step."""
+    """Changes, retirement, damage by others and recovery; the two kernels agree after every
+    step.
+    """
     rng, now = Rng(seed), 0.0
     ref = TableRef(family, "sliceplane")
     state, fake = NftRules(ref), FakeKernel()
@@ -145,7 +156,9 @@ def test_a_history_gives_the_same_ruleset(host: Host, family: NftFamily, seed: i
             number = 1 + rng.below(20)
             targets = some_targets(rng)
             gone = rng.below(5) == 0
-            state.set_objects(ServiceKey("ns", f"{number}"), None if gone else objects(family, number, targets))
+            state.set_objects(
+                ServiceKey("ns", f"{number}"), None if gone else objects(family, number, targets)
+            )
         if rng.below(8) == 0:
             fake.run(deletion(ref))
             assert load(host, deletion(ref))

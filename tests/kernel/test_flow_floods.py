@@ -14,7 +14,8 @@ from sliceplane.node.conntrack import Expected
 from sliceplane.node.io.kernel.conntrack import Conntrack
 
 pytestmark = pytest.mark.kernel
-#: entries of a tenant whose Service has as many ports, each with an endpoint that is gone; those of others
+#: entries of a tenant whose Service has as many ports, each with an endpoint that is gone; those of
+#: others
 STALE, OTHERS = 1_000, 20_000
 ADDRESSES: dict[Family, tuple[str, str, str]] = {
     "IPv4": ("10.{}.{}.7", "172.30.0.1", "172.30.0.9"),
@@ -35,7 +36,8 @@ def fill(host: Host, family: Family) -> None:
         client = pattern.format(number >> 8 & 255, number & 255)
         destination = to or client
         lines.append(
-            f"-I -s {client} -d {destination} -r {pattern.format(255, 255)} -q {client} -p udp --sport {number + 1}"
+            f"-I -s {client} -d {destination} -r {pattern.format(255, 255)} -q {client} -p udp "
+            f"--sport {number + 1}"
             f" --dport {port} --reply-port-src 5353 --reply-port-dst {number + 1} -t 600\n"
         )
     host.exec(["conntrack", "-R", "-"], stdin="".join(lines))
@@ -43,8 +45,10 @@ def fill(host: Host, family: Family) -> None:
 
 @pytest.mark.parametrize("family", ["IPv4", "IPv6"])
 async def test_as_many_stale_flows_as_ports_are_forgotten_in_one_pass(family: Family) -> None:
-    """Issue 30: each pair of an address and an endpoint was a walk of the table, 0.3 s at 200,000 entries, and the pass
-    was given up after a minute, before it came to the flows of Services that sort later."""
+    """Issue 30: each pair of an address and an endpoint was a walk of the table, 0.3 s at 200,000
+    entries, and the pass was given up after a minute, before it came to the flows of Services that
+    sort later.
+    """
     pattern, attacker, victim = ADDRESSES[family]
     with Net("flw") as net:
         host = net.add_host("node", ip4="10.99.0.1/24", ip6="fd99::1/64")
@@ -65,4 +69,6 @@ async def test_as_many_stale_flows_as_ports_are_forgotten_in_one_pass(family: Fa
         assert forgotten == STALE + 1
         counted = host.exec(["conntrack", "-C"]).stdout
         assert int(counted) == OTHERS, "a flow of another was forgotten, or one is left"
-        assert seconds < STALE / 10 * walk_s, f"{seconds:.1f} s, one walk of the table {walk_s:.2f} s"
+        assert seconds < STALE / 10 * walk_s, (
+            f"{seconds:.1f} s, one walk of the table {walk_s:.2f} s"
+        )

@@ -1,4 +1,6 @@
-"""README and guides: every command, pasted in the order of the document, ends well and prints what is shown."""
+"""README and guides: every command, pasted in the order of the document, ends well and prints what
+is shown.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ def test_the_picture_shows_what_is_so() -> None:
     """What the recording holds, as a reader sees it; and nothing of it comes from elsewhere."""
     svg = PICTURE.read_text(encoding="utf-8")
     assert not re.search(r"(href|src|url)\W|@import|<script", svg)
-    shown = ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    shown = [
+        "".join(text.itertext())
+        for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+    ]
     now = ElementTree.fromstring(picture(record())).iter("{http://www.w3.org/2000/svg}text")
     assert shape(shown) == shape(["".join(text.itertext()) for text in now])
     assert len(shown) > 20
@@ -56,9 +61,12 @@ def test_a_command_that_fails_is_told() -> None:
 @pytest.mark.kernel
 def test_a_watch_that_kubectl_cancels_itself_is_no_output() -> None:
     line = (
-        'I1128 18:50:01.123456   42 reflector.go:570] "Warning: watch ended with error" reflector="watcher.go:1" '
+        'I1128 18:50:01.123456   42 reflector.go:570] "Warning: watch ended with error" '
+        'reflector="watcher.go:1" '
         'err="unable to decode an event from the watch stream: context {}"'
     )
     with terminal() as shell:
-        command = f"cat <<'END'\n{line.format('canceled')}\ncondition met\n{line.format('lost')}\nEND"
+        command = (
+            f"cat <<'END'\n{line.format('canceled')}\ncondition met\n{line.format('lost')}\nEND"
+        )
         assert shell.run(Step(command, ())) == ["condition met", line.format("lost")]

@@ -54,7 +54,9 @@ async def test_a_load_balancer_hears_of_ready_endpoints_of_its_family_here(
     local = service(type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=port)
     other: Family = "IPv6" if family == "IPv4" else "IPv4"
     async with running(host) as cluster:
-        cluster.put(local, make_slice(family, endpoints, nodeName=NODE), make_slice(other, endpoints))
+        cluster.put(
+            local, make_slice(family, endpoints, nodeName=NODE), make_slice(other, endpoints)
+        )
         cluster.synced()
         await cluster.written()
         await becomes(family, port, (200, 2))
@@ -62,7 +64,11 @@ async def test_a_load_balancer_hears_of_ready_endpoints_of_its_family_here(
         cluster.put(make_slice(family, endpoints, version=2, nodeName=NODE, **DYING))
         await cluster.written()
         await becomes(family, port, (503, 0))  # what is terminating gets no new connections
-        moved = service(type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=(again := free_port()))
+        moved = service(
+            type="LoadBalancer",
+            externalTrafficPolicy="Local",
+            healthCheckNodePort=(again := free_port()),
+        )
         cluster.put(moved, make_slice(family, endpoints[:1], version=3, nodeName=NODE))
         await cluster.written()
         await becomes(family, again, (200, 1))

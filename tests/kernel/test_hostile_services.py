@@ -1,4 +1,6 @@
-"""What a tenant's Services and EndpointSlices cost others on a node, with packets: the attacks' own figures."""
+"""What a tenant's Services and EndpointSlices cost others on a node, with packets: the attacks' own
+figures.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ SLOW = pytest.mark.slow
 MODES = ["nftables", "iptables-nft", pytest.param("iptables-legacy", marks=SLOW)]
 
 
-#: beside other tests everything takes longer: ``make attack`` holds the limits of times, a test what grows without end
+#: beside other tests everything takes longer: ``make attack`` holds the limits of times, a test
+#: what grows without end
 TIMES_LONGER = 10
 TIMES = ("s", "of a core")
 
@@ -29,7 +32,9 @@ def is_met(figure: Figure) -> bool:
 
 def all_met(figures: Sequence[Figure]) -> None:
     assert figures
-    missed = [f"{figure.what}: {figure.value:g} {figure.unit}" for figure in figures if not is_met(figure)]
+    missed = [
+        f"{figure.what}: {figure.value:g} {figure.unit}" for figure in figures if not is_met(figure)
+    ]
     assert not missed, missed
 
 
@@ -50,7 +55,9 @@ async def test_others_do_not_wait_for_a_sticky_service_of_very_many_endpoints(mo
     all_met(await kernel_packets.heavy(mode, "ClientIP"))
 
 
-async def test_others_do_not_wait_for_a_service_of_very_many_ports_in_iptables_mode(tmp_path: Path) -> None:
+async def test_others_do_not_wait_for_a_service_of_very_many_ports_in_iptables_mode(
+    tmp_path: Path,
+) -> None:
     """Issue 30: a portion of 4,000 ports was 8,000 chains, and took the kernel ten seconds."""
     all_met(await services.many_ports(tmp_path, mode="iptables"))
 

@@ -1,6 +1,7 @@
-"""iptables on the real kernel: it holds what the fake one holds, of both flavours; nobody notices changes, restarts or
-a change of mode; what somebody else takes away comes back.  Packets of every kind of Service are in
-``test_service_packets``."""
+"""iptables on the real kernel: it holds what the fake one holds, of both flavours; nobody notices
+changes, restarts or a change of mode; what somebody else takes away comes back. Packets of every
+kind of Service are in ``test_service_packets``.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +52,16 @@ def saved(host: Host, flavour: str, family: Family) -> dict[str, dict[str, list[
     tables: dict[str, dict[str, list[str]]] = {}
     for table in BUILT_IN:
         chains: dict[str, list[str]] = {}
-        for line in host.exec([f"{PROGRAM[family]}-{flavour}-save", "-t", table]).stdout.splitlines():
+        for line in host.exec(
+            [f"{PROGRAM[family]}-{flavour}-save", "-t", table]
+        ).stdout.splitlines():
             if line.startswith(":"):
                 chains[line[1:].split()[0]] = []
             elif line.startswith("-A "):
                 _, chain, rule = line.split(" ", 2)
-                chains[chain].append(re.sub(r"(?<=--probability )\S+", lambda found: f"{float(found[0]):.6f}", rule))
+                chains[chain].append(
+                    re.sub(r"(?<=--probability )\S+", lambda found: f"{float(found[0]):.6f}", rule)
+                )
         tables[table] = chains
     return tables
 
@@ -64,7 +69,10 @@ def saved(host: Host, flavour: str, family: Family) -> dict[str, dict[str, list[
 def kept(machine: Machine) -> dict[str, dict[str, list[str]]]:
     return {
         table: {
-            chain: [re.sub(r"(?<=--probability )\S+", lambda found: f"{float(found[0]):.6f}", rule) for rule in rules]
+            chain: [
+                re.sub(r"(?<=--probability )\S+", lambda found: f"{float(found[0]):.6f}", rule)
+                for rule in rules
+            ]
             for chain, rules in chains.items()
         }
         for table, chains in machine.kernel.tables.items()
@@ -79,13 +87,17 @@ def disturb(machine: Machine, family: Family, rng: random.Random, version: int) 
         machine.put(any_service(f"s{number}", number, **SORTS[rng.choice(sorted(SORTS))]))
         return
     states: list[dict[str, Any]] = [{}, {"nodeName": NODE}, DYING]
-    found = [ep(f"{pod}{at}", **rng.choice(states)) for at in rng.sample(range(1, 6), rng.randrange(5))]
+    found = [
+        ep(f"{pod}{at}", **rng.choice(states)) for at in rng.sample(range(1, 6), rng.randrange(5))
+    ]
     machine.put(any_slice(found, f"s{number}", version=version, kind=family))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("flavour", ["nft", "legacy"])
-async def test_the_kernel_holds_what_the_fake_one_holds(net: Net, flavour: Flavour, family: Family) -> None:
+async def test_the_kernel_holds_what_the_fake_one_holds(
+    net: Net, flavour: Flavour, family: Family
+) -> None:
     host = net.add_host(f"p{flavour}{family[-1]}", ip4="10.10.9.1/16", ip6="fd10::9:1/64")
     kernel = Iptables(netns=host.netns, flavour=flavour)
     await kernel.probe()
@@ -100,26 +112,39 @@ async def test_the_kernel_holds_what_the_fake_one_holds(net: Net, flavour: Flavo
                 machine.plane.on_doubt(0.0)
             machine.sync()
             while told < len(machine.texts):
-                host.exec([f"{PROGRAM[family]}-{flavour}-restore", "--noflush"], stdin=machine.texts[told])
+                host.exec(
+                    [f"{PROGRAM[family]}-{flavour}-restore", "--noflush"], stdin=machine.texts[told]
+                )
                 told += 1
         assert unordered(saved(host, flavour, family)) == unordered(kept(machine))
         assert await kernel.differences(machine.plane) == ()
         await _each_damage_is_named(host, kernel, machine, f"{PROGRAM[family]}-{flavour}")
         await kernel.remove_leftovers((family,))  # these are ours, so they go
-        assert all(chains == {name: [] for name in BUILT_IN[t]} for t, chains in saved(host, flavour, family).items())
+        assert all(
+            chains == {name: [] for name in BUILT_IN[t]}
+            for t, chains in saved(host, flavour, family).items()
+        )
     assert not (await kernel.found(family)).chains
 
 
-async def _each_damage_is_named(host: Host, kernel: Iptables, machine: Machine, program: str) -> None:
+async def _each_damage_is_named(
+    host: Host, kernel: Iptables, machine: Machine, program: str
+) -> None:
     """What others may do to a rule, and that it is as before when it is undone."""
-    (chain, rules) = next((name, rules) for name, rules in kept(machine)["nat"].items() if "-SEP-" in name and rules)
+    (chain, rules) = next(
+        (name, rules) for name, rules in kept(machine)["nat"].items() if "-SEP-" in name and rules
+    )
     damages = (
         (
             f"-I {chain} -j ACCEPT",
             f"-D {chain} -j ACCEPT",
             f"chain {chain} of nat has the rule -j ACCEPT, which is not ours",
         ),
-        ("-I KUBE-SERVICES -j RETURN", "-D KUBE-SERVICES -j RETURN", "of nat has the rule -j RETURN"),
+        (
+            "-I KUBE-SERVICES -j RETURN",
+            "-D KUBE-SERVICES -j RETURN",
+            "of nat has the rule -j RETURN",
+        ),
         (f"-D {chain} 1", f"-I {chain} 1 {rules[0]}", f"chain {chain} of nat lacks the rule "),
         (f"-N {chain}2", f"-X {chain}2", f"chain {chain}2 of nat is of another"),
     )
@@ -136,8 +161,12 @@ MODES: tuple[Mode, ...] = ("iptables-nft", "iptables-legacy")
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_no_connection_fails_while_iptables_change_hands(client: Host, backends: list[Host], mode: Mode) -> None:
-    """New connections all the time while endpoints come and go and one process after the other takes over."""
+async def test_no_connection_fails_while_iptables_change_hands(
+    client: Host, backends: list[Host], mode: Mode
+) -> None:
+    """New connections all the time while endpoints come and go and one process after the other
+    takes over.
+    """
     async with running(client, mode) as cluster:
         cluster.put(service(), make_slice("IPv4", backends))
         cluster.synced()
@@ -157,15 +186,25 @@ async def test_no_connection_fails_while_iptables_change_hands(client: Host, bac
                 await heir.written()
                 for _ in range(5):
                     version += 1
-                    heir.put(make_slice("IPv4", backends[version % 3 :] + backends[: version % 2], version=version))
+                    heir.put(
+                        make_slice(
+                            "IPv4",
+                            backends[version % 3 :] + backends[: version % 2],
+                            version=version,
+                        )
+                    )
                     await heir.written()
         answers |= set(await asking)
         assert answers == {"b1", "b2", "b3"}
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_flushed_rules_come_back_by_themselves(client: Host, backends: list[Host], mode: Mode) -> None:
-    """As a firewall does that is loaded again: its own way of loading takes everybody's rules away."""
+async def test_flushed_rules_come_back_by_themselves(
+    client: Host, backends: list[Host], mode: Mode
+) -> None:
+    """As a firewall does that is loaded again: its own way of loading takes everybody's rules
+    away.
+    """
     async with running(client, mode, timing=ProxyTiming(look_period_s=0.1)) as cluster:
         cluster.put(service(), make_slice("IPv4", backends[:1]))
         cluster.synced()
@@ -186,7 +225,9 @@ async def cleaned_up(*arguments: str) -> None:
     assert await process.wait() == 0
 
 
-async def test_the_command_changes_its_mode_under_traffic(client: Host, backends: list[Host], tmp_path: Path) -> None:
+async def test_the_command_changes_its_mode_under_traffic(
+    client: Host, backends: list[Host], tmp_path: Path
+) -> None:
     def nft_tables() -> str:
         return client.exec(["nft", "list", "tables"]).stdout
 
@@ -200,9 +241,15 @@ async def test_the_command_changes_its_mode_under_traffic(client: Host, backends
             await create(api, Namespaces, {"metadata": {"name": "ns"}})
             await create(api, Namespaces, {"metadata": {"name": "ns2"}})
             spec = {"clusterIP": "10.96.0.99", "ports": [{"name": "http", "port": 80}]}
-            await create(api, Services, {"metadata": {"name": "svc", "namespace": "ns"}, "spec": spec}, "ns")
+            await create(
+                api, Services, {"metadata": {"name": "svc", "namespace": "ns"}, "spec": spec}, "ns"
+            )
             endpoints = {
-                "metadata": {"name": "svc-1", "namespace": "ns", "labels": {"kubernetes.io/service-name": "svc"}},
+                "metadata": {
+                    "name": "svc-1",
+                    "namespace": "ns",
+                    "labels": {"kubernetes.io/service-name": "svc"},
+                },
                 "addressType": "IPv4",
                 "endpoints": [{"addresses": [host.ip4]} for host in backends],
                 "ports": [{"name": "http", "port": 8080}],
@@ -211,7 +258,14 @@ async def test_the_command_changes_its_mode_under_traffic(client: Host, backends
         finally:
             await api.close()
         client.exec(["ip", "route", "replace", "10.96.0.0/16", "dev", "eth0"])
-        common = ("--kubeconfig", kubeconfig, "--hostname-override", "node-1", "--netns", client.netns)
+        common = (
+            "--kubeconfig",
+            kubeconfig,
+            "--hostname-override",
+            "node-1",
+            "--netns",
+            client.netns,
+        )
         for mode in ("iptables", "nftables", "iptables"):
             port = free_port()
             listen = ("--metrics-bind-address", f"127.0.0.1:{port}")
@@ -240,6 +294,18 @@ def _answers(host: Host) -> set[str]:
 
 def test_modes_that_are_renders_only() -> None:
     for mode in ("ipvs", "kernelspace"):
-        with pytest.raises(RuntimeError, match=f"renders only: sliceplane proxy render --proxy-mode {mode}"):
-            run(["env", f"PYTHONPATH={os.pathsep.join(sys.path)}", sys.executable, "-m", "sliceplane", "proxy",
-                 "--proxy-mode", mode])  # fmt: skip
+        with pytest.raises(
+            RuntimeError, match=f"renders only: sliceplane proxy render --proxy-mode {mode}"
+        ):
+            run(
+                [
+                    "env",
+                    f"PYTHONPATH={os.pathsep.join(sys.path)}",
+                    sys.executable,
+                    "-m",
+                    "sliceplane",
+                    "proxy",
+                    "--proxy-mode",
+                    mode,
+                ]
+            )

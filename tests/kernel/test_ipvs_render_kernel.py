@@ -1,5 +1,6 @@
-"""The parts of an ipvs render that this kernel can load: addresses, sets and the rules that look into them.  (Virtual
-servers need a kernel with ipvs.)"""
+"""The parts of an ipvs render that this kernel can load: addresses, sets and the rules that look
+into them. (Virtual servers need a kernel with ipvs.)
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def test_programs_take_what_is_rendered_for_them(flavour: str) -> None:
                 if command[0] == "ipvsadm":
                     continue
                 if command[0] == "ip":
-                    part = part.replace("kube-ipvs0", "lo")  # the device type "dummy" may be missing, too
+                    part = part.replace(
+                        "kube-ipvs0", "lo"
+                    )  # the device type "dummy" may be missing, too
                 else:
                     command[0] = command[0].replace("-restore", f"-{flavour}-restore")
                 host.exec(command, stdin=part)

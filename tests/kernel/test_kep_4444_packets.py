@@ -1,6 +1,8 @@
-"""KEP-4444, "e2e tests", the second: Pods, hints, rules and probes, with nothing emulated in between.
+"""KEP-4444, "e2e tests", the second: Pods, hints, rules and probes, with nothing emulated in
+between.
 
-Three nodes in three zones, each with a proxy of its own; Pods in two of the zones.  Controllers make the slices.
+Three nodes in three zones, each with a proxy of its own; Pods in two of the zones. Controllers make
+the slices.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ PODS = {"a1": "a", "a2": "a", "b1": "b"}
 
 async def put_pod(client: HttpClient, name: str, zone: str, ip: str) -> None:
     spec = {"nodeName": f"node-{zone}", "containers": [{"name": "c", "image": "x"}]}
-    await create(client, Pods, {"metadata": {"name": name, "labels": {"app": "demo"}}, "spec": spec}, "demo")
+    await create(
+        client, Pods, {"metadata": {"name": name, "labels": {"app": "demo"}}, "spec": spec}, "demo"
+    )
     ready = {"type": "Ready", "status": "True"}
     status = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": [ready]}
     body = encode({"status": status})
@@ -40,7 +44,9 @@ async def prepare(client: HttpClient, pods: dict[str, Host]) -> None:
     for zone in ZONES:
         labels = {"topology.kubernetes.io/zone": f"zone-{zone}"}
         ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-        await create(client, Nodes, {"metadata": {"name": f"node-{zone}", "labels": labels}, "status": ready})
+        await create(
+            client, Nodes, {"metadata": {"name": f"node-{zone}", "labels": labels}, "status": ready}
+        )
     for name, host in pods.items():
         await put_pod(client, name, PODS[name], host.ip4)
     spec = {
@@ -54,11 +60,15 @@ async def prepare(client: HttpClient, pods: dict[str, Host]) -> None:
 
 async def becomes(node: Host, wanted: set[str]) -> None:
     """The rules follow a change; from then on, none of many probes goes elsewhere."""
-    await eventually(lambda: ask(node, 12), lambda answers: answers == wanted, ignoring=(RuntimeError,))
+    await eventually(
+        lambda: ask(node, 12), lambda answers: answers == wanted, ignoring=(RuntimeError,)
+    )
     assert await ask(node, 100) == wanted
 
 
-async def test_requests_stay_in_a_zone_with_pods_and_are_not_blackholed_in_one_without(tmp_path: Path) -> None:
+async def test_requests_stay_in_a_zone_with_pods_and_are_not_blackholed_in_one_without(
+    tmp_path: Path,
+) -> None:
     with Net("spz") as net:
         pods = {
             name: net.add_host(name, ip4=f"10.10.1.{number}/16", ip6=f"fd10::1:{number}/64")

@@ -1,5 +1,6 @@
-"""Netlink messages against the program ``nft``: the same transactions, one kernel by messages and one by text; both
-list the same ruleset, in the words of ``nft`` and in the kernel's own steps."""
+"""Netlink messages against the program ``nft``: the same transactions, one kernel by messages and
+one by text; both list the same ruleset, in the words of ``nft`` and in the kernel's own steps.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ WIDE: dict[NftFamily, tuple[str, ...]] = {
     "ip": ("0.0.0.0/8", "9.9.9.9/32", "203.0.113.0/24", "255.0.0.0/8"),
     "ip6": ("2001::/32", "fe00::1/128", "ff00::/8"),
 }
-#: one network, which ends at a byte or not, is all there is or one address; neighbours; single addresses
+#: one network, which ends at a byte or not, is all there is or one address; neighbours; single
+#: addresses
 NETWORKS: dict[NftFamily, tuple[tuple[str, ...], ...]] = {
     "ip": (
         ("10.0.0.0/8",),
@@ -88,7 +90,9 @@ def steps(host: Host) -> list[str]:
     """What the kernel tells of rules and elements, before ``nft`` makes words of it."""
     done = run(host.place.command("nft", "--debug=netlink", "list", "ruleset"))
     lines = re.sub(r"(__(?:map|set))\d+", r"\1", done.stdout).splitlines()
-    return sorted(re.sub(r"^(ip6? \S+ \S+) \d+( \d+)?", r"\1", line.strip()) for line in lines if line.strip())
+    return sorted(
+        re.sub(r"^(ip6? \S+ \S+) \d+( \d+)?", r"\1", line.strip()) for line in lines if line.strip()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +111,9 @@ def surroundings(family: NftFamily, number: int) -> Surroundings:
     wide = WIDE[family]
     return (
         Surroundings(),
-        Surroundings(node_ports_listed=True, detector=Detector(network=wide[0]), service_networks=wide[:1]),
+        Surroundings(
+            node_ports_listed=True, detector=Detector(network=wide[0]), service_networks=wide[:1]
+        ),
         Surroundings(detector=Detector(interface="cni*"), service_networks=wide),
         Surroundings(detector=Detector(interface="cni0"), masquerade_all=True),
     )[number]
@@ -115,8 +121,12 @@ def surroundings(family: NftFamily, number: int) -> Surroundings:
 
 @pytest.mark.parametrize("family", ["ip", "ip6"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_history_by_messages_gives_what_it_gives_by_nft(pair: Pair, family: NftFamily, seed: int) -> None:
-    """Whole tables, changes of elements, rules, chains, maps and dynamic sets, retirement, deletion."""
+def test_a_history_by_messages_gives_what_it_gives_by_nft(
+    pair: Pair, family: NftFamily, seed: int
+) -> None:
+    """Whole tables, changes of elements, rules, chains, maps and dynamic sets, retirement,
+    deletion.
+    """
     history(pair, family, seed)
 
 
@@ -129,7 +139,11 @@ def test_many_histories(pair: Pair, family: NftFamily) -> None:
 
 
 def history(pair: Pair, family: NftFamily, seed: int) -> None:
-    rng, now, state = Rng(seed), 0.0, NftRules(TableRef(family, "sliceplane"), surroundings(family, seed % 4))
+    rng, now, state = (
+        Rng(seed),
+        0.0,
+        NftRules(TableRef(family, "sliceplane"), surroundings(family, seed % 4)),
+    )
     memory: dict[str, tuple[tuple[str, int], ...]] = {}
     for step in range(15):
         for _ in range(rng.below(6)):
@@ -140,7 +154,9 @@ def history(pair: Pair, family: NftFamily, seed: int) -> None:
             state.set_objects(ServiceKey("ns", f"{number}"), found)
             for chain in found.chains if found is not None else ():
                 if isinstance(chain, RuleChain) and chain.own_set is not None:
-                    memory[chain.own_set.name] = (("192.0.2.1" if family == "ip" else "fd99::1", 50),)
+                    memory[chain.own_set.name] = (
+                        ("192.0.2.1" if family == "ip" else "fd99::1", 50),
+                    )
         if step == 10:
             state.needs_full = True
         now += 0.4
@@ -154,7 +170,9 @@ def history(pair: Pair, family: NftFamily, seed: int) -> None:
     transaction = state.take_transaction(now)
     assert transaction is not None
     pair.write(transaction)
-    assert len(listed(pair.by_messages)) == len(listed(pair.by_text))  # elements of dynamic sets run out as we look
+    assert len(listed(pair.by_messages)) == len(
+        listed(pair.by_text)
+    )  # elements of dynamic sets run out as we look
     pair.write(deletion(state.table))
     pair.compare()
 
@@ -168,8 +186,14 @@ def test_networks_and_interfaces(pair: Pair, family: NftFamily) -> None:
         for field in ("saddr", "daddr")
         for inside in (True, False)
     ]
-    rules += [NftRule((FromInterface(name, inside), Drop())) for name in ("eth0", "veth*") for inside in (True, False)]
-    state.set_objects(ServiceKey("ns", "a"), ServiceObjects((RuleChain("firewall-x", tuple(rules)),)))
+    rules += [
+        NftRule((FromInterface(name, inside), Drop()))
+        for name in ("eth0", "veth*")
+        for inside in (True, False)
+    ]
+    state.set_objects(
+        ServiceKey("ns", "a"), ServiceObjects((RuleChain("firewall-x", tuple(rules)),))
+    )
     transaction = state.take_transaction(0.0)
     assert transaction is not None
     pair.write(transaction)
@@ -178,10 +202,14 @@ def test_networks_and_interfaces(pair: Pair, family: NftFamily) -> None:
 
 
 def test_elements_for_many_messages(pair: Pair) -> None:
-    """An attribute has 64 KiB at most; more elements than that are told in several messages, and deleted likewise."""
+    """An attribute has 64 KiB at most; more elements than that are told in several messages, and
+    deleted likewise.
+    """
     state = NftRules(TableRef("ip", "sliceplane"))
     names = [f"{number:05d}" for number in range(3000)]
-    elements = tuple(("cluster-ips", (f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}",), None) for n in range(5000))
+    elements = tuple(
+        ("cluster-ips", (f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}",), None) for n in range(5000)
+    )
     for name in names:
         chain = RuleChain(f"firewall-{name}", (NftRule((Drop(),)),))
         state.set_objects(ServiceKey("ns", name), ServiceObjects((chain,)))
@@ -197,13 +225,18 @@ def test_elements_for_many_messages(pair: Pair) -> None:
     pair.write(deletion(state.table))
 
 
-#: only ``nft`` minds: to the kernel ports are ports, and a key that is shorter than what was loaded is a key
+#: only ``nft`` minds: to the kernel ports are ports, and a key that is shorter than what was loaded
+#: is a key
 OF_NFT_ALONE = ("map of another protocol for the rule", "map of numbers for a translation")
 REFUSED_HERE = [row for row in REFUSED if row[0] not in STRICTER + OF_NFT_ALONE]
 
 
-@pytest.mark.parametrize("commands", [row[2] for row in REFUSED_HERE], ids=[row[0] for row in REFUSED_HERE])
-async def test_what_is_refused_changes_nothing_and_is_told(pair: Pair, commands: tuple[Command, ...]) -> None:
+@pytest.mark.parametrize(
+    "commands", [row[2] for row in REFUSED_HERE], ids=[row[0] for row in REFUSED_HERE]
+)
+async def test_what_is_refused_changes_nothing_and_is_told(
+    pair: Pair, commands: tuple[Command, ...]
+) -> None:
     """By the kernel, which says of what; or by us, and then ``nft`` says so."""
     pair.write(Transaction(REF, SETUP))
     before = listed(pair.by_messages)
@@ -215,10 +248,14 @@ async def test_what_is_refused_changes_nothing_and_is_told(pair: Pair, commands:
     try:
         encode(transaction)
     except Inexpressible:
-        assert str(caught.value).startswith("nft refused the transaction: "), "the program was asked"
+        assert str(caught.value).startswith("nft refused the transaction: "), (
+            "the program was asked"
+        )
     else:
         line = commands[-1].render(REF)
-        assert str(caught.value).startswith(f"the kernel refused the transaction: {line[:200]}"), caught.value
+        assert str(caught.value).startswith(f"the kernel refused the transaction: {line[:200]}"), (
+            caught.value
+        )
     assert listed(pair.by_messages) == before
 
 
@@ -251,8 +288,14 @@ async def test_a_namespace_of_the_same_name_is_another_one(net: Net) -> None:
 
 async def test_families_side_by_side(pair: Pair) -> None:
     messages = Messages(pair.by_messages.netns)
-    tables = [TableRef("ip", f"t{n}") for n in range(4)] + [TableRef("ip6", f"t{n}") for n in range(4)]
+    tables = [TableRef("ip", f"t{n}") for n in range(4)] + [
+        TableRef("ip6", f"t{n}") for n in range(4)
+    ]
     transactions = [NftRules(table).take_transaction(0.0) for table in tables]
-    assert all(await asyncio.gather(*(messages.write(found) for found in transactions if found is not None)))
+    assert all(
+        await asyncio.gather(
+            *(messages.write(found) for found in transactions if found is not None)
+        )
+    )
     assert set(tables) <= await NftRunner(netns=pair.by_messages.netns).tables()
     assert all(await asyncio.gather(*(messages.write(deletion(table)) for table in tables)))

@@ -1,7 +1,7 @@
 """The node proxy against the real kernel: real packets between network namespaces.
 
-One bridge, three backends that answer with their name (TCP and UDP, IPv4 and IPv6), and a client whose namespace holds
-the rules.  Nothing of the root namespace is touched.
+One bridge, three backends that answer with their name (TCP and UDP, IPv4 and IPv6), and a client
+whose namespace holds the rules. Nothing of the root namespace is touched.
 """
 
 from __future__ import annotations
@@ -36,16 +36,23 @@ def client(net: Net, backends: list[Host]) -> Host:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_a_service_from_first_to_last_endpoint(client: Host, backends: list[Host], family: Family) -> None:
+async def test_a_service_from_first_to_last_endpoint(
+    client: Host, backends: list[Host], family: Family
+) -> None:
     vip = VIP[family]
     async with running(client) as cluster:
         cluster.put(service(), make_slice(family, backends[:2]))
-        assert cluster.proxy.counts()[family] == (1, 0)  # nothing is written before the lists are complete
+        assert cluster.proxy.counts()[family] == (
+            1,
+            0,
+        )  # nothing is written before the lists are complete
         cluster.synced()
         await cluster.written()
         assert set(await cluster.ask(vip, count=60)) == {"b1", "b2"}
         assert set(await cluster.ask(vip, 53, "udp", count=60)) == {"b1", "b2"}
-        assert set(await cluster.ask(vip, 81)) == {"!ConnectionRefusedError"}  # a port that the Service has not
+        assert set(await cluster.ask(vip, 81)) == {
+            "!ConnectionRefusedError"
+        }  # a port that the Service has not
         assert set(await cluster.ask(vip, 80, "udp")) == {UDP_REFUSED}
 
         cluster.put(make_slice(family, backends, version=2))
@@ -69,11 +76,15 @@ async def test_a_service_from_first_to_last_endpoint(client: Host, backends: lis
         cluster.drop(service())
         await cluster.written()
         assert cluster.proxy.counts()[family][0] == 0
-        ruleset = client.exec(["nft", "list", "table", "ip" if family == "IPv4" else "ip6", "sliceplane"]).stdout
+        ruleset = client.exec(
+            ["nft", "list", "table", "ip" if family == "IPv4" else "ip6", "sliceplane"]
+        ).stdout
         assert vip not in ruleset
 
 
-async def test_terminating_endpoints_serve_when_no_other_does(client: Host, backends: list[Host]) -> None:
+async def test_terminating_endpoints_serve_when_no_other_does(
+    client: Host, backends: list[Host]
+) -> None:
     async with running(client) as cluster:
         cluster.put(service(), make_slice("IPv4", backends[:1], **DYING))
         cluster.synced()
@@ -113,12 +124,18 @@ async def test_internal_traffic_policy_local(client: Host, backends: list[Host])
 
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_hairpin(net: Net, family: Family) -> None:
-    """A Pod that calls its own Service through the node gets an answer: the connection is masqueraded."""
+    """A Pod that calls its own Service through the node gets an answer: the connection is
+    masqueraded.
+    """
     suffix = "4" if family == "IPv4" else "6"
     router = net.add_host(f"router{suffix}", ip4="10.10.2.1/16", ip6="fd10::2:1/64")
     net.make_router(router)
     pod = net.add_host(
-        f"pod{suffix}", ip4="10.10.2.2/16", ip6="fd10::2:2/64", gateway4="10.10.2.1", gateway6="fd10::2:1"
+        f"pod{suffix}",
+        ip4="10.10.2.2/16",
+        ip6="fd10::2:2/64",
+        gateway4="10.10.2.1",
+        gateway6="fd10::2:1",
     )
     pod.serve(SERVER, "pod", "8080")
     async with running(router) as cluster:
@@ -155,7 +172,9 @@ async def test_a_deleted_table_comes_back_by_itself(client: Host, backends: list
         await eventually(lambda: cluster.ask(VIP["IPv4"]), lambda answers: set(answers) == {"b1"})
 
 
-async def test_established_connections_outlive_unrelated_changes(client: Host, backends: list[Host]) -> None:
+async def test_established_connections_outlive_unrelated_changes(
+    client: Host, backends: list[Host]
+) -> None:
     async with running(client) as cluster:
         cluster.put(service(), make_slice("IPv4", backends[:2]))
         cluster.synced()
@@ -188,14 +207,20 @@ async def test_a_new_process_takes_over_without_a_gap(client: Host, backends: li
         async with running(client) as heir:
             heir.put(service(), make_slice("IPv4", backends[1:2]))
             await turns()
-            assert set(await cluster.ask(VIP["IPv4"], count=3)) == {"b1"}  # the rules of the old one stay until then
+            assert set(await cluster.ask(VIP["IPv4"], count=3)) == {
+                "b1"
+            }  # the rules of the old one stay until then
             heir.synced()
             await heir.written()
             assert set(await heir.ask(VIP["IPv4"], count=3)) == {"b2"}
-            assert "172.30.0.2" not in client.exec(["nft", "list", "table", "ip", "sliceplane"]).stdout
+            assert (
+                "172.30.0.2" not in client.exec(["nft", "list", "table", "ip", "sliceplane"]).stdout
+            )
 
 
-async def test_no_connection_fails_while_endpoints_change(client: Host, backends: list[Host]) -> None:
+async def test_no_connection_fails_while_endpoints_change(
+    client: Host, backends: list[Host]
+) -> None:
     """New connections all the time while endpoints come, go and change places: none may miss."""
     async with running(client) as cluster:
         cluster.put(service(), make_slice("IPv4", backends))
@@ -205,14 +230,20 @@ async def test_no_connection_fails_while_endpoints_change(client: Host, backends
         version = 1
         while not asking.done():
             version += 1
-            cluster.put(make_slice("IPv4", backends[version % 3 :] + backends[: version % 2], version=version))
+            cluster.put(
+                make_slice(
+                    "IPv4", backends[version % 3 :] + backends[: version % 2], version=version
+                )
+            )
             await cluster.written()
         answers = await asking
         assert version > 10
         assert set(answers) == {"b1", "b2", "b3"}, answers
 
 
-async def test_no_connection_fails_while_the_proxy_is_replaced(client: Host, backends: list[Host]) -> None:
+async def test_no_connection_fails_while_the_proxy_is_replaced(
+    client: Host, backends: list[Host]
+) -> None:
     """New connections all the time while one process after the other takes over: none may miss."""
     async with running(client) as cluster:
         cluster.put(service(), make_slice("IPv4", backends))

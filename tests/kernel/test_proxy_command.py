@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 from demo.net import RESOLV
 from tests.kernel.netns import Host, Net, run
-from tests.kernel.proxy_process import SERVER, create, make_slice, page, page_inside, rules_in, started
+from tests.kernel.proxy_process import (
+    SERVER,
+    create,
+    make_slice,
+    page,
+    page_inside,
+    rules_in,
+    started,
+)
 from tests.ports import free_port
 from tests.waiting import eventually
 
@@ -47,7 +55,17 @@ async def ask(host: Host, count: int) -> set[str]:
 
 async def traced(kubeconfig: str, node: Host, name: str = "node-1") -> set[str]:
     """Where ``sliceplane trace`` says that the node's connections go."""
-    asked = ("trace", "--kubeconfig", kubeconfig, "--from", node.ip4, "--to", "demo.demo", "--node", name)
+    asked = (
+        "trace",
+        "--kubeconfig",
+        kubeconfig,
+        "--from",
+        node.ip4,
+        "--to",
+        "demo.demo",
+        "--node",
+        name,
+    )
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "sliceplane", *asked, "--output", "json"),
         stdout=asyncio.subprocess.PIPE,
@@ -60,7 +78,9 @@ async def traced(kubeconfig: str, node: Host, name: str = "node-1") -> set[str]:
 
 async def named(host: Host, name: str) -> list[str]:
     """What a resolver on *host* is told; it asks again."""
-    done = await eventually(lambda: asyncio.to_thread(host.python, RESOLVER, name), ignoring=(RuntimeError,))
+    done = await eventually(
+        lambda: asyncio.to_thread(host.python, RESOLVER, name), ignoring=(RuntimeError,)
+    )
     return sorted(done.stdout.split())
 
 
@@ -70,7 +90,9 @@ async def looked_up(host: Host, name: str) -> str:
     folder.mkdir(parents=True)
     try:
         search = "search default.svc.cluster.local svc.cluster.local cluster.local"
-        (folder / "resolv.conf").write_text(f"nameserver 169.254.20.10\n{search}\noptions ndots:5 attempts:5\n")
+        (folder / "resolv.conf").write_text(
+            f"nameserver 169.254.20.10\n{search}\noptions ndots:5 attempts:5\n"
+        )
         command = ["ip", "netns", "exec", host.netns, "getent", "hosts", name]
         done = await eventually(lambda: asyncio.to_thread(run, command), ignoring=(RuntimeError,))
     finally:
@@ -80,8 +102,12 @@ async def looked_up(host: Host, name: str) -> str:
 
 
 async def becomes(host: Host, wanted: set[str]) -> None:
-    """The rules of a change arrive without anybody telling us when; refused, while there is no endpoint."""
-    await eventually(lambda: ask(host, 16), lambda answers: answers == wanted, ignoring=(RuntimeError,))
+    """The rules of a change arrive without anybody telling us when; refused, while there is no
+    endpoint.
+    """
+    await eventually(
+        lambda: ask(host, 16), lambda answers: answers == wanted, ignoring=(RuntimeError,)
+    )
 
 
 async def rejects(node: Host) -> None:
@@ -94,11 +120,16 @@ async def rejects(node: Host) -> None:
 
 async def test_from_the_api_to_the_packet(tmp_path: Path) -> None:
     with Net("spc") as net:
-        backends = [net.add_host(f"b{n}", ip4=f"10.10.1.{n}/16", ip6=f"fd10::1:{n}/64") for n in (1, 2)]
+        backends = [
+            net.add_host(f"b{n}", ip4=f"10.10.1.{n}/16", ip6=f"fd10::1:{n}/64") for n in (1, 2)
+        ]
         for number, host in enumerate(backends, 1):
             host.serve(SERVER, f"b{number}")
         node = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
-        async with started("apiserver", "--secure-port", "0", "--data-dir", str(tmp_path)) as (_, line):
+        async with started("apiserver", "--secure-port", "0", "--data-dir", str(tmp_path)) as (
+            _,
+            line,
+        ):
             kubeconfig = line.partition("kubeconfig=")[2]
             client = HttpClient(load(kubeconfig))
             try:
@@ -112,18 +143,33 @@ async def _scenario(client: HttpClient, kubeconfig: str, node: Host, backends: l
     labels = {"topology.kubernetes.io/zone": "a"}
     await create(client, Nodes, {"metadata": {"name": "node-1", "labels": labels}})
     spec = {"clusterIP": "10.96.0.100", "ports": [{"name": "http", "port": 80}]}
-    await create(client, Services, {"metadata": {"name": "demo", "namespace": "demo"}, "spec": spec}, "demo")
+    await create(
+        client, Services, {"metadata": {"name": "demo", "namespace": "demo"}, "spec": spec}, "demo"
+    )
     await create(client, EndpointSlices, make_slice(backends, ["a", "b"]), "demo")
     peers = make_slice(backends, ["a", "b"])
     labels = {"kubernetes.io/service-name": "peers", "service.kubernetes.io/headless": ""}
     peers["metadata"] = {"name": "peers-1", "namespace": "demo", "labels": labels}
     peers_spec = {"clusterIP": "None", "ports": spec["ports"]}
-    await create(client, Services, {"metadata": {"name": "peers", "namespace": "demo"}, "spec": peers_spec}, "demo")
+    await create(
+        client,
+        Services,
+        {"metadata": {"name": "peers", "namespace": "demo"}, "spec": peers_spec},
+        "demo",
+    )
     await create(client, EndpointSlices, peers, "demo")
 
     health_port = free_port()
     metrics_port = free_port()
-    common = ["proxy", "--kubeconfig", kubeconfig, "--hostname-override", "Node-1", "--netns", node.netns]
+    common = [
+        "proxy",
+        "--kubeconfig",
+        kubeconfig,
+        "--hostname-override",
+        "Node-1",
+        "--netns",
+        node.netns,
+    ]
     pages = [
         "--healthz-bind-address",
         f"127.0.0.1:{health_port}",
@@ -152,10 +198,12 @@ async def _scenario(client: HttpClient, kubeconfig: str, node: Host, backends: l
         assert b" 200 OK\r\n" in answer
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["healthy"]
 
-        # names, at an address that the process brought along: also of Services that are no business of the rules
+        # names, at an address that the process brought along: also of Services that are no business
+        # of the rules
         assert await named(node, "demo.demo") == ["10.96.0.100"]
         assert await named(node, "peers.demo") == [backends[1].ip4]
-        # and programs that know nothing of it: the resolver of the C library, with a resolv.conf as Pods have it
+        # and programs that know nothing of it: the resolver of the C library, with a resolv.conf as
+        # Pods have it
         assert await looked_up(node, "demo.demo") == "10.96.0.100"
         assert await looked_up(node, "10.96.0.100") == "demo.demo.svc.cluster.local"
         status, metrics = await page(metrics_port, "/metrics")
@@ -175,7 +223,8 @@ async def _scenario(client: HttpClient, kubeconfig: str, node: Host, backends: l
             "sliceplane",
             *common,
             "--cleanup",
-            env={"PYTHONPATH": os.pathsep.join(sys.path)} | {name: os.environ[name] for name in ("PATH",)},
+            env={"PYTHONPATH": os.pathsep.join(sys.path)}
+            | {name: os.environ[name] for name in ("PATH",)},
         )
     ).wait()
     assert code == 0
@@ -185,11 +234,16 @@ async def _scenario(client: HttpClient, kubeconfig: str, node: Host, backends: l
 
 async def test_a_stopped_api_server_is_red_and_traffic_goes_on(tmp_path: Path) -> None:
     with Net("spk") as net:
-        backends = [net.add_host(f"b{n}", ip4=f"10.10.1.{n}/16", ip6=f"fd10::1:{n}/64") for n in (1, 2)]
+        backends = [
+            net.add_host(f"b{n}", ip4=f"10.10.1.{n}/16", ip6=f"fd10::1:{n}/64") for n in (1, 2)
+        ]
         for number, host in enumerate(backends, 1):
             host.serve(SERVER, f"b{number}")
         node = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
-        async with started("apiserver", "--secure-port", "0", "--data-dir", str(tmp_path)) as (server, line):
+        async with started("apiserver", "--secure-port", "0", "--data-dir", str(tmp_path)) as (
+            server,
+            line,
+        ):
             kubeconfig = line.partition("kubeconfig=")[2]
             client = HttpClient(load(kubeconfig))
             try:
@@ -202,7 +256,10 @@ async def test_a_stopped_api_server_is_red_and_traffic_goes_on(tmp_path: Path) -
                     "ports": [{"name": "http", "port": 80}],
                 }
                 await create(
-                    client, Services, {"metadata": {"name": "demo", "namespace": "demo"}, "spec": spec}, "demo"
+                    client,
+                    Services,
+                    {"metadata": {"name": "demo", "namespace": "demo"}, "spec": spec},
+                    "demo",
                 )
                 document = make_slice(backends, ["a", "a"])
                 document["endpoints"][0]["nodeName"] = "node-1"
@@ -210,7 +267,15 @@ async def test_a_stopped_api_server_is_red_and_traffic_goes_on(tmp_path: Path) -
                 stored = json.loads(await client.get(Services, "demo", "demo"))
                 health_port, metrics_port = free_port(), free_port()
                 async with started(
-                    *("proxy", "--kubeconfig", kubeconfig, "--hostname-override", "node-1", "--netns", node.netns),
+                    *(
+                        "proxy",
+                        "--kubeconfig",
+                        kubeconfig,
+                        "--hostname-override",
+                        "node-1",
+                        "--netns",
+                        node.netns,
+                    ),
                     *("--healthz-bind-address", f"127.0.0.1:{health_port}"),
                     *("--metrics-bind-address", f"127.0.0.1:{metrics_port}"),
                 ):
@@ -227,13 +292,17 @@ async def test_a_stopped_api_server_is_red_and_traffic_goes_on(tmp_path: Path) -
                     assert (code, json.loads(body)["localEndpoints"]) == (200, 1)
                     assert (await page_inside(backends[0], check))[0] == 200, "from another machine"
                     with pytest.raises(ConnectionRefusedError):
-                        await page(stored["spec"]["healthCheckNodePort"], "/")  # it is not in our own namespace
+                        await page(
+                            stored["spec"]["healthCheckNodePort"], "/"
+                        )  # it is not in our own namespace
 
                     server.send_signal(signal.SIGSTOP)
                     try:
                         await eventually(healthz, lambda code: code == 503)
                         _, body = await page(health_port, "/livez")
-                        assert json.loads(body)["reasons"] == ["the API server did not answer within 0.6 s"]
+                        assert json.loads(body)["reasons"] == [
+                            "the API server did not answer within 0.6 s"
+                        ]
                         assert await ask(node, 24) == {"b1", "b2"}, "traffic goes on"
                         assert (await page_inside(node, check))[0] == 200
                     finally:
@@ -244,7 +313,10 @@ async def test_a_stopped_api_server_is_red_and_traffic_goes_on(tmp_path: Path) -
 
                     code, text = await page(metrics_port, "/metrics")
                     assert code == 200
-                    assert 'kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"}' in text
+                    assert (
+                        'kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"}'
+                        in text
+                    )
                     assert f'kubeproxy_proxy_healthz_total{{code="503"}} {codes[503]}.0' in text
                     assert (await page(metrics_port, "/proxyMode"))[1] == "nftables"
             finally:

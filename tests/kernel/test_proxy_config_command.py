@@ -1,4 +1,6 @@
-"""``sliceplane proxy`` with a configuration file, and what it says to whoever gives it bad input: real processes."""
+"""``sliceplane proxy`` with a configuration file, and what it says to whoever gives it bad input:
+real processes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.ports import free_port
 pytestmark = pytest.mark.kernel
 
 KUBEADM = Path(__file__).parents[1] / "proxy" / "data" / "kubeadm-config.conf"
-HEAD = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n"
+HEAD = (
+    "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n"
+)
 TIMEOUT = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -29,15 +33,22 @@ def node() -> Iterator[Host]:
     with Net("spf") as net:
         host = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
         # the settings of connection tracking are there once something tracks connections
-        host.exec(["nft", "-f", "-"], stdin="add table ip t; add chain ip t c { type nat hook output priority 0; }")
+        host.exec(
+            ["nft", "-f", "-"],
+            stdin="add table ip t; add chain ip t c { type nat hook output priority 0; }",
+        )
         yield host
 
 
-def proxy(*arguments: str, before: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+def proxy(
+    *arguments: str, before: tuple[str, ...] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Runs to its end, by the command *before*."""
     command = [*before, sys.executable, "-m", "sliceplane", "proxy", *arguments]
     everything = {**ENVIRONMENT, "KUBECONFIG": "", "HOME": "/nonexistent", **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=everything)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=everything
+    )
 
 
 def refusal(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
@@ -45,7 +56,10 @@ def refusal(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     *told, last = done.stderr.splitlines()
-    assert all(" level=warning " in line or "sage:" in line or "--help" in line or not line for line in told), told
+    assert all(
+        " level=warning " in line or "sage:" in line or "--help" in line or not line
+        for line in told
+    ), told
     assert last.startswith("Error: ")
     return last.removeprefix("Error: ")
 
@@ -60,7 +74,10 @@ def config(folder: Path, text: str) -> Path:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert refusal(proxy("--config", f"{tmp_path}/none")) == f"{tmp_path}/none: No such file or directory"
+    assert (
+        refusal(proxy("--config", f"{tmp_path}/none"))
+        == f"{tmp_path}/none: No such file or directory"
+    )
 
 
 def test_a_file_with_a_mistake(tmp_path: Path) -> None:
@@ -72,20 +89,30 @@ def test_a_file_with_a_mistake(tmp_path: Path) -> None:
 
 def test_a_flag_with_a_mistake() -> None:
     done = proxy("--nodeport-addresses", "here")
-    assert refusal(done, code=64) == '--nodeport-addresses: Invalid value: "here": must be a valid CIDR'
+    assert (
+        refusal(done, code=64)
+        == '--nodeport-addresses: Invalid value: "here": must be a valid CIDR'
+    )
 
 
 def test_no_kubeconfig(tmp_path: Path) -> None:
     path = config(tmp_path, f"clientConnection: {{kubeconfig: {tmp_path}/none}}\n")
-    assert refusal(proxy("--config", str(path))) == f"kubeconfig {tmp_path}/none: No such file or directory"
+    assert (
+        refusal(proxy("--config", str(path)))
+        == f"kubeconfig {tmp_path}/none: No such file or directory"
+    )
     assert refusal(proxy(HOME=str(tmp_path))) == (
-        f"there is no kubeconfig {tmp_path}/.kube/config: name one with --kubeconfig or in KUBECONFIG; "
+        f"there is no kubeconfig {tmp_path}/.kube/config: name one with --kubeconfig or in "
+        "KUBECONFIG; "
         "nor does 'sliceplane up' run from this user's data folder"
     )
 
 
 def test_no_network_namespace() -> None:
-    assert refusal(proxy("--init-only", "--netns", "sp-none")) == 'there is no network namespace "sp-none"'
+    assert (
+        refusal(proxy("--init-only", "--netns", "sp-none"))
+        == 'there is no network namespace "sp-none"'
+    )
 
 
 def test_no_nft(tmp_path: Path) -> None:
@@ -104,16 +131,21 @@ def test_a_port_that_is_taken(tmp_path: Path, node: Host) -> None:
         path = config(tmp_path, f"healthzBindAddress: 127.0.0.1:{port}\n")
         done = proxy("--config", str(path), "--netns", node.netns, "--master", "http://127.0.0.1:9")
     assert refusal(done).startswith(
-        f"cannot serve /healthz, /livez on 127.0.0.1 port {port}: Address already in use: process {os.getpid()} ("
+        f"cannot serve /healthz, /livez on 127.0.0.1 port {port}: Address already in use: process "
+        f"{os.getpid()} ("
     )
 
 
 # conntrack
 
 
-def test_what_conntrack_is_told_holds_in_the_namespace_of_the_rules(tmp_path: Path, node: Host) -> None:
+def test_what_conntrack_is_told_holds_in_the_namespace_of_the_rules(
+    tmp_path: Path, node: Host
+) -> None:
     outside = Path(TIMEOUT).read_text()
-    path = config(tmp_path, "conntrack: {tcpEstablishedTimeout: 1h1m1s, udpTimeout: 7s, maxPerCore: 0}\n")
+    path = config(
+        tmp_path, "conntrack: {tcpEstablishedTimeout: 1h1m1s, udpTimeout: 7s, maxPerCore: 0}\n"
+    )
     done = proxy("--config", str(path), "--netns", node.netns, "--init-only")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "conntrack" not in done.stderr
@@ -122,7 +154,9 @@ def test_what_conntrack_is_told_holds_in_the_namespace_of_the_rules(tmp_path: Pa
     assert Path(TIMEOUT).read_text() == outside
 
 
-def test_what_was_asked_of_conntrack_and_cannot_be_had_is_an_error(tmp_path: Path, node: Host) -> None:
+def test_what_was_asked_of_conntrack_and_cannot_be_had_is_an_error(
+    tmp_path: Path, node: Host
+) -> None:
     path = config(tmp_path, "conntrack: {maxPerCore: 500000}\n")
     told = refusal(proxy("--config", str(path), "--netns", node.netns, "--init-only"))
     assert told.startswith("conntrack.maxPerCore: nf_conntrack_max cannot be set to ")
@@ -147,13 +181,16 @@ def test_a_written_file_is_taken_and_says_the_same(tmp_path: Path) -> None:
     assert proxy("--config", str(first), "--write-config-to", str(second)).returncode == 0
     assert first.read_text() == second.read_text()
     assert (
-        refusal(proxy("--write-config-to", f"{tmp_path}/no/file")) == f"{tmp_path}/no/file: No such file or directory"
+        refusal(proxy("--write-config-to", f"{tmp_path}/no/file"))
+        == f"{tmp_path}/no/file: No such file or directory"
     )
 
 
 async def test_the_proxy_of_a_kubeadm_cluster(tmp_path: Path, node: Host) -> None:
-    """kubeadm's file but for the places on this machine: rules are written, pages answer; a broken file is complained
-    of and changes nothing; another good one ends the process, to be started again with it."""
+    """kubeadm's file but for the places on this machine: rules are written, pages answer; a broken
+    file is complained of and changes nothing; another good one ends the process, to be started
+    again with it.
+    """
     healthz, metrics = free_port(), free_port()
     async with started("apiserver", "--secure-port", "0", "--data-dir", "memory:") as (_, line):
         text = KUBEADM.read_text()
@@ -169,7 +206,16 @@ async def test_the_proxy_of_a_kubeadm_cluster(tmp_path: Path, node: Host) -> Non
         path = tmp_path / "config.conf"
         path.write_text(text)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "sliceplane", "proxy", "--config", str(path), "--netns", node.netns),
+            *(
+                sys.executable,
+                "-m",
+                "sliceplane",
+                "proxy",
+                "--config",
+                str(path),
+                "--netns",
+                node.netns,
+            ),
             *("--cluster-cidr", "10.77.0.0/16"),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

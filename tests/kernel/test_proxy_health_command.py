@@ -16,8 +16,8 @@ from sliceplane.watch.io.kubeconfig import load
 
 pytestmark = pytest.mark.kernel
 
-#: while the program that says so runs, no other may write the table (nft(8), "owner"); one line is one transaction, so
-#: the table is there at every moment
+#: while the program that says so runs, no other may write the table (nft(8), "owner"); one line is
+#: one transaction, so the table is there at every moment
 TAKE_THE_TABLE = "delete table ip sliceplane; add table ip sliceplane { flags owner; }"
 
 
@@ -29,7 +29,15 @@ async def test_the_kernel_refuses_rules() -> None:
             kubeconfig = line.partition("kubeconfig=")[2]
             client = HttpClient(load(kubeconfig))
             port = free_port()
-            common = ("proxy", "--kubeconfig", kubeconfig, "--hostname-override", "node-1", "--netns", node.netns)
+            common = (
+                "proxy",
+                "--kubeconfig",
+                kubeconfig,
+                "--hostname-override",
+                "node-1",
+                "--netns",
+                node.netns,
+            )
             try:
                 await create(client, Namespaces, {"metadata": {"name": "demo"}})
                 async with started(*common, "--healthz-bind-address", f"127.0.0.1:{port}"):
@@ -37,12 +45,18 @@ async def test_the_kernel_refuses_rules() -> None:
                     owner = node.spawn(["nft", "-i"])
                     assert owner.stdin is not None
                     print(TAKE_THE_TABLE, file=owner.stdin, flush=True)
-                    await eventually(  # not the table by its name: it may be another one by the time that it is listed
-                        lambda: node.exec(["nft", "list", "ruleset"]).stdout, lambda rules: "flags owner" in rules
+                    # not the table by its name: it may be another one by the time that it is listed
+                    await eventually(
+                        lambda: node.exec(["nft", "list", "ruleset"]).stdout,
+                        lambda rules: "flags owner" in rules,
                     )
                     spec = {"clusterIP": "10.96.0.100", "ports": [{"name": "http", "port": 80}]}
-                    await create(client, Services, {"metadata": {"name": "demo"}, "spec": spec}, "demo")
-                    answer = await eventually(lambda: page(port, "/livez"), lambda answer: answer[0] != 200)
+                    await create(
+                        client, Services, {"metadata": {"name": "demo"}, "spec": spec}, "demo"
+                    )
+                    answer = await eventually(
+                        lambda: page(port, "/livez"), lambda answer: answer[0] != 200
+                    )
                     assert (await page(port, "/healthz"))[0] == 503
                     document = json.loads(answer[1])
                     assert document["status"]["IPv4"]["healthy"] is False
@@ -50,7 +64,9 @@ async def test_the_kernel_refuses_rules() -> None:
                     assert document["reasons"][0].startswith("IPv4 rules are not written: ")
                     owner.kill()
                     owner.wait()
-                    await eventually(lambda: page(port, "/healthz"), lambda answer: answer[0] == 200)
+                    await eventually(
+                        lambda: page(port, "/healthz"), lambda answer: answer[0] == 200
+                    )
                     assert "10.96.0.100" in rules_in(node)
             finally:
                 await client.close()

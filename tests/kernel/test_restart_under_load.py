@@ -1,4 +1,6 @@
-"""``sliceplane proxy`` as a process that dies and hangs, with 500 requests a second on the node that it serves."""
+"""``sliceplane proxy`` as a process that dies and hangs, with 500 requests a second on the node
+that it serves.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ TERMINATING = {"ready": False, "serving": True, "terminating": True}
 
 
 class Node:
-    """A node whose proxy is a process; two Services' worth of addresses, one slice for each family."""
+    """A node whose proxy is a process; two Services' worth of addresses, one slice for each
+    family.
+    """
 
     def __init__(self, client: HttpClient, kubeconfig: str, host: Host, pods: Pods) -> None:
         self.host = host
@@ -71,14 +75,20 @@ class Node:
     async def publish(self, ready: list[int], terminating: list[int]) -> None:
         for family, address in (("IPv4", Pods.ip4), ("IPv6", Pods.ip6)):
             endpoints: list[dict[str, Any]] = [{"addresses": [address(n)]} for n in ready]
-            endpoints += [{"addresses": [address(n)], "conditions": TERMINATING} for n in terminating]
+            endpoints += [
+                {"addresses": [address(n)], "conditions": TERMINATING} for n in terminating
+            ]
             body = encode({"endpoints": endpoints})
-            await self._client.patch(EndpointSlices, "demo", f"demo-{family.lower()}", body, patch_type="merge")
+            await self._client.patch(
+                EndpointSlices, "demo", f"demo-{family.lower()}", body, patch_type="merge"
+            )
 
     async def used(self, number: int) -> None:
         """Returns when the rules of both families lead to Pod *number*."""
         for family, ip in (("ip", Pods.ip4(number)), ("ip6", Pods.ip6(number))):
-            await eventually(partial(asyncio.to_thread, self._rules, family), lambda rules, ip=ip: ip in rules)
+            await eventually(
+                partial(asyncio.to_thread, self._rules, family), lambda rules, ip=ip: ip in rules
+            )
 
     def _rules(self, family: str) -> str:
         return self.host.exec(["nft", "list", "table", family, "sliceplane"]).stdout
@@ -110,9 +120,15 @@ async def cluster(tmp_path: Path, numbers: range) -> AsyncIterator[Node]:
 async def _populate(client: HttpClient) -> None:
     await create(client, Namespaces, {"metadata": {"name": "demo"}})
     await create(client, Nodes, {"metadata": {"name": "node-1"}})
-    spec = {"clusterIPs": list(VIPS), "ipFamilyPolicy": "RequireDualStack", "ports": [{"name": "http", "port": 80}]}
+    spec = {
+        "clusterIPs": list(VIPS),
+        "ipFamilyPolicy": "RequireDualStack",
+        "ports": [{"name": "http", "port": 80}],
+    }
     spec |= {"clusterIP": VIPS[0], "ipFamilies": ["IPv4", "IPv6"]}
-    await create(client, Services, {"metadata": {"name": "demo", "namespace": "demo"}, "spec": spec}, "demo")
+    await create(
+        client, Services, {"metadata": {"name": "demo", "namespace": "demo"}, "spec": spec}, "demo"
+    )
     for family in ("IPv4", "IPv6"):
         document = {
             "metadata": {
@@ -130,7 +146,10 @@ async def _populate(client: HttpClient) -> None:
 @asynccontextmanager
 async def loads(node: Node) -> AsyncIterator[tuple[Load, Load]]:
     """One for each family."""
-    async with load(node.host, VIPS[0], RATE / 2) as first, load(node.host, VIPS[1], RATE / 2) as second:
+    async with (
+        load(node.host, VIPS[0], RATE / 2) as first,
+        load(node.host, VIPS[1], RATE / 2) as second,
+    ):
         yield first, second
 
 
@@ -154,7 +173,9 @@ async def none_failed(both: tuple[Load, Load], pods: int) -> None:
 
 
 async def kill_and_start(tmp_path: Path, times: int) -> None:
-    """The proxy is killed, endpoints change while there is none, another starts; and all over again."""
+    """The proxy is killed, endpoints change while there is none, another starts; and all over
+    again.
+    """
     async with cluster(tmp_path, range(times + 1)) as node, loads(node) as both:
         for turn in range(times):
             await more(both)
@@ -191,7 +212,10 @@ async def test_a_proxy_that_hangs_leaves_traffic_alone_and_catches_up(tmp_path: 
             await node.start_pod(1)
             await node.publish([1], [0])
             await more(both, 100)
-            assert Pods.ip4(1) not in node.host.exec(["nft", "list", "table", "ip", "sliceplane"]).stdout
+            assert (
+                Pods.ip4(1)
+                not in node.host.exec(["nft", "list", "table", "ip", "sliceplane"]).stdout
+            )
         finally:
             node.process.send_signal(signal.SIGCONT)
         await node.used(1)

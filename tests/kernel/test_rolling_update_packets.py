@@ -28,16 +28,19 @@ def hosts() -> Iterator[tuple[Host, Host]]:
         yield pods, net.add_host("client", ip4="10.10.0.1/16", ip6="fd10::1/64")
 
 
-def slice_of(family: Family, ready: list[int], terminating: list[int], version: int) -> EndpointSlice:
+def slice_of(
+    family: Family, ready: list[int], terminating: list[int], version: int
+) -> EndpointSlice:
     address = Pods.ip4 if family == "IPv4" else Pods.ip6
     endpoints = [*(ep(address(n)) for n in ready), *(ep(address(n), **DYING) for n in terminating)]
     return make_slice(endpoints, version=version, kind=family)
 
 
 class Deployment:
-    """Pods that are replaced one after the other, whether the proxy keeps up or not; only the server of a Pod that goes
-    stays until the rules do not lead to it any more, and until who was led to it is through (a preStop that is long
-    enough)."""
+    """Pods that are replaced one after the other, whether the proxy keeps up or not; only the
+    server of a Pod that goes stays until the rules do not lead to it any more, and until who was
+    led to it is through (a preStop that is long enough).
+    """
 
     def __init__(self, pods: Pods, cluster: Cluster) -> None:
         self._pods, self._cluster = pods, cluster
@@ -94,7 +97,10 @@ async def roll(hosts: tuple[Host, Host], rolls: int) -> None:
             await deployment.start_one()
         cluster.synced()
         await cluster.written()
-        async with load(client, VIP["IPv4"], RATE / 2) as first, load(client, VIP["IPv6"], RATE / 2) as second:
+        async with (
+            load(client, VIP["IPv4"], RATE / 2) as first,
+            load(client, VIP["IPv6"], RATE / 2) as second,
+        ):
             for _ in range(rolls):
                 await deployment.roll(first, second)
             await deployment.stopped()
@@ -103,9 +109,14 @@ async def roll(hosts: tuple[Host, Host], rolls: int) -> None:
             tallies = [await first.tally(), await second.tally()]
     for tally in tallies:
         tally.assert_none_failed()
-    tell(f"0 of {sum(sum(tally.answers.values()) for tally in tallies):,} requests failed in {rolls} updates")
+    tell(
+        f"0 of {sum(sum(tally.answers.values()) for tally in tallies):,} requests failed in "
+        f"{rolls} updates"
+    )
     for tally in tallies:
-        assert len(tally.answers) > 0.7 * REPLICAS * (rolls + 1), "those that nobody was led to are the exception"
+        assert len(tally.answers) > 0.7 * REPLICAS * (rolls + 1), (
+            "those that nobody was led to are the exception"
+        )
 
 
 async def test_no_request_fails_while_all_backends_are_replaced(hosts: tuple[Host, Host]) -> None:
@@ -114,5 +125,7 @@ async def test_no_request_fails_while_all_backends_are_replaced(hosts: tuple[Hos
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-async def test_no_request_fails_while_all_backends_are_replaced_a_hundred_times(hosts: tuple[Host, Host]) -> None:
+async def test_no_request_fails_while_all_backends_are_replaced_a_hundred_times(
+    hosts: tuple[Host, Host],
+) -> None:
     await roll(hosts, 100)

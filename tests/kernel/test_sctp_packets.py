@@ -1,8 +1,8 @@
 """SCTP Services on the real kernel.
 
-Packets are made by hand: conntrack and nftables know SCTP even where the kernel has no SCTP sockets, and a node that
-forwards needs no more.  The first packet of an association (INIT, RFC 9260 3.3.2) goes out, the answer (INIT ACK) comes
-back from where it was sent to.
+Packets are made by hand: conntrack and nftables know SCTP even where the kernel has no SCTP
+sockets, and a node that forwards needs no more. The first packet of an association (INIT, RFC 9260
+3.3.2) goes out, the answer (INIT ACK) comes back from where it was sent to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from sliceplane.node.surroundings import RulesConfig
 
 pytestmark = pytest.mark.kernel
 
-#: what both ends share: packets with their checksum (CRC32c, RFC 9260 6.8) and raw sockets of one family
+#: what both ends share: packets with their checksum (CRC32c, RFC 9260 6.8) and raw sockets of one
+#: family
 COMMON = """
 import socket, struct, sys
 table = []
@@ -100,7 +101,9 @@ def fabric(fabric: Fabric) -> Fabric:
 
 def slice_of(family: Family, hosts: list[Host], version: int = 1) -> EndpointSlice:
     ports = [{"name": "diameter", "port": 8080, "protocol": "SCTP"}]
-    return make_slice([host.ip(family) for host in hosts], ports=ports, version=version, kind=family)
+    return make_slice(
+        [host.ip(family) for host in hosts], ports=ports, version=version, kind=family
+    )
 
 
 def diameter(family: Family, **spec: Any) -> Any:
@@ -129,14 +132,19 @@ async def test_associations_are_spread_and_come_back(fabric: Fabric, family: Fam
 
         cluster.put(slice_of(family, [], 2))
         await cluster.written()
-        node.exec(["conntrack", "-D", "-p", "sctp"])  # associations of before go on, and so would the same again
+        node.exec(
+            ["conntrack", "-D", "-p", "sctp"]
+        )  # associations of before go on, and so would the same again
         assert await associate(fabric.ac, VIP[family], count=1) == ["!ConnectionRefusedError"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_affinity_holds_for_associations(fabric: Fabric, family: Family) -> None:
     async with running(fabric.nodes[0], rules=PODS) as cluster:
-        cluster.put(diameter(family, sessionAffinity="ClientIP"), slice_of(family, [fabric.a1, fabric.a2, fabric.b1]))
+        cluster.put(
+            diameter(family, sessionAffinity="ClientIP"),
+            slice_of(family, [fabric.a1, fabric.a2, fabric.b1]),
+        )
         cluster.synced()
         await cluster.written()
         (answer,) = set(await associate(fabric.ac, VIP[family], count=12))

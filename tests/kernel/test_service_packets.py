@@ -1,7 +1,8 @@
-"""Every kind of Service on the real kernel: a node that routes, its pods, pods elsewhere, and a client outside.
+"""Every kind of Service on the real kernel: a node that routes, its pods, pods elsewhere, and a
+client outside.
 
-All on one switch, but in networks of their own, so that whatever goes from one to another goes through the node and
-its rules, and back.
+All on one switch, but in networks of their own, so that whatever goes from one to another goes
+through the node and its rules, and back.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ pytestmark = pytest.mark.kernel
 EXTERNAL: dict[Family, str] = {"IPv4": "203.0.113.6", "IPv6": "2001:db8::6"}
 OUTSIDE_OF_NODE: dict[Family, str] = {"IPv4": "192.168.50.1", "IPv6": "fd50::1"}
 INSIDE_OF_NODE: dict[Family, str] = {"IPv4": "10.244.1.254", "IPv6": "fd44:1::fe"}
-OF_NODE = {"192.168.50.1", "fd50::1", *(f"10.244.{n}.254" for n in (1, 2, 3)), *(f"fd44:{n}::fe" for n in (1, 2, 3))}
+OF_NODE = {
+    "192.168.50.1",
+    "fd50::1",
+    *(f"10.244.{n}.254" for n in (1, 2, 3)),
+    *(f"fd44:{n}::fe" for n in (1, 2, 3)),
+}
 PODS = RulesConfig(cluster_cidrs=("10.244.0.0/16", "fd44::/16"))
 TIMEOUT, REFUSED = "!TimeoutError", "!ConnectionRefusedError"
 
@@ -63,9 +69,9 @@ with socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, so
 
 
 class Site:
-    """``node``; ``here``, a pod of it that serves; ``there``, two elsewhere; ``pod``, a client on the node;
-    ``outside``, a
-    client beyond."""
+    """``node``; ``here``, a pod of it that serves; ``there``, two elsewhere; ``pod``, a client on
+    the node; ``outside``, a client beyond.
+    """
 
     def __init__(self, net: Net) -> None:
         self.node = net.add_host("node", ip4="192.168.50.1/24", ip6="fd50::1/64")
@@ -87,10 +93,16 @@ class Site:
         self.here, self.pod = host("here", 1, 1), host("pod", 3, 9)
         self.there = [host("r1", 2, 1), host("r2", 2, 2)]
         self.outside = net.add_host(
-            "outside", ip4="192.168.50.9/24", ip6="fd50::9/64", gateway4="192.168.50.1", gateway6="fd50::1"
+            "outside",
+            ip4="192.168.50.9/24",
+            ip6="fd50::9/64",
+            gateway4="192.168.50.1",
+            gateway6="fd50::1",
         )
         for each in (self.here, self.pod, *self.there, self.outside):
-            each.place.set_kernel("ipv6/conf/eth0/accept_redirects=0")  # the short way round the node is no way here
+            each.place.set_kernel(
+                "ipv6/conf/eth0/accept_redirects=0"
+            )  # the short way round the node is no way here
         for server, name in ((self.here, "here"), *zip(self.there, ("r1", "r2"), strict=True)):
             server.serve(SERVER, name, "8080")
         self.node.serve(SERVER, "node", "30080")
@@ -112,7 +124,11 @@ def mode(request: pytest.FixtureRequest) -> Mode:
 
 
 @pytest.fixture(
-    params=["nftables", pytest.param("iptables-nft", marks=SLOW), pytest.param("iptables-legacy", marks=SLOW)]
+    params=[
+        "nftables",
+        pytest.param("iptables-nft", marks=SLOW),
+        pytest.param("iptables-legacy", marks=SLOW),
+    ]
 )
 def slow_mode(request: pytest.FixtureRequest) -> Mode:
     """For tests that take their time."""
@@ -122,7 +138,10 @@ def slow_mode(request: pytest.FixtureRequest) -> Mode:
 
 def slices(site: Site, family: Family, *who: Host, version: int = 1, **extra: Any) -> EndpointSlice:
     """Endpoints on *who*; the one on this node says so."""
-    endpoints = [ep(host.ip(family), **({"nodeName": NODE} if host is site.here else {}), **extra) for host in who]
+    endpoints = [
+        ep(host.ip(family), **({"nodeName": NODE} if host is site.here else {}), **extra)
+        for host in who
+    ]
     return slice_of(family, endpoints, version=version)
 
 
@@ -132,7 +151,12 @@ def reachable(family: Family, **spec: Any) -> Any:
         {"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080},
         {"name": "dns", "port": 53, "protocol": "UDP", "nodePort": 30053},
     ]
-    base = {"type": "LoadBalancer", "ports": ports, "externalIPs": [EXTERNAL[family]], "ingress": [{"ip": LB[family]}]}
+    base = {
+        "type": "LoadBalancer",
+        "ports": ports,
+        "externalIPs": [EXTERNAL[family]],
+        "ingress": [{"ip": LB[family]}],
+    }
     return service(**{**base, **spec})
 
 
@@ -141,9 +165,16 @@ def this_node() -> Any:
 
 
 async def names(
-    host: Host, address: str, port: int = 80, proto: str = "tcp", count: int = 1, patience_s: float = 20.0
+    host: Host,
+    address: str,
+    port: int = 80,
+    proto: str = "tcp",
+    count: int = 1,
+    patience_s: float = 20.0,
 ) -> set[str]:
-    return {answer.split()[0] for answer in await ask(host, address, port, proto, count, patience_s)}
+    return {
+        answer.split()[0] for answer in await ask(host, address, port, proto, count, patience_s)
+    }
 
 
 async def sources(host: Host, address: str, port: int = 80, count: int = 12) -> set[str]:
@@ -160,10 +191,14 @@ async def start(cluster: Cluster, *objects: Any) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_from_outside_with_policy_cluster(site: Site, family: Family, slow_mode: Mode) -> None:
+async def test_from_outside_with_policy_cluster(
+    site: Site, family: Family, slow_mode: Mode
+) -> None:
     """All endpoints, masqueraded: the answer must come back through this node."""
     async with running(site.node, slow_mode, rules=PODS) as cluster:
-        await start(cluster, this_node(), reachable(family), slices(site, family, site.here, *site.there))
+        await start(
+            cluster, this_node(), reachable(family), slices(site, family, site.here, *site.there)
+        )
         for address, port, udp in (
             (LB[family], 80, 53),
             (EXTERNAL[family], 80, 53),
@@ -182,14 +217,24 @@ async def test_from_outside_with_policy_cluster(site: Site, family: Family, slow
 async def test_from_outside_with_policy_local(site: Site, family: Family, slow_mode: Mode) -> None:
     async with running(site.node, slow_mode, rules=PODS) as cluster:
         everybody = slices(site, family, site.here, *site.there)
-        await start(cluster, this_node(), reachable(family, externalTrafficPolicy="Local"), everybody)
-        for address, port in ((LB[family], 80), (EXTERNAL[family], 80), (OUTSIDE_OF_NODE[family], 30080)):
-            assert set(await ask(site.outside, address, port, count=8)) == {f"here {site.outside.ip(family)}"}
+        await start(
+            cluster, this_node(), reachable(family, externalTrafficPolicy="Local"), everybody
+        )
+        for address, port in (
+            (LB[family], 80),
+            (EXTERNAL[family], 80),
+            (OUTSIDE_OF_NODE[family], 30080),
+        ):
+            assert set(await ask(site.outside, address, port, count=8)) == {
+                f"here {site.outside.ip(family)}"
+            }
         answers = await ask(site.pod, LB[family], count=60)
         assert {answer.split()[0] for answer in answers} == EVERYBODY
         assert {answer.split()[1] for answer in answers} == {site.pod.ip(family)}
         assert await names(site.node, LB[family], count=60) == EVERYBODY
-        assert await names(site.outside, VIP[family], count=60) == EVERYBODY  # cluster IPs are none of its business
+        assert (
+            await names(site.outside, VIP[family], count=60) == EVERYBODY
+        )  # cluster IPs are none of its business
 
         cluster.put(slices(site, family, *site.there, version=2))
         await cluster.written()
@@ -204,13 +249,16 @@ async def test_from_outside_with_policy_local(site: Site, family: Family, slow_m
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_without_endpoints_everything_is_rejected(site: Site, family: Family, mode: Mode) -> None:
+async def test_without_endpoints_everything_is_rejected(
+    site: Site, family: Family, mode: Mode
+) -> None:
     async with running(site.node, mode, rules=PODS) as cluster:
         await start(cluster, this_node(), reachable(family), slices(site, family))
         for host in (site.outside, site.pod):
             for address in (VIP[family], LB[family], EXTERNAL[family]):
                 assert await names(host, address) == {REFUSED}
-        # The node serves something else on this very port number; it must not answer for the Service.
+        # The node serves something else on this very port number; it must not answer for the
+        # Service.
         assert await names(site.outside, OUTSIDE_OF_NODE[family], 30080) == {REFUSED}
         assert await names(site.outside, OUTSIDE_OF_NODE[family], 30053, "udp") == {REFUSED}
         assert await names(site.node, LB[family], 53, "udp") == {UDP_REFUSED}
@@ -220,7 +268,9 @@ async def test_without_endpoints_everything_is_rejected(site: Site, family: Fami
 async def test_source_ranges(site: Site, family: Family, slow_mode: Mode) -> None:
     async with running(site.node, slow_mode, rules=PODS) as cluster:
         allowed = f"{site.outside.ip(family)}/{32 if family == 'IPv4' else 128}"
-        guarded = reachable(family, loadBalancerSourceRanges=[allowed, "198.51.100.0/24", "2001:db8:1::/48"])
+        guarded = reachable(
+            family, loadBalancerSourceRanges=[allowed, "198.51.100.0/24", "2001:db8:1::/48"]
+        )
         await start(cluster, this_node(), guarded, slices(site, family, site.here, *site.there))
         assert await names(site.outside, LB[family], count=4) <= EVERYBODY
         assert await names(site.pod, LB[family], patience_s=0.5) == {TIMEOUT}
@@ -238,7 +288,9 @@ async def test_source_ranges(site: Site, family: Family, slow_mode: Mode) -> Non
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_an_address_of_mode_proxy_is_left_alone(site: Site, family: Family, slow_mode: Mode) -> None:
+async def test_an_address_of_mode_proxy_is_left_alone(
+    site: Site, family: Family, slow_mode: Mode
+) -> None:
     async with running(site.node, slow_mode, rules=PODS) as cluster:
         proxied = reachable(family, ingress=[{"ip": LB[family], "ipMode": "Proxy"}])
         await start(cluster, this_node(), proxied, slices(site, family, site.here))
@@ -253,20 +305,30 @@ async def test_session_affinity(site: Site, family: Family, slow_mode: Mode) -> 
     async with running(site.node, slow_mode, rules=PODS) as cluster:
         sticky: dict[str, Any] = {"sessionAffinity": "ClientIP"}
         everybody = [site.here, *site.there]
-        await start(cluster, this_node(), reachable(family, **sticky), slices(site, family, *everybody))
+        await start(
+            cluster, this_node(), reachable(family, **sticky), slices(site, family, *everybody)
+        )
         (first,) = await names(site.outside, LB[family], count=12)
-        assert await names(site.outside, OUTSIDE_OF_NODE[family], 30080, count=4) == {first}, "one port, one endpoint"
+        assert await names(site.outside, OUTSIDE_OF_NODE[family], 30080, count=4) == {first}, (
+            "one port, one endpoint"
+        )
         assert await names(site.outside, VIP[family], count=4) == {first}
         assert len(await names(site.outside, VIP[family], 53, "udp", 12)) == 1
 
-        rest = [host for host, name in zip(everybody, ("here", "r1", "r2"), strict=True) if name != first]
+        rest = [
+            host
+            for host, name in zip(everybody, ("here", "r1", "r2"), strict=True)
+            if name != first
+        ]
         cluster.put(slices(site, family, *rest, version=2))
         await cluster.written()
         (second,) = await names(site.outside, LB[family], count=8)
         assert second != first
         cluster.put(slices(site, family, *everybody, version=3))
         await cluster.written()
-        assert await names(site.outside, LB[family], count=8) == {second}, "it stays, though the first is back"
+        assert await names(site.outside, LB[family], count=8) == {second}, (
+            "it stays, though the first is back"
+        )
 
         sticky["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": 1}}
         cluster.put(reachable(family, **sticky))
@@ -281,14 +343,18 @@ async def test_session_affinity(site: Site, family: Family, slow_mode: Mode) -> 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_a_new_process_leaves_clients_where_they_are(site: Site, family: Family, slow_mode: Mode) -> None:
+async def test_a_new_process_leaves_clients_where_they_are(
+    site: Site, family: Family, slow_mode: Mode
+) -> None:
     everybody = slices(site, family, site.here, *site.there)
     async with running(site.node, slow_mode, rules=PODS) as cluster:
         await start(cluster, this_node(), reachable(family, sessionAffinity="ClientIP"), everybody)
         (first,) = await names(site.outside, LB[family], count=4)
         for _ in range(3):  # by chance: once in 27 times
             async with running(site.node, slow_mode, rules=PODS) as heir:
-                await start(heir, this_node(), reachable(family, sessionAffinity="ClientIP"), everybody)
+                await start(
+                    heir, this_node(), reachable(family, sessionAffinity="ClientIP"), everybody
+                )
                 assert await names(site.outside, LB[family], count=4) == {first}
                 heir.clean = False
 
@@ -309,7 +375,10 @@ async def test_masquerading_of_cluster_ips(site: Site, family: Family, mode: Mod
 async def test_an_unallocated_cluster_ip_is_dropped(site: Site, mode: Mode) -> None:
     async with running(site.node, mode, rules=PODS) as cluster:
         await start(cluster, service(), slices(site, "IPv4", *site.there))
-        document = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["172.30.0.0/16", "fd30::/112"]}}
+        document = {
+            "metadata": {"name": "kubernetes"},
+            "spec": {"cidrs": ["172.30.0.0/16", "fd30::/112"]},
+        }
         cluster.put(codec.decode(codec.encode(document), ServiceCIDR))
         await cluster.written()
         for host in (site.pod, site.outside):
@@ -323,19 +392,27 @@ async def test_choices_are_even(site: Site, mode: Mode) -> None:
     async with running(site.node, mode, rules=PODS) as cluster:
         await start(cluster, service(), slices(site, "IPv4", site.here, *site.there))
         count = 600
-        found = Counter(answer.split()[0] for answer in await ask(site.pod, VIP["IPv4"], count=count))
+        found = Counter(
+            answer.split()[0] for answer in await ask(site.pod, VIP["IPv4"], count=count)
+        )
         assert set(found) == EVERYBODY
         statistic = sum((found[name] - count / 3) ** 2 / (count / 3) for name in EVERYBODY)
         assert statistic < 32.2, found
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_udp_flows_leave_an_endpoint_that_is_gone(site: Site, family: Family, slow_mode: Mode) -> None:
+async def test_udp_flows_leave_an_endpoint_that_is_gone(
+    site: Site, family: Family, slow_mode: Mode
+) -> None:
     async with running(site.node, slow_mode, rules=PODS) as cluster:
         await start(cluster, this_node(), reachable(family), slices(site, family, site.here))
         keepers = [
             site.outside.serve(UDP_KEEPER, address, port)
-            for address, port in ((VIP[family], "53"), (LB[family], "53"), (OUTSIDE_OF_NODE[family], "30053"))
+            for address, port in (
+                (VIP[family], "53"),
+                (LB[family], "53"),
+                (OUTSIDE_OF_NODE[family], "30053"),
+            )
         ]
 
         def again(keeper: Any) -> str:
@@ -352,10 +429,16 @@ async def test_udp_flows_leave_an_endpoint_that_is_gone(site: Site, family: Fami
         )
 
         def forgotten() -> float:
-            told = [f for f in cluster.proxy.metrics.families() if f.name.endswith("deleted_entries_total")]
+            told = [
+                f
+                for f in cluster.proxy.metrics.families()
+                if f.name.endswith("deleted_entries_total")
+            ]
             return sum(sample.value for each in told for sample in each.samples)  # type: ignore[misc]  # a counter's
 
-        await eventually(forgotten, lambda count: count >= 3)  # told when the pass over all flows has ended
+        await eventually(
+            forgotten, lambda count: count >= 3
+        )  # told when the pass over all flows has ended
         for keeper in keepers:
             keeper.stdin.close()
             keeper.wait(60)
@@ -365,7 +448,9 @@ async def test_udp_flows_leave_an_endpoint_that_is_gone(site: Site, family: Fami
 async def test_udp_flows_end_with_the_last_endpoint_and_with_the_service(
     site: Site, family: Family, slow_mode: Mode
 ) -> None:
-    """k/k#139628, #141371: a client that goes on sending is refused, and learns that nobody is there."""
+    """k/k#139628, #141371: a client that goes on sending is refused, and learns that nobody is
+    there.
+    """
     async with running(site.node, slow_mode, rules=PODS) as cluster:
         await start(cluster, this_node(), reachable(family), slices(site, family, site.here))
         keeper = site.outside.serve(UDP_KEEPER, VIP[family], "53")
@@ -419,14 +504,22 @@ async def test_every_wanted_element_is_in_the_kernel(site: Site) -> None:
         await start(cluster, this_node())
 
         def listed() -> str:
-            found = json.loads(site.node.exec(["nft", "-j", "list", "table", "ip", "sliceplane"]).stdout)["nftables"]
+            found = json.loads(
+                site.node.exec(["nft", "-j", "list", "table", "ip", "sliceplane"]).stdout
+            )["nftables"]
             return json.dumps(
-                [{k: {x: y for x, y in v.items() if x != "handle"} for k, v in e.items()} for e in found[1:]]
+                [
+                    {k: {x: y for x, y in v.items() if x != "handle"} for k, v in e.items()}
+                    for e in found[1:]
+                ]
             )
 
         empty = listed()
         sticky = {"sessionAffinity": "ClientIP", "loadBalancerSourceRanges": ["192.168.50.0/24"]}
-        cluster.put(reachable("IPv4", externalTrafficPolicy="Local", **sticky), slices(site, "IPv4", site.here))
+        cluster.put(
+            reachable("IPv4", externalTrafficPolicy="Local", **sticky),
+            slices(site, "IPv4", site.here),
+        )
         await cluster.written()
         assert await names(site.outside, LB["IPv4"]) == {"here"}
         assert listed() != empty

@@ -28,12 +28,18 @@ PATIENCE_S = 0.3
 BY_CIDR = RulesConfig(cluster_cidrs=tuple(POD_NETWORKS.values()))
 
 
-def hosted(fabric: Fabric, family: Family, names: str, version: int = 1, **extra: Any) -> EndpointSlice:
+def hosted(
+    fabric: Fabric, family: Family, names: str, version: int = 1, **extra: Any
+) -> EndpointSlice:
     """*names* like "a1 b2", each on its node and hinted to its node's zone, "a" or "b"."""
     hinted = extra.pop("hinted", False)
     endpoints = []
     for name in names.split():
-        entry = ep(fabric.servers[name].ip(family), nodeName="node-1" if name[0] == "a" else "node-2", **extra)
+        entry = ep(
+            fabric.servers[name].ip(family),
+            nodeName="node-1" if name[0] == "a" else "node-2",
+            **extra,
+        )
         if hinted:
             entry["hints"] = {"forZones": [{"name": name[0]}]}
         endpoints.append(entry)
@@ -42,13 +48,21 @@ def hosted(fabric: Fabric, family: Family, names: str, version: int = 1, **extra
 
 def nodes(fabric: Fabric) -> tuple[Any, ...]:
     return tuple(
-        node(zone, host.ip4, host.ip6, name=f"node-{n}", podCIDRs=[f"10.244.{n}.0/24", f"fd44:{n}::/64"])
+        node(
+            zone,
+            host.ip4,
+            host.ip6,
+            name=f"node-{n}",
+            podCIDRs=[f"10.244.{n}.0/24", f"fd44:{n}::/64"],
+        )
         for n, zone, host in ((1, "a", fabric.nodes[0]), (2, "b", fabric.nodes[1]))
     )
 
 
 @asynccontextmanager
-async def two_proxies(fabric: Fabric, *objects: Any, rules: tuple[RulesConfig, RulesConfig]) -> AsyncIterator[Any]:
+async def two_proxies(
+    fabric: Fabric, *objects: Any, rules: tuple[RulesConfig, RulesConfig]
+) -> AsyncIterator[Any]:
     """Both told of *objects*, and of their own Node."""
     async with AsyncExitStack() as stack:
         clusters = [
@@ -100,7 +114,9 @@ async def test_cluster_ips_from_pods_and_nodes(fabric: Fabric, family: Family) -
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_dual_stack_families_have_endpoints_of_their_own(fabric: Fabric, family: Family) -> None:
+async def test_dual_stack_families_have_endpoints_of_their_own(
+    fabric: Fabric, family: Family
+) -> None:
     other: Family = "IPv6" if family == "IPv4" else "IPv4"
     mine, theirs = hosted(fabric, family, "a1 b1"), hosted(fabric, other, "a2 b2")
     async with two_proxies(fabric, service(), mine, theirs, rules=(BY_CIDR, BY_CIDR)) as clusters:
@@ -116,14 +132,19 @@ async def test_dual_stack_families_have_endpoints_of_their_own(fabric: Fabric, f
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_internal_policy_local_and_its_terminating_fallback(fabric: Fabric, family: Family) -> None:
+async def test_internal_policy_local_and_its_terminating_fallback(
+    fabric: Fabric, family: Family
+) -> None:
     both, local = hosted(fabric, family, "a1 b1"), service(internalTrafficPolicy="Local")
     async with two_proxies(fabric, local, both, rules=(BY_CIDR, BY_CIDR)) as clusters:
         assert (await heard(fabric.ac, VIP[family], count=8))[0] == {"a1"}
         assert (await heard(fabric.nodes[1], VIP[family], count=8))[0] == {"b1"}
         await tell(clusters, hosted(fabric, family, "a1", 2))
         assert (await heard(fabric.ac, VIP[family], count=4))[0] == {"a1"}
-        for host in (fabric.bc, fabric.nodes[1]):  # endpoints elsewhere: dropped, so that clients try again
+        for host in (
+            fabric.bc,
+            fabric.nodes[1],
+        ):  # endpoints elsewhere: dropped, so that clients try again
             await ignored(host, VIP[family])
         await tell(clusters, hosted(fabric, family, "a1", 3, **DYING))
         assert (await heard(fabric.ac, VIP[family], count=4))[0] == {"a1"}
@@ -132,18 +153,24 @@ async def test_internal_policy_local_and_its_terminating_fallback(fabric: Fabric
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_terminating_endpoints_serve_when_no_other_does(fabric: Fabric, family: Family) -> None:
+async def test_terminating_endpoints_serve_when_no_other_does(
+    fabric: Fabric, family: Family
+) -> None:
     dying = hosted(fabric, family, "a1 b1", **DYING)
     async with two_proxies(fabric, service(), dying, rules=(BY_CIDR, BY_CIDR)) as clusters:
         assert (await heard(fabric.ac, VIP[family]))[0] == {"a1", "b1"}
-        await tell(clusters, hosted(fabric, family, "b2", 2), service(), _another(fabric, family, "a1"))
+        await tell(
+            clusters, hosted(fabric, family, "b2", 2), service(), _another(fabric, family, "a1")
+        )
         assert (await heard(fabric.ac, VIP[family], count=12))[0] == {"b2"}
 
 
 def _another(fabric: Fabric, family: Family, names: str) -> EndpointSlice:
     """A second slice of the same Service, with dying endpoints."""
     first = hosted(fabric, family, names, 3, **DYING)
-    document = codec.encode(first).replace(f'"svc-{family.lower()}"'.encode(), f'"svc-{family.lower()}-2"'.encode())
+    document = codec.encode(first).replace(
+        f'"svc-{family.lower()}"'.encode(), f'"svc-{family.lower()}-2"'.encode()
+    )
     return codec.decode(document, EndpointSlice)
 
 
@@ -154,7 +181,9 @@ async def test_zone_hints_on_every_node(fabric: Fabric, family: Family) -> None:
         assert (await heard(fabric.ac, VIP[family]))[0] == {"a1", "a2"}
         assert (await heard(fabric.nodes[1], VIP[family]))[0] == {"b1", "b2"}
         await tell(clusters, hosted(fabric, family, "b1 b2", 2, hinted=True))
-        assert (await heard(fabric.ac, VIP[family]))[0] == {"b1", "b2"}, "nobody for its zone: everybody"
+        assert (await heard(fabric.ac, VIP[family]))[0] == {"b1", "b2"}, (
+            "nobody for its zone: everybody"
+        )
 
 
 def open_to_all(family: Family, **spec: Any) -> Any:
@@ -176,10 +205,15 @@ async def test_node_ports_lead_to_other_nodes_or_not(fabric: Fabric, family: Fam
             assert (await heard(fabric.outside, host.ip(family), 30053, "udp"))[0] == {"a1", "b1"}
         await tell(clusters, open_to_all(family, externalTrafficPolicy="Local"))
         for host, name in zip(fabric.nodes, ("a1", "b1"), strict=True):
-            assert await heard(fabric.outside, host.ip(family), 30080) == ({name}, {fabric.outside.ip(family)})
+            assert await heard(fabric.outside, host.ip(family), 30080) == (
+                {name},
+                {fabric.outside.ip(family)},
+            )
         await tell(clusters, hosted(fabric, family, "a1", 2))
         await ignored(fabric.outside, fabric.nodes[1].ip(family), 30080)
-        assert (await heard(fabric.bc, LB[family], count=4))[0] == {"a1"}, "a pod is led to wherever there is one"
+        assert (await heard(fabric.bc, LB[family], count=4))[0] == {"a1"}, (
+            "a pod is led to wherever there is one"
+        )
 
 
 #: which mode is tried on which node, as its pods are wired
@@ -190,14 +224,19 @@ DETECTORS = {
         RulesConfig(detect_local_mode="InterfaceNamePrefix", pod_interface_name_prefix=LINK_PREFIX),
         0,
     ),
-    "BridgeInterface": (RulesConfig(detect_local_mode="BridgeInterface", pod_bridge_interface=BRIDGE), 1),
+    "BridgeInterface": (
+        RulesConfig(detect_local_mode="BridgeInterface", pod_bridge_interface=BRIDGE),
+        1,
+    ),
 }
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("mode", sorted(DETECTORS))
 async def test_detectors_tell_pods_from_others(fabric: Fabric, family: Family, mode: str) -> None:
-    """Seen where it shows: at an endpoint on the *other* node, and at a Local policy that has nobody here."""
+    """Seen where it shows: at an endpoint on the *other* node, and at a Local policy that has
+    nobody here.
+    """
     rules, number = DETECTORS[mode]
     pod, far = (fabric.ac, "b1 b2") if number == 0 else (fabric.bc, "a1 a2")
     router, one = fabric.nodes[number], set(far.split())
@@ -219,8 +258,13 @@ async def route_through(host: Host, router: Host, family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_an_unallocated_cluster_ip_is_dropped_wherever_it_is_asked_for(fabric: Fabric, family: Family) -> None:
-    document = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["172.30.0.0/16", "fd30::/112"]}}
+async def test_an_unallocated_cluster_ip_is_dropped_wherever_it_is_asked_for(
+    fabric: Fabric, family: Family
+) -> None:
+    document = {
+        "metadata": {"name": "kubernetes"},
+        "spec": {"cidrs": ["172.30.0.0/16", "fd30::/112"]},
+    }
     ranges = codec.decode(codec.encode(document), ServiceCIDR)
     objects = (service(), hosted(fabric, family, "a1 b1"), ranges)
     async with two_proxies(fabric, *objects, rules=(BY_CIDR, BY_CIDR)):

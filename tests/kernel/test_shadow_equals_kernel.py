@@ -1,5 +1,7 @@
-"""Random Services, slices and Nodes, whole planes over the real kernel: in the end the kernel holds what the shadow
-says, rule by rule and element by element; and when all is gone nothing is left, in the kernel or in memory."""
+"""Random Services, slices and Nodes, whole planes over the real kernel: in the end the kernel holds
+what the shadow says, rule by rule and element by element; and when all is gone nothing is left, in
+the kernel or in memory.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from sliceplane.node.plane import NodePlaneConfig
 
 pytestmark = pytest.mark.kernel
 
-#: Python's blocks of memory, out of half a million or so, that a history may leave behind, however long it is
+#: Python's blocks of memory, out of half a million or so, that a history may leave behind, however
+#: long it is
 BLOCKS_MAX = 10_000
 
 
@@ -41,7 +44,9 @@ class Proxy:
     def __init__(self, host: Host) -> None:
         self._host = host
         self.now = 0.0
-        self.planes = [nft_plane(family, NodePlaneConfig(node_name=NODE, rules=RULES)) for family in FAMILIES]
+        self.planes = [
+            nft_plane(family, NodePlaneConfig(node_name=NODE, rules=RULES)) for family in FAMILIES
+        ]
         self.transactions, self.nft_s = 0, 0.0
         self._runner = NftRunner(netns=host.netns)
         for plane in self.planes:
@@ -115,7 +120,9 @@ def churn(host: Host, events: int, services: int, batch: int, compare_every: int
     seconds = time.perf_counter() - began
     _end(proxy, world)
     assert [listed(host, plane.rules.table) for plane in proxy.planes] == empty
-    return Figures(done, seconds, proxy.nft_s, proxy.transactions, blocks() - before, (rss, _rss_mib()))
+    return Figures(
+        done, seconds, proxy.nft_s, proxy.transactions, blocks() - before, (rss, _rss_mib())
+    )
 
 
 def _end(proxy: Proxy, world: World) -> None:

@@ -1,4 +1,6 @@
-"""Services with one endpoint: packets arrive without a chain, and none is lost on the way to several and back."""
+"""Services with one endpoint: packets arrive without a chain, and none is lost on the way to
+several and back.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def of_ports(found: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_packets_arrive_without_a_chain(client: Host, backends: list[Host], family: Family) -> None:
+async def test_packets_arrive_without_a_chain(
+    client: Host, backends: list[Host], family: Family
+) -> None:
     async with running(client) as cluster:
         cluster.put(service(), make_slice(family, backends[:1]))
         cluster.synced()
@@ -63,7 +67,9 @@ def no_deadline(deadlines: list[float | None]) -> bool:
     return deadlines == [None] * len(FAMILIES)
 
 
-async def test_no_request_fails_from_one_endpoint_to_two_and_back(client: Host, backends: list[Host]) -> None:
+async def test_no_request_fails_from_one_endpoint_to_two_and_back(
+    client: Host, backends: list[Host]
+) -> None:
     """Also while the only one is another, and while affinity comes and goes."""
     one, two, _ = backends
     steps: list[tuple[dict[str, Any], list[Host]]] = [
@@ -79,15 +85,22 @@ async def test_no_request_fails_from_one_endpoint_to_two_and_back(client: Host, 
         cluster.put(service(), *(make_slice(family, [one]) for family in FAMILIES))
         cluster.synced()
         await cluster.written()
-        async with load(client, VIP["IPv4"], RATE) as first, load(client, VIP["IPv6"], RATE) as second:
+        async with (
+            load(client, VIP["IPv4"], RATE) as first,
+            load(client, VIP["IPv6"], RATE) as second,
+        ):
             for change in range(15 * len(steps)):
                 spec, hosts = steps[change % len(steps)]
-                cluster.put(service(**spec), *(make_slice(family, hosts, version=change + 2) for family in FAMILIES))
+                cluster.put(
+                    service(**spec),
+                    *(make_slice(family, hosts, version=change + 2) for family in FAMILIES),
+                )
                 await cluster.written()
                 await (first, second)[change % 2].more(3)
                 if change % 50 == 49:
                     await eventually(
-                        lambda: [plane.schedule.next_deadline() for plane in cluster.proxy._planes], no_deadline
+                        lambda: [plane.schedule.next_deadline() for plane in cluster.proxy._planes],
+                        no_deadline,
                     )
             tallies = [await first.tally(), await second.tally()]
     for tally in tallies:
@@ -95,7 +108,9 @@ async def test_no_request_fails_from_one_endpoint_to_two_and_back(client: Host, 
         assert set(tally.answers) == {"b1", "b2"}
 
 
-async def test_a_table_of_an_older_layout_is_replaced_without_a_gap(client: Host, backends: list[Host]) -> None:
+async def test_a_table_of_an_older_layout_is_replaced_without_a_gap(
+    client: Host, backends: list[Host]
+) -> None:
     """That of a release in which every destination had a chain."""
     runner = NftRunner(netns=client.netns)
     for family in FAMILIES:

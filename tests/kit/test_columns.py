@@ -1,4 +1,6 @@
-"""Tables of text: aligned where they fit, wrapped or in blocks where they do not, and never a torn word."""
+"""Tables of text: aligned where they fit, wrapped or in blocks where they do not, and never a torn
+word.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def test_a_block_for_each_row_where_that_does_not_suffice() -> None:
     ]
 
 
-@pytest.mark.parametrize(("elsewhere", "last"), [("", "  and 1,998 more"), ("-o json", "  and 1,998 more (-o json)")])
+@pytest.mark.parametrize(
+    ("elsewhere", "last"), [("", "  and 1,998 more"), ("-o json", "  and 1,998 more (-o json)")]
+)
 def test_rows_beyond_the_limit_are_counted(elsewhere: str, last: str) -> None:
     rows = [(str(number), "x" * number) for number in range(2000)]
     lines = list(table((), rows, indent="  ", width=20, rows_max=2, elsewhere=elsewhere))
@@ -52,7 +56,12 @@ def test_rows_beyond_the_limit_are_counted(elsewhere: str, last: str) -> None:
 def test_notes_stand_below_a_table_as_paragraphs() -> None:
     assert list(notes((), 20)) == []
     assert list(notes(("it is refused",), None)) == ["", "it is refused"]
-    assert list(notes(("a: it is refused", "b: lost"), 12)) == ["", "a: it is", "  refused", "b: lost"]
+    assert list(notes(("a: it is refused", "b: lost"), 12)) == [
+        "",
+        "a: it is",
+        "  refused",
+        "b: lost",
+    ]
 
 
 def test_nothing_of_nothing() -> None:
@@ -61,7 +70,9 @@ def test_nothing_of_nothing() -> None:
 
 
 @given(st.lists(st.tuples(_CELL, _CELL, _CELL), max_size=6), st.integers(20, 120))
-def test_every_word_is_there_and_no_line_is_longer_than_it_must_be(rows: list[tuple[str, ...]], width: int) -> None:
+def test_every_word_is_there_and_no_line_is_longer_than_it_must_be(
+    rows: list[tuple[str, ...]], width: int
+) -> None:
     heads = ("ONE", "TWO", "THREE")
     lines = list(table(heads, rows, width=width))
     words = " ".join(lines).split()

@@ -21,7 +21,13 @@ def test_answers_for_long_texts_are_made_anew() -> None:
         return len(text) * (1 + twice)
 
     long = "x" * (TEXT_MAX + 1)
-    assert [size("a"), size("a"), size(long), size(long), size("a", twice=True)] == [1, 1, 513, 513, 2]
+    assert [size("a"), size("a"), size(long), size(long), size("a", twice=True)] == [
+        1,
+        1,
+        513,
+        513,
+        2,
+    ]
     assert asked == ["a", long, long, "a"]
 
 

@@ -44,7 +44,15 @@ def test_what_go_reads(text: str, seconds: float | None) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0s"), (900, "15m0s"), (3600, "1h0m0s"), (0.25, "250ms"), (1.5, "1.5s"), (-61, "-1m1s"), (0.0001, "100µs")],
+    [
+        (0, "0s"),
+        (900, "15m0s"),
+        (3600, "1h0m0s"),
+        (0.25, "250ms"),
+        (1.5, "1.5s"),
+        (-61, "-1m1s"),
+        (0.0001, "100µs"),
+    ],
 )
 def test_what_go_writes(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

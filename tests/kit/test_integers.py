@@ -1,4 +1,6 @@
-"""Numbers from strangers: what strconv reads is read, everything else is refused and nothing raises another error."""
+"""Numbers from strangers: what strconv reads is read, everything else is refused and nothing raises
+another error.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.kit.integers import INT64_MAX, INT64_MIN, UINT64_MAX, NotAnInteger, parse_int64, parse_uint64
+from sliceplane.kit.integers import (
+    INT64_MAX,
+    INT64_MIN,
+    UINT64_MAX,
+    NotAnInteger,
+    parse_int64,
+    parse_uint64,
+)
 
 
-@pytest.mark.parametrize("text", ["", "-", "+", " 1", "1 ", "1_0", "0x1", "1.0", "٣", "²", "1e3", "--1", "nan"])
+@pytest.mark.parametrize(
+    "text", ["", "-", "+", " 1", "1 ", "1_0", "0x1", "1.0", "٣", "²", "1e3", "--1", "nan"]
+)
 def test_what_is_no_number(text: str) -> None:
     for parse in (parse_int64, parse_uint64):
         with pytest.raises(NotAnInteger, match="invalid syntax"):

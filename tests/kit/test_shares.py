@@ -1,4 +1,6 @@
-"""What users hold against a model that counts anew; and what one of them can take from the others."""
+"""What users hold against a model that counts anew; and what one of them can take from the
+others.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ def test_a_user_alone_gets_the_only_one() -> None:
     assert Shares(1).take("jane", 5), "one that is larger than all there is would never get in"
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["take", "give"]), st.integers(1, 40))))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from(["take", "give"]), st.integers(1, 40))
+    )
+)
 @effort(100)
 def test_against_a_list(steps: list[tuple[str, str, int]]) -> None:
     levels = {"a": LOW, "b": NODES, "c": EXEMPT}

@@ -30,7 +30,11 @@ def test_every_character_that_a_terminal_obeys_is_escaped() -> None:
         ("a\nb\tc", "a\\nb\\tc", "a\nb\tc"),
         ("\x1b]52;c;cm0=\x07", "\\x1b]52;c;cm0=\\x07", "\\x1b]52;c;cm0=\\x07"),
         ("\x9b31m\x7f\r", "\\x9b31m\\x7f\\r", "\\x9b31m\\x7f\\r"),
-        ("\u202egnp.exe\u2028x\U000e0001", "\\u202egnp.exe\\u2028x\\U000e0001", "\\u202egnp.exe\\u2028x\\U000e0001"),
+        (
+            "\u202egnp.exe\u2028x\U000e0001",
+            "\\u202egnp.exe\\u2028x\\U000e0001",
+            "\\u202egnp.exe\\u2028x\\U000e0001",
+        ),
         ("\ud800", "\\ud800", "\\ud800"),
         ("", "", ""),
     ],

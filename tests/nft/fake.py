@@ -1,11 +1,14 @@
-"""A kernel with nftables in it, for tests: the commands of ``objects`` with the semantics that the real one has.
+"""A kernel with nftables in it, for tests: the commands of ``objects`` with the semantics that the
+real one has.
 
-A transaction is taken whole or not at all.  The errors are those that nft reports: a missing table, chain,
-container or element (ENOENT), an object that exists otherwise (EEXIST), one that is still in use (EBUSY), keys or
-values of the wrong type (EINVAL), a command that nft's grammar does not have (EINVAL).
+A transaction is taken whole or not at all. The errors are those that nft reports: a missing table,
+chain, container or element (ENOENT), an object that exists otherwise (EEXIST), one that is still in
+use (EBUSY), keys or values of the wrong type (EINVAL), a command that nft's grammar does not have
+(EINVAL).
 
-It is deliberately as strict as the strictest kernel that we support: before 6.2, a chain or map whose last
-reference goes in the same transaction still counts as in use.  What passes here passes there.
+It is deliberately as strict as the strictest kernel that we support: before 6.2, a chain or map
+whose last reference goes in the same transaction still counts as in use. What passes here passes
+there.
 """
 
 from __future__ import annotations
@@ -82,7 +85,10 @@ def _chain_users(table: TableContents, name: str) -> list[str]:
     maps = [
         held.definition.name
         for held in table.containers.values()
-        if any(isinstance(value, NftVerdict) and value.chain == name for value in held.elements.values())
+        if any(
+            isinstance(value, NftVerdict) and value.chain == name
+            for value in held.elements.values()
+        )
     ]
     return jumps + maps
 
@@ -105,7 +111,9 @@ class FakeKernel:
         self.transactions = 0
 
     def run(self, transaction: Transaction) -> None:
-        """Takes *transaction*; raises ``FakeError`` and changes nothing if a command cannot be done."""
+        """Takes *transaction*; raises ``FakeError`` and changes nothing if a command cannot be
+        done.
+        """
         attempt = _Attempt(copy.deepcopy(self.tables), self.tables, transaction.table)
         for command in transaction.commands:
             attempt.perform(command)
@@ -117,7 +125,10 @@ class _Attempt:
     """The state that a transaction is building, and the one before it."""
 
     def __init__(
-        self, tables: dict[TableRef, TableContents], before: dict[TableRef, TableContents], ref: TableRef
+        self,
+        tables: dict[TableRef, TableContents],
+        before: dict[TableRef, TableContents],
+        ref: TableRef,
     ) -> None:
         self.tables = tables
         self._before = before.get(ref, TableContents())
@@ -192,7 +203,9 @@ class _Attempt:
             for name in chains_of(part):
                 self._chain(table, name, command)
             if container_of(part):
-                self._check_lookup(self._container(table, container_of(part), command).definition, part, command)
+                self._check_lookup(
+                    self._container(table, container_of(part), command).definition, part, command
+                )
             problem = _wrong_statement(part, self._ref.family)
             if problem:
                 raise FakeError("EINVAL", command, problem)
@@ -201,12 +214,19 @@ class _Attempt:
     @staticmethod
     def _check_lookup(definition: NftContainer, part: Statement, command: Command) -> None:
         name, value = definition.name, definition.value
-        wanted = {Vmap: "verdict", DnatMap: "target", Draw: "target", Balance: "target"}.get(type(part), "none")
+        wanted = {Vmap: "verdict", DnatMap: "target", Draw: "target", Balance: "target"}.get(
+            type(part), "none"
+        )
         if value != wanted:
             raise FakeError("EINVAL", command, f"{name} holds {value}, not {wanted}")
-        if isinstance(part, InSet | Vmap | DnatMap) and definition.key != tuple(_TYPES[field] for field in part.fields):
+        if isinstance(part, InSet | Vmap | DnatMap) and definition.key != tuple(
+            _TYPES[field] for field in part.fields
+        ):
             raise FakeError("EINVAL", command, f"{name} is not for {part.fields}")
-        if isinstance(part, Draw) and definition.key != (*(_TYPES[field] for field in part.fields), "numgen"):
+        if isinstance(part, Draw) and definition.key != (
+            *(_TYPES[field] for field in part.fields),
+            "numgen",
+        ):
             raise FakeError("EINVAL", command, f"{name} is not for {part.fields} and a number")
         if isinstance(part, Balance) and not definition.by_number:
             raise FakeError("EINVAL", command, f"{name} is not for numbers")
@@ -268,7 +288,9 @@ def _wrong(definition: NftContainer, key: Key, value: Value, family: NftFamily) 
     holds = {"none": type(None), "verdict": NftVerdict, "target": DnatTarget}[definition.value]
     if not isinstance(value, holds):
         return f"value {value} in a {definition.kind} of {definition.value}"
-    if isinstance(value, DnatTarget) and not (_fits(value.ip, "addr", family) and _fits(value.port, "port", family)):
+    if isinstance(value, DnatTarget) and not (
+        _fits(value.ip, "addr", family) and _fits(value.port, "port", family)
+    ):
         return f"target {value}"
     return ""
 
@@ -317,4 +339,8 @@ def chains_of(statement: Statement) -> tuple[str, ...]:
 
 def container_of(statement: Statement) -> str:
     """The set or map that a statement names; "" if none."""
-    return statement.container if isinstance(statement, InSet | Vmap | DnatMap | Draw | Balance | Remember) else ""
+    return (
+        statement.container
+        if isinstance(statement, InSet | Vmap | DnatMap | Draw | Balance | Remember)
+        else ""
+    )

@@ -147,11 +147,16 @@ class Machine(AnyMachine):
     """That of nftables."""
 
     def __init__(
-        self, family: Family = "IPv4", rules: RulesConfig | None = None, own: tuple[str, ...] = (NODE_IP, "fd99::1")
+        self,
+        family: Family = "IPv4",
+        rules: RulesConfig | None = None,
+        own: tuple[str, ...] = (NODE_IP, "fd99::1"),
     ) -> None:
         self.kernel = FakeKernel()
         self.ref = TableRef("ip" if family == "IPv4" else "ip6", "sliceplane")
-        super().__init__(nft_plane(family, NodePlaneConfig(node_name=NODE, rules=rules or RulesConfig())), own)
+        super().__init__(
+            nft_plane(family, NodePlaneConfig(node_name=NODE, rules=rules or RulesConfig())), own
+        )
 
     def _taken(self, transaction: Transaction) -> bool:
         try:
@@ -165,7 +170,10 @@ class Machine(AnyMachine):
 
 
 def evenly(*targets: str, masquerade: bool = False) -> dict[PacketOutcome, Fraction]:
-    return {PacketOutcome("accept", target, masquerade): Fraction(1, len(targets)) for target in sorted(targets)}
+    return {
+        PacketOutcome("accept", target, masquerade): Fraction(1, len(targets))
+        for target in sorted(targets)
+    }
 
 
 REJECT = {PacketOutcome("reject"): Fraction(1)}

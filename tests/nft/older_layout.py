@@ -47,7 +47,10 @@ def _chains(table: TableRef, items: tuple[Item, ...]) -> list[Command]:
     state.set_objects(ServiceKey("ns", "old"), ServiceObjects(tuple(chains)))
     full = state.take_transaction(0.0)
     assert full is not None
-    return [*(command for command in full.commands if _is_of_chains(command)), AddElements(SERVICE_IPS.name, ways)]
+    return [
+        *(command for command in full.commands if _is_of_chains(command)),
+        AddElements(SERVICE_IPS.name, ways),
+    ]
 
 
 def _is_of_chains(command: Command) -> bool:

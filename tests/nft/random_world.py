@@ -1,4 +1,6 @@
-"""Random Services, EndpointSlices and Nodes, and what a shell does with two planes that are told of them."""
+"""Random Services, EndpointSlices and Nodes, and what a shell does with two planes that are told of
+them.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class World:
         family, part = self._one_of(FAMILIES), self._rng.below(3)
         gone = self._rng.below(8) == 0
         name = f"s{number}-{family.lower()}-{part}"
-        return self._replace(EndpointSlice, f"ns/{name}", None if gone else self._slice(name, number, family))
+        return self._replace(
+            EndpointSlice, f"ns/{name}", None if gone else self._slice(name, number, family)
+        )
 
     def removals(self) -> Iterator[tuple[Object | None, Object | None]]:
         for (kind, _), old in list(self.known.items()):
@@ -64,7 +68,9 @@ class World:
                 yield old, None
         self.known = {key: old for key, old in self.known.items() if key[0] is Node}
 
-    def _replace(self, kind: type[Object], key: str, new: Object | None) -> tuple[Object | None, Object | None]:
+    def _replace(
+        self, kind: type[Object], key: str, new: Object | None
+    ) -> tuple[Object | None, Object | None]:
         old = self.known.pop((kind, key), None)
         if new is not None:
             self.known[kind, key] = new
@@ -80,15 +86,25 @@ class World:
         spec: dict[str, Any] = {
             "clusterIP": f"172.30.{low}",
             "clusterIPs": [f"172.30.{low}", f"fd30::{number:x}"],
-            "ports": [{"name": p.lower(), "port": 80, "protocol": p, "nodePort": 30000 + number} for p in protocols],
+            "ports": [
+                {"name": p.lower(), "port": 80, "protocol": p, "nodePort": 30000 + number}
+                for p in protocols
+            ],
             "internalTrafficPolicy": self._one_of(local),
         }
         if self._rng.below(3) == 0:
             spec |= {"type": "LoadBalancer", "externalTrafficPolicy": self._one_of(local)}
             if self._rng.below(2):
-                spec["loadBalancerSourceRanges"] = ["203.0.113.0/24", "198.51.100.7/32", "2001:db8::/48"]
+                spec["loadBalancerSourceRanges"] = [
+                    "203.0.113.0/24",
+                    "198.51.100.7/32",
+                    "2001:db8::/48",
+                ]
         if self._rng.below(4) == 0:
-            spec |= {"sessionAffinity": "ClientIP", "externalIPs": [f"192.0.2.{number & 255}", f"fd20::{number:x}"]}
+            spec |= {
+                "sessionAffinity": "ClientIP",
+                "externalIPs": [f"192.0.2.{number & 255}", f"fd20::{number:x}"],
+            }
         ingress = [{"ip": f"198.18.{low}"}, {"ip": f"fd18::{number:x}"}]
         document = {
             "metadata": {"namespace": "ns", "name": f"s{number}"},
@@ -126,8 +142,15 @@ class World:
 
     def _node(self) -> Node:
         document = {
-            "metadata": {"name": NODE, "labels": {"topology.kubernetes.io/zone": self._one_of(ZONES)}},
-            "status": {"addresses": [{"type": "InternalIP", "address": ip} for ip in ("192.168.0.1", "fd99::1")]},
+            "metadata": {
+                "name": NODE,
+                "labels": {"topology.kubernetes.io/zone": self._one_of(ZONES)},
+            },
+            "status": {
+                "addresses": [
+                    {"type": "InternalIP", "address": ip} for ip in ("192.168.0.1", "fd99::1")
+                ]
+            },
         }
         return codec.decode(codec.encode(document), Node)
 

@@ -1,4 +1,6 @@
-"""Destinations with several endpoints: one element an endpoint, equal shares, and a room that fits."""
+"""Destinations with several endpoints: one element an endpoint, equal shares, and a room that
+fits.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from hypothesis import strategies as st
 from tests.nft.machine import CLIENT, VIP, Machine, evenly, make_slice, service
 from tests.nft.test_single_endpoints import elements, taken, touches_no_chain
 
-from sliceplane.node.nft.draws import DRAWS, ROOMS, RoomPlaces, commands_of, endpoints_of, members_of, placed
+from sliceplane.node.nft.draws import (
+    DRAWS,
+    ROOMS,
+    RoomPlaces,
+    commands_of,
+    endpoints_of,
+    members_of,
+    placed,
+)
 from sliceplane.node.nft.layout import steps
 from sliceplane.node.nft.objects import AddElements, AddRule, DeleteElements, DnatTarget, FlushChain
 from sliceplane.node.nft.slots import TARGETS_PER_CHAIN_MAX
@@ -45,7 +55,11 @@ class Room:
     @property
     def rooms(self) -> list[int]:
         found = self.machine.kernel.tables[self.machine.ref].containers
-        return [room for room in ROOMS if members_of(room).name in found and found[members_of(room).name].elements]
+        return [
+            room
+            for room in ROOMS
+            if members_of(room).name in found and found[members_of(room).name].elements
+        ]
 
 
 def test_one_endpoint_more_or_less_is_one_element() -> None:
@@ -79,11 +93,24 @@ def test_a_larger_room_is_there_before_anybody_is_led_to_it() -> None:
 
 def test_a_room_is_kept_while_it_is_not_too_large() -> None:
     room = Room()
-    for count, expected in ((16, 16), (17, 64), (16, 64), (13, 64), (12, 16), (4, 16), (3, 4), (4, 4), (5, 16), (1, 0)):
+    for count, expected in (
+        (16, 16),
+        (17, 64),
+        (16, 64),
+        (13, 64),
+        (12, 16),
+        (4, 16),
+        (3, 4),
+        (4, 4),
+        (5, 16),
+        (1, 0),
+    ):
         room.have(pods(count))
         assert room.rooms == ([expected] if expected else [])
         assert room.machine.send() == evenly(*(f"{ip} 8080" for ip in pods(count)))
-    assert not any(elements(room.machine, endpoints_of(size).name) for size in (4, 16, 64)), "nobody is left behind"
+    assert not any(elements(room.machine, endpoints_of(size).name) for size in (4, 16, 64)), (
+        "nobody is left behind"
+    )
 
 
 def test_rooms_are_large_enough_and_draws_many_enough() -> None:

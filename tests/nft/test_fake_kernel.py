@@ -34,7 +34,9 @@ def kernel() -> FakeKernel:
     return made
 
 
-@pytest.mark.parametrize(("errno", "commands"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+@pytest.mark.parametrize(
+    ("errno", "commands"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
+)
 def test_refused_whole(kernel: FakeKernel, errno: str, commands: tuple[Command, ...]) -> None:
     before = kernel.tables
     with pytest.raises(FakeError) as caught:
@@ -49,7 +51,11 @@ def test_what_exists_already_may_be_added_again(kernel: FakeKernel) -> None:
     run(
         kernel,
         AddTable(),
-        *(command for command in static_commands("ip", Surroundings()) if not isinstance(command, AddRule)),
+        *(
+            command
+            for command in static_commands("ip", Surroundings())
+            if not isinstance(command, AddRule)
+        ),
         AddElements(SERVICE_IPS.name, ((KEY, goto("c")),)),
     )
     assert kernel.tables == before

@@ -14,7 +14,9 @@ from sliceplane.node.nft.names import NAME_LENGTH_MAX, chain_name
 VALID = re.compile(r"[A-Za-z][A-Za-z0-9/_.\-]*")
 
 
-def name(namespace: str = "ns1", service: str = "svc1", port: str = "p80", protocol: str = "TCP") -> str:
+def name(
+    namespace: str = "ns1", service: str = "svc1", port: str = "p80", protocol: str = "TCP"
+) -> str:
     return chain_name("service", ServicePortName(ServiceKey(namespace, service), port, protocol))
 
 
@@ -29,7 +31,14 @@ def test_the_longest_valid_objects_are_not_cut() -> None:
 
 
 def test_different_objects_have_different_names() -> None:
-    names = [name(), name(port="p81"), name(protocol="UDP"), name("ns1/svc1", "tcp"), name(port=""), name("x" * 300)]
+    names = [
+        name(),
+        name(port="p81"),
+        name(protocol="UDP"),
+        name("ns1/svc1", "tcp"),
+        name(port=""),
+        name("x" * 300),
+    ]
     names.append(name("x" * 300, port="p81"))
     names.append(name("ns 1"))
     names.append(name("ns:1"))

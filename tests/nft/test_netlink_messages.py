@@ -1,4 +1,5 @@
-"""The form of netlink messages: nothing is left out, nothing is too long, and any bytes may be an answer.
+"""The form of netlink messages: nothing is left out, nothing is too long, and any bytes may be an
+answer.
 
 That they mean what ``nft`` means by the text is for ``tests/kernel/test_netlink_equals_nft.py``.
 """
@@ -82,7 +83,9 @@ def test_a_batch_has_ends_and_the_last_command_is_acknowledged() -> None:
 
 def test_a_target_as_nft_writes_it() -> None:
     """Bytes that nft 1.0.6 was seen to send for ``1048576 : 10.0.0.1 . 8080``."""
-    (_, (_, _, _, body), _) = of((AddElements("endpoints-tcp-0", (((1048576,), DnatTarget("10.0.0.1", 8080)),)),))
+    (_, (_, _, _, body), _) = of(
+        (AddElements("endpoints-tcp-0", (((1048576,), DnatTarget("10.0.0.1", 8080)),)),)
+    )
     parts = dict(attributes(body))
     assert parts[1] == b"sliceplane\0"
     assert parts[2] == b"endpoints-tcp-0\0"
@@ -94,15 +97,26 @@ def test_a_target_as_nft_writes_it() -> None:
 
 
 @given(st.integers(1, 9_000), st.sampled_from(["ip", "ip6"]), st.booleans())
-def test_elements_are_told_in_pieces_and_all_of_them(count: int, family: str, targets: bool) -> None:
+def test_elements_are_told_in_pieces_and_all_of_them(
+    count: int, family: str, targets: bool
+) -> None:
     table = TableRef("ip" if family == "ip" else "ip6", "sliceplane")
     prefix = "10.0" if family == "ip" else "fd00:"
-    ips = [f"{prefix}.{n >> 8}.{n & 255}" if family == "ip" else f"{prefix}:{n:x}" for n in range(count)]
+    ips = [
+        f"{prefix}.{n >> 8}.{n & 255}" if family == "ip" else f"{prefix}:{n:x}"
+        for n in range(count)
+    ]
     if targets:
         command = AddElements("m", tuple(((n,), DnatTarget(ip, 80)) for n, ip in enumerate(ips)))
     else:
-        command = AddElements(SERVICE_IPS.name, tuple(((ip, "tcp", 80), goto(f"service-{ip}")) for ip in ips))
-    found = [body for kind, _, sequence, body in of((command,), table) if kind == NEW_ELEMENTS and sequence == 1]
+        command = AddElements(
+            SERVICE_IPS.name, tuple(((ip, "tcp", 80), goto(f"service-{ip}")) for ip in ips)
+        )
+    found = [
+        body
+        for kind, _, sequence, body in of((command,), table)
+        if kind == NEW_ELEMENTS and sequence == 1
+    ]
     elements = [element for body in found for _, element in attributes(dict(attributes(body))[3])]
     assert all(len(body) <= ATTRIBUTE_BYTES_MAX for body in found)
     assert len(elements) == len(set(elements)) == count
@@ -110,7 +124,9 @@ def test_elements_are_told_in_pieces_and_all_of_them(count: int, family: str, ta
 
 def test_sets_of_a_rule_come_before_it_under_its_number() -> None:
     chains = tuple(f"c{n}" for n in range(5000))
-    rule = AddRule("c", NftRule((AddressIn("saddr", ("10.0.0.0/8", "11.0.0.0/16")), GotoOneOf(chains))))
+    rule = AddRule(
+        "c", NftRule((AddressIn("saddr", ("10.0.0.0/8", "11.0.0.0/16")), GotoOneOf(chains)))
+    )
     inner = of((AddChain("c"), rule))[2:-1]
     assert {sequence for _, _, sequence, _ in inner} == {2}
     kinds = [kind for kind, *_ in inner]
@@ -152,7 +168,9 @@ def test_an_attribute_tells_its_length_in_16_bits() -> None:
         attribute(1, bytes(ATTRIBUTE_BYTES_MAX - 3))
 
 
-def answer(sequence: int, errno: int, inner: bytes = b"", text: str = "", *, capped: bool = True) -> bytes:
+def answer(
+    sequence: int, errno: int, inner: bytes = b"", text: str = "", *, capped: bool = True
+) -> bytes:
     about = HEADER.pack(HEADER.size + len(inner), 0xA09, REQUEST, sequence, 7)
     body = struct.pack("=i", -errno) + about + (b"" if capped else inner)
     if text:
@@ -161,7 +179,16 @@ def answer(sequence: int, errno: int, inner: bytes = b"", text: str = "", *, cap
     return HEADER.pack(HEADER.size + len(body), 2, flags, sequence, 7) + body
 
 
-@given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 130), st.text("abc ", max_size=9), st.booleans())))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2**32 - 1),
+            st.integers(0, 130),
+            st.text("abc ", max_size=9),
+            st.booleans(),
+        )
+    )
+)
 def test_answers_are_read_back(told: list[tuple[int, int, str, bool]]) -> None:
     """Whether they repeat what they are about or not; those that say "done" never do."""
     data = b"".join(
@@ -185,6 +212,8 @@ def test_an_answer_may_be_cut_short(data: bytes, length: int) -> None:
 
 
 def test_the_address_of_a_set_is_told_as_it_stands() -> None:
-    (_, (_, _, _, body), _) = of((AddElements(CLUSTER_IPS.name, ((("fd00::1",), None),)),), TableRef("ip6", "t"))
+    (_, (_, _, _, body), _) = of(
+        (AddElements(CLUSTER_IPS.name, ((("fd00::1",), None),)),), TableRef("ip6", "t")
+    )
     (_, element), *_ = attributes(dict(attributes(body))[3])
     assert dict(attributes(dict(attributes(element))[1])) == {1: b"\xfd" + bytes(14) + b"\x01"}

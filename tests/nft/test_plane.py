@@ -1,4 +1,6 @@
-"""Objects in, packets out: a family's whole data plane against the fake kernel, seen by the packet tracer."""
+"""Objects in, packets out: a family's whole data plane against the fake kernel, seen by the packet
+tracer.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,11 @@ def test_protocols_on_one_port_number_go_their_own_ways() -> None:
     machine.put(
         service(ports=[{"name": p.lower(), "port": 80, "protocol": p} for p in protocols]),
         make_slice(
-            ["10.0.0.1"], ports=[{"name": p.lower(), "port": 8000 + n, "protocol": p} for n, p in enumerate(protocols)]
+            ["10.0.0.1"],
+            ports=[
+                {"name": p.lower(), "port": 8000 + n, "protocol": p}
+                for n, p in enumerate(protocols)
+            ],
         ),
     )
     for number, protocol in enumerate(protocols):
@@ -68,7 +74,10 @@ def test_protocols_on_one_port_number_go_their_own_ways() -> None:
 
 def test_zone_hints_and_their_fallback() -> None:
     machine = Machine()
-    hinted = [ep("10.0.0.1", hints={"forZones": [{"name": "a"}]}), ep("10.0.0.2", hints={"forZones": [{"name": "b"}]})]
+    hinted = [
+        ep("10.0.0.1", hints={"forZones": [{"name": "a"}]}),
+        ep("10.0.0.2", hints={"forZones": [{"name": "b"}]}),
+    ]
     machine.put(service(), make_slice(hinted), node("a"))
     assert machine.send() == evenly("10.0.0.1 8080")
     machine.put(node("b"))
@@ -89,7 +98,10 @@ def test_terminating() -> None:
 
 def test_internal_local() -> None:
     machine = Machine()
-    machine.put(service(internalTrafficPolicy="Local"), make_slice([ep("10.0.0.1", nodeName=NODE), ep("10.0.0.2")]))
+    machine.put(
+        service(internalTrafficPolicy="Local"),
+        make_slice([ep("10.0.0.1", nodeName=NODE), ep("10.0.0.2")]),
+    )
     assert machine.send() == evenly("10.0.0.1 8080")
     machine.put(make_slice(["10.0.0.2"], version=2))
     assert machine.send() == DROPPED
@@ -102,12 +114,20 @@ def test_internal_local() -> None:
 def test_hairpin_is_masqueraded_and_shared() -> None:
     machine = Machine()
     here = make_slice([ep("10.0.0.1", nodeName=NODE)])
-    machine.put(service(), here, service("twin", 2), make_slice([ep("10.0.0.1", nodeName=NODE)], "twin"))
-    assert machine.send(saddr="10.0.0.1", path="forwarded") == evenly("10.0.0.1 8080", masquerade=True)
+    machine.put(
+        service(), here, service("twin", 2), make_slice([ep("10.0.0.1", nodeName=NODE)], "twin")
+    )
+    assert machine.send(saddr="10.0.0.1", path="forwarded") == evenly(
+        "10.0.0.1 8080", masquerade=True
+    )
     assert machine.send(path="forwarded") == evenly("10.0.0.1 8080")
-    assert machine.send("10.0.0.1", 8080, saddr="10.0.0.1") == evenly("10.0.0.1 8080")  # not through a service
+    assert machine.send("10.0.0.1", 8080, saddr="10.0.0.1") == evenly(
+        "10.0.0.1 8080"
+    )  # not through a service
     machine.drop(service("twin", 2))
-    assert machine.send(saddr="10.0.0.1", path="forwarded") == evenly("10.0.0.1 8080", masquerade=True)
+    assert machine.send(saddr="10.0.0.1", path="forwarded") == evenly(
+        "10.0.0.1 8080", masquerade=True
+    )
     machine.drop(service())
     machine.sync()
     assert machine.kernel.tables[machine.ref].containers[HAIRPIN.name].elements == {}
@@ -127,7 +147,9 @@ def test_changes_that_mean_nothing_write_nothing() -> None:
     machine.put(service(), make_slice(["10.0.0.1"]))
     machine.sync()
     writes = machine.plane.writes
-    machine.put(make_slice([ep("10.0.0.1", zone="b")], version=2))  # a change, but not for the rules
+    machine.put(
+        make_slice([ep("10.0.0.1", zone="b")], version=2)
+    )  # a change, but not for the rules
     machine.put(service(sessionAffinity="None"))
     machine.sync()
     assert machine.plane.writes == writes
@@ -154,7 +176,11 @@ NAMES = {"svc": 1, "web": 2, "api": 3}
 addresses = st.lists(st.sampled_from([f"10.0.0.{n}" for n in range(1, 6)]), unique=True, max_size=5)
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("service"), st.sampled_from(sorted(NAMES)), st.sampled_from([None, "Cluster", "Local"])),
+        st.tuples(
+            st.just("service"),
+            st.sampled_from(sorted(NAMES)),
+            st.sampled_from([None, "Cluster", "Local"]),
+        ),
         st.tuples(
             st.just("slice"),
             st.sampled_from(sorted(NAMES)),
@@ -164,7 +190,13 @@ steps = st.lists(
                     st.tuples(
                         st.sampled_from([f"10.0.0.{n}" for n in range(1, 5)]),
                         st.sampled_from(
-                            [{}, DYING, GONE, {"nodeName": NODE}, {"hints": {"forZones": [{"name": "a"}]}}]
+                            [
+                                {},
+                                DYING,
+                                GONE,
+                                {"nodeName": NODE},
+                                {"hints": {"forZones": [{"name": "a"}]}},
+                            ]
                         ),
                     ),
                     unique_by=lambda row: row[0],
@@ -191,7 +223,9 @@ def test_any_history_routes_like_a_fresh_start(history: list[tuple[str, str, Any
         elif kind == "service" and (Service, f"ns/{name}") in machine.known:
             machine.drop(service(name))
         elif kind == "slice" and what is not None:
-            machine.put(make_slice([ep(address, **extra) for address, extra in what], name, version=version))
+            machine.put(
+                make_slice([ep(address, **extra) for address, extra in what], name, version=version)
+            )
         elif kind == "slice" and (EndpointSlice, f"ns/{name}-ipv4") in machine.known:
             machine.drop(make_slice([], name))
         elif kind == "node":
@@ -214,8 +248,16 @@ def test_any_history_routes_like_a_fresh_start(history: list[tuple[str, str, Any
             for path in ("local", "forwarded"):
                 packet = (f"172.30.0.{number}", 80, "tcp", saddr, path)
                 assert machine.send(*packet) == newcomer.send(*packet)  # type: ignore[arg-type]  # path is a Path
-    for container in ("service-ips", "single-endpoints", "no-endpoint-services", "cluster-ips", "hairpin-connections"):
-        found, expected = (m.kernel.tables[m.ref].containers[container].elements for m in (machine, newcomer))
+    for container in (
+        "service-ips",
+        "single-endpoints",
+        "no-endpoint-services",
+        "cluster-ips",
+        "hairpin-connections",
+    ):
+        found, expected = (
+            m.kernel.tables[m.ref].containers[container].elements for m in (machine, newcomer)
+        )
         assert found == expected
     chains = [set(m.kernel.tables[m.ref].chains) for m in (machine, newcomer)]
     assert chains[0] == chains[1]
@@ -227,7 +269,9 @@ def elements_in(machine: Machine) -> dict[str, Any]:
 
 
 def test_churn_leaves_nothing_behind() -> None:
-    """Every kind of Service comes and goes; then the node holds what it held before, and the rules of a room."""
+    """Every kind of Service comes and goes; then the node holds what it held before, and the rules
+    of a room.
+    """
     empty, machine = Machine(), Machine()
     empty.put(service(), make_slice(["10.0.0.1", "10.0.0.2"]))
     empty.sync()

@@ -22,8 +22,9 @@ from sliceplane.node.plane import NodePlaneConfig
 
 
 def overtaken(by: TableContents) -> TableContents:
-    """What a packet meets that the table *by* overtakes in the chain ``services`` of the one before: maps without
-    elements, and then the checks of *by*."""
+    """What a packet meets that the table *by* overtakes in the chain ``services`` of the one
+    before: maps without elements, and then the checks of *by*.
+    """
     met = copy.deepcopy(by)
     for name in (SERVICE_IPS.name, SINGLE_ENDPOINTS.name, members_of(4).name):
         if name in met.containers:
@@ -77,7 +78,9 @@ def test_a_change_is_one_step() -> None:
 def test_both_steps_make_what_one_would() -> None:
     for seed in range(scaled(40)):
         world = World(Rng(seed), 4)
-        planes = [nft_plane(family, NodePlaneConfig(node_name=NODE, rules=RULES)) for family in FAMILIES]
+        planes = [
+            nft_plane(family, NodePlaneConfig(node_name=NODE, rules=RULES)) for family in FAMILIES
+        ]
         for _ in range(30):
             old, new = world.event()
             for plane in planes:

@@ -17,11 +17,21 @@ from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.plane import NodePlaneConfig
 from sliceplane.node.snapshot import NodeObjects, feed
 
-ONE, SEVERAL, STICKY, OUTSIDE, EMPTY = (ClusterDestination(f"10.96.0.{number}", "tcp", 80) for number in range(1, 6))
+ONE, SEVERAL, STICKY, OUTSIDE, EMPTY = (
+    ClusterDestination(f"10.96.0.{number}", "tcp", 80) for number in range(1, 6)
+)
 
 
 def _service(name: str, ip: str, endpoints: int, **spec: Any) -> tuple[Service, EndpointSlice]:
-    ports = [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080, "nodePort": spec.pop("node_port", 0)}]
+    ports = [
+        {
+            "name": "http",
+            "port": 80,
+            "protocol": "TCP",
+            "targetPort": 8080,
+            "nodePort": spec.pop("node_port", 0),
+        }
+    ]
     service = {
         "metadata": {"namespace": "shop", "name": name, "uid": name},
         "spec": {
@@ -34,7 +44,11 @@ def _service(name: str, ip: str, endpoints: int, **spec: Any) -> tuple[Service, 
         },
     }
     item = {
-        "metadata": {"namespace": "shop", "name": f"{name}-1", "labels": {"kubernetes.io/service-name": name}},
+        "metadata": {
+            "namespace": "shop",
+            "name": f"{name}-1",
+            "labels": {"kubernetes.io/service-name": name},
+        },
         "addressType": "IPv4",
         "endpoints": [{"addresses": [f"10.244.0.{number}"]} for number in range(endpoints)],
         "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
@@ -44,7 +58,10 @@ def _service(name: str, ip: str, endpoints: int, **spec: Any) -> tuple[Service, 
 
 def objects() -> NodeObjects:
     """Every shape that a destination has in our rules: ``node.nft.build``."""
-    sticky = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 30}}}
+    sticky = {
+        "sessionAffinity": "ClientIP",
+        "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 30}},
+    }
     made = [
         _service("one", ONE.address, 1),
         _service("several", SEVERAL.address, 3),
@@ -68,37 +85,48 @@ def _targets(number: int) -> frozenset[ServedTarget]:
 
 
 WHOLE = {
-    ONE: _targets(1), SEVERAL: _targets(3), STICKY: _targets(3), OUTSIDE: _targets(3), EMPTY: frozenset(),
-}  # fmt: skip
+    ONE: _targets(1),
+    SEVERAL: _targets(3),
+    STICKY: _targets(3),
+    OUTSIDE: _targets(3),
+    EMPTY: frozenset(),
+}
 
 
 def test_every_shape_of_a_destination_is_read() -> None:
     assert served(form()) == WHOLE
 
 
-@pytest.mark.parametrize(("name", "lost"), [
-    ("container cluster-ips", {ONE, SEVERAL}),
-    ("container single-endpoints", {ONE}),
-    ("container room-4", {SEVERAL}),
-    ("container endpoints-4", {SEVERAL}),
-    ("container service-ips", {STICKY, OUTSIDE}),
-    ("container no-endpoint-services", {EMPTY}),
-    ("container endpoints-tcp-0", {OUTSIDE}),
-    ("chain nat-output", {ONE, SEVERAL, STICKY, OUTSIDE}),
-    ("chain nat-prerouting", {ONE, SEVERAL, STICKY, OUTSIDE}),
-    ("chain services", {ONE, SEVERAL, STICKY, OUTSIDE}),
-    ("chain cluster-ip-endpoints", {ONE, SEVERAL}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("container cluster-ips", {ONE, SEVERAL}),
+        ("container single-endpoints", {ONE}),
+        ("container room-4", {SEVERAL}),
+        ("container endpoints-4", {SEVERAL}),
+        ("container service-ips", {STICKY, OUTSIDE}),
+        ("container no-endpoint-services", {EMPTY}),
+        ("container endpoints-tcp-0", {OUTSIDE}),
+        ("chain nat-output", {ONE, SEVERAL, STICKY, OUTSIDE}),
+        ("chain nat-prerouting", {ONE, SEVERAL, STICKY, OUTSIDE}),
+        ("chain services", {ONE, SEVERAL, STICKY, OUTSIDE}),
+        ("chain cluster-ip-endpoints", {ONE, SEVERAL}),
+    ],
+)
 def test_what_is_flushed_serves_nothing(name: str, lost: set[ClusterDestination]) -> None:
     table = form()
     assert name in table, sorted(table)
     table[name] = table[name][:1]
     left = served(table)
     refused = {EMPTY: frozenset[ServedTarget]()}
-    expected_left = {destination: targets for destination, targets in WHOLE.items() if destination not in lost}
-    assert {destination: targets for destination, targets in left.items() if targets or destination == EMPTY} == (
-        expected_left if EMPTY in lost else {**expected_left, **refused}
-    )
+    expected_left = {
+        destination: targets for destination, targets in WHOLE.items() if destination not in lost
+    }
+    assert {
+        destination: targets
+        for destination, targets in left.items()
+        if targets or destination == EMPTY
+    } == (expected_left if EMPTY in lost else {**expected_left, **refused})
 
 
 def test_one_endpoint_that_is_gone_from_a_room_is_missed() -> None:

@@ -1,5 +1,6 @@
-"""Every kind of Service through the tracer: cases of upstream's tests, and a plain second reading of its rules for the
-rest."""
+"""Every kind of Service through the tracer: cases of upstream's tests, and a plain second reading
+of its rules for the rest.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,13 @@ from sliceplane.node.nft.layout import HAIRPIN, NODE_PORT_IPS, match_local
 from sliceplane.node.nft.objects import AddElements, DeleteElements, deletion
 from sliceplane.node.nft.table import wants_memory
 from sliceplane.node.nft.trace import PacketOutcome, Path
-from sliceplane.node.surroundings import Detector, NodeNetwork, RulesConfig, node_port_addresses, surroundings
+from sliceplane.node.surroundings import (
+    Detector,
+    NodeNetwork,
+    RulesConfig,
+    node_port_addresses,
+    surroundings,
+)
 
 LB, EXTERNAL, NODE_PORT = "203.0.113.5", "203.0.113.6", 30080
 POD, OUTSIDE = "10.0.9.9", "198.51.100.7"
@@ -52,12 +59,22 @@ SENDERS: dict[str, tuple[str, Path]] = {
     "outside": (OUTSIDE, "forwarded"),
     "endpoint": ("10.0.0.1", "forwarded"),
 }
-DESTINATIONS = {"cluster": (VIP, 80), "external": (EXTERNAL, 80), "vip": (LB, 80), "node port": (NODE_IP, NODE_PORT)}
+DESTINATIONS = {
+    "cluster": (VIP, 80),
+    "external": (EXTERNAL, 80),
+    "vip": (LB, 80),
+    "node port": (NODE_IP, NODE_PORT),
+}
 
 
 def everything(**spec: Any) -> Any:
     ports = [{"name": "http", "port": 80, "protocol": "TCP", "nodePort": NODE_PORT}]
-    base = {"type": "LoadBalancer", "ports": ports, "externalIPs": [EXTERNAL], "ingress": [{"ip": LB}]}
+    base = {
+        "type": "LoadBalancer",
+        "ports": ports,
+        "externalIPs": [EXTERNAL],
+        "ingress": [{"ip": LB}],
+    }
     return service(**{**base, **spec})
 
 
@@ -86,7 +103,9 @@ def test_without_endpoints_all_is_rejected(sender: str, to: str) -> None:
 def test_external_cluster_goes_everywhere_and_is_masqueraded(to: str) -> None:
     machine = machine_with(everything(), make_slice([HERE, THERE]))
     for sender in ("pod", "node", "outside"):
-        assert send(machine, sender, to) == evenly("10.0.0.1 8080", "10.0.0.2 8080", masquerade=True)
+        assert send(machine, sender, to) == evenly(
+            "10.0.0.1 8080", "10.0.0.2 8080", masquerade=True
+        )
 
 
 @pytest.mark.parametrize("to", FROM_OUTSIDE)
@@ -107,7 +126,9 @@ def test_internal_local_is_about_the_cluster_ip_alone() -> None:
     machine = machine_with(everything(internalTrafficPolicy="Local"), make_slice([HERE, THERE]))
     assert send(machine, "pod", "cluster") == evenly("10.0.0.1 8080")
     for to in FROM_OUTSIDE:
-        assert send(machine, "outside", to) == evenly("10.0.0.1 8080", "10.0.0.2 8080", masquerade=True)
+        assert send(machine, "outside", to) == evenly(
+            "10.0.0.1 8080", "10.0.0.2 8080", masquerade=True
+        )
     machine.put(make_slice([THERE], version=2))
     assert send(machine, "pod", "cluster") == DROPPED
     machine.drop(make_slice([]))
@@ -116,7 +137,8 @@ def test_internal_local_is_about_the_cluster_ip_alone() -> None:
 
 def test_terminating_for_each_policy_by_itself() -> None:
     machine = machine_with(
-        everything(externalTrafficPolicy="Local"), make_slice([ep("10.0.0.1", nodeName=NODE, **DYING), THERE])
+        everything(externalTrafficPolicy="Local"),
+        make_slice([ep("10.0.0.1", nodeName=NODE, **DYING), THERE]),
     )
     assert send(machine, "outside", "vip") == evenly("10.0.0.1 8080")
     assert send(machine, "pod", "vip") == evenly("10.0.0.2 8080")
@@ -129,7 +151,9 @@ def test_terminating_for_each_policy_by_itself() -> None:
 
 def test_source_ranges() -> None:
     machine = machine_with(
-        everything(loadBalancerSourceRanges=["198.51.100.0/25", "198.51.100.128/25", " 192.168.0.0/24"]),
+        everything(
+            loadBalancerSourceRanges=["198.51.100.0/25", "198.51.100.128/25", " 192.168.0.0/24"]
+        ),
         make_slice([THERE]),
     )
     served = evenly("10.0.0.2 8080", masquerade=True)
@@ -163,23 +187,46 @@ def test_masquerading_of_cluster_ips() -> None:
         (RulesConfig(masquerade_all=True), (masqueraded, masqueraded, masqueraded)),
     ):
         machine = machine_with(service(), make_slice([THERE]), rules=rules)
-        assert tuple(send(machine, sender, "cluster") for sender in ("pod", "node", "outside")) == expected
-    without = machine_with(everything(externalTrafficPolicy="Local"), make_slice([THERE]), rules=RulesConfig())
+        assert (
+            tuple(send(machine, sender, "cluster") for sender in ("pod", "node", "outside"))
+            == expected
+        )
+    without = machine_with(
+        everything(externalTrafficPolicy="Local"), make_slice([THERE]), rules=RulesConfig()
+    )
     assert send(without, "pod", "vip") == DROPPED, "nothing tells a pod of this node from others"
 
 
 @pytest.mark.parametrize(
     ("rules", "iif", "own"),
     [
-        (RulesConfig(detect_local_mode="BridgeInterface", pod_bridge_interface="cni0"), "cni0", True),
-        (RulesConfig(detect_local_mode="BridgeInterface", pod_bridge_interface="cni0"), "cni01", False),
-        (RulesConfig(detect_local_mode="InterfaceNamePrefix", pod_interface_name_prefix="veth"), "veth12", True),
-        (RulesConfig(detect_local_mode="InterfaceNamePrefix", pod_interface_name_prefix="veth"), "eth0", False),
+        (
+            RulesConfig(detect_local_mode="BridgeInterface", pod_bridge_interface="cni0"),
+            "cni0",
+            True,
+        ),
+        (
+            RulesConfig(detect_local_mode="BridgeInterface", pod_bridge_interface="cni0"),
+            "cni01",
+            False,
+        ),
+        (
+            RulesConfig(detect_local_mode="InterfaceNamePrefix", pod_interface_name_prefix="veth"),
+            "veth12",
+            True,
+        ),
+        (
+            RulesConfig(detect_local_mode="InterfaceNamePrefix", pod_interface_name_prefix="veth"),
+            "eth0",
+            False,
+        ),
     ],
 )
 def test_pods_told_by_interface(rules: RulesConfig, iif: str, own: bool) -> None:
     machine = machine_with(service(), make_slice([THERE]), rules=rules)
-    assert machine.send(saddr=POD, path="forwarded", iif=iif) == evenly("10.0.0.2 8080", masquerade=not own)
+    assert machine.send(saddr=POD, path="forwarded", iif=iif) == evenly(
+        "10.0.0.2 8080", masquerade=not own
+    )
 
 
 def test_node_cidr_is_known_when_the_node_is() -> None:
@@ -214,13 +261,22 @@ class TestNodePortAddresses:
             ((), "192.168.0.1", (), None),
             (("fd00::/8",), "192.168.0.1", ("192.168.0.1",), None),
             (("0.0.0.0/0",), "192.168.0.1", ("192.168.0.1",), None),
-            (("10.0.0.0/8", "172.16.0.0/12"), "", ("10.9.0.1", "10.1.0.1", "192.168.0.1"), ("10.1.0.1", "10.9.0.1")),
+            (
+                ("10.0.0.0/8", "172.16.0.0/12"),
+                "",
+                ("10.9.0.1", "10.1.0.1", "192.168.0.1"),
+                ("10.1.0.1", "10.9.0.1"),
+            ),
             (("127.0.0.0/8", "10.0.0.0/8"), "", ("127.0.0.1", "10.1.0.1"), ("10.1.0.1",)),
             (("10.0.0.0/8",), "", (), ()),
         ],
     )
     def test_rule(
-        self, wanted: tuple[str, ...], ip: str, interfaces: tuple[str, ...], expected: tuple[str, ...] | None
+        self,
+        wanted: tuple[str, ...],
+        ip: str,
+        interfaces: tuple[str, ...],
+        expected: tuple[str, ...] | None,
     ) -> None:
         config = RulesConfig(node_port_addresses=wanted)
         network = NodeNetwork(ip=ip, interface_addresses=interfaces)
@@ -230,9 +286,13 @@ class TestNodePortAddresses:
     def test_another_address_of_the_node_is_left_alone(self) -> None:
         machine = Machine(rules=PODS, own=(NODE_IP, "192.168.1.1"))
         machine.put(node("", NODE_IP), everything(), make_slice([]))
-        assert machine.send("192.168.1.1", NODE_PORT, saddr=OUTSIDE, path="forwarded") == evenly("192.168.1.1 30080")
+        assert machine.send("192.168.1.1", NODE_PORT, saddr=OUTSIDE, path="forwarded") == evenly(
+            "192.168.1.1 30080"
+        )
         machine.put(make_slice([THERE], version=2))
-        assert machine.send("192.168.1.1", NODE_PORT, saddr=OUTSIDE, path="forwarded") == evenly("192.168.1.1 30080")
+        assert machine.send("192.168.1.1", NODE_PORT, saddr=OUTSIDE, path="forwarded") == evenly(
+            "192.168.1.1 30080"
+        )
 
     def test_all_is_all_but_loopback(self) -> None:
         machine = Machine(rules=RulesConfig(node_port_addresses=()), own=(NODE_IP, "192.168.1.1"))
@@ -240,7 +300,9 @@ class TestNodePortAddresses:
         served = evenly("10.0.0.2 8080", masquerade=True)
         assert machine.send("192.168.1.1", NODE_PORT, saddr=OUTSIDE, path="forwarded") == served
         assert machine.send("127.0.0.1", NODE_PORT, saddr="127.0.0.1") == evenly("127.0.0.1 30080")
-        assert machine.send(OUTSIDE, NODE_PORT, path="forwarded") == evenly(f"{OUTSIDE} 30080"), "not this host's"
+        assert machine.send(OUTSIDE, NODE_PORT, path="forwarded") == evenly(f"{OUTSIDE} 30080"), (
+            "not this host's"
+        )
 
     def test_an_address_that_comes_is_one_element(self) -> None:
         machine = Machine(rules=RulesConfig(node_port_addresses=("192.168.0.0/16",)))
@@ -249,11 +311,15 @@ class TestNodePortAddresses:
         machine.plane.on_interfaces((NODE_IP, "192.168.1.1"), 0.0)
         transaction = machine.plane.take_transaction(0.0)
         assert transaction is not None
-        assert transaction.commands[1:] == (AddElements(NODE_PORT_IPS.name, ((("192.168.1.1",), None),)),)
+        assert transaction.commands[1:] == (
+            AddElements(NODE_PORT_IPS.name, ((("192.168.1.1",), None),)),
+        )
 
 
 def test_an_endpoint_of_two_services_is_one_hairpin_element() -> None:
-    machine = machine_with(everything(), make_slice([HERE]), service("twin", 2), make_slice([HERE], "twin"))
+    machine = machine_with(
+        everything(), make_slice([HERE]), service("twin", 2), make_slice([HERE], "twin")
+    )
     machine.sync()
     assert list(machine.kernel.tables[machine.ref].containers[HAIRPIN.name].elements) == [
         ("10.0.0.1", "10.0.0.1", "tcp", 8080)
@@ -261,7 +327,10 @@ def test_an_endpoint_of_two_services_is_one_hairpin_element() -> None:
 
 
 class TestAffinity:
-    STICKY = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}}}
+    STICKY = {
+        "sessionAffinity": "ClientIP",
+        "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}},
+    }
 
     def sets(self, machine: Machine) -> dict[str, Any]:
         machine.sync()
@@ -328,7 +397,11 @@ class TestAffinity:
         machine.now += 2
         machine.sync()
         table = machine.kernel.tables[machine.ref]
-        return (sorted(table.chains), sorted(table.containers), table.containers["service-ips"].elements)
+        return (
+            sorted(table.chains),
+            sorted(table.containers),
+            table.containers["service-ips"].elements,
+        )
 
 
 class TestSizeOfChanges:
@@ -341,7 +414,9 @@ class TestSizeOfChanges:
         machine.plane.on_success(machine.now)
         kinds = (AddElements, DeleteElements)
         return sum(
-            len(getattr(command, "items", getattr(command, "keys", ()))) if isinstance(command, kinds) else 1
+            len(getattr(command, "items", getattr(command, "keys", ())))
+            if isinstance(command, kinds)
+            else 1
             for command in transaction.commands[1:]  # after the look at whose table it is
         )
 
@@ -398,7 +473,10 @@ def expected(setting: Setting, sender: str, to: str) -> dict[PacketOutcome, Frac
     (port,) = service_ports(setting.service, "IPv4")
     saddr, _ = SENDERS[sender]
     if to == "vip" and setting.ranges:
-        in_range = any(ipaddress.ip_address(saddr) in ipaddress.ip_network(network) for network in setting.ranges)
+        in_range = any(
+            ipaddress.ip_address(saddr) in ipaddress.ip_network(network)
+            for network in setting.ranges
+        )
         if not in_range:
             return DROPPED
     found = categories(setting, port)
@@ -448,7 +526,11 @@ endpoint_rows = st.lists(
     st.tuples(st.sampled_from(["10.0.0.1", "10.0.0.2", "10.0.0.3"]), st.booleans(), extras),
     unique_by=lambda row: row[0],
     max_size=3,
-).map(lambda rows: [ep(ip, **({"nodeName": NODE} if here else {}), **extra) for ip, here, extra in rows])
+).map(
+    lambda rows: [
+        ep(ip, **({"nodeName": NODE} if here else {}), **extra) for ip, here, extra in rows
+    ]
+)
 policies = st.sampled_from(["Cluster", "Local"])
 settings = st.builds(
     lambda internal, outside, rows, rules, ranges, affinity: Setting(
@@ -465,7 +547,9 @@ settings = st.builds(
     policies,
     policies,
     endpoint_rows,
-    st.sampled_from([PODS, RulesConfig(), RulesConfig(cluster_cidrs=("10.0.0.0/8",), masquerade_all=True)]),
+    st.sampled_from(
+        [PODS, RulesConfig(), RulesConfig(cluster_cidrs=("10.0.0.0/8",), masquerade_all=True)]
+    ),
     st.sampled_from([(), ("198.51.100.0/24",), ("10.0.0.0/8", "192.168.0.1/32")]),
     st.sampled_from(["None", "ClientIP"]),
 )

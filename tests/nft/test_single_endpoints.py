@@ -1,4 +1,6 @@
-"""Destinations with one endpoint: an element of a map, and no packet lost on the way to a chain and back."""
+"""Destinations with one endpoint: an element of a map, and no packet lost on the way to a chain and
+back.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.nft.machine import DROPPED, NODE, REJECT, VIP, Machine, ep, evenly, make_slice, node, service
+from tests.nft.machine import (
+    DROPPED,
+    NODE,
+    REJECT,
+    VIP,
+    Machine,
+    ep,
+    evenly,
+    make_slice,
+    node,
+    service,
+)
 from tests.nft.older_layout import in_the_older_layout
 from tests.nft.test_table import DIRECT_NUMBER, REF, Bench, fresh, key, meaning, objects
 
@@ -58,10 +71,15 @@ def touches_no_chain(transaction: Transaction) -> bool:
     first, *commands = transaction.commands
     assert isinstance(first, FlushChain)
     assert first.name.startswith("writer-")
-    items = [value for command in commands if isinstance(command, AddElements) for _, value in command.items]
-    return all(isinstance(command, AddElements | DeleteElements) for command in commands) and not any(
-        isinstance(value, NftVerdict) for value in items
-    )
+    items = [
+        value
+        for command in commands
+        if isinstance(command, AddElements)
+        for _, value in command.items
+    ]
+    return all(
+        isinstance(command, AddElements | DeleteElements) for command in commands
+    ) and not any(isinstance(value, NftVerdict) for value in items)
 
 
 class TestNoRuleAndNoVerdict:
@@ -97,12 +115,17 @@ class TestNoRuleAndNoVerdict:
         assert machine.send(dport=80) == REJECT
 
     def test_with_policy_local_too(self, machine: Machine) -> None:
-        machine.put(service(internalTrafficPolicy="Local"), make_slice([ep("10.0.0.1", nodeName=NODE), "10.0.0.2"]))
+        machine.put(
+            service(internalTrafficPolicy="Local"),
+            make_slice([ep("10.0.0.1", nodeName=NODE), "10.0.0.2"]),
+        )
         assert touches_no_chain(taken(machine))
         assert machine.send() == evenly("10.0.0.1 8080")
 
     def test_the_way_from_two_to_one(self, machine: Machine) -> None:
-        """Reachable from outside.  No rule comes, so nothing is walked; the chain is emptied, and goes later."""
+        """Reachable from outside.  No rule comes, so nothing is walked; the chain is emptied, and
+        goes later.
+        """
         outside = {"externalIPs": ["192.0.2.4"], "internalTrafficPolicy": "Local"}
         here = [ep(f"10.0.0.{number}", nodeName=NODE) for number in (1, 2)]
         machine.put(make_slice(here), service(**outside))
@@ -119,8 +142,14 @@ class TestNoRuleAndNoVerdict:
 def test_every_protocol_and_family(family: Any, proto: str) -> None:
     machine = Machine(family)
     six = family == "IPv6"
-    ports = [{"name": p, "port": number, "protocol": p.upper()} for p, number in (("tcp", 1), ("udp", 2), ("sctp", 3))]
-    machine.put(service(ports=PORTS), make_slice(["fd00::1" if six else "10.0.0.1"], kind=family, ports=ports))
+    ports = [
+        {"name": p, "port": number, "protocol": p.upper()}
+        for p, number in (("tcp", 1), ("udp", 2), ("sctp", 3))
+    ]
+    machine.put(
+        service(ports=PORTS),
+        make_slice(["fd00::1" if six else "10.0.0.1"], kind=family, ports=ports),
+    )
     vip = "fd30::1" if six else VIP
     number = {"tcp": 1, "udp": 2, "sctp": 3}[proto]
     assert machine.send(vip, 53, proto) == evenly(f"{'fd00::1' if six else '10.0.0.1'} {number}")
@@ -140,7 +169,9 @@ class TestOneTwoOne:
         machine = self.machine(externalIPs=["192.0.2.4"])
         machine.put(make_slice(["10.0.0.2", "10.0.0.3"], version=2))
         assert machine.send() == evenly("10.0.0.2 8080", "10.0.0.3 8080")
-        assert elements(machine, SINGLE_ENDPOINTS.name) == {(VIP, "tcp", 80): DnatTarget("10.0.0.1", 8080)}
+        assert elements(machine, SINGLE_ENDPOINTS.name) == {
+            (VIP, "tcp", 80): DnatTarget("10.0.0.1", 8080)
+        }
         machine.now += RETIRE_AFTER_S - 0.01
         machine.sync()
         assert elements(machine, SINGLE_ENDPOINTS.name)
@@ -178,7 +209,10 @@ class TestOneTwoOne:
 
     def test_a_node_port_comes_and_goes(self) -> None:
         machine = self.machine()
-        outside = service(type="NodePort", ports=[{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080}])
+        outside = service(
+            type="NodePort",
+            ports=[{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080}],
+        )
         machine.put(node("", "192.168.0.1"))
         for subject, expected in (
             (outside, evenly("10.0.0.1 8080", masquerade=True)),
@@ -199,14 +233,18 @@ class TestOneTwoOne:
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
 @pytest.mark.parametrize("single", ["a", "b"])
 @pytest.mark.parametrize("direct", [False, True])
-def test_two_services_with_one_address_agree_on_every_node(order: tuple[str, str], single: str, direct: bool) -> None:
+def test_two_services_with_one_address_agree_on_every_node(
+    order: tuple[str, str], single: str, direct: bool
+) -> None:
     """Though one wants a chain, or several targets, and the other one target."""
 
     def claim(name: str) -> ServiceObjects:
         destination = ("172.30.0.1", "tcp", 80)
         shared = (CLUSTER_IPS.name, destination[:1], None)
         if name == single:
-            return ServiceObjects((), (shared, (SERVICE_IPS.name, destination, DnatTarget("10.0.0.9", 80))))
+            return ServiceObjects(
+                (), (shared, (SERVICE_IPS.name, destination, DnatTarget("10.0.0.9", 80)))
+            )
         targets = (DnatTarget("10.0.0.1", 80), DnatTarget("10.0.0.2", 80))
         if direct:
             return ServiceObjects((), (shared, (SERVICE_IPS.name, destination, Several(targets))))
@@ -229,14 +267,20 @@ def test_two_services_with_one_address_agree_on_every_node(order: tuple[str, str
 def reached(table: TableContents, daddr: str) -> set[str]:
     """Where packets to port 80 go; "" if some are not translated."""
     return {
-        found.to if found.to != f"{daddr} 80" else "" for found in trace(table, Packet("10.9.9.9", daddr, "tcp", 80))
+        found.to if found.to != f"{daddr} 80" else ""
+        for found in trace(table, Packet("10.9.9.9", daddr, "tcp", 80))
     }
 
 
 def in_flight(before: TableContents, after: TableContents, early: tuple[str, ...]) -> TableContents:
-    """What a packet meets that entered before a transaction, and asked the containers *early* before it as well, each
-    once: the rules that there were (none, in a new chain), but from then on the newest elements."""
-    chains = {name: before.chains.get(name, ChainContents(chain.hook)) for name, chain in after.chains.items()}
+    """What a packet meets that entered before a transaction, and asked the containers *early*
+    before it as well, each once: the rules that there were (none, in a new chain), but from then on
+    the newest elements.
+    """
+    chains = {
+        name: before.chains.get(name, ChainContents(chain.hook))
+        for name, chain in after.chains.items()
+    }
     met = TableContents(before.chains | chains, dict(before.containers) | after.containers)
     # The first jump leads to copies that ask the older elements.
     old: dict[str, str] = {}
@@ -252,7 +296,9 @@ def in_flight(before: TableContents, after: TableContents, early: tuple[str, ...
     met.chains |= {name: ChainContents(None, rules) for name, rules in copies.items()}
     services = list(met.chains["services"].rules)
     ways = [number for number, rule in enumerate(services) if rule.statements[-1] == Jump(DIRECT)]
-    vmap = next(number for number, rule in enumerate(services) if rule.statements[-1] == TO_SERVICE_IPS)
+    vmap = next(
+        number for number, rule in enumerate(services) if rule.statements[-1] == TO_SERVICE_IPS
+    )
     services[ways[0]] = NftRule((*services[ways[0]].statements[:-1], Jump(f"{DIRECT} once")))
     if SERVICE_IPS.name in old:
         services[vmap] = NftRule((replace(TO_SERVICE_IPS, container=old[SERVICE_IPS.name]),))
@@ -279,22 +325,33 @@ def asked(table: TableContents) -> list[str]:
     """Containers in the order in which a packet for a cluster IP asks them for the first time."""
     order = [SERVICE_IPS.name, SINGLE_ENDPOINTS.name]
     rooms = [room for room in ROOMS if members_of(room).name in table.containers]
-    return order + [name for room in rooms for name in (members_of(room).name, endpoints_of(room).name)]
+    return order + [
+        name for room in rooms for name in (members_of(room).name, endpoints_of(room).name)
+    ]
 
 
 wishes = st.lists(
-    st.tuples(st.sampled_from([1, 3, DIRECT_NUMBER]), st.lists(st.integers(1, 6), unique=True, max_size=5).map(tuple)),
+    st.tuples(
+        st.sampled_from([1, 3, DIRECT_NUMBER]),
+        st.lists(st.integers(1, 6), unique=True, max_size=5).map(tuple),
+    ),
     min_size=1,
     max_size=3,
 )
 
 
 @given(st.lists(st.tuples(wishes, st.sampled_from([0.0, 0.3, 0.6, 1.1])), max_size=15))
-def test_no_packet_in_flight_falls_between_two_ways(history: list[tuple[list[tuple[int, Any]], float]]) -> None:
-    """Whatever the moment at which a change overtakes it, it arrives where it may have arrived in the last second."""
+def test_no_packet_in_flight_falls_between_two_ways(
+    history: list[tuple[list[tuple[int, Any]], float]],
+) -> None:
+    """Whatever the moment at which a change overtakes it, it arrives where it may have arrived in
+    the last second.
+    """
     bench = Bench()
     assert bench.sync()
-    recent: dict[str, list[tuple[float, set[str]]]] = {f"172.30.0.{number}": [] for number in (1, 3, DIRECT_NUMBER)}
+    recent: dict[str, list[tuple[float, set[str]]]] = {
+        f"172.30.0.{number}": [] for number in (1, 3, DIRECT_NUMBER)
+    }
     for wanted, pause_s in history:
         for number, targets in wanted:
             bench.state.set_objects(key(number), objects(number, targets))
@@ -310,7 +367,10 @@ def test_no_packet_in_flight_falls_between_two_ways(history: list[tuple[list[tup
             may = set().union(*(found for at, found in seen if at >= bench.now - RETIRE_AFTER_S))
             order = asked(before)
             for count in range(len(order) + 1):
-                assert reached(in_flight(before, after, tuple(order[:count])), ip) <= may - {""}, (ip, order[:count])
+                assert reached(in_flight(before, after, tuple(order[:count])), ip) <= may - {""}, (
+                    ip,
+                    order[:count],
+                )
         bench.now += pause_s
 
 
@@ -341,5 +401,7 @@ def test_who_comes_back_from_a_chain_goes_on_behind_the_rule() -> None:
         ip = f"172.30.0.{number}"
         table.containers[SERVICE_IPS.name].elements[ip, "tcp", 80] = way("empty")
         found = trace(table, Packet("10.9.9.9", ip, "tcp", 80))
-        assert set(found) == ({PacketOutcome("accept", "10.0.0.1 80")} if way is jump else {PacketOutcome("reject")})
+        assert set(found) == (
+            {PacketOutcome("accept", "10.0.0.1 80")} if way is jump else {PacketOutcome("reject")}
+        )
         del table.containers[SERVICE_IPS.name].elements[ip, "tcp", 80]

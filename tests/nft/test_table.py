@@ -1,4 +1,6 @@
-"""The table against the fake kernel: any history, refused transactions included, means what a fresh start means."""
+"""The table against the fake kernel: any history, refused transactions included, means what a fresh
+start means.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,9 @@ DIRECT_NUMBER = 200
 
 
 def objects(number: int, targets: tuple[int, ...], ip: str = "") -> ServiceObjects:
-    """Service *number* with a chain to the targets 10.0.0.x:80; an only one is led to without, if *number* is odd, and
-    ``DIRECT_NUMBER`` has no chain ever."""
+    """Service *number* with a chain to the targets 10.0.0.x:80; an only one is led to without, if
+    *number* is odd, and ``DIRECT_NUMBER`` has no chain ever.
+    """
     ip = ip or f"172.30.0.{number}"
     elements: list[Any] = [(CLUSTER_IPS.name, (ip,), None)]
     found = tuple(DnatTarget(f"10.0.0.{target}", 80) for target in targets)
@@ -58,8 +61,9 @@ def key(number: int) -> ServiceKey:
 
 
 def meaning(kernel: FakeKernel, ref: TableRef = REF) -> dict[str, Any]:
-    """The ruleset without the numbers and rooms that history chose: each balanced chain as its set of targets, each
-    destination in a room with its own, and nothing left over."""
+    """The ruleset without the numbers and rooms that history chose: each balanced chain as its set
+    of targets, each destination in a room with its own, and nothing left over.
+    """
     table = kernel.tables[ref]
     used: set[tuple[str, tuple[int, ...]]] = set()
     result: dict[str, Any] = {}
@@ -96,8 +100,12 @@ def meaning(kernel: FakeKernel, ref: TableRef = REF) -> dict[str, Any]:
 
 def in_room(table: TableContents, room: int) -> dict[str, Any]:
     """Each destination there, with its targets."""
-    here: dict[Any, list[Any]] = {found: [] for found in table.containers[members_of(room).name].elements}
-    for (*destination, number), target in table.containers[endpoints_of(room).name].elements.items():
+    here: dict[Any, list[Any]] = {
+        found: [] for found in table.containers[members_of(room).name].elements
+    }
+    for (*destination, number), target in table.containers[
+        endpoints_of(room).name
+    ].elements.items():
         assert isinstance(number, int)
         assert number < room
         here[tuple(destination)].append(target)
@@ -206,7 +214,9 @@ def test_maps_come_and_go_with_their_chains(size: int) -> None:
 
 
 class TestSizeOfChanges:
-    """Work in proportion to what changed: one endpoint of many is a handful of commands and elements."""
+    """Work in proportion to what changed: one endpoint of many is a handful of commands and
+    elements.
+    """
 
     def elements(self, bench: Bench, targets: tuple[int, ...]) -> int:
         bench.state.set_objects(key(1), objects(1, targets))
@@ -214,7 +224,10 @@ class TestSizeOfChanges:
         assert transaction is not None
         bench.kernel.run(transaction)
         bench.state.on_success(bench.now)
-        return sum(len(getattr(command, "items", getattr(command, "keys", ()))) for command in transaction.commands)
+        return sum(
+            len(getattr(command, "items", getattr(command, "keys", ())))
+            for command in transaction.commands
+        )
 
     def bench(self) -> Bench:
         bench = Bench()
@@ -246,7 +259,9 @@ class TestSizeOfChanges:
         assert self.elements(bench, tuple(range(2, 101))) == 2  # the last takes its place
         bench.now = RETIRE_AFTER_S
         assert bench.sync()
-        assert bench.commands == 2  # and its old place goes later, after the look at whose table it is
+        assert (
+            bench.commands == 2
+        )  # and its old place goes later, after the look at whose table it is
 
 
 class TestRetirement:
@@ -276,7 +291,11 @@ class TestRetirement:
         bench.state.set_objects(key(1), objects(1, (1, 2)))
         transaction = bench.state.take_transaction(bench.now)
         assert transaction is not None
-        touched = [command.container for command in transaction.commands if isinstance(command, AddElements)]
+        touched = [
+            command.container
+            for command in transaction.commands
+            if isinstance(command, AddElements)
+        ]
         assert touched == [SERVICE_IPS.name]  # the targets were still there
         bench.kernel.run(transaction)
         bench.state.on_success(bench.now)
@@ -337,7 +356,9 @@ def test_two_services_with_one_address_agree_on_every_node() -> None:
 
     def claim(name: str) -> ServiceObjects:
         chain = BalancedChain(f"service-{name}", "tcp", (DnatTarget("10.0.0.1", 80),))
-        return ServiceObjects((chain,), ((SERVICE_IPS.name, ("172.30.0.1", "tcp", 80), goto(chain.name)),))
+        return ServiceObjects(
+            (chain,), ((SERVICE_IPS.name, ("172.30.0.1", "tcp", 80), goto(chain.name)),)
+        )
 
     for order in (("a", "b"), ("b", "a")):
         bench = Bench()
@@ -352,7 +373,9 @@ def test_two_services_with_one_address_agree_on_every_node() -> None:
         assert elements == {("172.30.0.1", "tcp", 80): goto("service-b")}
 
 
-targets = st.lists(st.integers(0, 12), unique=True).map(lambda found: tuple(DnatTarget("10.0.0.1", n) for n in found))
+targets = st.lists(st.integers(0, 12), unique=True).map(
+    lambda found: tuple(DnatTarget("10.0.0.1", n) for n in found)
+)
 
 
 @given(targets, targets)
@@ -371,9 +394,14 @@ def test_rendering_is_what_nft_reads() -> None:
     transaction = bench.state.take_transaction(0.0)
     assert transaction is not None
     text = transaction.render()
-    assert text.startswith("add table ip sliceplane\ndelete table ip sliceplane\nadd table ip sliceplane\n")
+    assert text.startswith(
+        "add table ip sliceplane\ndelete table ip sliceplane\nadd table ip sliceplane\n"
+    )
     for line in (
-        "add map ip sliceplane endpoints-tcp-0 { typeof numgen random mod 2 : ip daddr . tcp dport; }",
+        (
+            "add map ip sliceplane endpoints-tcp-0 "
+            "{ typeof numgen random mod 2 : ip daddr . tcp dport; }"
+        ),
         "add element ip sliceplane endpoints-tcp-0 { 0 : 10.0.0.1 . 80, 1 : 10.0.0.2 . 80 }",
         (
             "add rule ip sliceplane service-1 meta l4proto tcp dnat ip "

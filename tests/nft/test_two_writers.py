@@ -1,5 +1,6 @@
-"""Two proxies on one node, by mistake or while one replaces the other: whose rules they are may be unclear, what they
-mean never is."""
+"""Two proxies on one node, by mistake or while one replaces the other: whose rules they are may be
+unclear, what they mean never is.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +24,15 @@ def writers(*names: str) -> tuple[Bench, ...]:
 
 
 def test_a_change_does_not_land_in_the_table_of_another() -> None:
-    """Before there was a writer's chain, the second change was taken, and svc-2 led to an endpoint of svc-1."""
+    """Before there was a writer's chain, the second change was taken, and svc-2 led to an endpoint
+    of svc-1.
+    """
     first, second = writers("a", "b")
     first.state.set_objects(key(1), objects(1, (1,)))
     assert first.sync()
-    second.state.set_objects(key(2), objects(2, (2,)))  # its slot is the one that svc-1 has with the first
+    second.state.set_objects(
+        key(2), objects(2, (2,))
+    )  # its slot is the one that svc-1 has with the first
     assert second.sync()
     first.state.set_objects(key(1), objects(1, (3,)))
     assert not first.sync()
@@ -39,7 +44,10 @@ def test_a_change_does_not_land_in_the_table_of_another() -> None:
 def expected(writer: str, services: Services) -> dict[str, Any]:
     """As *writer* alone would have written it."""
     found = fresh(services)
-    return {f"chain writer-{writer}" if name == "chain writer-0" else name: what for name, what in found.items()}
+    return {
+        f"chain writer-{writer}" if name == "chain writer-0" else name: what
+        for name, what in found.items()
+    }
 
 
 steps = st.lists(

@@ -37,8 +37,9 @@ LB, SECOND_LB = "203.0.113.5", "203.0.113.6"
 
 
 def six_services() -> Machine:
-    """Plain; LoadBalancer with policy Local and nobody here; NodePort; an external IP; LoadBalancer with ranges and
-    affinity; without endpoints.  The first and the fourth share an endpoint."""
+    """Plain; LoadBalancer with policy Local and nobody here; NodePort; an external IP; LoadBalancer
+    with ranges and affinity; without endpoints. The first and the fourth share an endpoint.
+    """
     machine = Machine(rules=PODS)
     other = [{**PORTS[0], "nodePort": 30081}]
     balanced = {"type": "LoadBalancer", "ingress": [{"ip": LB}]}
@@ -105,7 +106,9 @@ def test_source_ranges_count_on_every_address_of_load_balancers() -> None:
         assert machine.send(vip, saddr=CLIENT, path="forwarded") == DROPPED
         assert machine.send(vip, saddr="203.0.113.77", path="forwarded") == DROPPED
         assert machine.send(vip, saddr=NODE_IP) == DROPPED, "nor is the node in the range"
-    assert machine.send(NODE_IP, 30080, saddr="203.0.113.77", path="forwarded") == served, "node ports bypass them"
+    assert machine.send(NODE_IP, 30080, saddr="203.0.113.77", path="forwarded") == served, (
+        "node ports bypass them"
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,9 @@ def test_source_ranges_count_on_every_address_of_load_balancers() -> None:
     ],
 )
 def test_node_port_addresses_of_ipv6(wanted: tuple[str, ...], serving: set[str]) -> None:
-    machine = Machine("IPv6", rules=RulesConfig(node_port_addresses=wanted), own=("fd99::1", "fd98::1"))
+    machine = Machine(
+        "IPv6", rules=RulesConfig(node_port_addresses=wanted), own=("fd99::1", "fd98::1")
+    )
     machine.plane.on_interfaces(("fd98::1", "fd99::1"), machine.now)
     machine.put(service(type="NodePort", ports=PORTS), make_slice(["fd00::1"], kind="IPv6"))
     served = evenly("fd00::1 8080", masquerade=True)
@@ -128,8 +133,9 @@ def test_node_port_addresses_of_ipv6(wanted: tuple[str, ...], serving: set[str])
 
 
 class TestOperationCounts:
-    """What each step sends: elements, and commands about chains and maps.  Upstream sends whole chains; ours, elements
-    of a map, and takes a chain away a second later."""
+    """What each step sends: elements, and commands about chains and maps. Upstream sends whole
+    chains; ours, elements of a map, and takes a chain away a second later.
+    """
 
     def step(self, machine: Machine, *objects: Any) -> int:
         machine.put(*objects)
@@ -145,7 +151,9 @@ class TestOperationCounts:
         # A change begins by looking whose table it is.
         own = isinstance(transaction.commands[0], FlushChain)
         return -own + sum(
-            len(getattr(command, "items", getattr(command, "keys", ()))) if isinstance(command, kinds) else 1
+            len(getattr(command, "items", getattr(command, "keys", ())))
+            if isinstance(command, kinds)
+            else 1
             for command in transaction.commands
         )
 
@@ -154,12 +162,18 @@ class TestOperationCounts:
         machine.sync()
         assert self.step(machine, service()) == 2, "cluster-ips, and rejected"
         assert self.step(machine, make_slice([HERE])) == 3
-        assert self.step(machine, make_slice([ep("10.0.0.2", nodeName=NODE)], version=2)) == 4, "replaced"
+        assert self.step(machine, make_slice([ep("10.0.0.2", nodeName=NODE)], version=2)) == 4, (
+            "replaced"
+        )
         both = [ep("10.0.0.2", nodeName=NODE), "10.0.0.3"]
         made = len(commands_of(4))
-        assert self.step(machine, make_slice(both, version=3)) == made + 4, "added: the first room is made"
+        assert self.step(machine, make_slice(both, version=3)) == made + 4, (
+            "added: the first room is made"
+        )
         assert self.step(machine, make_slice([*both, "10.0.0.4"], version=4)) == 1, "another"
-        assert self.step(machine, make_slice([*both, "10.0.0.5"], version=5)) == 2, "replaced, on another node"
+        assert self.step(machine, make_slice([*both, "10.0.0.5"], version=5)) == 2, (
+            "replaced, on another node"
+        )
         assert self.step(machine, make_slice(both, version=6)) == 1, "removed"
         assert self.step(machine, make_slice([], version=7)) == 5, "emptied, and rejected"
         assert self.step(machine, make_slice(both, version=8)) == 5, "and back"
@@ -168,7 +182,9 @@ class TestOperationCounts:
     def test_the_counts_do_not_grow_with_other_services(self) -> None:
         machine = Machine()
         for number in range(10, 60):
-            machine.put(service(f"s{number}", number), make_slice([f"10.1.0.{number}"], f"s{number}"))
+            machine.put(
+                service(f"s{number}", number), make_slice([f"10.1.0.{number}"], f"s{number}")
+            )
         machine.sync()
         assert self.step(machine, service()) == 2
         assert self.step(machine, make_slice(["10.0.0.1"])) <= 8
@@ -219,7 +235,9 @@ class TestStaleChains:
 
 
 def test_a_start_over_a_table_that_is_there_takes_nothing_away_that_is_wanted() -> None:
-    """Ours replaces the table in one transaction: no packet meets less than there was, whatever was in it."""
+    """Ours replaces the table in one transaction: no packet meets less than there was, whatever was
+    in it.
+    """
     machine = six_services()
     machine.sync()
     heir = six_services()
@@ -229,7 +247,9 @@ def test_a_start_over_a_table_that_is_there_takes_nothing_away_that_is_wanted() 
     )(None)
     transactions = heir.kernel.transactions
     heir.sync()
-    assert heir.kernel.transactions == transactions + 1, "there is no moment between the old table and the new one"
+    assert heir.kernel.transactions == transactions + 1, (
+        "there is no moment between the old table and the new one"
+    )
     assert "foreign-chain" not in heir.kernel.tables[heir.ref].chains
     fresh = six_services()
     fresh.sync()
@@ -239,7 +259,9 @@ def test_a_start_over_a_table_that_is_there_takes_nothing_away_that_is_wanted() 
 # Names
 
 
-def endpoint_name(ip: str, namespace: str = "ns1", name: str = "svc1", port: str = "p80", number: int = 80) -> str:
+def endpoint_name(
+    ip: str, namespace: str = "ns1", name: str = "svc1", port: str = "p80", number: int = 80
+) -> str:
     whose = ServicePortName(ServiceKey(namespace, name), port, "TCP")
     return chain_name("endpoint", whose, endpoint=f"{ip}/{number}")
 
@@ -248,19 +270,32 @@ def test_names_of_endpoint_chains_are_those_of_upstream() -> None:
     assert endpoint_name("10.180.0.1") == "endpoint-5OJB2KTY-ns1/svc1/tcp/p80__10.180.0.1/80"
     six = endpoint_name("fd80:abcd:12::a1b2:c3d4:e5f6:9999", "testing", "service", "http")
     assert six == "endpoint-U7E2ET36-testing/service/tcp/http__fd80.abcd.12..a1b2.c3d4.e5f6.9999/80"
-    assert len({endpoint_name("10.0.0.1"), endpoint_name("10.0.0.2"), endpoint_name("10.0.0.1", number=81)}) == 3
+    assert (
+        len(
+            {
+                endpoint_name("10.0.0.1"),
+                endpoint_name("10.0.0.2"),
+                endpoint_name("10.0.0.1", number=81),
+            }
+        )
+        == 3
+    )
 
 
 def test_an_over_long_name_of_an_ipv6_endpoint_is_cut_and_still_unique() -> None:
     long = ("n" * 63, "s" * 63, "p" * 63)
-    cut = [endpoint_name(f"fd80:abcd:12:34:a1b2:c3d4:e5f6:999{number}", *long) for number in range(3)]
+    cut = [
+        endpoint_name(f"fd80:abcd:12:34:a1b2:c3d4:e5f6:999{number}", *long) for number in range(3)
+    ]
     assert {len(each) for each in cut} == {NAME_LENGTH_MAX}
     assert all(each.endswith("...") for each in cut)
     assert len(set(cut)) == 3
 
 
 def test_a_long_name_without_endpoints_is_no_comment_that_nft_refuses() -> None:
-    """Upstream's comment of such an element may have 191 characters, nft takes 128, and every sync fails."""
+    """Upstream's comment of such an element may have 191 characters, nft takes 128, and every sync
+    fails.
+    """
     machine = Machine()
     ports = [{"name": "p" * 63, "port": 80, "protocol": "TCP"}]
     machine.put(service("s" * 63, ports=ports))

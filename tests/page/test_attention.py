@@ -1,4 +1,6 @@
-"""What the page keeps of ``lint``: an entry for each sentence, sums, and the worst finding of each Service."""
+"""What the page keeps of ``lint``: an entry for each sentence, sums, and the worst finding of each
+Service.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +13,40 @@ from sliceplane.diagnose.page.model import ClusterModel
 from sliceplane.diagnose.page.views import Answered, Views
 
 
-def found(code: str, name: str, sentence: str, *, young: bool = False, kind: str = "Service") -> Finding:
+def found(
+    code: str, name: str, sentence: str, *, young: bool = False, kind: str = "Service"
+) -> Finding:
     subject = ObjectName("services", kind, "shop" if kind == "Service" else "", name)
-    return Finding(code=code, subject=subject, sentence=sentence, too_young=TooYoung(3, 60) if young else None)
+    return Finding(
+        code=code, subject=subject, sentence=sentence, too_young=TooYoung(3, 60) if young else None
+    )
 
 
 def explanation(*findings: Finding, services: int = 1) -> Explanation:
     return Explanation(
-        question=ExplainQuestion("everything"), findings=findings, story="", well=(), not_looked_at=("nodes (why)",),
-        missing_rights=(), services=services, is_blind=False,
-    )  # fmt: skip
+        question=ExplainQuestion("everything"),
+        findings=findings,
+        story="",
+        well=(),
+        not_looked_at=("nodes (why)",),
+        missing_rights=(),
+        services=services,
+        is_blind=False,
+    )
 
 
 def test_findings_of_one_sentence_are_one_entry_with_the_others_names() -> None:
     alike = [found("B1", f"s{number}", "no Pod matches") for number in range(3)]
-    apart = [found("B1", "t", "no Pod matches in t"), found("B1", "young", "no Pod matches", young=True)]
+    apart = [
+        found("B1", "t", "no Pod matches in t"),
+        found("B1", "young", "no Pod matches", young=True),
+    ]
     document = attention(explanation(*alike, *apart, services=5))
     assert [(entry["subject"]["name"], entry["alike"]) for entry in document["findings"]] == [
-        ("s0", 3), ("t", 1), ("young", 1),
-    ]  # fmt: skip
+        ("s0", 3),
+        ("t", 1),
+        ("young", 1),
+    ]
     assert [other["name"] for other in document["findings"][0]["others"]] == ["s1", "s2"]
     others = [{"kind": "Service", "namespace": "shop", "name": name} for name in ("s1", "s2")]
     assert document["findings"][0] == {**alike[0].as_document(), "alike": 3, "others": others}
@@ -38,8 +55,12 @@ def test_findings_of_one_sentence_are_one_entry_with_the_others_names() -> None:
 
 
 def test_each_service_has_its_worst_finding_and_notes_are_none() -> None:
-    findings = [found("B1", "a", "no Pod matches"), found("D2", "a", "noted"), found("D2", "b", "noted"),
-                found("N7", "node-1", "gone", kind="Node")]  # fmt: skip
+    findings = [
+        found("B1", "a", "no Pod matches"),
+        found("D2", "a", "noted"),
+        found("D2", "b", "noted"),
+        found("N7", "node-1", "gone", kind="Node"),
+    ]
     severities = {finding.code: finding.severity for finding in findings}
     assert (severities["B1"], severities["D2"]) == ("error", "note"), "the catalogue's"
     document = attention(explanation(*findings))

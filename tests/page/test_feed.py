@@ -13,7 +13,9 @@ from sliceplane.diagnose.page.feed import REMEMBERED_MESSAGES, PageView, ViewFee
 from sliceplane.diagnose.page.tables import PageTable, table_of
 
 COLUMNS = ("name", "state", "number")
-rows = st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.sampled_from(["ready", "not ready"]), st.integers(0, 3)))
+rows = st.dictionaries(
+    st.sampled_from("abcdef"), st.tuples(st.sampled_from(["ready", "not ready"]), st.integers(0, 3))
+)
 parts = st.dictionaries(st.sampled_from(["x", "y"]), st.integers(0, 2))
 
 
@@ -41,7 +43,9 @@ class Reader:
             self.parts = document["parts"]
             table = document["tables"]["t"]
             columns = [
-                [column["words"][index] for index in column["index"]] if "words" in column else column["values"]
+                [column["words"][index] for index in column["index"]]
+                if "words" in column
+                else column["values"]
                 for column in table["columns"]
             ]
             self.rows = {(row[0],): row for row in zip(*columns, strict=True)}
@@ -83,8 +87,13 @@ def test_what_says_nothing_new_is_no_message() -> None:
     assert (feed.number, feed.said.after(1)) == (1, ())
     assert feed.show(view({"a": ("ready", 1)}, {"x": 1}, "another command"), 3.0)
     assert msgspec.json.decode(feed.said.after(1)[0]) == {  # type: ignore[index]  # it is remembered
-        "type": "delta", "number": 2, "at": 3.0, "parts": {}, "tables": {}, "command": "another command",
-    }  # fmt: skip
+        "type": "delta",
+        "number": 2,
+        "at": 3.0,
+        "parts": {},
+        "tables": {},
+        "command": "another command",
+    }
 
 
 def test_a_reader_that_is_too_slow_loads_anew_and_costs_no_more() -> None:
@@ -113,6 +122,8 @@ def test_a_table_of_other_columns_is_told_whole() -> None:
 
 
 def test_words_that_repeat_are_sent_once() -> None:
-    table = table_of(("name", "zone"), 1, [(f"n{number}", "zone-a") for number in range(1000)]).as_document()
+    table = table_of(
+        ("name", "zone"), 1, [(f"n{number}", "zone-a") for number in range(1000)]
+    ).as_document()
     assert table["columns"][1] == {"name": "zone", "words": ["zone-a"], "index": [0] * 1000}
     assert "values" in table["columns"][0]

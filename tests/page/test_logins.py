@@ -20,7 +20,9 @@ from sliceplane.kit.shares import Standing
 NOW = 1000.0
 
 
-def login(key: str, now: float = NOW, *, account: str = "", standing: Standing = "ordinary") -> Login:
+def login(
+    key: str, now: float = NOW, *, account: str = "", standing: Standing = "ordinary"
+) -> Login:
     return Login(key, "ann", account or key, "default", now, standing=standing)
 
 
@@ -54,13 +56,17 @@ def test_another_login_takes_the_room_of_the_one_unused_for_longest() -> None:
     logins, known = full(tabs=0)
     known[0].tabs = 1
     assert logins.find("1", NOW + 100) is known[1]
-    assert logins.admit(login("new"), NOW + 101) == (known[2], known[3]), "the last room is kept for higher standings"
+    assert logins.admit(login("new"), NOW + 101) == (known[2], known[3]), (
+        "the last room is kept for higher standings"
+    )
     logins.check()
 
 
 def test_nobody_of_the_same_standing_ends_the_only_login_of_an_account_that_uses_it() -> None:
     logins, _ = full(tabs=1)
-    with pytest.raises(OverflowError, match=f"{LOGINS_MAX} logins have open tabs, and that is the most"):
+    with pytest.raises(
+        OverflowError, match=f"{LOGINS_MAX} logins have open tabs, and that is the most"
+    ):
         logins.admit(login("newer"), NOW + 102)
     logins.check()
 
@@ -102,7 +108,9 @@ def test_a_link_logs_in_once_and_in_its_time() -> None:
     assert "used already" in link.redeem(b"right", NOW + 301)
     late = LoginLink(b"right", NOW + 300)
     assert "expired" in late.redeem(b"right", NOW + 301)
-    assert "a part of it is missing" in late.redeem(b"wrong", NOW + 301), "only its holder learns that it has expired"
+    assert "a part of it is missing" in late.redeem(b"wrong", NOW + 301), (
+        "only its holder learns that it has expired"
+    )
 
 
 def test_tries_of_a_link_are_limited_and_a_refused_one_is_not_counted() -> None:

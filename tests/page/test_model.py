@@ -30,15 +30,23 @@ def piece(name: str, service: str, *states: str) -> EndpointSlice:
         for at, state in enumerate(states)
     )
     labels = {"kubernetes.io/service-name": service} if service else None
-    return EndpointSlice(metadata=ObjectMeta(name=name, namespace="n", labels=labels), endpoints=endpoints)
+    return EndpointSlice(
+        metadata=ObjectMeta(name=name, namespace="n", labels=labels), endpoints=endpoints
+    )
 
 
 states = st.lists(st.sampled_from(["ready", "not ready", "terminating", "stopped"]), max_size=4)
 
 
 @effort(60)
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.tuples(st.sampled_from(SERVICES), states))))
-def test_sums_are_those_of_the_slices(history: list[tuple[str, tuple[str, list[str]] | None]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.none() | st.tuples(st.sampled_from(SERVICES), states))
+    )
+)
+def test_sums_are_those_of_the_slices(
+    history: list[tuple[str, tuple[str, list[str]] | None]],
+) -> None:
     model = ClusterModel()
     held: dict[str, EndpointSlice] = {}
     for name, wanted in history:
@@ -54,7 +62,9 @@ def test_sums_are_those_of_the_slices(history: list[tuple[str, tuple[str, list[s
                 for item in held.values()
                 if (item.metadata.labels or {}).get("kubernetes.io/service-name") == service[2:]
             ]
-            counted = Counter(state_of(endpoint) for item in of_service for endpoint in item.endpoints or ())
+            counted = Counter(
+                state_of(endpoint) for item in of_service for endpoint in item.endpoints or ()
+            )
             assert +Counter(model.sums(service).states) == +counted
             assert model.slices(service) == sorted(of_service, key=lambda item: item.metadata.name)
         model.check()
@@ -64,7 +74,9 @@ def test_rows_are_made_once_for_a_version_of_a_slice() -> None:
     model, item = ClusterModel(), piece("a", "web", "ready")
     model.on_slices([Change("slices", None, item)], 0.0, told=False)
     assert model.rows(item) is model.rows(item)
-    model.on_slices([Change("slices", item, other := piece("a", "web", "not ready"))], 0.0, told=True)
+    model.on_slices(
+        [Change("slices", item, other := piece("a", "web", "not ready"))], 0.0, told=True
+    )
     assert [row[2] for row in model.rows(other)] == ["not ready"]
 
 
@@ -96,9 +108,26 @@ def test_a_view_without_an_answer_says_so_and_one_with_a_problem_names_it() -> N
     view = views.now(Answered(5.0, None, "the server refuses: no"), None, None, ())
     assert view.parts["lint"] == {"at": 5.0, "answer": None, "problem": "the server refuses: no"}
     assert view.command == "sliceplane status -n shop"
-    drift = Answered(1.0, {"nodes": [
-        {"node": "n1", "state": "behind", "revision": 7, "objectsBehind": 2, "secondsBehind": 9.4,
-         "secondsSinceReport": 1.0, "cache": "equal", "kernel": "not looked at"},
-    ], "findings": [], "notLookedAt": []})  # fmt: skip
+    drift = Answered(
+        1.0,
+        {
+            "nodes": [
+                {
+                    "node": "n1",
+                    "state": "behind",
+                    "revision": 7,
+                    "objectsBehind": 2,
+                    "secondsBehind": 9.4,
+                    "secondsSinceReport": 1.0,
+                    "cache": "equal",
+                    "kernel": "not looked at",
+                },
+            ],
+            "findings": [],
+            "notLookedAt": [],
+        },
+    )
     table = views.nodes(drift).tables["nodes"]
-    assert table.rows == [("n1", "behind", "", "no Node", 7, 1.0, "2 objects, 9 s", "equal", "not looked at")]
+    assert table.rows == [
+        ("n1", "behind", "", "no Node", 7, 1.0, "2 objects, 9 s", "equal", "not looked at")
+    ]

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from tests.effort import effort
 
 from sliceplane.api.core import Node, NodeSpec, Service, ServiceSpec
-from sliceplane.api.discovery import EndpointConditions, EndpointHints, EndpointSlice, ForNode, ForZone, SliceEndpoint
+from sliceplane.api.discovery import (
+    EndpointConditions,
+    EndpointHints,
+    EndpointSlice,
+    ForNode,
+    ForZone,
+    SliceEndpoint,
+)
 from sliceplane.api.meta import ObjectMeta, ObjectReference
 from sliceplane.diagnose.page.feed import PageView
 from sliceplane.diagnose.page.model import ClusterModel
@@ -28,11 +35,16 @@ def put_node(model: ClusterModel, name: str, zone: str, *, closed: bool = False)
 
 
 def put_service(model: ClusterModel, name: str, policy: str = "Cluster") -> None:
-    new = Service(metadata=ObjectMeta(name=name, namespace="n"), spec=ServiceSpec(internal_traffic_policy=policy))
+    new = Service(
+        metadata=ObjectMeta(name=name, namespace="n"),
+        spec=ServiceSpec(internal_traffic_policy=policy),
+    )
     model.on_services([Change("services", model.services.get(f"n/{name}"), new)])
 
 
-def cluster(hints: str = "", policy: str = "Cluster", nodes: dict[str, str] = NODES) -> ClusterModel:
+def cluster(
+    hints: str = "", policy: str = "Cluster", nodes: dict[str, str] = NODES
+) -> ClusterModel:
     """Service ``web`` with an endpoint on ``n1`` and one on ``n2``, in both families."""
     model = ClusterModel()
     for name, zone in nodes.items():
@@ -41,18 +53,23 @@ def cluster(hints: str = "", policy: str = "Cluster", nodes: dict[str, str] = NO
     for family, address in (("IPv4", "10.0.0.{}"), ("IPv6", "fd00::{}")):
         endpoints = tuple(
             SliceEndpoint(
-                addresses=(address.format(number),), zone=NODES[node], node_name=node,
+                addresses=(address.format(number),),
+                zone=NODES[node],
+                node_name=node,
                 hints=EndpointHints(
                     for_zones=(ForZone(name=NODES[node]),) if hints else None,
                     for_nodes=(ForNode(name=node),) if hints == "node" else None,
                 ),
             )
             for number, node in enumerate(("n1", "n2"), 1)
-        )  # fmt: skip
+        )
         item = EndpointSlice(
-            metadata=ObjectMeta(name=f"web-{family}", namespace="n", labels={"kubernetes.io/service-name": "web"}),
-            address_type=family, endpoints=endpoints,
-        )  # fmt: skip
+            metadata=ObjectMeta(
+                name=f"web-{family}", namespace="n", labels={"kubernetes.io/service-name": "web"}
+            ),
+            address_type=family,
+            endpoints=endpoints,
+        )
         model.on_slices([Change("slices", None, item)], 0.0, told=False)
     return model
 
@@ -64,12 +81,36 @@ def part(view: PageView, name: str) -> object:
 EVEN = {"z1": 0.5, "z2": 0.5}
 
 
-@pytest.mark.parametrize(("hints", "policy", "shares", "cross", "dropped", "load"), [
-    ("", "Cluster", {"": EVEN, "z1": EVEN, "z2": EVEN}, 1 / 4 + 3 / 8, 0, {"z1": 1, "z2": 1}),
-    ("zone", "Cluster", {"": EVEN, "z1": {"z1": 1}, "z2": {"z2": 1}}, 1 / 4, 0, {"z1": 3 / 4, "z2": 5 / 4}),
-    ("node", "Cluster", {"": EVEN, "z1": {"z1": 1}, "z2": {"z2": 1}}, 1 / 4, 0, {"z1": 3 / 4, "z2": 5 / 4}),
-    ("", "Local", {"": {}, "z1": {"z1": 1}, "z2": {"z2": 1 / 2}}, 0, 1 / 2, {"z1": 1 / 2, "z2": 1 / 2}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("hints", "policy", "shares", "cross", "dropped", "load"),
+    [
+        ("", "Cluster", {"": EVEN, "z1": EVEN, "z2": EVEN}, 1 / 4 + 3 / 8, 0, {"z1": 1, "z2": 1}),
+        (
+            "zone",
+            "Cluster",
+            {"": EVEN, "z1": {"z1": 1}, "z2": {"z2": 1}},
+            1 / 4,
+            0,
+            {"z1": 3 / 4, "z2": 5 / 4},
+        ),
+        (
+            "node",
+            "Cluster",
+            {"": EVEN, "z1": {"z1": 1}, "z2": {"z2": 1}},
+            1 / 4,
+            0,
+            {"z1": 3 / 4, "z2": 5 / 4},
+        ),
+        (
+            "",
+            "Local",
+            {"": {}, "z1": {"z1": 1}, "z2": {"z2": 1 / 2}},
+            0,
+            1 / 2,
+            {"z1": 1 / 2, "z2": 1 / 2},
+        ),
+    ],
+)
 def test_the_matrix_follows_hints_and_the_policy(
     hints: str, policy: str, shares: object, cross: float, dropped: float, load: object
 ) -> None:
@@ -97,19 +138,31 @@ def test_services_count_the_same() -> None:
     model = cluster("zone")
     put_service(model, "api")
     item = EndpointSlice(
-        metadata=ObjectMeta(name="api", namespace="n", labels={"kubernetes.io/service-name": "api"}),
-        address_type="IPv4", endpoints=(SliceEndpoint(addresses=("10.0.0.9",), zone="z1"),),
-    )  # fmt: skip
+        metadata=ObjectMeta(
+            name="api", namespace="n", labels={"kubernetes.io/service-name": "api"}
+        ),
+        address_type="IPv4",
+        endpoints=(SliceEndpoint(addresses=("10.0.0.9",), zone="z1"),),
+    )
     model.on_slices([Change("slices", None, item)], 0.0, told=False)
     view = Views(model).zones("")
-    assert part(view, "shares") == {"": {"z1": 0.75, "z2": 0.25}, "z1": {"z1": 1}, "z2": {"z1": 0.5, "z2": 0.5}}
+    assert part(view, "shares") == {
+        "": {"z1": 0.75, "z2": 0.25},
+        "z1": {"z1": 1},
+        "z2": {"z1": 0.5, "z2": 0.5},
+    }
     assert part(view, "leaving") == (("n/api", 3 / 4), ("n/web", 1 / 4))
 
 
 moves = st.tuples(
-    st.sampled_from(["web", "api"]), st.sampled_from("ab"), st.sampled_from(["IPv4", "IPv6"]),
-    st.none() | st.dictionaries(st.integers(1, 4), st.tuples(st.sampled_from(["", "z1", "z2"]), st.booleans())),
-)  # fmt: skip
+    st.sampled_from(["web", "api"]),
+    st.sampled_from("ab"),
+    st.sampled_from(["IPv4", "IPv6"]),
+    st.none()
+    | st.dictionaries(
+        st.integers(1, 4), st.tuples(st.sampled_from(["", "z1", "z2"]), st.booleans())
+    ),
+)
 
 
 @effort(40)
@@ -127,14 +180,20 @@ def test_a_matrix_that_follows_changes_is_that_of_a_first_look(history: list[Any
         name = f"{service}-{piece}-{family}"
         endpoints = tuple(
             SliceEndpoint(
-                addresses=(f"10.0.0.{number}" if family == "IPv4" else f"fd00::{number}",), zone=zone,
-                node_name=f"n{number}", conditions=EndpointConditions(ready=ready),
+                addresses=(f"10.0.0.{number}" if family == "IPv4" else f"fd00::{number}",),
+                zone=zone,
+                node_name=f"n{number}",
+                conditions=EndpointConditions(ready=ready),
                 target_ref=ObjectReference(kind="Pod", name=f"p{number}", uid=f"u{number}"),
             )
             for number, (zone, ready) in sorted((pods or {}).items())
-        )  # fmt: skip
+        )
         meta = ObjectMeta(name=name, namespace="n", labels={"kubernetes.io/service-name": service})
-        new = None if pods is None else EndpointSlice(metadata=meta, address_type=family, endpoints=endpoints)
+        new = (
+            None
+            if pods is None
+            else EndpointSlice(metadata=meta, address_type=family, endpoints=endpoints)
+        )
         old = slices.pop(name, None)
         if new is not None:
             slices[name] = new

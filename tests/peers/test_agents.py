@@ -1,4 +1,5 @@
-"""Agents of a cluster that is not ours: Kubernetes' own kube-apiserver and kube-proxy; of us, the agents and the judge.
+"""Agents of a cluster that is not ours: Kubernetes' own kube-apiserver and kube-proxy; of us, the
+agents and the judge.
 
 Each agent has the account that ``sliceplane agent grant`` makes, and no other rights.
 """
@@ -46,7 +47,9 @@ CIDR = "10.79.1.0/24"
 
 
 class ForeignCluster:
-    """etcd, kube-apiserver and kube-proxy on one machine, and our judge as ``sliceplane controllers``."""
+    """etcd, kube-apiserver and kube-proxy on one machine, and our judge as ``sliceplane
+    controllers``.
+    """
 
     def __init__(self, api_server: str, kube_proxy: str, node: Host, folder: Path) -> None:
         self._api_server = api_server
@@ -62,15 +65,32 @@ class ForeignCluster:
         """Again after ``stop``, too."""
         self._begin("etcd", "etcd", "--data-dir", str(self._folder / "etcd"), "--unsafe-no-fsync")
         self._begin("kube-apiserver", self._api_server, *self._flags)
-        until(lambda: "default" in self._kubectl("get", "namespaces"), within_s=300, ignoring=(RuntimeError,))
+        until(
+            lambda: "default" in self._kubectl("get", "namespaces"),
+            within_s=300,
+            ignoring=(RuntimeError,),
+        )
         if not self._kubectl("get", "nodes", "-o", "name"):
             self._kubectl("create", "-f", "-", document=NODE)
             # what kube-controller-manager would keep in each namespace
             authority = f"--from-file=ca.crt={self._folder / 'certs' / 'apiserver.crt'}"
             self._kubectl("create", "configmap", "kube-root-ca.crt", authority)
-        self._begin("kube-proxy", self._kube_proxy, "--config", configuration(self._folder, str(self.kubeconfig)))
+        self._begin(
+            "kube-proxy",
+            self._kube_proxy,
+            "--config",
+            configuration(self._folder, str(self.kubeconfig)),
+        )
         clock = self.clock.environment() if self.clock is not None else ()
-        command = ("env", *clock, f"PYTHONPATH={ROOT / 'src'}", sys.executable, "-m", "sliceplane", "controllers")
+        command = (
+            "env",
+            *clock,
+            f"PYTHONPATH={ROOT / 'src'}",
+            sys.executable,
+            "-m",
+            "sliceplane",
+            "controllers",
+        )
         which = "--controllers=external-endpoints"
         self._begin("controllers", *command, which, "--kubeconfig", str(self.kubeconfig))
 
@@ -83,10 +103,14 @@ class ForeignCluster:
 
     def _kubectl(self, *arguments: str, document: Any = None) -> str:
         own = ("env", f"KUBECONFIG={self.kubeconfig}", f"HOME={self._folder}", kubectl_path())
-        return self._node.exec([*own, *arguments], stdin=None if document is None else json.dumps(document)).stdout
+        return self._node.exec(
+            [*own, *arguments], stdin=None if document is None else json.dumps(document)
+        ).stdout
 
 
-def test_agents_serve_a_cluster_that_is_not_ours(kube_apiserver: str, kube_proxy: str, tmp_path: Path) -> None:
+def test_agents_serve_a_cluster_that_is_not_ours(
+    kube_apiserver: str, kube_proxy: str, tmp_path: Path
+) -> None:
     def ground(node: Host, folder: Path) -> ForeignCluster:
         return ForeignCluster(kube_apiserver, kube_proxy, node, folder)
 
@@ -100,14 +124,28 @@ def test_agents_serve_a_cluster_that_is_not_ours(kube_apiserver: str, kube_proxy
 
 def _grant(town: AgentTown, agent: str) -> Path:
     made = town.folder / f"{agent}.kubeconfig"
-    command = ["agent", "grant", agent, "--service", "web", "--cidr", CIDR, "--see-nodes", "--apply"]
+    command = [
+        "agent",
+        "grant",
+        agent,
+        "--service",
+        "web",
+        "--cidr",
+        CIDR,
+        "--see-nodes",
+        "--apply",
+    ]
     environment = ("env", f"PYTHONPATH={ROOT / 'src'}", f"KUBECONFIG={town.ground.kubeconfig}")
-    made.write_text(town.node.exec([*environment, sys.executable, "-m", "sliceplane", *command]).stdout)
+    made.write_text(
+        town.node.exec([*environment, sys.executable, "-m", "sliceplane", *command]).stdout
+    )
     return made
 
 
 def _a_stolen_account_is_worth_little(town: AgentTown) -> None:
-    """kube-apiserver says no: to other names by RBAC, to other labels and addresses by the policies."""
+    """kube-apiserver says no: to other names by RBAC, to other labels and addresses by the
+    policies.
+    """
     stolen = town.machines[0].kubeconfig
 
     def slice_of(name: str, address: str) -> dict[str, Any]:
@@ -118,29 +156,47 @@ def _a_stolen_account_is_worth_little(town: AgentTown) -> None:
         }
         endpoint = {"addresses": [address], "conditions": {"ready": True}}
         return {
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": name, "labels": labels},
-            "addressType": "IPv4", "endpoints": [endpoint], "ports": [{"name": "http", "port": 8080}],
-        }  # fmt: skip
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": name, "labels": labels},
+            "addressType": "IPv4",
+            "endpoints": [endpoint],
+            "ports": [{"name": "http", "port": 8080}],
+        }
 
     def refusal(document: dict[str, Any], *flags: str) -> str:
         try:
-            town.kubectl("apply", "--server-side", *flags, "-f", "-", document=document, kubeconfig=stolen)
+            town.kubectl(
+                "apply", "--server-side", *flags, "-f", "-", document=document, kubeconfig=stolen
+            )
         except RuntimeError as error:
             return str(error)
         return ""
 
-    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "agent-vm2"}}
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "agent-vm2"},
+    }
     service = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": "web"},
         "spec": {"externalIPs": ["10.1.1.1"]},
     }
-    for document in (slice_of("web-vm2-4", "10.79.1.1"), slice_of("other-vm1-4", "10.79.1.1"), lease, service):
+    for document in (
+        slice_of("web-vm2-4", "10.79.1.1"),
+        slice_of("other-vm1-4", "10.79.1.1"),
+        lease,
+        service,
+    ):
         assert "forbidden" in refusal(document).lower(), document
-    # A policy counts a moment after it was made, and until then a slice would be: so nothing is written at first.
+    # A policy counts a moment after it was made, and until then a slice would be: so nothing is
+    # written at first.
     elsewhere = slice_of("web-vm1-4", "10.66.0.1")
-    until(lambda: refusal(elsewhere, "--dry-run=server"), lambda said: "may use addresses of" in said)
+    until(
+        lambda: refusal(elsewhere, "--dry-run=server"), lambda said: "may use addresses of" in said
+    )
     assert "may use addresses of" in refusal(elsewhere)
     for label, value in (
         ("kubernetes.io/service-name", "bank"),
@@ -150,8 +206,14 @@ def _a_stolen_account_is_worth_little(town: AgentTown) -> None:
         relabelled = slice_of("web-vm1-4", "10.79.1.1")
         relabelled["metadata"]["labels"][label] = value
         assert "ValidatingAdmissionPolicy" in refusal(relabelled), label
-    lease = {**lease, "metadata": {"name": "agent-vm1", "labels": {"agent.sliceplane.dev/name": "vm2"}}}
-    until(lambda: refusal(lease, "--dry-run=server"), lambda said: "writes the Lease agent-vm1" in said)
+    lease = {
+        **lease,
+        "metadata": {"name": "agent-vm1", "labels": {"agent.sliceplane.dev/name": "vm2"}},
+    }
+    until(
+        lambda: refusal(lease, "--dry-run=server"),
+        lambda said: "writes the Lease agent-vm1" in said,
+    )
     assert town.slices() == {}
 
 

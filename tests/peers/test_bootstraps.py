@@ -1,4 +1,6 @@
-"""What ``sliceplane xds bootstrap`` prints is used as printed by Envoy and gRPC: plain, by certificate, by token."""
+"""What ``sliceplane xds bootstrap`` prints is used as printed by Envoy and gRPC: plain, by
+certificate, by token.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ from click.testing import CliRunner
 from tests.peers.test_envoy import holds, hosts, places, running
 from tests.ports import free_port
 from tests.shell.server.serving import Server
-from tests.shell.xds.conftest import Served, Shop, client, endpoint, grpc_program, host_address, live, served, shop
+from tests.shell.xds.conftest import (
+    Served,
+    Shop,
+    client,
+    endpoint,
+    grpc_program,
+    host_address,
+    live,
+    served,
+    shop,
+)
 from tests.shell.xds.test_identity import account, certificate, permit, secured
 from tests.waiting import eventually
 
@@ -39,7 +51,9 @@ async def credentials(way: str, live: Server, shop: Shop, folder: Path) -> tuple
         await permit(shop, shop)
         (folder / "token").write_text(await account(shop))
         return (authority, f"--token-file={folder / 'token'}")
-    for name, content in zip(("key", "crt"), certificate(live.plane.pki, "edge", "system:masters"), strict=True):
+    for name, content in zip(
+        ("key", "crt"), certificate(live.plane.pki, "edge", "system:masters"), strict=True
+    ):
         (folder / name).write_bytes(content)
     return (authority, f"--cert-file={folder / 'crt'}", f"--key-file={folder / 'key'}")
 

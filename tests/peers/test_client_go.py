@@ -1,12 +1,14 @@
-"""A real client-go program against a running plane: its caches must equal the server's lists, whatever happens.
+"""A real client-go program against a running plane: its caches must equal the server's lists,
+whatever happens.
 
-Followers (``follow``) hold the informers of a node proxy over protobuf and over JSON, one process with WatchList on and
-one with it off.  A writer (``churn``) changes slices through protobuf bodies.
+Followers (``follow``) hold the informers of a node proxy over protobuf and over JSON, one process
+with WatchList on and one with it off. A writer (``churn``) changes slices through protobuf bodies.
 
-A restart in place keeps the history, so no follower may be told that its place in it is gone.  Twice followers are cut
-off: they are held with SIGSTOP while the server goes on at another port, where objects change and the history is
-compacted past what they have seen, and comes back to the port that they know.  Each of their informers must then be
-told Expired once and begin anew once; a visitor, connected to the other port all the time, must not be told at all.
+A restart in place keeps the history, so no follower may be told that its place in it is gone. Twice
+followers are cut off: they are held with SIGSTOP while the server goes on at another port, where
+objects change and the history is compacted past what they have seen, and comes back to the port
+that they know. Each of their informers must then be told Expired once and begin anew once; a
+visitor, connected to the other port all the time, must not be told at all.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ FOLLOWED: dict[str, tuple[str, dict[str, str]]] = {
     "servicecidrs": ("/apis/networking.k8s.io/v1/servicecidrs", {}),
     "services": (
         "/api/v1/services",
-        {"fieldSelector": "spec.clusterIP!=None", "labelSelector": "!service.kubernetes.io/service-proxy-name"},
+        {
+            "fieldSelector": "spec.clusterIP!=None",
+            "labelSelector": "!service.kubernetes.io/service-proxy-name",
+        },
     ),
 }
 WIRES = ("json", "protobuf")
@@ -71,7 +76,11 @@ class Follower:
     def totals(self, what: str) -> dict[str, int]:
         """``begun``, ``expired`` or ``bytes`` of every informer, by wire format and kind."""
         told = self.ask("totals")
-        return {f"{wire} {kind}": told[wire][FOLLOWED[kind][0]][what] for wire in WIRES for kind in FOLLOWED}
+        return {
+            f"{wire} {kind}": told[wire][FOLLOWED[kind][0]][what]
+            for wire in WIRES
+            for kind in FOLLOWED
+        }
 
     def end(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -83,7 +92,9 @@ def follow(peer: str, plane: Plane, *, watch_list: bool) -> Follower:
     environment = {**os.environ, "KUBE_FEATURE_WatchListClient": str(watch_list).lower()}
     command = [peer, "follow", plane.kubeconfig, "node-1"]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, text=True, env=environment)
+    process = subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=null, text=True, env=environment
+    )
     return Follower(process, watch_list)
 
 
@@ -129,7 +140,9 @@ def versions(listed: Any) -> str:
         (f"{meta.get('namespace', '')}/{meta['name']}", meta["resourceVersion"])
         for meta in (item["metadata"] for item in listed["items"])
     )
-    return hashlib.sha256("".join(f"{name}@{revision}\n" for name, revision in lines).encode()).hexdigest()
+    return hashlib.sha256(
+        "".join(f"{name}@{revision}\n" for name, revision in lines).encode()
+    ).hexdigest()
 
 
 def churn(peer: str, plane: Plane, seed: int, slices: int, changes: int) -> None:
@@ -145,7 +158,9 @@ def settle(plane: Plane, followers: list[Follower]) -> None:
 
     def facts() -> list[dict[str, Any]]:
         told = [one.ask("facts") for one in followers]
-        return [{kind: each[f"{wire} {kind}"] for kind in FOLLOWED} for each in told for wire in WIRES]
+        return [
+            {kind: each[f"{wire} {kind}"] for kind in FOLLOWED} for each in told for wire in WIRES
+        ]
 
     held = until(
         facts,
@@ -157,7 +172,9 @@ def settle(plane: Plane, followers: list[Follower]) -> None:
         within_s=SETTLE_S,
     )
     for kind in FOLLOWED:
-        assert len({one[kind]["contents"] for one in held}) == 1, f"the wire formats differ in {kind}"
+        assert len({one[kind]["contents"] for one in held}) == 1, (
+            f"the wire formats differ in {kind}"
+        )
 
 
 def compacted_past(plane: Plane, revision: str) -> None:
@@ -168,7 +185,9 @@ def compacted_past(plane: Plane, revision: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slices", "changes"), [(300, 200), pytest.param(10_000, 5_000, marks=pytest.mark.peer)], ids=["small", "large"]
+    ("slices", "changes"),
+    [(300, 200), pytest.param(10_000, 5_000, marks=pytest.mark.peer)],
+    ids=["small", "large"],
 )
 def test_caches_equal_lists(peer: str, server: Server, slices: int, changes: int) -> None:
     begin = time.monotonic()
@@ -183,7 +202,9 @@ def test_caches_equal_lists(peer: str, server: Server, slices: int, changes: int
         server.move(server.home, *LONG)
         churn(peer, server.plane, 3, slices, fifth)
         settle(server.plane, followers)
-        assert all(set(one.totals("expired").values()) == {0} for one in followers), "history survives a restart"
+        assert all(set(one.totals("expired").values()) == {0} for one in followers), (
+            "history survives a restart"
+        )
         for seed in (4, 5):
             _cut_off(peer, server, followers, seed, slices, fifth)
         churn(peer, server.plane, 6, slices, changes - 4 * fifth)
@@ -195,8 +216,12 @@ def test_caches_equal_lists(peer: str, server: Server, slices: int, changes: int
             one.end()
 
 
-def _cut_off(peer: str, server: Server, followers: list[Follower], seed: int, slices: int, changes: int) -> None:
-    """Followers miss more than the history keeps; exactly they are told so, once for each informer."""
+def _cut_off(
+    peer: str, server: Server, followers: list[Follower], seed: int, slices: int, changes: int
+) -> None:
+    """Followers miss more than the history keeps; exactly they are told so, once for each
+    informer.
+    """
     earlier = [(one.totals("expired"), one.totals("begun")) for one in followers]
     for one in followers:
         one.process.send_signal(signal.SIGSTOP)
@@ -209,7 +234,9 @@ def _cut_off(peer: str, server: Server, followers: list[Follower], seed: int, sl
         churn(peer, server.plane, seed, slices, changes)
         compacted_past(server.plane, before)
         settle(server.plane, [visitor])
-        assert set(visitor.totals("expired").values()) == {0}, "a stream that is read is not cut by compaction"
+        assert set(visitor.totals("expired").values()) == {0}, (
+            "a stream that is read is not cut by compaction"
+        )
         assert set(visitor.totals("begun").values()) == {1}
     finally:
         visitor.end()
@@ -226,10 +253,15 @@ def _cut_off(peer: str, server: Server, followers: list[Follower], seed: int, sl
     told = 0
     for one, (expired, _) in zip(followers, earlier, strict=True):
         now_expired = one.totals("expired")
-        assert all(now_expired[name] - count in (0, 1) for name, count in expired.items()), "told once is told"
+        assert all(now_expired[name] - count in (0, 1) for name, count in expired.items()), (
+            "told once is told"
+        )
         told += sum(now_expired[name] - count for name, count in expired.items())
-    # A client whose first request meets a connection that died under it lists at once, without having asked.
-    assert told >= len(followers) * len(WIRES) * len(FOLLOWED) * 3 // 4, f"only {told} were told that they had Expired"
+    # A client whose first request meets a connection that died under it lists at once, without
+    # having asked.
+    assert told >= len(followers) * len(WIRES) * len(FOLLOWED) * 3 // 4, (
+        f"only {told} were told that they had Expired"
+    )
 
 
 def _requests_are_a_proxys(followers: list[Follower]) -> None:
@@ -238,19 +270,33 @@ def _requests_are_a_proxys(followers: list[Follower]) -> None:
         for wire, made in one.ask("requests").items():
             mine = [each for each in made if each["path"] == SLICES]
             assert {each["labelSelector"] for each in mine} == {NOT_HEADLESS}
-            first = [each for each in mine if (each["sendInitialEvents"] == "true") or not each["watch"]]
+            first = [
+                each for each in mine if (each["sendInitialEvents"] == "true") or not each["watch"]
+            ]
             good = [each for each in first if each["code"] == 200]
             assert all(each["watch"] == one.watch_list for each in good), good
-            assert sum(each["count"] for each in good) >= 3, "once at the start and once for each compaction"
+            assert sum(each["count"] for each in good) >= 3, (
+                "once at the start and once for each compaction"
+            )
             for each in good:
-                assert each["contentType"].startswith(each["accept"].partition(",")[0]), (wire, each)
+                assert each["contentType"].startswith(each["accept"].partition(",")[0]), (
+                    wire,
+                    each,
+                )
 
 
 def _figures(server: Server, followers: list[Follower], filled_s: float, all_s: float) -> None:
     relists = sum(count - 1 for one in followers for count in one.totals("begun").values())
     expired = sum(count for one in followers for count in one.totals("expired").values())
     received = {"stream" if one.watch_list else "list": one.totals("bytes") for one in followers}
-    mib = {f"{how} {name}": round(count / 2**20, 1) for how, each in received.items() for name, count in each.items()}
+    mib = {
+        f"{how} {name}": round(count / 2**20, 1)
+        for how, each in received.items()
+        for name, count in each.items()
+    }
     shown = {name: size for name, size in mib.items() if "endpointslices" in name}
-    print(f"\nfilled after {filled_s:.1f} s, all {all_s:.1f} s; {expired} times Expired, {relists} relists;")
+    print(
+        f"\nfilled after {filled_s:.1f} s, all {all_s:.1f} s; {expired} times Expired, {relists} "
+        "relists;"
+    )
     print(f"received, MiB: {shown}; server's peak RSS at each of its ends, MiB: {server.peaks}")

@@ -1,8 +1,8 @@
-"""CoreDNS reads our API server, and answers as our name server does: all names of generated objects, asked for every
-type, with no difference but those that docs/dns.md lists.
+"""CoreDNS reads our API server, and answers as our name server does: all names of generated
+objects, asked for every type, with no difference but those that docs/dns.md lists.
 
-Its Corefile has no cache and forwards nothing.  Compared are the code, AA, and the records of the answer; of a denial
-that it has an SOA, for what that says differs by design.
+Its Corefile has no cache and forwards nothing. Compared are the code, AA, and the records of the
+answer; of a denial that it has an SOA, for what that says differs by design.
 """
 
 from __future__ import annotations
@@ -55,11 +55,22 @@ class Generated:
         self._rng = Rng(seed)
         self._addresses = iter(range(count * 10))
         self.names: dict[str, None] = {}
-        self._name(f"{ZONE}.", f"svc.{ZONE}.", f"pod.{ZONE}.", f"dns-version.{ZONE}.", f"ns.dns.{ZONE}.", f"x.{ZONE}.")
+        self._name(
+            f"{ZONE}.",
+            f"svc.{ZONE}.",
+            f"pod.{ZONE}.",
+            f"dns-version.{ZONE}.",
+            f"ns.dns.{ZONE}.",
+            f"x.{ZONE}.",
+        )
         self.objects: list[Wanted] = []
         for number in range(_NAMESPACES):
             self.objects.append((Namespaces, "", {"metadata": {"name": f"team-{number}"}}, None))
-            self._name(f"team-{number}.svc.{ZONE}.", f"team-{number}.pod.{ZONE}.", f"none.team-{number}.svc.{ZONE}.")
+            self._name(
+                f"team-{number}.svc.{ZONE}.",
+                f"team-{number}.pod.{ZONE}.",
+                f"none.team-{number}.svc.{ZONE}.",
+            )
         self._name(f"a.nowhere.svc.{ZONE}.", f"nowhere.svc.{ZONE}.")
         number = 0
         while len(self.objects) < count:
@@ -73,10 +84,18 @@ class Generated:
         own = f"{name}.{namespace}.svc.{ZONE}."
         ports = [
             {"name": port, "port": 80 + at, "protocol": protocol}
-            for at, (port, protocol) in enumerate([("http", "TCP"), ("dns", "UDP"), ("metrics", "TCP")])
+            for at, (port, protocol) in enumerate(
+                [("http", "TCP"), ("dns", "UDP"), ("metrics", "TCP")]
+            )
         ][: 1 + self._rng.below(3)]
         labels = [f"_{port['name']}._{str(port['protocol']).lower()}" for port in ports]
-        self._name(own, f"_tcp.{own}", f"none.{own}", f"_none._tcp.{own}", *(f"{label}.{own}" for label in labels))
+        self._name(
+            own,
+            f"_tcp.{own}",
+            f"none.{own}",
+            f"_none._tcp.{own}",
+            *(f"{label}.{own}" for label in labels),
+        )
         spec: dict[str, Any] = {"ports": ports}
         kind = self._rng.below(10)
         if kind == 0:
@@ -91,12 +110,16 @@ class Generated:
             for at in range(self._rng.below(3) + 1):
                 self._slice(name, namespace, at, ports, own)
 
-    def _slice(self, name: str, namespace: str, at: int, ports: list[dict[str, Any]], own: str) -> None:
+    def _slice(
+        self, name: str, namespace: str, at: int, ports: list[dict[str, Any]], own: str
+    ) -> None:
         endpoints = []
         for _ in range(self._rng.below(5)):
             number = next(self._addresses)
             address = (
-                f"fd10::{number:x}" if at == 2 else f"10.{128 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+                f"fd10::{number:x}"
+                if at == 2
+                else f"10.{128 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
             )
             endpoint: dict[str, Any] = {
                 "addresses": [address],
@@ -130,7 +153,9 @@ async def told(port: int, questions: list[tuple[str, int]]) -> list[Told]:
         while len(came) < len(some):
             packet = await reader.readexactly(int.from_bytes(await reader.readexactly(2), "big"))
             reply = read_reply(packet)
-            records = sorted({(r.owner.lower(), r.type, r.ttl, r.data.lower()) for r in reply.answer})
+            records = sorted(
+                {(r.owner.lower(), r.type, r.ttl, r.data.lower()) for r in reply.answer}
+            )
             denial = tuple(sorted(record.type for record in reply.authority))
             came[reply.id] = Told(reply.rcode, bool(reply.flags & AA), tuple(records), denial)
         answers += [came[number] for number in range(len(some))]
@@ -142,7 +167,12 @@ def listed(name: str, kind: str, ours: Told, theirs: Told, external: frozenset[s
     """The row of the list of differences that this one is; "": none."""
     first = name.partition(".")[0]
     reverse = name.endswith(".arpa.")
-    nothing = ours.rcode == NOERROR and not ours.answer and ours.denial == (SOA,) and theirs.rcode == NXDOMAIN
+    nothing = (
+        ours.rcode == NOERROR
+        and not ours.answer
+        and ours.denial == (SOA,)
+        and theirs.rcode == NXDOMAIN
+    )
     if kind == "ANY" and [record[1] for record in ours.answer] == [HINFO] and not theirs.answer:
         return "ANY has one record"
     if nothing and first in ("_tcp", "_udp", "dns-version"):
@@ -153,11 +183,20 @@ def listed(name: str, kind: str, ours: Told, theirs: Told, external: frozenset[s
         return "no name is there for SOA, too"
     if first.startswith("_") and kind in ("A", "AAAA") and not ours.answer and theirs.answer:
         return "a port has no addresses"
-    if name in external and kind != "ANY" and not theirs.answer and CNAME in {record[1] for record in ours.answer}:
+    if (
+        name in external
+        and kind != "ANY"
+        and not theirs.answer
+        and CNAME in {record[1] for record in ours.answer}
+    ):
         return "an alias stands for every type"
     if reverse and kind == "PTR" and ours.answer and set(ours.answer) < set(theirs.answer):
         return "an address has its best names"
-    if (name, kind) in ((f"{ZONE}.", "NS"), (f"ns.dns.{ZONE}.", "A")) and ours.answer and not theirs.answer:
+    if (
+        (name, kind) in ((f"{ZONE}.", "NS"), (f"ns.dns.{ZONE}.", "A"))
+        and ours.answer
+        and not theirs.answer
+    ):
         return "a server has its own address without a Service"
     if kind == "SOA" and ours.answer and without_serials(ours) == without_serials(theirs):
         return "a serial of the last change"
@@ -167,17 +206,27 @@ def listed(name: str, kind: str, ours: Told, theirs: Told, external: frozenset[s
 
 
 def without_serials(told: Told) -> list[tuple[bytes, int, int, bytes]]:
-    return [(owner, kind, ttl, data[:-20] + data[-16:]) for owner, kind, ttl, data in told.answer if kind == SOA]
+    return [
+        (owner, kind, ttl, data[:-20] + data[-16:])
+        for owner, kind, ttl, data in told.answer
+        if kind == SOA
+    ]
 
 
 def differences(
-    questions: Iterable[tuple[str, int]], ours: Iterable[Told], theirs: Iterable[Told], external: frozenset[str]
+    questions: Iterable[tuple[str, int]],
+    ours: Iterable[Told],
+    theirs: Iterable[Told],
+    external: frozenset[str],
 ) -> Iterator[tuple[str, str]]:
     """Row of the list, and what differs."""
     for (name, kind), own, other in zip(questions, ours, theirs, strict=True):
         if own != other:
             text = TYPE_NAMES[kind]
-            yield listed(name, text, own, other, external), f"{name} {text}\n  ours   {own}\n  theirs {other}"
+            yield (
+                listed(name, text, own, other, external),
+                f"{name} {text}\n  ours   {own}\n  theirs {other}",
+            )
 
 
 def test_every_name_of_generated_objects_is_answered_as_coredns_does(tmp_path: Path) -> None:
@@ -192,7 +241,9 @@ def test_every_name_of_generated_objects_is_answered_as_coredns_does(tmp_path: P
         stack.enter_context(process)
         other, their_port = name_server.coredns(program, plane.kubeconfig, tmp_path, cache=False)
         stack.enter_context(other)
-        questions = [(name, kind) for name in [*headless, *generated.names] for kind in KINDS.values()]
+        questions = [
+            (name, kind) for name in [*headless, *generated.names] for kind in KINDS.values()
+        ]
         ours = asyncio.run(told(port, questions))
         theirs = asyncio.run(told(their_port, questions))
     external = frozenset(
@@ -206,5 +257,8 @@ def test_every_name_of_generated_objects_is_answered_as_coredns_does(tmp_path: P
         rows[row] += 1
         if not row:
             unlisted.append(text)
-    print(f"{len(generated.objects)} objects, {len(questions)} questions, differences: {dict(sorted(rows.items()))}")
+    print(
+        f"{len(generated.objects)} objects, {len(questions)} questions, differences: "
+        f"{dict(sorted(rows.items()))}"
+    )
     assert not unlisted, f"{len(unlisted)} that are not listed:\n" + "\n".join(unlisted[:20])

@@ -1,5 +1,6 @@
-"""Envoy as it is, with the bootstrap that ``sliceplane xds bootstrap`` prints: its ``/clusters`` are what the API says,
-through scaling, restarts of the server, and one by one (LEDS)."""
+"""Envoy as it is, with the bootstrap that ``sliceplane xds bootstrap`` prints: its ``/clusters``
+are what the API says, through scaling, restarts of the server, and one by one (LEDS).
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ class Envoy:
         """Those that it uses, as ``ADDRESS:PORT``; ``None``: it has no such cluster."""
         for status in await self.clusters():
             if status["name"] == cluster:
-                places = [host["address"]["socket_address"] for host in status.get("host_statuses", [])]
+                places = [
+                    host["address"]["socket_address"] for host in status.get("host_statuses", [])
+                ]
                 return {f"{place['address']}:{place['port_value']}" for place in places}
         return None
 
@@ -60,14 +63,18 @@ class Envoy:
 
 @asynccontextmanager
 async def running(
-    folder: Path, wish: BootstrapWish, changed: Callable[[Document], Document] = lambda document: document
+    folder: Path,
+    wish: BootstrapWish,
+    changed: Callable[[Document], Document] = lambda document: document,
 ) -> AsyncIterator[Envoy]:
     """*changed*: the bootstrap, as a test would have it."""
     file = folder / f"{wish.node_id}.yaml"
     file.write_text(yaml.safe_dump(changed(envoy_bootstrap(wish))))
     with (folder / f"{wish.node_id}.log").open("wb") as log:
         flags = ("--concurrency", "1", "--base-id", str(wish.admin_port), "-l", "warn")
-        process = await asyncio.create_subprocess_exec(envoy(), "-c", str(file), *flags, stdout=log, stderr=log)
+        process = await asyncio.create_subprocess_exec(
+            envoy(), "-c", str(file), *flags, stdout=log, stderr=log
+        )
     try:
         yield Envoy(process, wish.admin_port)
     finally:
@@ -86,7 +93,9 @@ def hosts(*numbers: int) -> list[dict[str, Any]]:
 
 
 async def holds(envoy: Envoy, cluster: str, wanted: set[str] | None) -> None:
-    await eventually(lambda: envoy.endpoints(cluster), lambda seen: seen == wanted, ignoring=(OSError,))
+    await eventually(
+        lambda: envoy.endpoints(cluster), lambda seen: seen == wanted, ignoring=(OSError,)
+    )
 
 
 async def test_envoy_follows_a_service_from_its_first_endpoint_to_its_end(
@@ -123,15 +132,19 @@ async def test_drift_tells_what_an_envoy_without_a_server_lacks_and_keeps(
     await shop.slice("web-1", 9000, *hosts(1, 2))
     async with AsyncExitStack() as stack, AsyncExitStack() as server:
         served = await server.enter_async_context(xds_server(client))
-        edge = await stack.enter_async_context(running(tmp_path, served.wish(node_id="edge", admin_port=admin)))
+        edge = await stack.enter_async_context(
+            running(tmp_path, served.wish(node_id="edge", admin_port=admin))
+        )
         await holds(edge, cluster, places(1, 2))
         assert not (await read_envoy_drift(client, f"http://127.0.0.1:{admin}")).differs
         await server.aclose()
         await shop.slice("web-1", 9000, *hosts(2, 3))
         drift = await read_envoy_drift(client, f"http://127.0.0.1:{admin}")
-        assert [(row.cluster, set(row.lacks), set(row.keeps)) for row in drift.rows if row.state == "differs"] == [
-            (cluster, places(3), places(1))
-        ]
+        assert [
+            (row.cluster, set(row.lacks), set(row.keeps))
+            for row in drift.rows
+            if row.state == "differs"
+        ] == [(cluster, places(3), places(1))]
 
 
 async def test_an_envoy_that_was_stopped_is_behind_and_others_are_not(
@@ -165,14 +178,18 @@ HISTORY_STEPS = int(os.environ.get("XDS_HISTORY_STEPS", "40"))
 async def test_after_random_histories_with_other_servers_envoy_holds_what_the_api_says(
     tmp_path: Path, client: HttpClient, shop: Shop
 ) -> None:
-    """The server dies and another takes its port, while endpoints come and go and clusters change."""
+    """The server dies and another takes its port, while endpoints come and go and clusters
+    change.
+    """
     rng = Rng(7)
     port = free_port()
     cluster = f"{shop.namespace}/web:http"
     await shop.service()
     numbers = set(range(1, 40))
     await shop.slice("web-1", 9000, *hosts(*sorted(numbers)))
-    wish = BootstrapWish(host="127.0.0.1", port=port, insecure=True, node_id="edge", admin_port=free_port())
+    wish = BootstrapWish(
+        host="127.0.0.1", port=port, insecure=True, node_id="edge", admin_port=free_port()
+    )
     async with running(tmp_path, wish) as edge:
         for step in range(HISTORY_STEPS):
             async with xds_server(client, port=port):

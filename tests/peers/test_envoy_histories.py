@@ -1,8 +1,9 @@
-"""Random histories of one Envoy that takes endpoints one by one and one that takes them together, over connections that
-break anywhere and servers that end: behind each, their ``/clusters`` are what the API means for their places.
+"""Random histories of one Envoy that takes endpoints one by one and one that takes them together,
+over connections that break anywhere and servers that end: behind each, their ``/clusters`` are what
+the API means for their places.
 
-``XDS_HISTORIES=1000`` makes it as many; all have the same plane, Envoys and objects, so that each begins where the last
-one ended.  ``XDS_HISTORIES_SEED`` begins with another one.
+``XDS_HISTORIES=1000`` makes it as many; all have the same plane, Envoys and objects, so that each
+begins where the last one ended. ``XDS_HISTORIES_SEED`` begins with another one.
 """
 
 from __future__ import annotations
@@ -74,7 +75,12 @@ class Model:
     zones_of_nodes: dict[str, str] = field(default_factory=dict)
 
     def endpoints(self, service: str) -> dict[int, dict[str, Any]]:
-        return {number: held for (of, _), many in self.slices.items() if of == service for number, held in many.items()}
+        return {
+            number: held
+            for (of, _), many in self.slices.items()
+            if of == service
+            for number, held in many.items()
+        }
 
     def meant(self, namespace: str, node: str) -> dict[str, dict[str, str]]:
         """By cluster: for each address its zone, as a client on *node* should have them."""
@@ -88,14 +94,22 @@ class Model:
         }
 
 
-def _usable(endpoints: list[dict[str, Any]], node: str, zone: str, spec: dict[str, str]) -> list[dict[str, Any]]:
-    """The rules of Services (kubernetes.io, "Service Internal Traffic Policy", "Topology Aware Routing"; KEP-1669)."""
+def _usable(
+    endpoints: list[dict[str, Any]], node: str, zone: str, spec: dict[str, str]
+) -> list[dict[str, Any]]:
+    """The rules of Services (kubernetes.io, "Service Internal Traffic Policy", "Topology Aware
+    Routing"; KEP-1669).
+    """
     is_local = spec["internalTrafficPolicy"] == "Local"
     if is_local:
         endpoints = [held for held in endpoints if held["nodeName"] == node]
     ready = [held for held in endpoints if held["conditions"]["ready"]]
     if not ready:
-        return [held for held in endpoints if held["conditions"]["serving"] and held["conditions"]["terminating"]]
+        return [
+            held
+            for held in endpoints
+            if held["conditions"]["serving"] and held["conditions"]["terminating"]
+        ]
     for hint, place in (("forNodes", node), ("forZones", zone)) if not is_local else ():
         named = [[item["name"] for item in held.get("hints", {}).get(hint, ())] for held in ready]
         closest = [held for held, places in zip(ready, named, strict=True) if place in places]
@@ -117,8 +131,14 @@ def _endpoint(rng: Random, number: int) -> dict[str, Any]:
 
 def _hinted(rng: Random, held: dict[str, Any], kinds: tuple[str, ...]) -> dict[str, Any]:
     """*held* with hints of these *kinds* and no others."""
-    hints = {kind: [{"name": name} for name in rng.sample(ZONES if kind == "forZones" else NODES, 2)] for kind in kinds}
-    return {**{name: value for name, value in held.items() if name != "hints"}, **({"hints": hints} if hints else {})}
+    hints = {
+        kind: [{"name": name} for name in rng.sample(ZONES if kind == "forZones" else NODES, 2)]
+        for kind in kinds
+    }
+    return {
+        **{name: value for name, value in held.items() if name != "hints"},
+        **({"hints": hints} if hints else {}),
+    }
 
 
 class Histories:
@@ -144,7 +164,9 @@ class Histories:
                 most = rng.choice((0, 2, 6, 12, 40))
                 numbers = sorted(rng.sample(range(60), rng.randrange(most + 1)))
                 others = self._others(service, "s1")
-                held = {number: _endpoint(rng, number) for number in numbers if number not in others}
+                held = {
+                    number: _endpoint(rng, number) for number in numbers if number not in others
+                }
                 await self._put_slice(service, "s1", held)
             case "flip":
                 await self._flip(rng, service)
@@ -194,7 +216,10 @@ class Histories:
         source, target = rng.sample(("s1", "s2", "s3"), 2)
         held = self.model.slices.get((service, source), {})
         moved = rng.sample(sorted(held), rng.randrange(len(held) + 1))
-        more = {**self.model.slices.get((service, target), {}), **{number: held[number] for number in moved}}
+        more = {
+            **self.model.slices.get((service, target), {}),
+            **{number: held[number] for number in moved},
+        }
         less = {number: kept for number, kept in held.items() if number not in moved}
         if rng.random() < 0.5:
             await self._put_slice(service, target, more)
@@ -207,7 +232,11 @@ class Histories:
         kinds = rng.choice(((), ("forZones",), ("forNodes", "forZones")))
         for (of, name), held in list(self.model.slices.items()):
             if of == service and what == "hints":
-                await self._put_slice(service, name, {number: _hinted(rng, old, kinds) for number, old in held.items()})
+                await self._put_slice(
+                    service,
+                    name,
+                    {number: _hinted(rng, old, kinds) for number, old in held.items()},
+                )
             elif of == service:
                 zoned = {number: {**old, "zone": rng.choice(ZONES)} for number, old in held.items()}
                 await self._put_slice(service, name, zoned)
@@ -225,7 +254,9 @@ class Histories:
         self.model.services[service] = spec
 
     async def _put_slice(self, service: str, name: str, held: dict[int, dict[str, Any]]) -> None:
-        await self._shop.slice(f"{service}-{name}", 9000, *[held[number] for number in sorted(held)], service=service)
+        await self._shop.slice(
+            f"{service}-{name}", 9000, *[held[number] for number in sorted(held)], service=service
+        )
         self.model.slices[service, name] = held
 
     async def _put_node(self, node: str, zone: str) -> None:
@@ -234,7 +265,9 @@ class Histories:
             patch = codec.encode({"metadata": {"labels": labels}})
             await self._shop.client.patch(Nodes, "", node, patch, patch_type="merge")
         else:
-            await self._shop.client.create(Nodes, "", codec.encode({"metadata": {"name": node, "labels": labels}}))
+            await self._shop.client.create(
+                Nodes, "", codec.encode({"metadata": {"name": node, "labels": labels}})
+            )
         self.model.zones_of_nodes[node] = zone
 
 
@@ -270,7 +303,9 @@ class Relay:
         """Of what servers say to all."""
         self._left = octets
 
-    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None, "asyncio makes one for each connection"
         self._tasks[task] = None
@@ -279,7 +314,9 @@ class Relay:
             server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self.target)
             sides.append(server_writer)
             self._open |= dict.fromkeys(sides)
-            await asyncio.gather(self._carry(reader, server_writer, False), self._carry(server_reader, writer, True))
+            await asyncio.gather(
+                self._carry(reader, server_writer, False), self._carry(server_reader, writer, True)
+            )
         for side in sides:
             self._open.pop(side, None)
             side.transport.abort()
@@ -287,7 +324,9 @@ class Relay:
                 await side.wait_closed()
         del self._tasks[task]
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, counts: bool) -> None:
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, counts: bool
+    ) -> None:
         try:
             while data := await reader.read(65_536):
                 if counts and self._left is not None:
@@ -317,7 +356,9 @@ class Servers:
         return self._served.server.reports()
 
     async def start(self) -> None:
-        self._served = served = await self._stack.enter_async_context(xds_server(self._client, config=self._config))
+        self._served = served = await self._stack.enter_async_context(
+            xds_server(self._client, config=self._config)
+        )
         self._relay.target = served.port
 
     async def restart(self) -> None:
@@ -336,7 +377,9 @@ class Servers:
 
 
 def _is_quick(document: Document) -> Document:
-    """Envoy comes again after 10 ms and not after half a second: there are thousands of disconnects."""
+    """Envoy comes again after 10 ms and not after half a second: there are thousands of
+    disconnects.
+    """
     source = document["dynamic_resources"]["ads_config"]["grpc_services"][0]["envoy_grpc"]
     source["retry_policy"] = {"retry_back_off": {"base_interval": "0.01s", "max_interval": "0.1s"}}
     return document
@@ -369,9 +412,13 @@ async def test_after_random_histories_envoys_hold_what_the_api_means(
         envoys = {}
         for node, leds in (("n1", "true"), ("n2", "false")):
             wish = BootstrapWish(
-                host="127.0.0.1", port=port, insecure=True, node_id=node, admin_port=free_port(),
+                host="127.0.0.1",
+                port=port,
+                insecure=True,
+                node_id=node,
+                admin_port=free_port(),
                 metadata={"node_name": node, "leds": leds},
-            )  # fmt: skip
+            )
             envoys[node] = await stack.enter_async_context(running(tmp_path, wish, _is_quick))
         for number in range(FIRST_SEED, FIRST_SEED + HISTORIES):
             rng = Random(number)
@@ -381,11 +428,17 @@ async def test_after_random_histories_envoys_hold_what_the_api_means(
             for node, envoy in envoys.items():
                 meant = histories.model.meant(shop.namespace, node)
                 try:
-                    await eventually(lambda: _clusters(envoy), lambda seen: seen == meant, ignoring=(OSError,))  # noqa: B023
+                    await eventually(
+                        lambda: _clusters(envoy),  # noqa: B023
+                        lambda seen: seen == meant,  # noqa: B023
+                        ignoring=(OSError,),
+                    )
                 except AssertionError as error:
                     connected = await envoy.counter("control_plane.connected_state")
                     known = f"{connected=}, the server says {servers.reports()}"
-                    raise AssertionError(f"{node} after {histories.told}: {error}; meant: {meant}; {known}") from None
+                    raise AssertionError(
+                        f"{node} after {histories.told}: {error}; meant: {meant}; {known}"
+                    ) from None
             if number % 50 == 0:
                 print(f"{number - FIRST_SEED + 1} histories, {relay.cuts} cuts", flush=True)
         for envoy in envoys.values():

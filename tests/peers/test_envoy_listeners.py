@@ -1,5 +1,7 @@
-"""Envoy with listeners of ours, in a network namespace in which the addresses of Services and Pods are reached: what is
-called there is answered by the Service's Pods, and by nothing when the Service is gone."""
+"""Envoy with listeners of ours, in a network namespace in which the addresses of Services and Pods
+are reached: what is called there is answered by the Service's Pods, and by nothing when the Service
+is gone.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,19 @@ def redirected(network: None) -> Iterator[None]:
     subprocess.run(["nft", "delete table ip captured"], check=True)
 
 
-async def open_shop(shop: Shop, *, annotations: dict[str, str] | None = None, protocol: str = "") -> str:
-    """A Service whose port 80 is that of the Pods which speak HTTP, 81 that of gRPC; its cluster IP."""
+async def open_shop(
+    shop: Shop, *, annotations: dict[str, str] | None = None, protocol: str = ""
+) -> str:
+    """A Service whose port 80 is that of the Pods which speak HTTP, 81 that of gRPC; its cluster
+    IP.
+    """
     ports = [
-        {"name": "http", "port": 80, "targetPort": 8080, **({"appProtocol": protocol} if protocol else {})},
+        {
+            "name": "http",
+            "port": 80,
+            "targetPort": 8080,
+            **({"appProtocol": protocol} if protocol else {}),
+        },
         {"name": "grpc", "port": 81, "targetPort": 9090, "appProtocol": "kubernetes.io/h2c"},
     ]
     await shop.service(annotations=annotations, ports=ports)
@@ -85,7 +96,9 @@ async def test_cluster_ips_are_answered_until_the_service_is_deleted(
         await shop.slice("web-1", 8080, endpoint(ADDRESSES[1], f"pod-{ADDRESSES[1]}"))
         await answers(address, 80, {ADDRESSES[1]})
         await shop.delete(Services, "web")
-        await eventually(lambda: called(address, 80, 1), lambda seen: "ConnectionRefused" in "".join(seen))
+        await eventually(
+            lambda: called(address, 80, 1), lambda seen: "ConnectionRefused" in "".join(seen)
+        )
         assert await edge.counter("update_rejected") == 0
 
 
@@ -111,7 +124,9 @@ async def test_a_port_that_an_annotation_names_is_open_as_long_as_it_does(
         await answers("127.0.0.1", 8088, set(ADDRESSES))
         await shop.service(annotations={"sliceplane.dev/xds-listener": "http=8089"})
         await answers("127.0.0.1", 8089, set(ADDRESSES))
-        await eventually(lambda: called("127.0.0.1", 8088, 1), lambda seen: "ConnectionRefused" in "".join(seen))
+        await eventually(
+            lambda: called("127.0.0.1", 8088, 1), lambda seen: "ConnectionRefused" in "".join(seen)
+        )
         assert await edge.counter("update_rejected") == 0
 
 

@@ -1,7 +1,8 @@
-"""Kubernetes' own kube-controller-manager with every controller, and kube-scheduler, unmodified, with our API server.
+"""Kubernetes' own kube-controller-manager with every controller, and kube-scheduler, unmodified,
+with our API server.
 
-Claims are bound to volumes, a StatefulSet's Pods get theirs, the scheduler places Pods, and neither program's log has
-an error: nothing that they watch is missing.
+Claims are bound to volumes, a StatefulSet's Pods get theirs, the scheduler places Pods, and neither
+program's log has an error: nothing that they watch is missing.
 """
 
 from __future__ import annotations
@@ -23,19 +24,42 @@ TOKENS = {"kube-controller-manager": "manager-of-a-test", "kube-scheduler": "sch
 NODES = ("node-1", "node-2", "node-3")
 FLAGS = ("--secure-port=0", "--leader-elect=false")
 #: no kubelet renews a Lease here
-MANAGER_FLAGS = ("--controllers=*", "--use-service-account-credentials", "--node-monitor-grace-period=1h", *FLAGS)
-#: these start on no server with these flags: they want a key, a range, a cloud or a gate that is off by default
+MANAGER_FLAGS = (
+    "--controllers=*",
+    "--use-service-account-credentials",
+    "--node-monitor-grace-period=1h",
+    *FLAGS,
+)
+#: these start on no server with these flags: they want a key, a range, a cloud or a gate that is
+#: off by default
 SKIPPED = {
-    *("bootstrap-signer-controller", "certificatesigningrequest-signing-controller", "cloud-node-lifecycle-controller"),
+    *(
+        "bootstrap-signer-controller",
+        "certificatesigningrequest-signing-controller",
+        "cloud-node-lifecycle-controller",
+    ),
     *("kube-apiserver-serving-clustertrustbundle-publisher-controller", "node-ipam-controller"),
-    *("node-route-controller", "podcertificaterequest-cleaner-controller", "podgroup-protection-controller"),
-    *("resourcepoolstatusrequest-controller", "selinux-warning-controller", "service-lb-controller"),
+    *(
+        "node-route-controller",
+        "podcertificaterequest-cleaner-controller",
+        "podgroup-protection-controller",
+    ),
+    *(
+        "resourcepoolstatusrequest-controller",
+        "selinux-warning-controller",
+        "service-lb-controller",
+    ),
     *("serviceaccount-token-controller", "storage-version-migrator-controller"),
     *("storageversion-garbage-collector-controller", "token-cleaner-controller"),
 }
 #: two controllers wrote one object, or a cache was behind, and the work is done again
-TRANSIENT = ("the object has been modified", "is not as new as written version", "not found in the cache")
-#: printed at every start; the ConfigMap is about Secrets that are tokens, of which this server makes none
+TRANSIENT = (
+    "the object has been modified",
+    "is not as new as written version",
+    "not found in the cache",
+)
+#: printed at every start; the ConfigMap is about Secrets that are tokens, of which this server
+#: makes none
 HARMLESS = (
     "The manifest file is empty",
     "kube-apiserver-legacy-service-account-token-tracking",
@@ -54,20 +78,28 @@ def plane(tmp_path: Path) -> Iterator[Plane]:
 
 def start(program: str, name: str, plane: Plane, folder: Path, *flags: str) -> Any:
     """*program* as the user *name*, with no rights but those of its roles, as a context."""
-    kubeconfig = kubernetes.kubeconfig_for(plane.kubeconfig, folder / f"{name}.kubeconfig", token=TOKENS[name])
+    kubeconfig = kubernetes.kubeconfig_for(
+        plane.kubeconfig, folder / f"{name}.kubeconfig", token=TOKENS[name]
+    )
     return kubernetes.started(folder / f"{name}.log", program, f"--kubeconfig={kubeconfig}", *flags)
 
 
 def complaints(log: Path) -> list[str]:
     """The lines of level error or warning, whose first letter tells."""
-    lines = [line for line in log.read_text().splitlines() if line[:1] in "EW" and line[1:5].isdigit()]
+    lines = [
+        line for line in log.read_text().splitlines() if line[:1] in "EW" and line[1:5].isdigit()
+    ]
     return [line for line in lines if not any(text in line for text in (*HARMLESS, *TRANSIENT))]
 
 
 def test_every_controller_starts_and_the_scheduler_places_pods(
     manager: str, scheduler: str, plane: Plane, tmp_path: Path
 ) -> None:
-    create(plane, *map(node, NODES), {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}})
+    create(
+        plane,
+        *map(node, NODES),
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}},
+    )
     statuses(plane, *map(node, NODES))
     log = tmp_path / "kube-controller-manager.log"
     with (
@@ -82,14 +114,17 @@ def test_every_controller_starts_and_the_scheduler_places_pods(
         for name in TOKENS:
             assert complaints(tmp_path / f"{name}.log") == []
     skipped = re.findall(
-        r'"Warning: (?:skipping controller|controller is disabled)" controller="([^"]+)"', log.read_text()
+        r'"Warning: (?:skipping controller|controller is disabled)" controller="([^"]+)"',
+        log.read_text(),
     )
     assert set(skipped) == SKIPPED
 
 
 def _have_caches(log: str) -> bool:
     """Each of more than thirty controllers waits for what it watches, and goes on."""
-    waiting, synced = (log.count(text) for text in ("Waiting for caches to sync", "Caches are synced"))
+    waiting, synced = (
+        log.count(text) for text in ("Waiting for caches to sync", "Caches are synced")
+    )
     assert waiting == synced, f"{waiting - synced} of {waiting} controllers wait for a cache"
     return waiting > 30
 
@@ -172,8 +207,18 @@ def _claims_are_bound(plane: Plane) -> None:
             "resources": {"requests": {"storage": "1Gi"}},
         },
     }
-    spec = {"serviceName": "db", "podManagementPolicy": "Parallel", "volumeClaimTemplates": [template]}
-    create(plane, storage_class, volume("disk-1"), volume("disk-2"), workload("StatefulSet", "db", 2, **spec))
+    spec = {
+        "serviceName": "db",
+        "podManagementPolicy": "Parallel",
+        "volumeClaimTemplates": [template],
+    }
+    create(
+        plane,
+        storage_class,
+        volume("disk-1"),
+        volume("disk-2"),
+        workload("StatefulSet", "db", 2, **spec),
+    )
 
     def bound() -> bool:
         claims = {claim["metadata"]["name"]: claim for claim in items(plane, "pvc", "-n", "demo")}
@@ -181,12 +226,17 @@ def _claims_are_bound(plane: Plane) -> None:
         assert {claim["status"]["phase"] for claim in claims.values()} == {"Bound"}, claims
         assert {claim["spec"]["volumeName"] for claim in claims.values()} == {"disk-1", "disk-2"}
         assert all(pod["spec"].get("nodeName") in NODES for pod in pods(plane, "db"))
-        assert all("kubernetes.io/pvc-protection" in claim["metadata"]["finalizers"] for claim in claims.values())
+        assert all(
+            "kubernetes.io/pvc-protection" in claim["metadata"]["finalizers"]
+            for claim in claims.values()
+        )
         return True
 
     eventually(bound)
     volumes = kubectl(plane, "get", "pv,pvc,sc", "-n", "demo")
-    assert re.search(r"persistentvolume/disk-1 +2Gi +RWO +Retain +Bound +demo/data-db-\d +disks ", volumes), volumes
+    assert re.search(
+        r"persistentvolume/disk-1 +2Gi +RWO +Retain +Bound +demo/data-db-\d +disks ", volumes
+    ), volumes
     assert re.search(r"claim/data-db-0 +Bound +disk-\d +2Gi +RWO +disks ", volumes), volumes
 
 

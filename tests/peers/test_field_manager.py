@@ -1,7 +1,8 @@
-"""Histories of writes, owned by Kubernetes' own field manager and by ours: the same objects, managers and refusals.
+"""Histories of writes, owned by Kubernetes' own field manager and by ours: the same objects,
+managers and refusals.
 
-The peer holds typed Go objects and we hold documents, so empty parts are left out of objects before they are compared.
-Sets of fields are compared as they are.
+The peer holds typed Go objects and we hold documents, so empty parts are left out of objects before
+they are compared. Sets of fields are compared as they are.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ class Make:
         return self.rng.sample(["a.io/a", "b.io/b", "c.io/c", "d.io/d"], self.rng.randint(1, 3))
 
     def strings(self) -> dict[str, str]:
-        return {name: self.text() for name in self.rng.sample(["x", "y/z", "w.w"], self.rng.randint(1, 2))}
+        return {
+            name: self.text()
+            for name in self.rng.sample(["x", "y/z", "w.w"], self.rng.randint(1, 2))
+        }
 
     def head(self) -> Any:
         made = self.some(labels=self.strings, annotations=self.strings, finalizers=self.texts)
@@ -64,7 +68,12 @@ class Make:
         return [{**key, **make()} for key in chosen]
 
     def service(self) -> Any:
-        keys = [{"port": 80}, {"port": 80, "protocol": "UDP"}, {"port": 443, "protocol": "TCP"}, {"port": 1}]
+        keys = [
+            {"port": 80},
+            {"port": 80, "protocol": "UDP"},
+            {"port": 443, "protocol": "TCP"},
+            {"port": 1},
+        ]
         port = lambda: {"targetPort": self.rng.choice([1, "web"]), **self.some(name=self.text)}  # noqa: E731
         spec = self.some(
             ports=lambda: self.several(keys, port),
@@ -72,16 +81,24 @@ class Make:
             type=self.text,
             externalIPs=self.texts,
             publishNotReadyAddresses=lambda: True,
-            sessionAffinityConfig=lambda: {"clientIP": self.some(timeoutSeconds=lambda: self.rng.choice([5, 6]))},
+            sessionAffinityConfig=lambda: {
+                "clientIP": self.some(timeoutSeconds=lambda: self.rng.choice([5, 6]))
+            },
         )
         return {"apiVersion": "v1", "kind": "Service", "metadata": self.head(), "spec": spec}
 
     def container(self) -> Any:
-        ports = [{"containerPort": 80}, {"containerPort": 80, "protocol": "UDP"}, {"containerPort": 81}]
+        ports = [
+            {"containerPort": 80},
+            {"containerPort": 80, "protocol": "UDP"},
+            {"containerPort": 81},
+        ]
         return self.some(
             image=self.text,
             args=self.texts,
-            env=lambda: self.several([{"name": "A"}, {"name": "B"}], lambda: self.some(value=self.text)),
+            env=lambda: self.several(
+                [{"name": "A"}, {"name": "B"}], lambda: self.some(value=self.text)
+            ),
             ports=lambda: self.several(ports, lambda: self.some(name=self.text)),
             resources=lambda: self.some(limits=lambda: {"cpu": "1"}),
             securityContext=lambda: self.some(runAsUser=lambda: 5),
@@ -99,12 +116,19 @@ class Make:
         template = self.some(metadata=lambda: self.some(labels=self.strings), spec=lambda: pod)
         spec = self.some(
             replicas=lambda: self.rng.choice([1, 2]),
-            strategy=lambda: self.some(type=self.text, rollingUpdate=lambda: self.some(maxSurge=lambda: 1)),
+            strategy=lambda: self.some(
+                type=self.text, rollingUpdate=lambda: self.some(maxSurge=lambda: 1)
+            ),
             template=lambda: template,
             paused=lambda: True,
         )
         spec["selector"] = {"matchLabels": self.strings()}
-        return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": self.head(), "spec": spec}
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": self.head(),
+            "spec": spec,
+        }
 
     def slice(self) -> Any:
         endpoint = lambda: {"addresses": [self.text()], "conditions": self.some(ready=lambda: True)}  # noqa: E731
@@ -114,7 +138,12 @@ class Make:
             "ports": [self.some(name=self.text, port=lambda: 80)],
             "endpoints": [endpoint() for _ in range(self.rng.randint(1, 2))],
         }
-        return {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": self.head(), **made}
+        return {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": self.head(),
+            **made,
+        }
 
     def history(self) -> Any:
         make = self.rng.choice([self.service, self.deployment, self.slice])
@@ -122,7 +151,14 @@ class Make:
         for _ in range(self.rng.randint(2, 6)):
             applies = self.rng.random() < 0.7
             force = applies and self.rng.random() < 0.6
-            steps.append({"apply": applies, "force": force, "manager": self.rng.choice(["m", "n"]), "object": make()})
+            steps.append(
+                {
+                    "apply": applies,
+                    "force": force,
+                    "manager": self.rng.choice(["m", "n"]),
+                    "object": make(),
+                }
+            )
         first = steps[0]["object"]
         return {"apiVersion": first["apiVersion"], "kind": first["kind"], "steps": steps}
 
@@ -139,7 +175,9 @@ def ours(history: Any) -> list[Any]:
         try:
             if step["apply"]:
                 check_configuration(lookup(resource.schema_key), document)
-                made = managed_fields.on_apply(CTX, target, live, document, options, force=step["force"])
+                made = managed_fields.on_apply(
+                    CTX, target, live, document, options, force=step["force"]
+                )
             else:
                 made = document
                 if live:
@@ -151,9 +189,13 @@ def ours(history: Any) -> list[Any]:
             continue
         live = canonical(resource, normalised(json.loads(json.dumps(made))))
         entries = live["metadata"].get("managedFields", [])
-        managers = {f"{entry['manager']} {entry['operation']}": entry["fieldsV1"] for entry in entries}
+        managers = {
+            f"{entry['manager']} {entry['operation']}": entry["fieldsV1"] for entry in entries
+        }
         head = {name: value for name, value in live["metadata"].items() if name != "managedFields"}
-        results.append({"object": {**live, "metadata": head}, **({"managers": managers} if managers else {})})
+        results.append(
+            {"object": {**live, "metadata": head}, **({"managers": managers} if managers else {})}
+        )
     return results
 
 
@@ -161,7 +203,11 @@ def bare(value: Any) -> Any:
     """Without parts that are empty, at every depth."""
     if isinstance(value, dict):
         made = {name: bare(member) for name, member in value.items()}
-        return {name: member for name, member in made.items() if member not in (None, {}, [], "", 0, False)}
+        return {
+            name: member
+            for name, member in made.items()
+            if member not in (None, {}, [], "", 0, False)
+        }
     return [bare(item) for item in value] if isinstance(value, list) else value
 
 
@@ -175,14 +221,18 @@ def comparable(result: Any) -> Any:
 def test_histories_end_alike(peer: str) -> None:
     histories = [Make(seed).history() for seed in range(HISTORIES)]
     text = "".join(json.dumps(history) + "\n" for history in histories)
-    done = subprocess.run([peer], input=text, capture_output=True, text=True, check=True, timeout=200)
+    done = subprocess.run(
+        [peer], input=text, capture_output=True, text=True, check=True, timeout=200
+    )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == HISTORIES
     refused = 0
     for seed, (history, theirs) in enumerate(zip(histories, answers, strict=True)):
         for number, (mine, other) in enumerate(zip(ours(history), theirs, strict=True)):
             refused += "error" in other
-            said = f"seed {seed} step {number}\n{json.dumps(history['steps'][: number + 1], indent=1)}"
+            said = (
+                f"seed {seed} step {number}\n{json.dumps(history['steps'][: number + 1], indent=1)}"
+            )
             assert comparable(mine) == comparable(other), f"{said}\nours   {mine}\ntheirs {other}"
     assert refused > HISTORIES / 10, "too few conflicts to prove anything"
 
@@ -200,7 +250,9 @@ def test_older_updaters_become_one_alike(peer: str) -> None:
         }
         steps.append({"apply": False, "manager": f"u{number:02d}", "object": document})
     history = {"apiVersion": "v1", "kind": "Service", "steps": steps}
-    done = subprocess.run([peer], input=json.dumps(history), capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [peer], input=json.dumps(history), capture_output=True, text=True, check=True, timeout=60
+    )
     theirs = [result["managers"] for result in json.loads(done.stdout)]
     mine = [result["managers"] for result in ours(history)]
     assert mine[:11] == theirs[:11]

@@ -1,7 +1,9 @@
-"""The objects that k8s.io/api keeps of itself and of the three releases before: one of each kind with every field set,
-as protobuf and as JSON.  Ours reads the one to the other, and writes the bytes that Kubernetes writes.
+"""The objects that k8s.io/api keeps of itself and of the three releases before: one of each kind
+with every field set, as protobuf and as JSON. Ours reads the one to the other, and writes the bytes
+that Kubernetes writes.
 
-An object with fields that are gone since has a second pair of files, what is left of it after a round trip.
+An object with fields that are gone since has a second pair of files, what is left of it after a
+round trip.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ NEWEST = "HEAD"
 def releases() -> list[Path]:
     """A folder of objects for each release."""
     run_go("mod", "download", "k8s.io/api", folder=MODULE)
-    folder = Path(run_go("list", "-m", "-f", "{{.Dir}}", "k8s.io/api", folder=MODULE).strip()) / "testdata"
+    folder = (
+        Path(run_go("list", "-m", "-f", "{{.Dir}}", "k8s.io/api", folder=MODULE).strip())
+        / "testdata"
+    )
     return sorted(path for path in folder.iterdir() if path.is_dir())
 
 
@@ -39,7 +44,11 @@ def kept(path: Path, suffix: str) -> Path:
 def documents(release: Path) -> dict[Path, Any]:
     """The objects of kinds that have a protobuf form here, and objects."""
     paths = [path for path in sorted(release.glob("*.pb")) if "after_roundtrip" not in path.name]
-    loaded = {path: json.loads(kept(path, ".json").read_text()) for path in paths if path.with_suffix(".json").exists()}
+    loaded = {
+        path: json.loads(kept(path, ".json").read_text())
+        for path in paths
+        if path.with_suffix(".json").exists()
+    }
     return {
         path: document
         for path, document in loaded.items()
@@ -56,7 +65,10 @@ def test_every_golden_object_is_read_and_written_as_upstream_does(releases: list
         for path, document in documents(release).items():
             count += 1
             decoded = decode(path.read_bytes())
-            if without_nulls(decoded) != without_nulls(document) or encode(decoded) != kept(path, ".pb").read_bytes():
+            if (
+                without_nulls(decoded) != without_nulls(document)
+                or encode(decoded) != kept(path, ".pb").read_bytes()
+            ):
                 wrong.append(f"{release.name}/{path.name}")
     assert wrong == []
     assert count > 240, f"{count} objects of {len(releases)} releases"

@@ -1,4 +1,6 @@
-"""gRPC for Go talks to the xDS server's port: many streams on one connection, messages of many sizes, refusals."""
+"""gRPC for Go talks to the xDS server's port: many streams on one connection, messages of many
+sizes, refusals.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +31,8 @@ async def test_it_hears_what_it_says(program: str) -> None:
 async def test_over_tls_with_a_token(program: str, tmp_path: Path) -> None:
     echo = Echo()
     async with secure(echo, Answering(), tmp_path) as (_, port, pki):
-        said = await asyncio.to_thread(programs.run, program, f"localhost:{port}", str(pki.ca_file), "token")
+        said = await asyncio.to_thread(
+            programs.run, program, f"localhost:{port}", str(pki.ca_file), "token"
+        )
         assert said == "ok\n"
     assert {call.headers["authorization"] for call in echo.calls} == {"Bearer token"}

@@ -1,5 +1,6 @@
-"""gRPC for Go and for Python, and Envoy, in two zones: each goes where hints lead its zone, or its node, and follows a
-rolling change."""
+"""gRPC for Go and for Python, and Envoy, in two zones: each goes where hints lead its zone, or its
+node, and follows a rolling change.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,16 @@ import pytest_asyncio
 from tests.peers import programs
 from tests.peers.loopback import RunningPods, live, network, pods
 from tests.peers.test_envoy import Envoy, running
-from tests.shell.xds.conftest import GrpcProgram, Served, Shop, client, endpoint, grpc_program, served, shop
+from tests.shell.xds.conftest import (
+    GrpcProgram,
+    Served,
+    Shop,
+    client,
+    endpoint,
+    grpc_program,
+    served,
+    shop,
+)
 from tests.waiting import eventually
 
 from sliceplane.api import codec
@@ -57,7 +67,9 @@ def hinted(address: str, kind: str) -> dict[str, Any]:
 class Clients:
     """In each zone, on its node."""
 
-    def __init__(self, shop: Shop, envoys: dict[str, Envoy], callers: dict[str, list[GrpcProgram]]) -> None:
+    def __init__(
+        self, shop: Shop, envoys: dict[str, Envoy], callers: dict[str, list[GrpcProgram]]
+    ) -> None:
         self._shop = shop
         self._envoys = envoys
         self._callers = callers
@@ -73,12 +85,17 @@ class Clients:
 
     async def first_call_s(self, zone: str) -> float:
         """Of the slowest program."""
-        return max([(await program.ask("call", self._target, 1))["s"] for program in self._callers[zone]])
+        return max(
+            [(await program.ask("call", self._target, 1))["s"] for program in self._callers[zone]]
+        )
 
     async def go_to(self, **wanted: set[str]) -> None:
         """Those of each zone, Envoy as well."""
         for zone, addresses in wanted.items():
-            await eventually(lambda zone=zone: self.called(zone), lambda seen, all_=addresses: seen == [all_, all_])
+            await eventually(
+                lambda zone=zone: self.called(zone),
+                lambda seen, all_=addresses: seen == [all_, all_],
+            )
             envoy = self._envoys[zone]
             places = {f"{address}:9090" for address in addresses}
             await eventually(
@@ -101,24 +118,32 @@ async def clients(
         callers: dict[str, list[GrpcProgram]] = {}
         for number, zone in enumerate(ZONES):
             metadata = {"node_name": f"node-{zone}"}
-            wish = served.wish(node_id=f"envoy-{zone}", admin_port=19000 + number, zone=zone, metadata=metadata)
+            wish = served.wish(
+                node_id=f"envoy-{zone}", admin_port=19000 + number, zone=zone, metadata=metadata
+            )
             envoys[zone] = await stack.enter_async_context(running(tmp_path, wish))
             callers[zone] = []
             for name, command in (("go", (go_program,)), ("python", ())):
                 wish = served.wish(node_id=f"{name}-{zone}", zone=zone, metadata=metadata)
-                callers[zone].append(await stack.enter_async_context(grpc_program(tmp_path, wish, *command)))
+                callers[zone].append(
+                    await stack.enter_async_context(grpc_program(tmp_path, wish, *command))
+                )
         yield Clients(shop, envoys, callers)
     for zone in ZONES:
         await shop.client.delete(Nodes, "", f"node-{zone}")
 
 
-async def test_clients_go_where_hints_lead_them_and_everywhere_without(shop: Shop, clients: Clients) -> None:
+async def test_clients_go_where_hints_lead_them_and_everywhere_without(
+    shop: Shop, clients: Clients
+) -> None:
     await shop.service()
     await shop.slice("web-1", 9090, *[hinted(address, "forZones") for address in sorted(ALL)])
     await clients.go_to(a=set(PODS["a"]), b=set(PODS["b"]))
     # One of them has none: hints count for all or for nobody.
     first, *others = sorted(ALL)
-    await shop.slice("web-1", 9090, host(first), *[hinted(address, "forZones") for address in others])
+    await shop.slice(
+        "web-1", 9090, host(first), *[hinted(address, "forZones") for address in others]
+    )
     await clients.go_to(a=ALL, b=ALL)
     await shop.slice("web-1", 9090, *[hinted(address, "forNodes") for address in sorted(ALL)])
     await clients.go_to(a=set(PODS["a"]), b=set(PODS["b"]))
@@ -127,7 +152,9 @@ async def test_clients_go_where_hints_lead_them_and_everywhere_without(shop: Sho
     await clients.go_to(a=set(PODS["a"]), b=set(PODS["b"]))
 
 
-async def test_a_rolling_change_is_followed_and_the_last_that_serves_is_used(shop: Shop, clients: Clients) -> None:
+async def test_a_rolling_change_is_followed_and_the_last_that_serves_is_used(
+    shop: Shop, clients: Clients
+) -> None:
     await shop.service()
     left = sorted(ALL)
     await shop.slice("web-1", 9090, *map(host, left))

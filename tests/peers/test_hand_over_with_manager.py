@@ -1,7 +1,9 @@
-"""From Kubernetes' own kube-controller-manager to ours and back, all three controllers; docs/hand-over.md by steps.
+"""From Kubernetes' own kube-controller-manager to ours and back, all three controllers;
+docs/hand-over.md by steps.
 
-Before the hand-over, shadow mode finds no difference from what the manager wrote; at the hand-over no slice is written,
-in either direction, and Endpoints are rewritten once; a change after it writes what the change is about.
+Before the hand-over, shadow mode finds no difference from what the manager wrote; at the hand-over
+no slice is written, in either direction, and Endpoints are rewritten once; a change after it writes
+what the change is about.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ pytestmark = [pytest.mark.peer, pytest.mark.timeout(1200)]
 
 PODS = 230
 #: as docs/hand-over.md has them
-OURS = "--controllers=endpointslice-controller,endpoints-controller,endpointslice-mirroring-controller"
+OURS = (
+    "--controllers=endpointslice-controller,endpoints-controller,endpointslice-mirroring-controller"
+)
 WITH = OURS
 WITHOUT = "--controllers=namespace-controller"
 SELECTING = ("same-zone", "same-node", "auto", "plain", "nobody")
@@ -38,26 +42,53 @@ def plane(tmp_path: Path) -> Iterator[Plane]:
 
 
 def managing(manager: str, plane: Plane, log: Path, controllers: str) -> Any:
-    flags = ("--secure-port=0", "--leader-elect=false", f"--kubeconfig={plane.kubeconfig}", controllers)
+    flags = (
+        "--secure-port=0",
+        "--leader-elect=false",
+        f"--kubeconfig={plane.kubeconfig}",
+        controllers,
+    )
     return kubernetes.started(log, manager, *flags)
 
 
 def ours(plane: Plane, *flags: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-m", "sliceplane", "controllers", "--kubeconfig", plane.kubeconfig, *flags]
+    program = [
+        sys.executable,
+        "-m",
+        "sliceplane",
+        "controllers",
+        "--kubeconfig",
+        plane.kubeconfig,
+        *flags,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    return subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(
+        program, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
 
 
 def pod(number: int, *, ready: bool = True) -> dict[str, Any]:
     port = 8080 if number % 5 else 9090
-    containers = [{"name": "web", "image": "web", "ports": [{"name": "http", "containerPort": port}]}]
+    containers = [
+        {"name": "web", "image": "web", "ports": [{"name": "http", "containerPort": port}]}
+    ]
     named = {"hostname": f"web-{number}", "subdomain": "plain"} if number < 3 else {}
-    return kubernetes.pod(number, ready=ready, nodeName=f"node-{number % 3}", containers=containers, **named)
+    return kubernetes.pod(
+        number, ready=ready, nodeName=f"node-{number % 3}", containers=containers, **named
+    )
 
 
 def service(name: str, **spec: Any) -> dict[str, Any]:
-    ports = [{"name": "http", "port": 80, "targetPort": "http"}, {"name": "x", "port": 81, "appProtocol": "h2c"}]
-    metadata = {"name": name, "namespace": "demo", "labels": {"team": "shop"}, **spec.pop("metadata", {})}
+    ports = [
+        {"name": "http", "port": 80, "targetPort": "http"},
+        {"name": "x", "port": 81, "appProtocol": "h2c"},
+    ]
+    metadata = {
+        "name": name,
+        "namespace": "demo",
+        "labels": {"team": "shop"},
+        **spec.pop("metadata", {}),
+    }
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -71,8 +102,14 @@ def populate(plane: Plane) -> None:
         {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": f"node-{n}", "labels": {"topology.kubernetes.io/zone": f"zone-{'abc'[n]}"}},
-            "status": {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]},
+            "metadata": {
+                "name": f"node-{n}",
+                "labels": {"topology.kubernetes.io/zone": f"zone-{'abc'[n]}"},
+            },
+            "status": {
+                "allocatable": {"cpu": "4"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
         }
         for n in range(3)
     ]
@@ -109,8 +146,12 @@ def versions(plane: Plane) -> dict[str, str]:
 
 
 def skipping_mirror(plane: Plane) -> set[str]:
-    """The Endpoints that have the label of KEP-0752, which ours sets and upstream's does not know."""
-    found = items(plane, "endpoints", "-n", "demo", "-l", "endpointslice.kubernetes.io/skip-mirror=true")
+    """The Endpoints that have the label of KEP-0752, which ours sets and upstream's does not
+    know.
+    """
+    found = items(
+        plane, "endpoints", "-n", "demo", "-l", "endpointslice.kubernetes.io/skip-mirror=true"
+    )
     return {each["metadata"]["name"] for each in found}
 
 
@@ -118,7 +159,11 @@ def is_ready(plane: Plane, name: str) -> set[bool]:
     """What slices that have the Pod say, but for the Service that publishes those that are not."""
     found = items(plane, SLICES, "-n", "demo", "-l", "kubernetes.io/service-name!=plain")
     endpoints = [each for one in found for each in one["endpoints"]]
-    return {each["conditions"]["ready"] for each in endpoints if each.get("targetRef", {}).get("name") == name}
+    return {
+        each["conditions"]["ready"]
+        for each in endpoints
+        if each.get("targetRef", {}).get("name") == name
+    }
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> int:
@@ -126,19 +171,27 @@ def changed(before: dict[str, str], after: dict[str, str]) -> int:
     return sum(before[name] != after[name] for name in before)
 
 
-def test_there_and_back_without_a_write_to_a_slice(manager: str, plane: Plane, tmp_path: Path) -> None:
+def test_there_and_back_without_a_write_to_a_slice(
+    manager: str, plane: Plane, tmp_path: Path
+) -> None:
     with managing(manager, plane, tmp_path / "first.log", WITH):
         populate(plane)
-        compared = eventually(lambda: done if (done := shadow(plane)).returncode == 0 else None, within_s=60)
+        compared = eventually(
+            lambda: done if (done := shadow(plane)).returncode == 0 else None, within_s=60
+        )
         assert "no difference in 7 services" in compared.stdout, compared.stdout
         churn_beside_a_shadow(plane)
         before = versions(plane)
-        assert len(before) >= 13, "five Services, two sets of named ports, at most 100 endpoints a slice"
+        assert len(before) >= 13, (
+            "five Services, two sets of named ports, at most 100 endpoints a slice"
+        )
     # step 4 of docs/hand-over.md: the manager goes on without the controller; ours takes over
     with managing(manager, plane, tmp_path / "without.log", WITHOUT):
         done = ours(plane, OURS, "--once")
         told = f"with {len(SELECTING)} writes"
-        assert (done.returncode, done.stdout.strip()[-len(told) :]) == (0, told), "Endpoints are rewritten, once"
+        assert (done.returncode, done.stdout.strip()[-len(told) :]) == (0, told), (
+            "Endpoints are rewritten, once"
+        )
         assert changed(before, versions(plane)) == 0
         assert skipping_mirror(plane) == set(SELECTING)
         with instance(plane) as process:
@@ -156,9 +209,13 @@ def test_there_and_back_without_a_write_to_a_slice(manager: str, plane: Plane, t
         statuses(plane, pod(8, ready=False))
         eventually(lambda: is_ready(plane, "web-8") == {False}, within_s=60)
         eventually(lambda: changed(after, versions(plane)) == 4)
-        compared = eventually(lambda: done if (done := shadow(plane)).returncode == 0 else None, within_s=60)
+        compared = eventually(
+            lambda: done if (done := shadow(plane)).returncode == 0 else None, within_s=60
+        )
         assert "no difference" in compared.stdout
-        assert changed(after, versions(plane)) == 4, "the manager wrote only what the one Pod is about"
+        assert changed(after, versions(plane)) == 4, (
+            "the manager wrote only what the one Pod is about"
+        )
         eventually(lambda: not skipping_mirror(plane), within_s=60)
 
 
@@ -176,8 +233,19 @@ def churn_beside_a_shadow(plane: Plane) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready shadow\n"
         for turn in range(12):
-            statuses(plane, *(pod(number, ready=(number + turn) % 3 != 0) for number in range(20, 40)))
-            kubectl(plane, "delete", "pod", "-n", "demo", f"web-{turn + 50}", f"web-{turn + 70}", "--wait=false")
+            statuses(
+                plane, *(pod(number, ready=(number + turn) % 3 != 0) for number in range(20, 40))
+            )
+            kubectl(
+                plane,
+                "delete",
+                "pod",
+                "-n",
+                "demo",
+                f"web-{turn + 50}",
+                f"web-{turn + 70}",
+                "--wait=false",
+            )
             again = [pod(turn + 50), pod(turn + 70)]
             eventually(lambda again=again: create(plane, *again) is None)  # type: ignore[misc]
             statuses(plane, *again)
@@ -190,6 +258,16 @@ def churn_beside_a_shadow(plane: Plane) -> None:
 
 
 def instance(plane: Plane, *flags: str) -> subprocess.Popen[str]:
-    program = [sys.executable, "-m", "sliceplane", "controllers", "--kubeconfig", plane.kubeconfig, *(flags or (OURS,))]
+    program = [
+        sys.executable,
+        "-m",
+        "sliceplane",
+        "controllers",
+        "--kubeconfig",
+        plane.kubeconfig,
+        *(flags or (OURS,)),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return subprocess.Popen(
+        program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )

@@ -1,7 +1,9 @@
-"""Kubernetes' own kube-controller-manager, unmodified, with our API server: leases, slices, mirrors, events, garbage.
+"""Kubernetes' own kube-controller-manager, unmodified, with our API server: leases, slices,
+mirrors, events, garbage.
 
-The server has no controllers of its own here (``sliceplane apiserver``): what is written is the manager's.  It is the
-user ``system:kube-controller-manager``, and each of its controllers a ServiceAccount with a token that it asks for.
+The server has no controllers of its own here (``sliceplane apiserver``): what is written is the
+manager's. It is the user ``system:kube-controller-manager``, and each of its controllers a
+ServiceAccount with a token that it asks for.
 """
 
 from __future__ import annotations
@@ -51,13 +53,17 @@ def plane(tmp_path: Path) -> Iterator[Plane]:
 
 def start(manager: str, plane: Plane, folder: Path, name: str) -> Any:
     """A manager whose log is *name*, as a context.  It has no rights but those of its roles."""
-    kubeconfig = kubernetes.kubeconfig_for(plane.kubeconfig, folder / f"{name}.kubeconfig", token=TOKEN)
+    kubeconfig = kubernetes.kubeconfig_for(
+        plane.kubeconfig, folder / f"{name}.kubeconfig", token=TOKEN
+    )
     flags = (f"--kubeconfig={kubeconfig}", "--use-service-account-credentials", *FLAGS)
     return kubernetes.started(folder / f"{name}.log", manager, *flags)
 
 
 def holder(plane: Plane) -> str:
-    lease = json.loads(kubectl(plane, "get", "lease", "kube-controller-manager", "-n", "kube-system", "-o", "json"))
+    lease = json.loads(
+        kubectl(plane, "get", "lease", "kube-controller-manager", "-n", "kube-system", "-o", "json")
+    )
     return str(lease["spec"].get("holderIdentity", ""))
 
 
@@ -68,7 +74,9 @@ def managed_by(plane: Plane, name: str, service: str) -> list[Any]:
 
 def no_errors(log: Path) -> None:
     """No line of level error or warning, whose first letter tells."""
-    bad = [line for line in log.read_text().splitlines() if line[:1] in "EW" and line[1:5].isdigit()]
+    bad = [
+        line for line in log.read_text().splitlines() if line[:1] in "EW" and line[1:5].isdigit()
+    ]
     assert not [line for line in bad if not any(each in line for each in HARMLESS)], bad
 
 
@@ -83,15 +91,25 @@ def test_the_manager_does_its_work(manager: str, plane: Plane, tmp_path: Path) -
 
 
 def _slices(plane: Plane) -> None:
-    """150 ready Pods are two slices and one Endpoints object; one that is not ready changes one slice."""
+    """150 ready Pods are two slices and one Endpoints object; one that is not ready changes one
+    slice.
+    """
     service = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": "web", "namespace": "demo"},
-        "spec": {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
+        "spec": {
+            "selector": {"app": "web"},
+            "ports": [{"name": "http", "port": 80, "targetPort": 8080}],
+        },
     }
     create(
-        plane, *({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}} for kind, name in OUTERMOST), service
+        plane,
+        *(
+            {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}}
+            for kind, name in OUTERMOST
+        ),
+        service,
     )
     create(plane, *(pod(number) for number in range(PODS)))
     statuses(plane, *(pod(number) for number in range(PODS)))
@@ -115,10 +133,17 @@ def _slices(plane: Plane) -> None:
     def changed() -> bool:
         slices = managed_by(plane, "endpointslice-controller.k8s.io", "web")
         unready = [
-            each["targetRef"]["name"] for one in slices for each in one["endpoints"] if not each["conditions"]["ready"]
+            each["targetRef"]["name"]
+            for one in slices
+            for each in one["endpoints"]
+            if not each["conditions"]["ready"]
         ]
         assert unready == ["web-7"], unready
-        same = [one for one in slices if before.get(one["metadata"]["name"]) == one["metadata"]["resourceVersion"]]
+        same = [
+            one
+            for one in slices
+            if before.get(one["metadata"]["name"]) == one["metadata"]["resourceVersion"]
+        ]
         assert len(same) == len(before) - 1, "one changed Pod is one changed slice"
         return True
 
@@ -126,7 +151,9 @@ def _slices(plane: Plane) -> None:
 
 
 def _mirror(plane: Plane) -> None:
-    """Endpoints that somebody wrote for a Service without a selector are mirrored, and the mirror goes with them."""
+    """Endpoints that somebody wrote for a Service without a selector are mirrored, and the mirror
+    goes with them.
+    """
     service = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -147,19 +174,39 @@ def _mirror(plane: Plane) -> None:
 
 
 def _garbage(plane: Plane) -> None:
-    """Slices go with their Service; foreground waits for dependents; orphans stay without their owner."""
+    """Slices go with their Service; foreground waits for dependents; orphans stay without their
+    owner.
+    """
     kubectl(plane, "delete", "service", "web", "-n", "demo")
-    eventually(lambda: not items(plane, SLICES, "-n", "demo", "-l", "kubernetes.io/service-name=web"))
+    eventually(
+        lambda: not items(plane, SLICES, "-n", "demo", "-l", "kubernetes.io/service-name=web")
+    )
     for cascade in ("foreground", "orphan"):
         create(plane, _config_map(f"owner-{cascade}"))
-        owner = json.loads(kubectl(plane, "get", "configmap", f"owner-{cascade}", "-n", "demo", "-o", "json"))
+        owner = json.loads(
+            kubectl(plane, "get", "configmap", f"owner-{cascade}", "-n", "demo", "-o", "json")
+        )
         reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner["metadata"]["name"]}
         reference |= {"uid": owner["metadata"]["uid"], "blockOwnerDeletion": True}
         create(plane, _config_map(f"owned-{cascade}", reference))
-        kubectl(plane, "delete", "configmap", f"owner-{cascade}", "-n", "demo", f"--cascade={cascade}", "--timeout=20s")
-    names = {each["metadata"]["name"]: each["metadata"] for each in items(plane, "configmaps", "-n", "demo")}
+        kubectl(
+            plane,
+            "delete",
+            "configmap",
+            f"owner-{cascade}",
+            "-n",
+            "demo",
+            f"--cascade={cascade}",
+            "--timeout=20s",
+        )
+    names = {
+        each["metadata"]["name"]: each["metadata"]
+        for each in items(plane, "configmaps", "-n", "demo")
+    }
     assert set(names) - {"kube-root-ca.crt"} == {"owned-orphan"}
-    eventually(lambda: "ownerReferences" not in items(plane, "configmaps", "-n", "demo")[0]["metadata"])
+    eventually(
+        lambda: "ownerReferences" not in items(plane, "configmaps", "-n", "demo")[0]["metadata"]
+    )
 
 
 def _config_map(name: str, *owners: dict[str, Any]) -> dict[str, Any]:
@@ -177,18 +224,24 @@ def _namespace(plane: Plane) -> None:
 
 
 def test_another_manager_takes_over(manager: str, plane: Plane, tmp_path: Path) -> None:
-    """The lease has one holder; when that one is gone without a word, the other waits for the lease and takes it."""
+    """The lease has one holder; when that one is gone without a word, the other waits for the lease
+    and takes it.
+    """
     with start(manager, plane, tmp_path, "second") as second:
         first = eventually(lambda: holder(plane))
         with start(manager, plane, tmp_path, "third"):
-            eventually(lambda: "attempting to acquire" in (tmp_path / "third.log").read_text().lower())
+            eventually(
+                lambda: "attempting to acquire" in (tmp_path / "third.log").read_text().lower()
+            )
             assert holder(plane) == first
             second.kill()
             second.wait()
             eventually(lambda: holder(plane) not in ("", first))
             lease = items(plane, "leases", "-n", "kube-system")[0]
             assert lease["spec"]["leaseTransitions"] == 1
-            events = items(plane, "events", "-n", "kube-system", "--field-selector", "reason=LeaderElection")
+            events = items(
+                plane, "events", "-n", "kube-system", "--field-selector", "reason=LeaderElection"
+            )
             assert len(events) == 2, events
 
 
@@ -198,10 +251,18 @@ def test_what_the_manager_asks_for(manager: str, plane: Plane, tmp_path: Path) -
     The garbage collector watches whatever discovery names, so that a new kind is one more request.
     """
     with kubernetes.recorder(plane.kubeconfig, tmp_path / "heard.json") as heard:
-        kubeconfig = kubernetes.kubeconfig_for(plane.kubeconfig, tmp_path / "plain.kubeconfig", server=heard.url)
+        kubeconfig = kubernetes.kubeconfig_for(
+            plane.kubeconfig, tmp_path / "plain.kubeconfig", server=heard.url
+        )
         log = tmp_path / "recorded.log"
         with kubernetes.started(log, manager, f"--kubeconfig={kubeconfig}", *FLAGS):
             eventually(lambda: "Proceeding to collect garbage" in log.read_text())
-        reads = [each for each in heard.requests() if each.method == "GET" and "/leases/" not in each.path]
+        reads = [
+            each
+            for each in heard.requests()
+            if each.method == "GET" and "/leases/" not in each.path
+        ]
     version = dependency(kubernetes.MODULE, "k8s.io/kubernetes")
-    kubernetes.compare("kube-controller-manager.json", f"kube-controller-manager {version}", reads, more=True)
+    kubernetes.compare(
+        "kube-controller-manager.json", f"kube-controller-manager {version}", reads, more=True
+    )

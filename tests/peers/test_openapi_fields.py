@@ -21,7 +21,10 @@ from tools import make_openapi_fields, make_protobuf_fields
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 
 #: our one name for free-form JSON, and the one field upstream gives no description
-OTHERWISE = {("apps.ControllerRevision", "data", "allOf"), ("networking.IngressRule", "http", "allOf")}
+OTHERWISE = {
+    ("apps.ControllerRevision", "data", "allOf"),
+    ("networking.IngressRule", "http", "allOf"),
+}
 #: a sentence as short as this says the same in anybody's words
 COMMON_WORDS = 3
 
@@ -70,13 +73,21 @@ def test_every_field_has_the_type_and_the_markers_of_upstream(published: dict[st
     wrong = []
     for name in definition_names():
         full = struct(name).full_name
-        assert sorted(ours[full].get("required", [])) == sorted(published[full].get("required", [])), name
+        assert sorted(ours[full].get("required", [])) == sorted(
+            published[full].get("required", [])
+        ), name
         assert ours[full]["properties"].keys() == published[full]["properties"].keys(), name
         for field, entry in ours[full]["properties"].items():
             mine = without_texts_and_enumerations(entry)
             theirs = without_texts_and_enumerations(published[full]["properties"][field])
-            members = {member for member in (*mine, *theirs) if mine.get(member) != theirs.get(member)} - {"$ref"}
-            wrong += [(name, field, member) for member in members if (name, field, member) not in OTHERWISE]
+            members = {
+                member for member in (*mine, *theirs) if mine.get(member) != theirs.get(member)
+            } - {"$ref"}
+            wrong += [
+                (name, field, member)
+                for member in members
+                if (name, field, member) not in OTHERWISE
+            ]
     assert wrong == []
 
 
@@ -96,6 +107,11 @@ def test_no_sentence_is_taken_from_upstream(published: dict[str, Any]) -> None:
         )
         for sentence in sentences(text)
     }
-    ours = {sentence for name in sections() for row in rows_of(name).values() for sentence in sentences(row.text)}
+    ours = {
+        sentence
+        for name in sections()
+        for row in rows_of(name).values()
+        for sentence in sentences(row.text)
+    }
     assert len(theirs) > len(ours) > 1000
     assert ours & theirs == set()

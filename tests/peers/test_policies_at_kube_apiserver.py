@@ -1,4 +1,5 @@
-"""What kube-apiserver says to our policies and to large objects: the CEL of ``agent grant`` and of the chart's Leases.
+"""What kube-apiserver says to our policies and to large objects: the CEL of ``agent grant`` and of
+the chart's Leases.
 
 The accounts are impersonated and may do everything by RBAC, so that a refusal is the policy's.
 """
@@ -43,7 +44,9 @@ class Cluster(NamedTuple):
         unverified = ssl.create_default_context()
         unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
         try:
-            with urlopen(Request(self.url + path, body, sent, method=method), timeout=60, context=unverified) as got:
+            with urlopen(
+                Request(self.url + path, body, sent, method=method), timeout=60, context=unverified
+            ) as got:
                 return got.status, json.loads(got.read())
         except HTTPError as error:
             return error.code, json.loads(error.read())
@@ -53,7 +56,9 @@ class Cluster(NamedTuple):
         assert code == 201, body
 
     def apply(self, documents: Any) -> None:
-        """Policies and their bindings; each with a rule that proves, by what it refuses, that it counts."""
+        """Policies and their bindings; each with a rule that proves, by what it refuses, that it
+        counts.
+        """
         for document in documents:
             self.make(f"/apis/{POLICY_GROUP}/v1/{POLICY_KINDS[document['kind']]}", document)
 
@@ -86,11 +91,14 @@ def cluster(kube_apiserver: str, tmp_path_factory: pytest.TempPathFactory) -> It
                         "name": "cluster-admin",
                     },
                     "subjects": [
-                        {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user} for user in users
+                        {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+                        for user in users
                     ],
                 },
             )
-            until(lambda: made.ask("GET", "/api/v1/namespaces/kube-node-lease")[0] == 200, within_s=60)
+            until(
+                lambda: made.ask("GET", "/api/v1/namespaces/kube-node-lease")[0] == 200, within_s=60
+            )
             yield made
 
 
@@ -102,8 +110,14 @@ def test_an_agent_writes_what_its_grant_has_and_nothing_else(cluster: Cluster) -
     cluster.apply(policies("vm-1", "default", ("web",), ("192.0.2.0/24", "2001:db8::/64")))
     slices, leases = SLICES.format("default"), LEASES.format("default")
     elsewhere = endpoint_slice("vm-1", "10.99.99.99")
-    until(lambda: cluster.refusal(AGENT, slices, elsewhere), lambda said: "may use addresses of 192.0.2.0/24" in said)
-    until(lambda: cluster.refusal(AGENT, leases, lease("vm-1", "vm-2")), lambda said: "writes the Lease" in said)
+    until(
+        lambda: cluster.refusal(AGENT, slices, elsewhere),
+        lambda said: "may use addresses of 192.0.2.0/24" in said,
+    )
+    until(
+        lambda: cluster.refusal(AGENT, leases, lease("vm-1", "vm-2")),
+        lambda said: "writes the Lease" in said,
+    )
 
     assert not cluster.refusal(AGENT, slices, endpoint_slice("vm-1", "192.0.2.1"))
     assert not cluster.refusal(AGENT, leases, lease("vm-1"))
@@ -125,7 +139,9 @@ def test_an_agent_writes_what_its_grant_has_and_nothing_else(cluster: Cluster) -
         "the family of the other slice": v6,
         "another name": other_name,
     }
-    allowed = [what for what, document in wrong.items() if not cluster.refusal(AGENT, slices, document)]
+    allowed = [
+        what for what, document in wrong.items() if not cluster.refusal(AGENT, slices, document)
+    ]
     assert not allowed
     assert cluster.refusal(AGENT, leases, lease("vm-2"))
     # Others are none of the policy's business.
@@ -140,22 +156,30 @@ def test_a_pod_writes_its_own_lease_and_no_other(cluster: Cluster) -> None:
         return {"metadata": {"name": name}, "spec": {"holderIdentity": "h"}}
 
     for component in ("controllers", "dns", "proxy", "xds"):
-        until(lambda: cluster.refusal(account(component), nodes, named("node-1")), lambda said: "lease" in said.lower())  # noqa: B023
+        until(
+            lambda: cluster.refusal(account(component), nodes, named("node-1")),  # noqa: B023
+            lambda said: "lease" in said.lower(),
+        )
     cases = [
         ("controllers", system, "sliceplane-controllers", {}, True),
         ("controllers", system, "kube-controller-manager", {}, False),
         ("controllers", nodes, "sliceplane-controllers", {}, False),
-        *((component, nodes, f"sliceplane-{component}-web-1", {header: "web-1"}, True)
-          for component, header in (("dns", _POD), ("xds", _POD), ("proxy", _NODE))),
-        *((component, nodes, f"sliceplane-{component}-web-2", {header: "web-1"}, False)
-          for component, header in (("dns", _POD), ("xds", _POD), ("proxy", _NODE))),
+        *(
+            (component, nodes, f"sliceplane-{component}-web-1", {header: "web-1"}, True)
+            for component, header in (("dns", _POD), ("xds", _POD), ("proxy", _NODE))
+        ),
+        *(
+            (component, nodes, f"sliceplane-{component}-web-2", {header: "web-1"}, False)
+            for component, header in (("dns", _POD), ("xds", _POD), ("proxy", _NODE))
+        ),
         ("dns", nodes, "sliceplane-dns-any", {}, True),
         ("dns", nodes, "sliceplane-proxy-web-1", {_POD: "web-1"}, False),
         ("dns", system, "sliceplane-dns-web-1", {_POD: "web-1"}, False),
-        # A host name ends after 63 characters, less its last dashes and dots, and the Lease with it.
+        # A host name ends after 63 characters, less its last dashes and dots, and the Lease with
+        # it.
         ("dns", nodes, "sliceplane-dns-" + "p" * 63, {_POD: "p" * 70}, True),
         ("dns", nodes, "sliceplane-dns-" + "p" * 60, {_POD: "p" * 70}, False),
-    ]  # fmt: skip
+    ]
     for component, path, name, headers, is_allowed in cases:
         said = cluster.refusal(account(component), path, named(name), **headers)
         assert (not said) is is_allowed, f"{component} {name} {headers}: {said or 'allowed'}"
@@ -165,7 +189,12 @@ def test_a_pod_writes_its_own_lease_and_no_other(cluster: Cluster) -> None:
 
 
 def test_an_object_that_is_too_large_gets_the_status_that_ours_gives(cluster: Cluster) -> None:
-    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"], "resourceNames": ["x" * 1_700_000]}
+    rule = {
+        "apiGroups": [""],
+        "resources": ["pods"],
+        "verbs": ["get"],
+        "resourceNames": ["x" * 1_700_000],
+    }
     document = {"metadata": {"name": "large"}, "rules": [rule]}
     code, body = cluster.ask("POST", f"{_RBAC}/namespaces/default/roles", document)
     assert (code, body) == (500, TOO_LARGE)

@@ -1,8 +1,10 @@
-"""What Kubernetes' own kube-proxy and kube-controller-manager ask for, replayed: answers decode, streams keep going.
+"""What Kubernetes' own kube-proxy and kube-controller-manager ask for, replayed: answers decode,
+streams keep going.
 
-``data/*.json`` holds the requests of the real programs, recorded, and later compared, by the tests that run them
-(``make peers``).  Here they are sent again, with the same query strings and Accept headers, and the answers are read as
-those programs do: a stream of protobuf frames whose first part ends with the bookmark that closes the initial events.
+``data/*.json`` holds the requests of the real programs, recorded, and later compared, by the tests
+that run them (``make peers``). Here they are sent again, with the same query strings and Accept
+headers, and the answers are read as those programs do: a stream of protobuf frames whose first part
+ends with the bookmark that closes the initial events.
 """
 
 from __future__ import annotations
@@ -36,7 +38,14 @@ def server() -> Iterator[Server]:
     for name in ("node-1", "node-2"):
         make(server, "/api/v1/nodes", "v1", "Node", name)
     make(server, SERVICES, "v1", "Service", "seen", spec={"ports": [{"port": 80}]})
-    make(server, SERVICES, "v1", "Service", "headless", spec={"clusterIP": "None", "ports": [{"port": 80}]})
+    make(
+        server,
+        SERVICES,
+        "v1",
+        "Service",
+        "headless",
+        spec={"clusterIP": "None", "ports": [{"port": 80}]},
+    )
     foreign = {"service.kubernetes.io/service-proxy-name": "another"}
     make(server, SERVICES, "v1", "Service", "foreign", foreign, spec={"ports": [{"port": 80}]})
     make_slice(server, "seen-1", {"kubernetes.io/service-name": "seen"})
@@ -46,16 +55,31 @@ def server() -> Iterator[Server]:
 
 
 def make(
-    server: Server, path: str, version: str, kind: str, name: str, labels: dict[str, str] | None = None, **more: Any
+    server: Server,
+    path: str,
+    version: str,
+    kind: str,
+    name: str,
+    labels: dict[str, str] | None = None,
+    **more: Any,
 ) -> None:
-    document = {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels or {}}, **more}
+    document = {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": name, "labels": labels or {}},
+        **more,
+    }
     reply = server.request("POST", path, document, Content_Type="application/json")
     assert reply.code == 201, reply.body
 
 
 def make_slice(server: Server, name: str, labels: dict[str, str]) -> None:
     endpoints = [{"addresses": ["192.0.2.1"], "conditions": {"ready": True}}]
-    more = {"addressType": "IPv4", "endpoints": endpoints, "ports": [{"name": "", "port": 80, "protocol": "TCP"}]}
+    more = {
+        "addressType": "IPv4",
+        "endpoints": endpoints,
+        "ports": [{"name": "", "port": 80, "protocol": "TCP"}],
+    }
     make(server, SLICES, "discovery.k8s.io/v1", "EndpointSlice", name, labels, **more)
 
 
@@ -106,7 +130,9 @@ def send(connection: http.client.HTTPSConnection, asked: Asked) -> http.client.H
     if asked.content_type:
         headers["Content-Type"] = asked.content_type
     query = urllib.parse.urlencode(asked.query)
-    connection.request(asked.method, f"{asked.path}?{query}" if query else asked.path, asked.body or None, headers)
+    connection.request(
+        asked.method, f"{asked.path}?{query}" if query else asked.path, asked.body or None, headers
+    )
     return connection.getresponse()
 
 
@@ -119,22 +145,30 @@ def named(asked: Asked) -> str:
     return f"{asked.method} {asked.path}"
 
 
-@pytest.mark.parametrize("asked", [each for each in PROXY + MANAGER if dict(each.query).get("watch")], ids=named)
+@pytest.mark.parametrize(
+    "asked", [each for each in PROXY + MANAGER if dict(each.query).get("watch")], ids=named
+)
 def test_streams_decode_up_to_the_bookmark(server: Server, asked: Asked) -> None:
-    assert dict(asked.query).get("sendInitialEvents") == "true", "every informer of today begins with a stream"
+    assert dict(asked.query).get("sendInitialEvents") == "true", (
+        "every informer of today begins with a stream"
+    )
     with Stream(server, asked) as stream:
         assert stream.response.status == 200
         wanted = asked.accept.partition(",")[0].partition(";")[0]
         assert stream.response.headers["Content-Type"].partition(";")[0] == wanted
         found = stream.initial()
     versions = [int(each["metadata"]["resourceVersion"]) for each in found]
-    assert len({(each["metadata"].get("namespace"), each["metadata"]["name"]) for each in found}) == len(versions)
+    assert len(
+        {(each["metadata"].get("namespace"), each["metadata"]["name"]) for each in found}
+    ) == len(versions)
     if "as=PartialObjectMetadata" in asked.accept:
         assert {each["kind"] for each in found} <= {"PartialObjectMetadata"}
 
 
 @pytest.mark.parametrize(
-    "asked", [each for each in MANAGER if each.method == "GET" and not dict(each.query).get("watch")], ids=named
+    "asked",
+    [each for each in MANAGER if each.method == "GET" and not dict(each.query).get("watch")],
+    ids=named,
 )
 def test_reads_decode(server: Server, asked: Asked) -> None:
     connection = server.connect()
@@ -174,7 +208,9 @@ def test_the_recordings_are_whole() -> None:
         ("/apis/discovery.k8s.io/v1/endpointslices", {"seen-1"}),
     ],
 )
-def test_a_proxy_sees_what_its_selectors_let_through(server: Server, path: str, seen: set[str]) -> None:
+def test_a_proxy_sees_what_its_selectors_let_through(
+    server: Server, path: str, seen: set[str]
+) -> None:
     with Stream(server, one(path)) as stream:
         found = {each["metadata"]["name"] for each in stream.initial()}
     # the server's own slice is there when it has an address to offer
@@ -190,7 +226,9 @@ def test_changes_follow_the_initial_events(server: Server) -> None:
         assert (kind, added["metadata"]["name"]) == ("ADDED", "later-1")
         assert added["endpoints"][0]["addresses"] == ["192.0.2.1"]
         hide = {"metadata": {"labels": {"service.kubernetes.io/headless": ""}}}
-        reply = server.request("PATCH", f"{SLICES}/later-1", hide, Content_Type="application/merge-patch+json")
+        reply = server.request(
+            "PATCH", f"{SLICES}/later-1", hide, Content_Type="application/merge-patch+json"
+        )
         assert reply.code == 200, reply.body
         kind, gone = stream.next()
         assert (kind, gone["metadata"]["name"]) == ("DELETED", "later-1")

@@ -1,4 +1,5 @@
-"""Random Pods and workloads, judged by Kubernetes' own rules and by ours: the same complaints in the same order.
+"""Random Pods and workloads, judged by Kubernetes' own rules and by ours: the same complaints in
+the same order.
 
 ``RECORD_PEERS=1`` writes the verdicts of the first seeds to ``data/validation.json``, against which
 ``tests/registry/test_upstream_verdicts.py`` compares without Go.
@@ -14,7 +15,15 @@ from typing import Any
 import pytest
 from tests.peers import kubernetes
 from tests.peers.programs import build
-from tests.peers.verdicts import RECORDED, SEEDS_RECORDED, UNDECODABLE, UPDATES_RECORDED, is_same, ours, question
+from tests.peers.verdicts import (
+    RECORDED,
+    SEEDS_RECORDED,
+    UNDECODABLE,
+    UPDATES_RECORDED,
+    is_same,
+    ours,
+    question,
+)
 from tests.peers.verdicts import defaulted as our_defaults
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(900)]
@@ -31,7 +40,9 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def ask(peer: str, questions: list[Any]) -> list[Any]:
     text = "".join(json.dumps(one) + "\n" for one in questions)
-    done = subprocess.run([peer], input=text, capture_output=True, text=True, check=True, timeout=600)
+    done = subprocess.run(
+        [peer], input=text, capture_output=True, text=True, check=True, timeout=600
+    )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == len(questions)
     return answers
@@ -49,21 +60,35 @@ def test_complaints_are_the_same(peer: str, updates: bool, count: int) -> None:
             # Some orders of a small map are rare.
             theirs = ask(peer, [{**asked, "times": TIMES}])[0]
             answers[seed] = theirs
-        assert is_same(mine, theirs), f"seed {seed}\n{json.dumps(asked)}\nours   {mine}\ntheirs {theirs}"
+        assert is_same(mine, theirs), (
+            f"seed {seed}\n{json.dumps(asked)}\nours   {mine}\ntheirs {theirs}"
+        )
     assert refused > count / 4, "too few complaints to prove anything"
     if os.environ.get(kubernetes.RECORD):
         name, kept = ("updates", UPDATES_RECORDED) if updates else ("objects", SEEDS_RECORDED)
-        record(name, [(answer, ours(asked)) for asked, answer in zip(questions[:kept], answers, strict=False)])
+        record(
+            name,
+            [
+                (answer, ours(asked))
+                for asked, answer in zip(questions[:kept], answers, strict=False)
+            ],
+        )
 
 
 def record(name: str, answers: list[Any]) -> None:
     """A line for each seed: the verdicts in a few of their orders, with ours among them."""
     kept = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
     kept[name] = [
-        [verdict for verdict in answer.get("verdicts", [UNDECODABLE]) if is_same(mine, {"verdicts": [verdict]})][:1]
+        [
+            verdict
+            for verdict in answer.get("verdicts", [UNDECODABLE])
+            if is_same(mine, {"verdicts": [verdict]})
+        ][:1]
         for answer, mine in answers
     ]
-    lines = (f'"{key}": [\n' + ",\n".join(map(json.dumps, kept[key])) + "\n]" for key in sorted(kept))
+    lines = (
+        f'"{key}": [\n' + ",\n".join(map(json.dumps, kept[key])) + "\n]" for key in sorted(kept)
+    )
     RECORDED.write_text("{" + ",\n".join(lines) + "}\n")
 
 

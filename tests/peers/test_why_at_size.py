@@ -1,8 +1,10 @@
-"""``explain``, ``lint`` and ``status`` on Kubernetes' own API server, with 5,000 Services and 20,000 endpoints.
+"""``explain``, ``lint`` and ``status`` on Kubernetes' own API server, with 5,000 Services and
+20,000 endpoints.
 
-Services are created over the API, and EndpointSlices are written by ``sliceplane controllers --once``; Pods and Nodes
-are put into etcd in batches, status included, as JSON, which the API server reads as well as protobuf.  One Service has
-a selector that no Pod fits, one has Pods whose containers are not ready: these two are named, and nothing else.
+Services are created over the API, and EndpointSlices are written by ``sliceplane controllers
+--once``; Pods and Nodes are put into etcd in batches, status included, as JSON, which the API
+server reads as well as protobuf. One Service has a selector that no Pod fits, one has Pods whose
+containers are not ready: these two are named, and nothing else.
 """
 
 from __future__ import annotations
@@ -62,13 +64,19 @@ def sliceplane(kubeconfig: Path, *arguments: str) -> Ran:
     command = [sys.executable, "-m", "sliceplane", *arguments, "--kubeconfig", str(kubeconfig)]
     with tempfile.TemporaryFile() as output:
         began = time.monotonic()
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
         _, status, usage = os.wait4(process.pid, 0)
         wall_s = time.monotonic() - began
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         return Ran(
-            process.returncode, output.read().decode(), wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+            process.returncode,
+            output.read().decode(),
+            wall_s,
+            usage.ru_utime + usage.ru_stime,
+            usage.ru_maxrss / 1024,
         )
 
 
@@ -78,10 +86,17 @@ def sliceplane(kubeconfig: Path, *arguments: str) -> Ran:
 def put(etcd: str, objects: list[tuple[str, dict[str, Any]]]) -> None:
     for start in range(0, len(objects), BATCH):
         puts = [
-            {"requestPut": {"key": _base64(f"/registry/{key}".encode()), "value": _base64(json.dumps(value).encode())}}
+            {
+                "requestPut": {
+                    "key": _base64(f"/registry/{key}".encode()),
+                    "value": _base64(json.dumps(value).encode()),
+                }
+            }
             for key, value in objects[start : start + BATCH]
         ]
-        request = urllib.request.Request(f"{etcd}/v3/kv/txn", json.dumps({"success": puts}).encode())
+        request = urllib.request.Request(
+            f"{etcd}/v3/kv/txn", json.dumps({"success": puts}).encode()
+        )
         with urllib.request.urlopen(request, timeout=60) as answer:
             assert json.load(answer)["succeeded"] is True
 
@@ -109,7 +124,13 @@ def pods() -> list[tuple[str, dict[str, Any]]]:
             },
             "spec": {
                 "nodeName": f"node-{number % NODES}",
-                "containers": [{"name": "main", "image": "web", "ports": [{"name": "http", "containerPort": 8080}]}],
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "web",
+                        "ports": [{"name": "http", "containerPort": 8080}],
+                    }
+                ],
             },
             "status": {
                 "phase": "Running",
@@ -119,10 +140,18 @@ def pods() -> list[tuple[str, dict[str, Any]]]:
                     {"type": kind, "status": ready if kind.endswith("Ready") else "True"}
                     for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
                 ],
-                "containerStatuses": [{"name": "main", "ready": ready == "True", "state": {"running": {}},
-                    "image": "web", "imageID": "", "restartCount": 0}],
+                "containerStatuses": [
+                    {
+                        "name": "main",
+                        "ready": ready == "True",
+                        "state": {"running": {}},
+                        "image": "web",
+                        "imageID": "",
+                        "restartCount": 0,
+                    }
+                ],
             },
-        }  # fmt: skip
+        }
         stored.append((f"pods/{space}/{service}-{index}", pod))
     return stored
 
@@ -140,7 +169,10 @@ def nodes() -> list[tuple[str, dict[str, Any]]]:
                     "creationTimestamp": "2026-01-01T00:00:00Z",
                     "labels": {"topology.kubernetes.io/zone": f"zone-{'abc'[number % 3]}"},
                 },
-                "status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "8"}},
+                "status": {
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                    "allocatable": {"cpu": "8"},
+                },
             },
         )
         for number in range(NODES)
@@ -153,7 +185,10 @@ async def create_services(kubeconfig: Path) -> None:
 
         async def create(space: str, name: str) -> None:
             selector = {"app": "wbe" if (space, name) == MISSPELT else name}
-            spec = {"selector": selector, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]}
+            spec = {
+                "selector": selector,
+                "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
+            }
             body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
             async with turn:
                 await client.create(Services, space, encode(body))
@@ -197,8 +232,14 @@ def filled(kube_apiserver: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
         with kubernetes.started(folder / "kube-apiserver.log", kube_apiserver, *flags):
             until(lambda: answers(kubeconfig), within_s=300, ignoring=(Exception,))
             asyncio.run(create_services(kubeconfig))
-            made = sliceplane(kubeconfig, "controllers", "--once", "--controllers=endpointslice-controller",
-                "--kube-api-qps=0", "--once-timeout=20m")  # fmt: skip
+            made = sliceplane(
+                kubeconfig,
+                "controllers",
+                "--once",
+                "--controllers=endpointslice-controller",
+                "--kube-api-qps=0",
+                "--once-timeout=20m",
+            )
             assert made.code == 0, made.text
             yield kubeconfig
 
@@ -207,14 +248,19 @@ def test_why_on_5000_services(filled: Path, capsys: pytest.CaptureFixture[str]) 
     misspelt, unready = ("/".join(which) for which in (MISSPELT, UNREADY))
     runs = {
         "explain service, well": sliceplane(filled, "explain", "service", "web-0", "-n", "shop-0"),
-        "explain service, broken": sliceplane(filled, "explain", "service", MISSPELT[1], "-n", MISSPELT[0]),
+        "explain service, broken": sliceplane(
+            filled, "explain", "service", MISSPELT[1], "-n", MISSPELT[0]
+        ),
         "lint": sliceplane(filled, "lint"),
         "status": sliceplane(filled, "status"),
     }
     with capsys.disabled():
         print()
         for name, ran in runs.items():
-            print(f"{name:24} {ran.wall_s:6.2f} s {ran.cpu_s:6.2f} s of CPU {ran.memory_mib:6.0f} MiB  exit {ran.code}")
+            print(
+                f"{name:24} {ran.wall_s:6.2f} s {ran.cpu_s:6.2f} s of CPU {ran.memory_mib:6.0f} "
+                f"MiB  exit {ran.code}"
+            )
     well, broken, lint, status = runs.values()
     assert well.code == 0, well.text
     assert broken.code == 1
@@ -228,4 +274,7 @@ def test_why_on_5000_services(filled: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def line_about(service: str, text: str) -> str:
-    return next((line for line in text.splitlines() if service in line), f"nothing is said of {service}:\n{text}")
+    return next(
+        (line for line in text.splitlines() if service in line),
+        f"nothing is said of {service}:\n{text}",
+    )

@@ -1,4 +1,6 @@
-"""Our own rules, asked as ``tests/peers/kubernetes/validation`` asks Kubernetes': without admission, in one process."""
+"""Our own rules, asked as ``tests/peers/kubernetes/validation`` asks Kubernetes': without
+admission, in one process.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _AMOUNTS = {"limits", "requests", "overhead"}
 
 
 def question(seed: int, *, updates: bool) -> Any:
-    """What is asked of both.  An update is of a good object: upstream forgives an old one what it did wrong before."""
+    """What is asked of both.  An update is of a good object: upstream forgives an old one what it
+    did wrong before.
+    """
     if not updates:
         return {"object": extra(seed) if seed < len(EXTRA) else Maker(seed).object()}
     maker = Maker(-1 - seed)
@@ -50,7 +54,10 @@ def ours(asked: Any) -> list[list[str]]:
         errors = [*metadata.validate(kind.resource, new["metadata"]), *kind.validate(new)]
     else:
         metadata.prepare_update(kind.resource, new, old)
-        errors = [*metadata.validate_update(new["metadata"], old["metadata"]), *kind.validate_update(new, old)]
+        errors = [
+            *metadata.validate_update(new["metadata"], old["metadata"]),
+            *kind.validate_update(new, old),
+        ]
     return [[error.type, error.field, error.message] for error in errors]
 
 
@@ -60,13 +67,21 @@ def is_same(mine: list[list[str]], theirs: Any) -> bool:
 
 
 def _comparable(verdict: list[list[str]]) -> list[list[str]]:
-    """Without the difference of two Go values that upstream appends; labels are complained of once, not thrice."""
+    """Without the difference of two Go values that upstream appends; labels are complained of once,
+    not thrice.
+    """
     told = [[text.partition("\n")[0] for text in complaint] for complaint in verdict]
-    return [one for at, one in enumerate(told) if one[1:2] != ["metadata.labels"] or one not in told[:at]]
+    return [
+        one
+        for at, one in enumerate(told)
+        if one[1:2] != ["metadata.labels"] or one not in told[:at]
+    ]
 
 
 def defaulted(document: Any) -> Any:
-    """With defaults, without parts that are empty, at every depth: Go prints some and not others."""
+    """With defaults, without parts that are empty, at every depth: Go prints some and not
+    others.
+    """
     return _bare(decoded(_kind(document).resource, copy.deepcopy(document)))
 
 
@@ -90,5 +105,9 @@ def _bare(value: Any) -> Any:
         for member in _AMOUNTS & made.keys():
             # Upstream writes them anew.
             made[member] = {name: text_of(quantity) for name, quantity in made[member].items()}
-        return {name: member for name, member in made.items() if member not in (None, {}, [], "", 0, False)}
+        return {
+            name: member
+            for name, member in made.items()
+            if member not in (None, {}, [], "", 0, False)
+        }
     return [_bare(item) for item in value] if isinstance(value, list) else value

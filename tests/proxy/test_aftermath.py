@@ -1,4 +1,6 @@
-"""What follows from a write: health checks, latencies, figures, UDP flows; and what of it a failure keeps."""
+"""What follows from a write: health checks, latencies, figures, UDP flows; and what of it a failure
+keeps.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,16 @@ from sliceplane.watch.cache import Change
 
 KEY = ServiceKey("ns", "svc")
 HERE = {"nodeName": NODE}
-LOCAL: dict[str, Any] = {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 31000}
+LOCAL: dict[str, Any] = {
+    "type": "LoadBalancer",
+    "externalTrafficPolicy": "Local",
+    "healthCheckNodePort": 31000,
+}
 
 
-def stamped(at: float | None, endpoints: list[Any], version: int = 1, name: str = "svc") -> EndpointSlice:
+def stamped(
+    at: float | None, endpoints: list[Any], version: int = 1, name: str = "svc"
+) -> EndpointSlice:
     document = codec.decode_document(codec.encode(make_slice(endpoints, name, version=version)))
     if at is not None:
         document["metadata"]["annotations"] = {ANNOTATION_TRIGGER_TIME: format_micro_time(at)}
@@ -83,7 +91,9 @@ class TestTriggerTimes:
 
     def test_services_are_kept_apart(self) -> None:
         machine = self.machine()
-        machine.put(service("web", 2), stamped(97.0, ["10.0.0.1"]), stamped(98.0, ["10.0.0.2"], name="web"))
+        machine.put(
+            service("web", 2), stamped(97.0, ["10.0.0.1"]), stamped(98.0, ["10.0.0.2"], name="web")
+        )
         machine.drop(stamped(97.0, []))
         assert self.latencies(machine) == [2.0]
 
@@ -109,7 +119,12 @@ class TestHealthChecks:
     def test_ready_local_addresses_count_once(self) -> None:
         machine = Machine()
         ports = [{"name": "http", "port": 80}, {"name": "https", "port": 443}]
-        rows = [ep("10.0.0.1", **HERE), ep("10.0.0.2", **HERE, **DYING), ep("10.0.0.3", **HERE, **GONE), "10.0.0.4"]
+        rows = [
+            ep("10.0.0.1", **HERE),
+            ep("10.0.0.2", **HERE, **DYING),
+            ep("10.0.0.3", **HERE, **GONE),
+            "10.0.0.4",
+        ]
         both = [{"name": "http", "port": 8080}, {"name": "https", "port": 8443}]
         machine.put(service(ports=ports, **LOCAL), make_slice(rows, ports=both))
         assert machine.plane.aftermath.health_checks == {}
@@ -120,7 +135,11 @@ class TestHealthChecks:
         machine = Machine()
         machine.put(service())
         machine.sync()
-        for spec, wanted in ((LOCAL, {KEY: HealthCheck(31000, 0)}), ({}, {}), (LOCAL, {KEY: HealthCheck(31000, 0)})):
+        for spec, wanted in (
+            (LOCAL, {KEY: HealthCheck(31000, 0)}),
+            ({}, {}),
+            (LOCAL, {KEY: HealthCheck(31000, 0)}),
+        ):
             machine.put(service(**spec))
             machine.sync()
             assert machine.plane.aftermath.health_checks == wanted
@@ -150,7 +169,9 @@ class TestHealthChecks:
         ({}, ["10.0.0.1"], (0, 0)),
     ],
 )
-def test_ports_without_a_local_endpoint(spec: dict[str, Any], rows: list[Any], expected: tuple[int, int]) -> None:
+def test_ports_without_a_local_endpoint(
+    spec: dict[str, Any], rows: list[Any], expected: tuple[int, int]
+) -> None:
     machine = Machine()
     machine.put(service(**spec), make_slice(rows))
     machine.sync()
@@ -179,7 +200,9 @@ def test_udp_services_are_told_when_they_change_and_no_others() -> None:
 
 
 def udp_port(**more: Any) -> ServedPort:
-    return ServedPort(name=ServicePortName(KEY, "dns", "UDP"), cluster_ip="172.30.0.1", port=53, **more)
+    return ServedPort(
+        name=ServicePortName(KEY, "dns", "UDP"), cluster_ip="172.30.0.1", port=53, **more
+    )
 
 
 def line(to: str, to_port: int, by: str, by_port: int, proto: str = "udp      17") -> str:
@@ -200,7 +223,11 @@ class TestFlows:
         expected = Expected()
         reachable = udp_port(node_port=30053, external_ips=("192.0.2.1",), vips=("203.0.113.5",))
         expected.add(
-            reachable, [NodeEndpoint("10.0.0.1", 5353), NodeEndpoint("10.0.0.2", 5353, ready=False, serving=False)]
+            reachable,
+            [
+                NodeEndpoint("10.0.0.1", 5353),
+                NodeEndpoint("10.0.0.2", 5353, ready=False, serving=False),
+            ],
         )
         return expected
 
@@ -220,22 +247,30 @@ class TestFlows:
             ("8.8.8.8", 53, "8.8.8.8", 53, False),
         ],
     )
-    def test_which_are_stale(self, to: str, to_port: int, by: str, by_port: int, stale: bool) -> None:
+    def test_which_are_stale(
+        self, to: str, to_port: int, by: str, by_port: int, stale: bool
+    ) -> None:
         found = stale_flows([line(to, to_port, by, by_port)], self.expected(), "IPv4")
         assert found == ((UdpFlow((to, to_port), (by, by_port)),) if stale else ())
 
     def test_other_protocols_families_and_junk_are_passed_over(self) -> None:
         assert parse_flow(line("172.30.0.1", 53, "10.0.0.9", 53, "tcp       6"), "IPv4") is None
         assert parse_flow(line("fd00::1", 53, "fd00::2", 53), "IPv4") is None
-        assert parse_flow(line("fd00:0::1", 53, "fd00::2", 53), "IPv6") == UdpFlow(("fd00::1", 53), ("fd00::2", 53))
+        assert parse_flow(line("fd00:0::1", 53, "fd00::2", 53), "IPv6") == UdpFlow(
+            ("fd00::1", 53), ("fd00::2", 53)
+        )
         assert parse_flow("conntrack v1.4.7: 3 flow entries have been shown.", "IPv4") is None
 
     def test_without_a_serving_endpoint_every_flow_is_stale(self) -> None:
         """k/k#139628: the last endpoint goes, and clients talk to it for ever."""
         expected = Expected()
-        expected.add(udp_port(), [NodeEndpoint("10.0.0.1", 53, ready=False, serving=False, terminating=True)])
+        expected.add(
+            udp_port(), [NodeEndpoint("10.0.0.1", 53, ready=False, serving=False, terminating=True)]
+        )
         lines = [line("172.30.0.1", 53, "10.0.0.1", 53), line("172.30.0.2", 53, "10.0.0.1", 53)]
-        assert stale_flows(lines, expected, "IPv4") == (UdpFlow(("172.30.0.1", 53), ("10.0.0.1", 53)),)
+        assert stale_flows(lines, expected, "IPv4") == (
+            UdpFlow(("172.30.0.1", 53), ("10.0.0.1", 53)),
+        )
 
     def test_a_service_that_is_gone_leaves_no_flow(self) -> None:
         """k/k#141371; what another Service has at the same address stays."""
@@ -253,7 +288,9 @@ class TestFlows:
         # The twin gets what it asked for, and is looked at as it was before, too.
         assert [port.cluster_ip for port in gone] == ["172.30.0.1", "172.30.0.2"]
         assert machine.plane.aftermath.take_udp_gone() == ()
-        expected = machine.plane.tracker.expected_flows(machine.plane.aftermath.udp_services(), gone)
+        expected = machine.plane.tracker.expected_flows(
+            machine.plane.aftermath.udp_services(), gone
+        )
         lines = [
             line("172.30.0.1", 53, "10.0.0.1", 5353),
             line("172.30.0.2", 53, "10.0.0.2", 5353),
@@ -266,12 +303,16 @@ class TestFlows:
             UdpFlow(("192.0.2.1", 53), ("10.0.0.1", 5353)),
         )
 
-    @pytest.mark.parametrize("change", [{"clusterIP": "172.30.0.7", "clusterIPs": ["172.30.0.7"]}, {"ports": []}])
+    @pytest.mark.parametrize(
+        "change", [{"clusterIP": "172.30.0.7", "clusterIPs": ["172.30.0.7"]}, {"ports": []}]
+    )
     def test_a_port_that_changes_leaves_no_flow(self, change: dict[str, Any]) -> None:
         machine = Machine()
         machine.put(service(ports=[{"name": "dns", "port": 53, "protocol": "UDP"}]))
         machine.sync()
-        machine.put(service(**{"ports": [{"name": "dns", "port": 53, "protocol": "UDP"}], **change}))
+        machine.put(
+            service(**{"ports": [{"name": "dns", "port": 53, "protocol": "UDP"}], **change})
+        )
         machine.sync()
         expected = machine.plane.tracker.expected_flows((), machine.plane.aftermath.take_udp_gone())
         assert expected.is_stale(UdpFlow(("172.30.0.1", 53), ("10.0.0.1", 5353)))
@@ -295,8 +336,12 @@ class TestFlows:
         assert parse_tracked(text + " zone=7", "IPv4") == TrackedFlow(flow, ("10.0.9.9", 4000), 7)
 
     def test_a_thousand_addresses_of_one_port_share_their_endpoints(self) -> None:
-        """Issue 30: a Service of 1,000 external IPs and 100,000 endpoints would have cost a node 10 GB."""
-        endpoints = [NodeEndpoint(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 53) for n in range(2_000)]
+        """Issue 30: a Service of 1,000 external IPs and 100,000 endpoints would have cost a node 10
+        GB.
+        """
+        endpoints = [
+            NodeEndpoint(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 53) for n in range(2_000)
+        ]
         addresses = tuple(f"198.18.{n >> 8}.{n & 255}" for n in range(1_000))
         expected = Expected()
         tracemalloc.start()
@@ -345,7 +390,9 @@ async def test_flows_are_looked_at_after_changes_of_udp_and_again_after_a_failur
         forgetter.failures = 1
         proxy.on_change(Change(Services.key, service(ports=udp), None))
         await eventually(lambda: len(forgetter.calls), lambda count: count >= 5)
-        assert forgetter.calls[3:] == [("IPv4", True)] * 2, "who went is not forgotten by a pass that failed"
+        assert forgetter.calls[3:] == [("IPv4", True)] * 2, (
+            "who went is not forgotten by a pass that failed"
+        )
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -353,7 +400,9 @@ async def test_flows_are_looked_at_after_changes_of_udp_and_again_after_a_failur
 
 @pytest.mark.looptime
 async def test_a_service_that_changes_all_the_time_does_not_keep_flows_busy() -> None:
-    """Issue 30: with 200,000 entries a pass takes two seconds of the loop, and a tenant has one begin at any time."""
+    """Issue 30: with 200,000 entries a pass takes two seconds of the loop, and a tenant has one
+    begin at any time.
+    """
 
     class Slow(Forgetter):
         async def reconcile(self, family: Family, expected: Expected) -> int:
@@ -362,7 +411,9 @@ async def test_a_service_that_changes_all_the_time_does_not_keep_flows_busy() ->
 
     forgetter = Slow()
     loop = asyncio.get_running_loop()
-    proxy = NodeProxy(NODE, Nftables(Kernel()), families=("IPv4",), flows=forgetter, clock=loop.time)
+    proxy = NodeProxy(
+        NODE, Nftables(Kernel()), families=("IPv4",), flows=forgetter, clock=loop.time
+    )
     task = asyncio.create_task(proxy.run())
     try:
         for resource in (Services, EndpointSlices, Nodes, ServiceCIDRs):
@@ -402,7 +453,12 @@ def test_families_have_upstreams_names_and_buckets() -> None:
 
     whole = value("sync_proxy_rules_duration_seconds", "IPv4")
     assert isinstance(whole, Distribution)
-    assert (whole.bounds[0], whole.bounds[-1], len(whole.bounds), sum(whole.counts)) == (0.001, 16.384, 15, 2)
+    assert (whole.bounds[0], whole.bounds[-1], len(whole.bounds), sum(whole.counts)) == (
+        0.001,
+        16.384,
+        15,
+        2,
+    )
     assert sum(value("sync_full_proxy_rules_duration_seconds", "IPv4").counts) == 1
     assert sum(value("sync_partial_proxy_rules_duration_seconds", "IPv4").counts) == 1
     programming = value("network_programming_duration_seconds", "IPv4")

@@ -1,4 +1,6 @@
-"""Who gets which external address: compared with a dumb second implementation, and what attackers tried."""
+"""Who gets which external address: compared with a dumb second implementation, and what attackers
+tried.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,27 @@ from sliceplane.consume.claims import AddressClaims
 from sliceplane.consume.grounds import Ground
 from sliceplane.consume.model import ServedPort, ServiceKey, ServicePortName
 
-VICTIM, EVIL, OTHER = ServiceKey("prod", "victim"), ServiceKey("aaa", "evil"), ServiceKey("zzz", "other")
-ADDRESSES = ("10.96.0.1", "10.96.0.2", "10.0.0.1", "10.1.0.7", "203.0.113.1", "203.0.113.2", "127.0.0.1")
+VICTIM, EVIL, OTHER = (
+    ServiceKey("prod", "victim"),
+    ServiceKey("aaa", "evil"),
+    ServiceKey("zzz", "other"),
+)
+ADDRESSES = (
+    "10.96.0.1",
+    "10.96.0.2",
+    "10.0.0.1",
+    "10.1.0.7",
+    "203.0.113.1",
+    "203.0.113.2",
+    "127.0.0.1",
+)
 CIDR, PODS = Ground((), ("10.96.0.0/16",)), Ground((), ("10.1.0.0/24", "10.1.0.0/16"))
 NODE = Ground(("10.0.0.1", "203.0.113.2"))
 
 
-def port(key: ServiceKey, cluster_ip: str = "10.96.9.9", number: int = 80, **more: Any) -> ServedPort:
+def port(
+    key: ServiceKey, cluster_ip: str = "10.96.9.9", number: int = 80, **more: Any
+) -> ServedPort:
     name = ServicePortName(key, f"p{number}", more.pop("protocol", "TCP"))
     return ServedPort(name=name, cluster_ip=cluster_ip, port=number, **more)
 
@@ -37,7 +53,9 @@ class Known:
 
     def put(self, key: ServiceKey, created: str, *ports: ServedPort) -> None:
         _, before = self.services.get(key, ("", ()))
-        marked = self.claims.on_service(key, created, before, ports) | ({key} if before != ports else set())
+        marked = self.claims.on_service(key, created, before, ports) | (
+            {key} if before != ports else set()
+        )
         self.services[key] = created, ports
         if not ports:
             del self.services[key]
@@ -69,7 +87,9 @@ class Known:
                 name=each.name,
                 cluster_ip=each.cluster_ip,
                 port=each.port,
-                node_port=each.node_port if self._first(("", each.name.protocol, each.node_port)) == key else 0,
+                node_port=each.node_port
+                if self._first(("", each.name.protocol, each.node_port)) == key
+                else 0,
                 external_ips=tuple(
                     ip
                     for ip in each.external_ips
@@ -80,7 +100,8 @@ class Known:
                 vips=tuple(
                     ip
                     for ip in each.vips
-                    if not self._spoken_for(ip) and self._first((ip, each.name.protocol, each.port)) == key
+                    if not self._spoken_for(ip)
+                    and self._first((ip, each.name.protocol, each.port)) == key
                 ),
             )
             for each in self.services[key][1]
@@ -88,10 +109,13 @@ class Known:
 
     def _spoken_for(self, ip: str) -> bool:
         address = ipaddress.ip_address(ip)
-        if address.is_loopback or any(ports[0].cluster_ip == ip for _, ports in self.services.values()):
+        if address.is_loopback or any(
+            ports[0].cluster_ip == ip for _, ports in self.services.values()
+        ):
             return True
         return any(
-            ip in ground.addresses or any(address in ipaddress.ip_network(text) for text in ground.networks)
+            ip in ground.addresses
+            or any(address in ipaddress.ip_network(text) for text in ground.networks)
             for ground in self.grounds.values()
         )
 
@@ -99,7 +123,10 @@ class Known:
         wanting = []
         for key, (created, ports) in self.services.items():
             for each in ports:
-                if (each.name.protocol, each.port) == place[1:] and place[0] in (*each.vips, *each.external_ips):
+                if (each.name.protocol, each.port) == place[1:] and place[0] in (
+                    *each.vips,
+                    *each.external_ips,
+                ):
                     wanting.append((place[0] not in each.vips, created == "", created, key))
                 if not place[0] and (each.name.protocol, each.node_port) == place[1:]:
                     wanting.append((False, created == "", created, key))
@@ -140,7 +167,9 @@ events = st.one_of(
         st.lists(ports, max_size=2, unique_by=lambda each: (each["number"], each["protocol"])),
     ),
     st.tuples(
-        st.just("ground"), st.sampled_from(["Node n", "Node m", "range"]), st.sampled_from([Ground(), CIDR, PODS, NODE])
+        st.just("ground"),
+        st.sampled_from(["Node n", "Node m", "range"]),
+        st.sampled_from([Ground(), CIDR, PODS, NODE]),
     ),
     st.tuples(st.just("withhold"), st.booleans()),
 )
@@ -164,7 +193,11 @@ def test_a_cluster_ip_is_its_services_alone_whoever_comes_first_and_whatever_the
     for order in ((EVIL, VICTIM), (VICTIM, EVIL)):
         known = Known()
         for key in order:
-            known.put(key, "", port(key, "10.96.0.1") if key == VICTIM else port(key, external_ips=("10.96.0.1",)))
+            known.put(
+                key,
+                "",
+                port(key, "10.96.0.1") if key == VICTIM else port(key, external_ips=("10.96.0.1",)),
+            )
         assert not known.got(EVIL)
         (refusal,) = known.claims.refusals(EVIL)
         assert str(refusal) == "10.96.0.1 is the cluster IP of Service prod/victim"
@@ -176,11 +209,16 @@ def test_an_external_ip_does_not_take_what_a_load_balancer_gave_nor_what_is_in_u
     known.put(EVIL, "2020-01-01T00:00:00Z", port(EVIL, external_ips=("203.0.113.1",)))
     assert known.got(VICTIM)
     assert not known.got(EVIL)
-    known.put(VICTIM, "2020-01-01T00:00:00Z", port(VICTIM, "10.96.0.1", external_ips=("203.0.113.2",)))
+    known.put(
+        VICTIM, "2020-01-01T00:00:00Z", port(VICTIM, "10.96.0.1", external_ips=("203.0.113.2",))
+    )
     known.put(EVIL, "2021-01-01T00:00:00Z", port(EVIL, external_ips=("203.0.113.2",)))
     assert known.got(VICTIM) == {("203.0.113.2", "TCP", 80)}
     assert not known.got(EVIL)
-    assert str(known.claims.refusals(EVIL)[0]) == "203.0.113.2 port 80/TCP is served for Service prod/victim"
+    assert (
+        str(known.claims.refusals(EVIL)[0])
+        == "203.0.113.2 port 80/TCP is served for Service prod/victim"
+    )
 
 
 def test_two_services_may_share_an_address_at_different_ports() -> None:
@@ -205,7 +243,9 @@ def _steps(services: int, nodes: int) -> Run:
     claims, rng = AddressClaims(), random.Random(1)
     for number in range(nodes):
         low = f"{number >> 8}.{number & 255}"
-        claims.set_ground(f"Node {number}", Ground((f"10.200.{low}",), (f"10.{number & 127}.{number >> 7}.0/24",)))
+        claims.set_ground(
+            f"Node {number}", Ground((f"10.200.{low}",), (f"10.{number & 127}.{number >> 7}.0/24",))
+        )
     for number in range(services):
         key = ServiceKey("ns", f"s{number}")
         external = f"198.{18 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"

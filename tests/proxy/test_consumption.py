@@ -1,4 +1,6 @@
-"""What a node proxy reads: EndpointSlices, selections of them (KEP-2030), or Endpoints, over a real registry."""
+"""What a node proxy reads: EndpointSlices, selections of them (KEP-2030), or Endpoints, over a real
+registry.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,15 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import forbidden, internal
 from sliceplane.api.gates import Gates
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Events, Namespaces, Nodes, Resource, Services
+from sliceplane.api.scheme import (
+    EndpointSlices,
+    EndpointsObjects,
+    Events,
+    Namespaces,
+    Nodes,
+    Resource,
+    Services,
+)
 from sliceplane.consume.selections import Union, common_selector, own_selectors, reads_slices
 from sliceplane.consume.slicecache import slices_of
 from sliceplane.kit.rng import Rng
@@ -37,7 +47,9 @@ pytestmark = pytest.mark.looptime  # the server is in the loop, too
 
 ON = Gates.parse("EndpointSliceSubsetting=true")
 _MAPS = r"endpoints-\S+|single-endpoints"
-_ELEMENTS = re.compile(rf"^(add|delete) element ip sliceplane ({_MAPS}) \{{ (.*) \}}$", re.MULTILINE)
+_ELEMENTS = re.compile(
+    rf"^(add|delete) element ip sliceplane ({_MAPS}) \{{ (.*) \}}$", re.MULTILINE
+)
 
 
 class Kernel:
@@ -88,13 +100,18 @@ async def api() -> AsyncIterator[InProcessClient]:
         yield client
 
 
-async def create(client: InProcessClient, resource: Resource, document: dict[str, Any], namespace: str = "ns") -> None:
+async def create(
+    client: InProcessClient, resource: Resource, document: dict[str, Any], namespace: str = "ns"
+) -> None:
     whole = {"apiVersion": resource.api_version, "kind": resource.kind, **document}
     await client.create(resource, namespace, codec.encode(whole))
 
 
 async def put_slice(client: InProcessClient, name: str, ip: str, **labels: str) -> None:
-    shown = {f"endpointslice.kubernetes.io/{key.replace('_', '-')}": value for key, value in labels.items()}
+    shown = {
+        f"endpointslice.kubernetes.io/{key.replace('_', '-')}": value
+        for key, value in labels.items()
+    }
     document = {
         "metadata": {"name": name, "labels": {"kubernetes.io/service-name": "svc", **shown}},
         "addressType": "IPv4",
@@ -109,9 +126,17 @@ async def put_node(client: InProcessClient, zone: str = "a", region: str = "east
     await create(client, Nodes, {"metadata": {"name": "node-1", "labels": labels}}, "")
 
 
-async def relabel(client: InProcessClient, resource: Resource, name: str, namespace: str, **labels: str | None) -> None:
+async def relabel(
+    client: InProcessClient, resource: Resource, name: str, namespace: str, **labels: str | None
+) -> None:
     prefix = "topology" if resource is Nodes else "endpointslice"
-    body = {"metadata": {"labels": {f"{prefix}.kubernetes.io/{k.replace('_', '-')}": v for k, v in labels.items()}}}
+    body = {
+        "metadata": {
+            "labels": {
+                f"{prefix}.kubernetes.io/{k.replace('_', '-')}": v for k, v in labels.items()
+            }
+        }
+    }
     await client.patch(resource, namespace, name, codec.encode(body), patch_type="merge")
 
 
@@ -124,7 +149,9 @@ async def proxy_of(
 ) -> AsyncIterator[tuple[NodeProxy, Kernel]]:
     kernel = Kernel()
     clock = asyncio.get_running_loop().time
-    proxy = NodeProxy("node-1", Nftables(kernel), families=("IPv4",), gates=gates, clock=clock, timing=timing)
+    proxy = NodeProxy(
+        "node-1", Nftables(kernel), families=("IPv4",), gates=gates, clock=clock, timing=timing
+    )
     task = asyncio.create_task(proxy.follow(client, Rng(1)))
     try:
         await proxy.wait_ready()
@@ -185,14 +212,18 @@ async def test_a_slice_for_a_region_is_not_consumed_in_another_region(api: InPro
 # Labels that change
 
 
-async def test_a_node_that_moves_reads_other_slices_and_misses_none_meanwhile(api: InProcessClient) -> None:
+async def test_a_node_that_moves_reads_other_slices_and_misses_none_meanwhile(
+    api: InProcessClient,
+) -> None:
     await put_node(api)
     await everywhere(api)
     async with proxy_of(api, ON) as (_, kernel):
         assert kernel.endpoints == {"10.0.0.1", "10.0.0.2", "10.0.0.4"}
         await relabel(api, Nodes, "node-1", "", zone="b")
         while "10.0.0.3" not in kernel.endpoints:
-            assert {"10.0.0.1", "10.0.0.2", "10.0.0.4"} <= kernel.endpoints, "the old ones stay until then"
+            assert {"10.0.0.1", "10.0.0.2", "10.0.0.4"} <= kernel.endpoints, (
+                "the old ones stay until then"
+            )
             await asyncio.sleep(0)
         await kernel.leads_to("10.0.0.1", "10.0.0.3", "10.0.0.4")
         await relabel(api, Nodes, "node-1", "", zone=None, region="west")
@@ -224,12 +255,19 @@ async def test_a_node_without_labels_reads_what_is_for_everybody(api: InProcessC
 
 
 def test_selectors_are_those_of_the_kep() -> None:
-    document = {"metadata": {"labels": {"topology.kubernetes.io/zone": "a", "topology.kubernetes.io/region": "east"}}}
+    document = {
+        "metadata": {
+            "labels": {"topology.kubernetes.io/zone": "a", "topology.kubernetes.io/region": "east"}
+        }
+    }
     here = codec.decode(codec.encode(document), Nodes.projection)
     headless = "!service.kubernetes.io/headless"
     assert common_selector(Gates()) == headless
     assert own_selectors(Gates(), here) == ()  # type: ignore[arg-type]  # it is a Node
-    for_zone, for_region = "endpointslice.kubernetes.io/for-zone", "endpointslice.kubernetes.io/for-region"
+    for_zone, for_region = (
+        "endpointslice.kubernetes.io/for-zone",
+        "endpointslice.kubernetes.io/for-region",
+    )
     assert common_selector(ON) == f"{headless},!{for_zone},!{for_region}"
     assert own_selectors(ON, here) == (f"{headless},{for_zone}=a", f"{headless},{for_region}=east")  # type: ignore[arg-type]  # it is a Node
     assert own_selectors(ON, None) == ()
@@ -237,21 +275,27 @@ def test_selectors_are_those_of_the_kep() -> None:
 
 selections = st.lists(
     st.tuples(
-        st.sampled_from(["x", "y"]), st.sampled_from(["one", "two"]), st.sampled_from(["put", "put", "remove", "drop"])
+        st.sampled_from(["x", "y"]),
+        st.sampled_from(["one", "two"]),
+        st.sampled_from(["put", "put", "remove", "drop"]),
     ),
     max_size=30,
 )
 
 
 @given(selections)
-def test_a_union_is_the_newest_of_what_its_selections_have(history: list[tuple[str, str, str]]) -> None:
+def test_a_union_is_the_newest_of_what_its_selections_have(
+    history: list[tuple[str, str, str]],
+) -> None:
     union, shown = Union(), {}
     model: dict[str, dict[str, EndpointSlice]] = {"one": {}, "two": {}}
     for version, (name, selection, what) in enumerate(history, 1):
         old = model[selection].get(name)
         differences = []
         if what == "put":
-            document = {"metadata": {"namespace": "ns", "name": name, "resourceVersion": str(version)}}
+            document = {
+                "metadata": {"namespace": "ns", "name": name, "resourceVersion": str(version)}
+            }
             model[selection][name] = new = codec.decode(codec.encode(document), EndpointSlice)
             differences = [union.on_change(selection, old, new)]
         elif what == "remove" and old is not None:
@@ -283,7 +327,9 @@ def test_which_gate_counts_where() -> None:
     assert not reads_slices(Gates(old))
     assert reads_slices(Gates.parse("EndpointSliceProxying=true", old))
     assert not reads_slices(Gates.parse("EndpointSliceProxying=true,EndpointSlice=false", old))
-    assert not reads_slices(Gates.parse("WindowsEndpointSliceProxying=false", (1, 19)), windows=True)
+    assert not reads_slices(
+        Gates.parse("WindowsEndpointSliceProxying=false", (1, 19)), windows=True
+    )
     assert reads_slices(Gates.parse("WindowsEndpointSliceProxying=false", (1, 19)))
 
 
@@ -300,7 +346,11 @@ async def test_endpoints_are_read_when_slices_are_not(api: InProcessClient) -> N
     await create(api, EndpointsObjects, {"metadata": {"name": "svc"}, "subsets": subsets})
     async with proxy_of(api, Gates.parse("EndpointSliceProxying=false", (1, 21))) as (_, kernel):
         assert kernel.endpoints == {"10.0.0.1", "10.0.0.2"}
-        body = {"subsets": [{"addresses": [{"ip": "10.0.0.3"}], "ports": [{"name": "http", "port": 8080}]}]}
+        body = {
+            "subsets": [
+                {"addresses": [{"ip": "10.0.0.3"}], "ports": [{"name": "http", "port": 8080}]}
+            ]
+        }
         await api.patch(EndpointsObjects, "ns", "svc", codec.encode(body), patch_type="merge")
         await kernel.leads_to("10.0.0.3")
         await api.delete(EndpointsObjects, "ns", "svc")
@@ -311,13 +361,22 @@ def test_endpoints_become_slices_by_family_and_subset() -> None:
     document = {
         "metadata": {"namespace": "ns", "name": "svc", "resourceVersion": "7"},
         "subsets": [
-            {"addresses": [{"ip": "10.0.0.1", "nodeName": "node-1"}, {"ip": "fd00::1"}], "ports": [{"port": 80}]},
-            {"notReadyAddresses": [{"ip": "10.0.0.2"}], "ports": [{"name": "x", "port": 81, "protocol": "UDP"}]},
+            {
+                "addresses": [{"ip": "10.0.0.1", "nodeName": "node-1"}, {"ip": "fd00::1"}],
+                "ports": [{"port": 80}],
+            },
+            {
+                "notReadyAddresses": [{"ip": "10.0.0.2"}],
+                "ports": [{"name": "x", "port": 81, "protocol": "UDP"}],
+            },
         ],
     }
     made = slices_of(codec.decode(codec.encode(document), Endpoints))
     found = [
-        (each.address_type, [(e.addresses[0], e.conditions.ready, e.node_name) for e in each.endpoints or ()])
+        (
+            each.address_type,
+            [(e.addresses[0], e.conditions.ready, e.node_name) for e in each.endpoints or ()],
+        )
         for each in made.values()
     ]
     assert found == [
@@ -325,7 +384,9 @@ def test_endpoints_become_slices_by_family_and_subset() -> None:
         ("IPv6", [("fd00::1", True, None)]),
         ("IPv4", [("10.0.0.2", False, None)]),
     ]
-    assert {(each.metadata.labels or {})["kubernetes.io/service-name"] for each in made.values()} == {"svc"}
+    assert {
+        (each.metadata.labels or {})["kubernetes.io/service-name"] for each in made.values()
+    } == {"svc"}
     assert slices_of(None) == {}
 
 
@@ -364,7 +425,10 @@ async def test_a_silent_server_is_noticed_within_a_second(api: InProcessClient) 
         for mood, said in (
             (None, ""),
             ("silent", "the API server did not answer within 0.6 s"),
-            (Unreachable("connection refused"), "the API server cannot be reached: connection refused"),
+            (
+                Unreachable("connection refused"),
+                "the API server cannot be reached: connection refused",
+            ),
             (internal("no disk"), "the API server answers 500: no disk"),
             (None, ""),
         ):
@@ -406,12 +470,17 @@ async def test_many_who_ask_are_one_request(api: InProcessClient) -> None:
         assert server.probes == 1, "what a watch brings is an answer, too"
 
 
-async def test_a_watch_that_the_server_refuses_is_a_reason_although_it_answers(api: InProcessClient) -> None:
+async def test_a_watch_that_the_server_refuses_is_a_reason_although_it_answers(
+    api: InProcessClient,
+) -> None:
     await put_node(api)
     server = Moody(api)
     server.forbidden = EndpointSlices
     async with proxy_of(server, timing=ProxyTiming(probe_valid_s=0.0)) as (proxy, _):
-        refused = "endpointslices are not watched: endpointslices.discovery.k8s.io is forbidden: no role says so"
+        refused = (
+            "endpointslices are not watched: endpointslices.discovery.k8s.io is forbidden: no "
+            "role says so"
+        )
         await eventually(proxy.unanswered, lambda why: why == refused)
         server.forbidden = None
         await eventually(proxy.unanswered, lambda why: why == "")
@@ -439,14 +508,20 @@ async def test_a_health_port_that_is_taken_is_an_event_on_the_service(api: InPro
     try:
         async with proxy_of(api) as (proxy, _):
             subject = codec.decode(
-                codec.encode({"metadata": {"namespace": "ns", "name": "svc"}, "spec": spec}), Service
+                codec.encode({"metadata": {"namespace": "ns", "name": "svc"}, "spec": spec}),
+                Service,
             )
             marked = codec.decode_document(codec.encode(subject))
             marked["spec"]["clusterIP"] = "10.96.0.100"
             proxy.on_change(Change(Services.key, None, codec.decode(codec.encode(marked), Service)))
-            page = await eventually(lambda: api.list(Selection(Events, "ns")), lambda page: page.items)
+            page = await eventually(
+                lambda: api.list(Selection(Events, "ns")), lambda page: page.items
+            )
             event = codec.decode_document(page.items[0])
-            assert (event["reason"], event["type"]) == ("FailedToStartServiceHealthcheck", "Warning")
+            assert (event["reason"], event["type"]) == (
+                "FailedToStartServiceHealthcheck",
+                "Warning",
+            )
             assert event["involvedObject"]["name"] == "svc"
             assert f"port {port} (IPv4)" in event["message"]
     finally:

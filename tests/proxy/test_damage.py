@@ -1,4 +1,6 @@
-"""Rules that somebody else deletes: they come back, they count, and health tells of them for a while."""
+"""Rules that somebody else deletes: they come back, they count, and health tells of them for a
+while.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,17 @@ pytestmark = pytest.mark.looptime
 
 
 def put_back(proxy: NodeProxy) -> dict[tuple[str, ...], float]:
-    (family,) = [each for each in proxy.metrics.families() if each.name == "sliceplane_proxy_rules_put_back_total"]
+    (family,) = [
+        each
+        for each in proxy.metrics.families()
+        if each.name == "sliceplane_proxy_rules_put_back_total"
+    ]
     return {sample.labels: sample.value for sample in family.samples}
 
 
-async def test_a_table_that_somebody_deleted_is_counted_and_health_tells_of_it_for_a_while() -> None:
+async def test_a_table_that_somebody_deleted_is_counted_and_health_tells_of_it_for_a_while() -> (
+    None
+):
     now = 1_800_000_000.0
     runner = Runner()
     proxy = NodeProxy("node-1", Nftables(runner), clock=lambda: now)
@@ -43,7 +51,9 @@ async def test_a_table_that_somebody_deleted_is_counted_and_health_tells_of_it_f
         document = health_document(proxy.health(), now)
         assert document["healthy"]
         (warning,) = document["warnings"]
-        assert warning.startswith("IPv6 rules were gone and were put back at 2027-01-15T08:00:00Z (2 times")
+        assert warning.startswith(
+            "IPv6 rules were gone and were put back at 2027-01-15T08:00:00Z (2 times"
+        )
         now += RECENT_S + 1
         assert proxy.health().warnings == (), "for a while"
 

@@ -1,4 +1,6 @@
-"""Health and metrics ports under abuse: each connection costs little, and who asks at once is answered."""
+"""Health and metrics ports under abuse: each connection costs little, and who asks at once is
+answered.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,10 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Door, in
 
 
 async def asked(port: int) -> int:
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as response:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}/") as response,
+    ):
         return response.status
 
 
@@ -112,7 +117,9 @@ async def test_nobody_sends_without_end(served: tuple[Door, int], head: bytes) -
     _, port = served
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head)
-    flood = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 100 if not head else b"a: " + b"b" * 1000 + b"\r\n"
+    flood = (
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 100 if not head else b"a: " + b"b" * 1000 + b"\r\n"
+    )
 
     async def send() -> None:
         for _ in range(50 * door.BYTES_MAX // len(flood)):
@@ -151,10 +158,15 @@ async def test_a_probe_is_answered_however_many_are_silent(
     for _, writer in held:
         writer.transport.abort()
     families = {family.name: family for family in guard.metrics.families()}
-    assert families["sliceplane_pages_cut_connections_total"].samples[0].value == guard.cut.of("connections").value
+    assert (
+        families["sliceplane_pages_cut_connections_total"].samples[0].value
+        == guard.cut.of("connections").value
+    )
 
 
-async def test_few_descriptors_mean_few_connections(served: tuple[Door, int], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_few_descriptors_mean_few_connections(
+    served: tuple[Door, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     guard, port = served
     monkeypatch.setattr(descriptors, "limit", lambda: 128)
     held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
@@ -173,7 +185,9 @@ async def test_service_health_ports_are_guarded_too() -> None:
     await health.close()
 
 
-async def test_services_cannot_take_all_descriptors_for_their_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_services_cannot_take_all_descriptors_for_their_ports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(descriptors, "limit", lambda: 16)
     told: list[tuple[ServiceKey, str]] = []
     health = ServiceHealth("IPv4", lambda: True, lambda key, why: told.append((key, why)))
@@ -181,9 +195,16 @@ async def test_services_cannot_take_all_descriptors_for_their_ports(monkeypatch:
     await health.update(checks, ("127.0.0.1",))
     answers = [await asked(check.port) for check in list(checks.values())[:4]]
     assert answers == [200] * 4
-    assert [(key.name, "Too many open files" in why) for key, why in told] == [("s4", True), ("s5", True)]
-    await health.update({key: check for key, check in checks.items() if key.name in ("s4", "s5")}, ("127.0.0.1",))
-    assert [await asked(check.port) for check in list(checks.values())[4:]] == [200, 200], "there is room now"
+    assert [(key.name, "Too many open files" in why) for key, why in told] == [
+        ("s4", True),
+        ("s5", True),
+    ]
+    await health.update(
+        {key: check for key, check in checks.items() if key.name in ("s4", "s5")}, ("127.0.0.1",)
+    )
+    assert [await asked(check.port) for check in list(checks.values())[4:]] == [200, 200], (
+        "there is room now"
+    )
     await health.close()
 
 
@@ -198,7 +219,12 @@ def test_pages_of_a_plane_are_guarded_on_its_loop_too() -> None:
             silent = await closed_within(await asyncio.open_connection("::1", port), 60)
             async with aiohttp.ClientSession() as session:
                 found = []
-                for method, path in (("GET", "/healthz"), ("HEAD", "/healthz"), ("POST", "/healthz"), ("GET", "/x")):
+                for method, path in (
+                    ("GET", "/healthz"),
+                    ("HEAD", "/healthz"),
+                    ("POST", "/healthz"),
+                    ("GET", "/x"),
+                ):
                     async with session.request(method, f"http://[::1]:{port}{path}") as response:
                         found.append(response.status)
                 async with session.get(f"http://[::1]:{port}/healthz") as response:
@@ -209,7 +235,9 @@ def test_pages_of_a_plane_are_guarded_on_its_loop_too() -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC])
-async def test_a_program_that_cannot_be_started_is_a_sentence(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_that_cannot_be_started_is_a_sentence(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any, **__: Any) -> int:
         raise OSError(code, os.strerror(code))
 
@@ -230,7 +258,9 @@ async def test_a_program_that_cannot_be_started_is_a_sentence(code: int, monkeyp
     assert await programs.run("true") == "", "it works again"
 
 
-async def test_no_more_threads_is_an_error_that_callers_know(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_more_threads_is_an_error_that_callers_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(_: Any) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -18,7 +18,11 @@ from sliceplane.node.io.consequences import ServiceHealth
 
 KEY = ServiceKey("ns", "svc")
 HERE = {"nodeName": NODE}
-LOCAL: dict[str, Any] = {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 31000}
+LOCAL: dict[str, Any] = {
+    "type": "LoadBalancer",
+    "externalTrafficPolicy": "Local",
+    "healthCheckNodePort": 31000,
+}
 
 
 class Healthy:
@@ -48,7 +52,9 @@ async def ask(port: int, path: str = "/", method: str = "GET") -> tuple[int, str
 LOOPBACK = ("127.0.0.1",)
 
 
-async def test_a_load_balancer_is_told_how_many_there_are(served: tuple[ServiceHealth, Healthy]) -> None:
+async def test_a_load_balancer_is_told_how_many_there_are(
+    served: tuple[ServiceHealth, Healthy],
+) -> None:
     health, healthy = served
     port = free_port()
     await health.update({KEY: HealthCheck(port, 2)}, LOOPBACK)
@@ -77,8 +83,14 @@ async def test_a_load_balancer_is_told_how_many_there_are(served: tuple[ServiceH
 
 async def test_when_a_port_was_asked_last_is_known() -> None:
     now = [1000.0]
-    health, port, other = ServiceHealth("IPv4", Healthy(), clock=lambda: now[0]), free_port(), free_port()
-    await health.update({KEY: HealthCheck(port, 2), ServiceKey("ns", "web"): HealthCheck(other, 1)}, LOOPBACK)
+    health, port, other = (
+        ServiceHealth("IPv4", Healthy(), clock=lambda: now[0]),
+        free_port(),
+        free_port(),
+    )
+    await health.update(
+        {KEY: HealthCheck(port, 2), ServiceKey("ns", "web"): HealthCheck(other, 1)}, LOOPBACK
+    )
     now[0] = 1500.0
     await ask(port)
     assert health.asked() == {port: 1500.0, other: 1000.0}
@@ -88,7 +100,9 @@ async def test_when_a_port_was_asked_last_is_known() -> None:
     assert health.asked() == {}
 
 
-async def test_several_services_and_a_port_that_moves(served: tuple[ServiceHealth, Healthy]) -> None:
+async def test_several_services_and_a_port_that_moves(
+    served: tuple[ServiceHealth, Healthy],
+) -> None:
     health, _ = served
     ports = [free_port() for _ in range(3)]
     other = ServiceKey("ns", "web")

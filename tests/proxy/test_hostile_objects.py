@@ -1,5 +1,6 @@
-"""What an API server without validation, or one that is not ours, may tell a node proxy: both back ends go on, agree,
-and lead nobody to where they must not."""
+"""What an API server without validation, or one that is not ours, may tell a node proxy: both back
+ends go on, agree, and lead nobody to where they must not.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ def test_special_addresses(address: str, family: Family, kind: str) -> None:
     assert ordinary_of(address, family) == (None if kind else canonical)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "169.254.169.254", "224.0.0.1", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "0.0.0.0", "169.254.169.254", "224.0.0.1", "::ffff:127.0.0.1"]
+)
 def test_endpoints_that_mean_the_node_itself_or_nobody_are_none(address: str) -> None:
     both = Both()
     both.put(service(), make_slice([address, "10.0.0.2"]))
@@ -67,7 +70,10 @@ def test_endpoints_that_mean_the_node_itself_or_nobody_are_none(address: str) ->
 
 def test_a_cluster_ip_that_is_loopback_is_no_service() -> None:
     both = Both()
-    both.put(service("evil", clusterIP="127.0.0.1", clusterIPs=["127.0.0.1"]), make_slice(["10.0.0.9"], "evil"))
+    both.put(
+        service("evil", clusterIP="127.0.0.1", clusterIPs=["127.0.0.1"]),
+        make_slice(["10.0.0.9"], "evil"),
+    )
     assert answers(both, "127.0.0.1") == {("accept", "127.0.0.1 80", False): 1}
 
 
@@ -93,7 +99,9 @@ def test_ports_that_are_none(ports: list[Any]) -> None:
     both = Both()
     found = make_slice(["10.0.0.1"], ports=ports or HTTP)
     if not ports:
-        found = codec.decode(codec.encode({**codec.decode_document(codec.encode(found)), "ports": []}), type(found))
+        found = codec.decode(
+            codec.encode({**codec.decode_document(codec.encode(found)), "ports": []}), type(found)
+        )
     both.put(service(), found)
     assert answers(both) == NOBODY
 
@@ -102,7 +110,11 @@ def test_a_slice_counts_in_its_own_namespace_alone() -> None:
     both = Both()
     document = codec.decode_document(codec.encode(make_slice(["10.6.6.6"])))
     document["metadata"]["namespace"] = "evil"
-    both.put(service(), make_slice(["10.0.0.1"]), codec.decode(codec.encode(document), type(make_slice([]))))
+    both.put(
+        service(),
+        make_slice(["10.0.0.1"]),
+        codec.decode(codec.encode(document), type(make_slice([]))),
+    )
     assert answers(both) == {("accept", "10.0.0.1 8080", False): 1}
 
 
@@ -115,12 +127,17 @@ def test_hints_and_node_names_without_end() -> None:
 
 
 @pytest.mark.parametrize(
-    "seconds", [-5, 0, 2**31, 2**40], ids=["negative", "zero", "more than a day", "more than the kernel counts"]
+    "seconds",
+    [-5, 0, 2**31, 2**40],
+    ids=["negative", "zero", "more than a day", "more than the kernel counts"],
 )
 def test_affinity_for_ever_and_never(seconds: int) -> None:
     both = Both()
     config = {"clientIP": {"timeoutSeconds": seconds}}
-    both.put(service(sessionAffinity="ClientIP", sessionAffinityConfig=config), make_slice(["10.0.0.1", "10.0.0.2"]))
+    both.put(
+        service(sessionAffinity="ClientIP", sessionAffinityConfig=config),
+        make_slice(["10.0.0.1", "10.0.0.2"]),
+    )
     assert set(answers(both)) == {("accept", f"10.0.0.{n} 8080", False) for n in (1, 2)}
 
 
@@ -129,12 +146,17 @@ def test_a_hundred_thousand_source_ranges_are_cut_and_everything_beyond_is_kept_
     both = Both()
     ingress = [{"ip": "203.0.113.5", "ipMode": "VIP"}]
     ports = [{**HTTP[0], "nodePort": 30080}]
-    found = service(type="LoadBalancer", ingress=ingress, ports=ports, loadBalancerSourceRanges=ranges)
+    found = service(
+        type="LoadBalancer", ingress=ingress, ports=ports, loadBalancerSourceRanges=ranges
+    )
     both.nft.put(found, make_slice(["10.0.0.1"]))
     both.nft.sync()
 
     def sent(source: str) -> set[str]:
-        return {outcome.verdict for outcome in both.nft.send("203.0.113.5", 80, "tcp", source, "forwarded")}
+        return {
+            outcome.verdict
+            for outcome in both.nft.send("203.0.113.5", 80, "tcp", source, "forwarded")
+        }
 
     assert sent("11.0.0.1") == {"accept"}
     assert sent("12.134.159.1") == {"drop"}
@@ -157,7 +179,13 @@ def test_two_node_ports_that_are_one_are_the_first_services_in_all_respects() ->
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("namespace", "a/b"), ("name", "b/c"), ("name", 'x" -j ACCEPT\n'), ("name", "y" * 10_000), ("name", "п\u202ei")],
+    [
+        ("namespace", "a/b"),
+        ("name", "b/c"),
+        ("name", 'x" -j ACCEPT\n'),
+        ("name", "y" * 10_000),
+        ("name", "п\u202ei"),
+    ],
 )
 def test_names_that_could_be_read_as_others_are_no_services(field: str, value: str) -> None:
     """``a/b`` + ``c`` and ``a`` + ``b/c`` would have one chain between them."""

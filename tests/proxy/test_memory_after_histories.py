@@ -1,5 +1,6 @@
-"""However long a history was, what a plane holds in the end is what it holds after a short one; also where nobody looks
-at UDP flows, and where the kernel takes nothing."""
+"""However long a history was, what a plane holds in the end is what it holds after a short one;
+also where nobody looks at UDP flows, and where the kernel takes nothing.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ class Churn:
 
     def __init__(self, make: Callable[[Family, NodePlaneConfig], AnyPlane], *, flows: bool) -> None:
         """*flows*: there is somebody to look at UDP flows."""
-        self._planes = [make(family, NodePlaneConfig(node_name=NODE, rules=RULES)) for family in FAMILIES]
+        self._planes = [
+            make(family, NodePlaneConfig(node_name=NODE, rules=RULES)) for family in FAMILIES
+        ]
         self._world, self._rng, self._now = World(Rng(7), SERVICES), Rng(8), 0.0
         self._flows = flows
         for plane in self._planes:
@@ -68,14 +71,19 @@ class Churn:
             if self._flows:
                 take_consequences(plane)
             else:  # no ``conntrack`` on this host
-                plane.aftermath.put_back_udp(plane.aftermath.take_udp(), plane.aftermath.take_udp_gone())
+                plane.aftermath.put_back_udp(
+                    plane.aftermath.take_udp(), plane.aftermath.take_udp_gone()
+                )
 
 
 @pytest.mark.parametrize("make", [nft_plane, iptables_plane])
 @pytest.mark.parametrize("flows", [True, False])
 @pytest.mark.parametrize("events", [EVENTS, pytest.param(MANY_EVENTS, marks=pytest.mark.slow)])
 def test_a_history_leaves_nothing_however_long_it_was(
-    make: Callable[[Family, NodePlaneConfig], AnyPlane], flows: bool, events: int, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Family, NodePlaneConfig], AnyPlane],
+    flows: bool,
+    events: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(aftermath, "UDP_GONE_MAX", 50)
     churn = Churn(make, flows=flows)
@@ -88,7 +96,9 @@ def dns(number: int) -> dict[str, Any]:
     return {"ports": [{"name": "dns", "port": number, "protocol": "UDP"}]}
 
 
-def test_of_udp_ports_that_went_the_newest_are_kept_until_flows_were_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_udp_ports_that_went_the_newest_are_kept_until_flows_were_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(aftermath, "UDP_GONE_MAX", 3)
     machine = Machine()
     told = machine.plane.aftermath
@@ -118,7 +128,9 @@ def test_of_udp_ports_that_went_the_newest_are_kept_until_flows_were_looked_at(m
     assert told.take_udp() == (), "a Service that is gone has no endpoints to compare flows with"
 
 
-def test_trigger_times_do_not_pile_up_where_the_kernel_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trigger_times_do_not_pile_up_where_the_kernel_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(aftermath, "TRIGGERS_MAX", 3)
     told = aftermath.Aftermath()
     for moment in range(10):

@@ -1,4 +1,6 @@
-"""When netlink messages will not do, ``nft`` writes, and what refusals say.  The kernel is a list of answers here."""
+"""When netlink messages will not do, ``nft`` writes, and what refusals say.  The kernel is a list
+of answers here.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,32 @@ from pathlib import Path
 import pytest
 
 from sliceplane.node.io.kernel.nft_backend import NftError, NftRunner
-from sliceplane.node.io.kernel.nft_netlink import REFUSALS_MAX, Channel, namespace_of, netfilter_socket
+from sliceplane.node.io.kernel.nft_netlink import (
+    REFUSALS_MAX,
+    Channel,
+    namespace_of,
+    netfilter_socket,
+)
 from sliceplane.node.nft.layout import writer_chain
 from sliceplane.node.nft.netlink.batch import MessageBatch
 from sliceplane.node.nft.netlink.messages import KernelAnswer
-from sliceplane.node.nft.objects import AddRule, Command, DeleteChain, FlushChain, NftRule, TableRef, Transaction
+from sliceplane.node.nft.objects import (
+    AddRule,
+    Command,
+    DeleteChain,
+    FlushChain,
+    NftRule,
+    TableRef,
+    Transaction,
+)
 from sliceplane.node.nft.statements import Drop, FromInterface
 
 TABLE = TableRef("ip", "sliceplane")
-CHANGE: tuple[Command, ...] = (FlushChain(writer_chain("me").name), DeleteChain("c"), DeleteChain("d"))
+CHANGE: tuple[Command, ...] = (
+    FlushChain(writer_chain("me").name),
+    DeleteChain("c"),
+    DeleteChain("d"),
+)
 
 #: "yes", "no" (the second command), "not me" (the first), "" (no word), or what sending fails with
 Reply = str | OSError
@@ -95,7 +114,12 @@ async def test_what_the_kernel_takes_is_not_told_to_nft(
 
 @pytest.mark.parametrize(
     "reply",
-    [OSError(errno.EPROTONOSUPPORT, "no"), OSError(errno.EMSGSIZE, "no"), OSError(errno.ENOBUFS, "no"), "not allowed"],
+    [
+        OSError(errno.EPROTONOSUPPORT, "no"),
+        OSError(errno.EMSGSIZE, "no"),
+        OSError(errno.ENOBUFS, "no"),
+        "not allowed",
+    ],
     ids=["no such socket", "too large", "no memory", "no rights"],
 )
 async def test_what_cannot_be_sent_is_written_by_nft(
@@ -115,7 +139,11 @@ async def test_what_messages_cannot_say_is_written_by_nft(
     kernel = replying(monkeypatch)
     commands = (AddRule("c", NftRule((FromInterface("*"), Drop()))),)
     assert await write(runner, commands) == ""
-    assert (kernel.batches, runner.by_program, told(tmp_path)) == (0, 1, Transaction(TABLE, commands).render())
+    assert (kernel.batches, runner.by_program, told(tmp_path)) == (
+        0,
+        1,
+        Transaction(TABLE, commands).render(),
+    )
 
 
 async def test_a_refusal_names_the_command_and_the_next_write_is_nfts(
@@ -123,14 +151,19 @@ async def test_a_refusal_names_the_command_and_the_next_write_is_nfts(
 ) -> None:
     kernel = replying(monkeypatch, "no")
     why = await write(runner)
-    assert why == ("the kernel refused the transaction: delete chain ip sliceplane c: Device or resource busy (in use)")
+    assert why == (
+        "the kernel refused the transaction: delete chain ip sliceplane c: Device or resource "
+        "busy (in use)"
+    )
     assert await write(runner) == ""
     assert (kernel.batches, runner.by_messages, runner.by_program) == (1, 0, 1)
     assert await write(runner) == ""
     assert (kernel.batches, runner.by_messages, runner.by_program) == (2, 1, 1)
 
 
-async def test_refusals_without_end_leave_it_to_nft(runner: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refusals_without_end_leave_it_to_nft(
+    runner: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel = replying(monkeypatch, *["no"] * 100)
     results = [await write(runner) for _ in range(4 * REFUSALS_MAX)]
     assert [bool(why) for why in results[: 2 * REFUSALS_MAX]] == [True, False] * REFUSALS_MAX
@@ -138,7 +171,9 @@ async def test_refusals_without_end_leave_it_to_nft(runner: Counting, monkeypatc
     assert kernel.batches == REFUSALS_MAX
 
 
-async def test_refusals_now_and_then_change_nothing(runner: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refusals_now_and_then_change_nothing(
+    runner: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel = replying(monkeypatch, *["no", "yes"] * 3 * REFUSALS_MAX)
     for _ in range(9 * REFUSALS_MAX):
         await write(runner)
@@ -155,7 +190,9 @@ async def test_a_table_of_another_writer_is_no_fault_of_messages(
     assert (kernel.batches, runner.by_program) == (3 * REFUSALS_MAX + 1, 0)
 
 
-async def test_without_an_answer_nobody_knows(runner: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_an_answer_nobody_knows(
+    runner: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replying(monkeypatch, "")
     with pytest.raises(NftError) as caught:
         await runner.write(Transaction(TABLE, CHANGE))

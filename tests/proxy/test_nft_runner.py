@@ -38,13 +38,18 @@ async def failure(runner: NftRunner) -> NftError:
 
 async def test_the_text_arrives_whole(tmp_path: Path) -> None:
     text = "add table ip x\n" * 100_000
-    await NftRunner(program=program(tmp_path, f'test "$*" = "-f -" && cat > {tmp_path}/got')).run(text)
+    await NftRunner(program=program(tmp_path, f'test "$*" = "-f -" && cat > {tmp_path}/got')).run(
+        text
+    )
     assert (tmp_path / "got").read_text() == text
 
 
 async def test_missing_program() -> None:
     error = await failure(NftRunner(program="/nonexistent/nft"))
-    assert (error.reason, str(error)) == ("missing", "/nonexistent/nft was not found: install the package nftables")
+    assert (error.reason, str(error)) == (
+        "missing",
+        "/nonexistent/nft was not found: install the package nftables",
+    )
     assert isinstance(error.__cause__, FileNotFoundError)
 
 
@@ -55,13 +60,20 @@ async def test_program_that_may_not_be_run(tmp_path: Path) -> None:
 
 
 async def test_refused(tmp_path: Path) -> None:
-    script = 'cat > /dev/null; echo "/dev/stdin:1:1-3: Error: Could not process rule: File exists" >&2; exit 1'
+    script = (
+        'cat > /dev/null; echo "/dev/stdin:1:1-3: Error: Could not process rule: File exists" '
+        ">&2; exit 1"
+    )
     error = await failure(NftRunner(program=program(tmp_path, script)))
     assert error.reason == "rejected"
-    assert str(error) == "nft refused the transaction: /dev/stdin:1:1-3: Error: Could not process rule: File exists"
+    assert str(error) == (
+        "nft refused the transaction: /dev/stdin:1:1-3: Error: Could not process rule: File exists"
+    )
 
 
-async def test_a_process_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_hangs_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started, start = [], asyncio.create_subprocess_exec
 
     async def remember(*command: str, **options: Any) -> asyncio.subprocess.Process:
@@ -109,7 +121,11 @@ def test_an_error_never_repeats_a_megabyte() -> None:
 
 @pytest.mark.parametrize(
     ("text", "version"),
-    [("nftables v1.0.6 (Lester Gooch #5)", (1, 0, 6)), ("nftables v0.9.8 (E.D.S.)", (0, 9, 8)), ("nft?", None)],
+    [
+        ("nftables v1.0.6 (Lester Gooch #5)", (1, 0, 6)),
+        ("nftables v0.9.8 (E.D.S.)", (0, 9, 8)),
+        ("nft?", None),
+    ],
 )
 def test_version(text: str, version: tuple[int, ...] | None) -> None:
     assert parse_version(text) == version
@@ -117,14 +133,17 @@ def test_version(text: str, version: tuple[int, ...] | None) -> None:
 
 async def test_probe_refuses_old_programs(tmp_path: Path) -> None:
     runner = NftRunner(program=program(tmp_path, "echo 'nftables v0.9.8 (E.D.S.)'"))
-    with pytest.raises(NftError, match=r"nft 1\.0\.1 or newer is needed, this is nftables v0\.9\.8") as caught:
+    with pytest.raises(
+        NftError, match=r"nft 1\.0\.1 or newer is needed, this is nftables v0\.9\.8"
+    ) as caught:
         await runner.probe()
     assert caught.value.reason == "version"
 
 
 async def test_probe(tmp_path: Path) -> None:
     script = (
-        'if test "$1" = --version; then echo "nftables v1.0.9 (Old Doc Yak #3)"; else cat > "$(dirname $0)/got"; fi'
+        'if test "$1" = --version; then echo "nftables v1.0.9 (Old Doc Yak #3)"; else cat > '
+        '"$(dirname $0)/got"; fi'
     )
     assert await NftRunner(program=program(tmp_path, script)).probe() == (1, 0, 9)
     assert "numgen" in (tmp_path / "got").read_text()

@@ -33,7 +33,11 @@ HEADLESS = "service.kubernetes.io/headless"
 
 
 def slice_of(name: str, revision: int, labels: dict[str, str] | None = None) -> EndpointSlice:
-    return EndpointSlice(metadata=ObjectMeta(namespace="ns", name=name, resource_version=str(revision), labels=labels))
+    return EndpointSlice(
+        metadata=ObjectMeta(
+            namespace="ns", name=name, resource_version=str(revision), labels=labels
+        )
+    )
 
 
 class History:
@@ -65,7 +69,11 @@ class History:
         held = {
             reading: Held(
                 revision,
-                digest_of(item for name, item in state.items() if reading in readings_of_slice(item) and name != lost),
+                digest_of(
+                    item
+                    for name, item in state.items()
+                    if reading in readings_of_slice(item) and name != lost
+                ),
             )
             for reading in readings
         }
@@ -83,7 +91,9 @@ def test_a_true_report_is_equal_and_a_false_one_is_not(seed: int) -> None:
         if rng.below(4) == 0:  # a node that is ahead of this controller, whose bookmark says so
             revision = history.revision + rng.below(2)
             node = f"ahead-{len(ahead)}"
-            assert not caches.on_report(node, history.report(revision, "shared", "zone=a"), float(step))
+            assert not caches.on_report(
+                node, history.report(revision, "shared", "zone=a"), float(step)
+            )
             assert caches.verdict(node).kind in ("", "equal")
             ahead.append(revision)
         caches.on_change(change)
@@ -91,7 +101,9 @@ def test_a_true_report_is_equal_and_a_false_one_is_not(seed: int) -> None:
             assert caches.on_mark(Mark(KEY, str(history.revision + bookmark)), float(step)) == ()
         history.revision += 1
         revision = 1 + rng.below(history.revision)
-        caches.on_report("n", history.report(revision, ALL, "shared", "zone=b", "zone=none"), float(step))
+        caches.on_report(
+            "n", history.report(revision, ALL, "shared", "zone=b", "zone=none"), float(step)
+        )
         assert caches.verdict("n").kind == "equal", (step, revision)
         there = [name for name, item in history.state(revision).items() if readings_of_slice(item)]
         if there:
@@ -114,9 +126,13 @@ def test_what_was_before_a_list_is_not_judged() -> None:
     for item in history.held.values():
         caches.on_change(Change(KEY, None, item))
     caches.on_mark(Mark(KEY, str(history.revision), listed=True), 0.0)
-    caches.on_report("n", ProgressReport(endpointslices={ALL: Held(history.revision - 1, "0" * 16)}), 1.0)
+    caches.on_report(
+        "n", ProgressReport(endpointslices={ALL: Held(history.revision - 1, "0" * 16)}), 1.0
+    )
     assert caches.verdict("n").kind == ""
-    caches.on_report("n", ProgressReport(endpointslices={ALL: Held(history.revision, "0" * 16)}), 1.0)
+    caches.on_report(
+        "n", ProgressReport(endpointslices={ALL: Held(history.revision, "0" * 16)}), 1.0
+    )
     assert caches.verdict("n").kind == "differ"
 
 
@@ -154,7 +170,11 @@ def lease(node: str, report: ProgressReport) -> Lease:
 
 def figures(progress: NodeProgress, now: float) -> tuple[dict[str, float], float]:
     families = {family.name: family.samples for family in progress.metrics(now).families()}
-    states = {sample.labels[0]: sample.value for sample in families["sliceplane_node_proxies"] if sample.value}
+    states = {
+        sample.labels[0]: sample.value
+        for sample in families["sliceplane_node_proxies"]
+        if sample.value
+    }
     return states, families["sliceplane_node_proxies_behind_seconds"][0].value  # type: ignore[return-value]  # no histogram
 
 
@@ -172,7 +192,10 @@ def test_monitoring_is_told_of_every_state() -> None:
     assert figures(progress, 10.0 + BEHIND_S) == ({"behind": 4}, BEHIND_S)
     lost = ProgressReport(endpointslices={"shared": Held(9, good.endpointslices["shared"].digest)})
     told = ProgressReport(endpointslices={"shared": Held(9, digest_of([slice_of("a", 9)]))})
-    bad = ProgressReport(endpointslices=told.endpointslices, problems=("IPv4 rules are not written: no buffer space",))
+    bad = ProgressReport(
+        endpointslices=told.endpointslices,
+        problems=("IPv4 rules are not written: no buffer space",),
+    )
     (differing,) = progress.on_lease("sliceplane-proxy-n1", lease("n1", lost), 30.0)[1]
     assert (differing.node, differing.verdict.revision) == ("n1", 9)
     progress.on_lease("sliceplane-proxy-n2", lease("n2", bad), 30.0)
@@ -199,9 +222,13 @@ def test_a_node_that_is_behind_in_several_readings_counts_once() -> None:
         "n5": {"all": 8},
     }
     for node, held in versions.items():
-        report = ProgressReport(endpointslices={reading: Held(version, "") for reading, version in held.items()})
+        report = ProgressReport(
+            endpointslices={reading: Held(version, "") for reading, version in held.items()}
+        )
         progress.on_lease(f"sliceplane-proxy-{node}", lease(node, report), 0.0)
     lag = progress.lag({"all": 9, "shared": 9, "zone=a": 9}, 1.0)
     assert (lag.behind, lag.nodes, lag.text) == (4, 5, "n3, n2, n4 and 1 more")
-    assert progress.lag({"all": 9, "zone=a": 9}, 1.0).text == "n3, n2, n5", "zone b and the rest are no concern of it"
+    assert progress.lag({"all": 9, "zone=a": 9}, 1.0).text == "n3, n2, n5", (
+        "zone b and the rest are no concern of it"
+    )
     assert progress.lag({}, 1.0).behind == 0

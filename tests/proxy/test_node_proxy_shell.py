@@ -79,7 +79,10 @@ class Runner:
 def service(number: int = 1) -> Service:
     document = {
         "metadata": {"namespace": "ns", "name": f"svc-{number}"},
-        "spec": {"clusterIP": f"172.30.0.{number}", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
+        "spec": {
+            "clusterIP": f"172.30.0.{number}",
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
+        },
     }
     return codec.decode(codec.encode(document), Service)
 
@@ -112,7 +115,11 @@ def synced(proxy: NodeProxy) -> None:
 async def settled(proxy: NodeProxy) -> None:
     await proxy.wait_ready()
     await eventually(
-        lambda: [freshness for _, freshness in proxy.health().families if freshness.pending_since is not None],
+        lambda: [
+            freshness
+            for _, freshness in proxy.health().families
+            if freshness.pending_since is not None
+        ],
         lambda waiting: not waiting,
     )
 
@@ -161,7 +168,9 @@ async def test_a_missing_node_does_not_hold_the_rules_for_ever() -> None:
 
 
 async def test_a_name_that_no_node_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slip in --hostname-override: rules are written, without hints, and would be taken for right ones."""
+    """A slip in --hostname-override: rules are written, without hints, and would be taken for right
+    ones.
+    """
     told: list[dict[str, object]] = []
 
     class Log:
@@ -169,7 +178,9 @@ async def test_a_name_that_no_node_has_is_told(monkeypatch: pytest.MonkeyPatch) 
             told.append({"event": event, **values})
 
     monkeypatch.setattr(node_proxy, "_log", Log())
-    known, unknown = (NodeProxy(name, Nftables(Runner()), families=("IPv4",)) for name in ("node-1", "nodd-1"))
+    known, unknown = (
+        NodeProxy(name, Nftables(Runner()), families=("IPv4",)) for name in ("node-1", "nodd-1")
+    )
     known.on_change(Change(Nodes.key, None, codec.decode(b'{"metadata":{"name":"node-1"}}', Node)))
     synced(known)
     assert told == []
@@ -209,7 +220,11 @@ async def test_a_failure_is_retried_in_full() -> None:
         ((_, freshness),) = proxy.health().families
         assert freshness.last_failure is not None
         assert freshness.failures == 0
-    assert [text.startswith("add table ip sliceplane\ndelete table") for text in runner.texts] == [True, False, True]
+    assert [text.startswith("add table ip sliceplane\ndelete table") for text in runner.texts] == [
+        True,
+        False,
+        True,
+    ]
 
 
 async def test_a_table_of_which_the_second_step_fails_is_written_anew() -> None:
@@ -221,7 +236,10 @@ async def test_a_table_of_which_the_second_step_fails_is_written_anew() -> None:
         await settled(proxy)
         ((_, freshness),) = proxy.health().families
         assert freshness.last_failure is not None
-    assert [text.startswith("add table ip sliceplane\ndelete table") for text in runner.texts] == [True, True]
+    assert [text.startswith("add table ip sliceplane\ndelete table") for text in runner.texts] == [
+        True,
+        True,
+    ]
     assert runner.second_steps == 2
 
 
@@ -301,8 +319,15 @@ async def test_cleanup_takes_all_tables_at_once() -> None:
     runner = Runner()
     await Nftables(runner).remove(FAMILIES)
     (text,) = runner.texts
-    tables = ("ip sliceplane", "ip6 sliceplane", "ip sliceplane-drain-hook", "ip6 sliceplane-drain-hook")
-    assert text.splitlines() == [f"{verb} table {table}" for table in tables for verb in ("add", "delete")]
+    tables = (
+        "ip sliceplane",
+        "ip6 sliceplane",
+        "ip sliceplane-drain-hook",
+        "ip6 sliceplane-drain-hook",
+    )
+    assert text.splitlines() == [
+        f"{verb} table {table}" for table in tables for verb in ("add", "delete")
+    ]
 
 
 async def test_a_table_that_somebody_deleted_comes_back_without_any_change() -> None:
@@ -375,7 +400,9 @@ async def test_a_table_that_others_may_have_changed_is_written_anew_before_its_t
         await settled(proxy)
         runner.disturbances = 1
         await asyncio.sleep(timing.SUSPECT_PERIOD_S - timing.LOOK_PERIOD_S)
-        assert len(runner.texts) == 1, "not at once: whoever changes rules all the time would make us do so too"
+        assert len(runner.texts) == 1, (
+            "not at once: whoever changes rules all the time would make us do so too"
+        )
         await asyncio.sleep(2 * timing.LOOK_PERIOD_S)
         assert len(runner.texts) == 2
         await asyncio.sleep(5 * timing.SUSPECT_PERIOD_S)
@@ -384,7 +411,9 @@ async def test_a_table_that_others_may_have_changed_is_written_anew_before_its_t
 
 
 class _Api:
-    """A server that answers lists with nothing until it is told otherwise, and remembers what was listed."""
+    """A server that answers lists with nothing until it is told otherwise, and remembers what was
+    listed.
+    """
 
     server = "https://192.0.2.77:6443"
 
@@ -403,7 +432,9 @@ class _Api:
         return ListPage(self.services if resource is Services else (), "9")
 
     @asynccontextmanager
-    async def watch(self, selection: Selection, **ignored: Any) -> AsyncIterator[AsyncIterator[WatchMessage]]:
+    async def watch(
+        self, selection: Selection, **ignored: Any
+    ) -> AsyncIterator[AsyncIterator[WatchMessage]]:
         async def events() -> AsyncIterator[WatchMessage]:
             await asyncio.Event().wait()
             yield WatchMessage("", b"")
@@ -415,16 +446,25 @@ def _asking(*external: str) -> bytes:
     ports = [{"name": "http", "port": 80, "protocol": "TCP"}]
     spec = {"clusterIP": "172.30.0.9", "ports": ports, "externalIPs": list(external)}
     return codec.encode(
-        {"metadata": {"namespace": "ns", "name": "asks", "uid": "u", "resourceVersion": "7"}, "spec": spec}
+        {
+            "metadata": {"namespace": "ns", "name": "asks", "uid": "u", "resourceVersion": "7"},
+            "spec": spec,
+        }
     )
 
 
 @pytest.mark.parametrize("asked_for", [False, True])
-async def test_nodes_are_read_when_an_external_ip_is_asked_for_and_not_before(asked_for: bool) -> None:
+async def test_nodes_are_read_when_an_external_ip_is_asked_for_and_not_before(
+    asked_for: bool,
+) -> None:
     api, runner = _Api(), Runner()
     api.services = (_asking("203.0.113.1", "192.0.2.9", "192.0.2.77"),) if asked_for else ()
     status = {"addresses": [{"type": "InternalIP", "address": "192.0.2.9"}]}
-    api.nodes = (codec.encode({"metadata": {"name": "n2", "uid": "n", "resourceVersion": "5"}, "status": status}),)
+    api.nodes = (
+        codec.encode(
+            {"metadata": {"name": "n2", "uid": "n", "resourceVersion": "5"}, "status": status}
+        ),
+    )
     proxy = proxy_of(runner)
     task = asyncio.create_task(proxy.follow(api, Rng(1)))  # type: ignore[arg-type]  # it writes nothing
     await settled(proxy)
@@ -449,14 +489,18 @@ class _Slow(Runner):
         await super().run(text)
 
 
-async def test_the_lease_does_not_tell_of_what_is_left_for_the_next_write(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_lease_does_not_tell_of_what_is_left_for_the_next_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tracker, "PORTION", 10)
     runner = _Slow()
     proxy = proxy_of(runner)
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
-        ports = [{"name": f"p{number}", "port": number, "protocol": "TCP"} for number in range(1, 60)]
+        ports = [
+            {"name": f"p{number}", "port": number, "protocol": "TCP"} for number in range(1, 60)
+        ]
         rows = {
             "metadata": {
                 "namespace": "ns",
@@ -469,13 +513,21 @@ async def test_the_lease_does_not_tell_of_what_is_left_for_the_next_write(monkey
             "ports": ports,
         }
         spec = {"clusterIP": "172.30.0.8", "ports": ports}
-        big = codec.decode(codec.encode({"metadata": {"namespace": "ns", "name": "big"}, "spec": spec}), Service)
+        big = codec.decode(
+            codec.encode({"metadata": {"namespace": "ns", "name": "big"}, "spec": spec}), Service
+        )
         proxy.on_change(Change(Services.key, None, big))
-        proxy.on_change(Change(EndpointSlices.key, None, codec.decode(codec.encode(rows), EndpointSlice)))
+        proxy.on_change(
+            Change(EndpointSlices.key, None, codec.decode(codec.encode(rows), EndpointSlice))
+        )
         proxy.on_mark(EndpointSlices.key, "", Mark(EndpointSlices.key, "77"))
         told = []
         (plane,) = proxy._planes
-        while not told or plane.tracker.portions.behind or plane.schedule.freshness.pending_since is not None:
+        while (
+            not told
+            or plane.tracker.portions.behind
+            or plane.schedule.freshness.pending_since is not None
+        ):
             await asyncio.sleep(0)
             told.append((bool(plane.tracker.portions.behind), proxy.progress.revision))
         assert any(behind for behind, _ in told)

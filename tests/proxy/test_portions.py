@@ -1,4 +1,6 @@
-"""A Service of very many ports goes to the kernel in portions: bounded, others first, and whole at the end."""
+"""A Service of very many ports goes to the kernel in portions: bounded, others first, and whole at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ from sliceplane.node.schedule import LARGE, PORTION
 
 
 def ports(first: int, count: int) -> list[dict[str, Any]]:
-    return [{"name": f"p{number}", "port": number, "protocol": "TCP"} for number in range(first, first + count)]
+    return [
+        {"name": f"p{number}", "port": number, "protocol": "TCP"}
+        for number in range(first, first + count)
+    ]
 
 
 def big(first: int, count: int, name: str = "big", **spec: Any) -> Any:
@@ -76,13 +81,19 @@ def test_others_do_not_wait_for_a_service_of_very_many_ports(
 
 
 def machine_answers(machine: AnyMachine, ip: str, port: int = 80) -> tuple[str, ...]:
-    return tuple(sorted(outcome.to for outcome in machine._trace("local", "10.0.9.9", ip, "tcp", port, iif="")))
+    return tuple(
+        sorted(
+            outcome.to for outcome in machine._trace("local", "10.0.9.9", ip, "tcp", port, iif="")
+        )
+    )
 
 
 changes = st.lists(
     st.one_of(
         st.tuples(st.just("ports"), st.integers(1, 60), st.integers(0, 70)),
-        st.tuples(st.just("endpoints"), st.lists(st.integers(1, 9), max_size=4, unique=True), st.just(0)),
+        st.tuples(
+            st.just("endpoints"), st.lists(st.integers(1, 9), max_size=4, unique=True), st.just(0)
+        ),
         st.tuples(st.just("write"), st.just(0), st.just(0)),
         st.tuples(st.just("doubt"), st.just(0), st.just(0)),
     ),
@@ -113,9 +124,16 @@ def test_after_any_history_the_kernel_has_what_it_would_have_at_once(history: li
                     machine.plane.on_doubt(machine.now)
                 elif machine.plane.schedule.due(machine.now):
                     one_write(machine)
-                    assert all("172.30.0.9" not in machine_answers(machine, "172.30.0.9", port)[0] for port in served)
-                    if not machine.plane.tracker.portions.behind and any(key[1] == "ns/big" for key in machine.known):
-                        known = [each for (_, name), each in machine.known.items() if name == "ns/big"]
+                    assert all(
+                        "172.30.0.9" not in machine_answers(machine, "172.30.0.9", port)[0]
+                        for port in served
+                    )
+                    if not machine.plane.tracker.portions.behind and any(
+                        key[1] == "ns/big" for key in machine.known
+                    ):
+                        known = [
+                            each for (_, name), each in machine.known.items() if name == "ns/big"
+                        ]
                         served = {port.port for each in known for port in each.spec.ports or ()}
             machine.sync()
             assert not machine.plane.tracker.portions.behind
@@ -123,7 +141,9 @@ def test_after_any_history_the_kernel_has_what_it_would_have_at_once(history: li
             fresh.put(*machine.known.values())
             fresh.sync()
             for port in range(1, 131, 7):
-                assert machine_answers(machine, "172.30.0.9", port) == machine_answers(fresh, "172.30.0.9", port)
+                assert machine_answers(machine, "172.30.0.9", port) == machine_answers(
+                    fresh, "172.30.0.9", port
+                )
 
 
 def test_what_a_service_may_ask_for_is_bounded_and_the_same_everywhere() -> None:
@@ -156,7 +176,9 @@ def test_endpoints_times_ports_are_bounded_before_they_are_multiplied_out() -> N
 
 
 def _renamed(found: Any, name: str) -> Any:
-    return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, name=name))
+    return msgspec.structs.replace(
+        found, metadata=msgspec.structs.replace(found.metadata, name=name)
+    )
 
 
 def test_bounds_are_far_above_what_ordinary_services_have() -> None:
@@ -164,12 +186,17 @@ def test_bounds_are_far_above_what_ordinary_services_have() -> None:
 
 
 def crowd(count: int, name: str, version: int = 1) -> Any:
-    return make_slice([f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(count)], name, version=version)
+    return make_slice(
+        [f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(count)], name, version=version
+    )
 
 
-def test_a_heavy_service_that_changes_all_the_time_has_a_fifth_and_others_go_on(machine: AnyMachine) -> None:
-    """Issue 30: every change of one endpoint had the node read all of them again, at once and for ever; of deletions
-    none waits, since the addresses may be another's."""
+def test_a_heavy_service_that_changes_all_the_time_has_a_fifth_and_others_go_on(
+    machine: AnyMachine,
+) -> None:
+    """Issue 30: every change of one endpoint had the node read all of them again, at once and for
+    ever; of deletions none waits, since the addresses may be another's.
+    """
     size = PORTION + 1
     machine.put(service("heavy", 5), crowd(size, "heavy"))
     machine.sync()
@@ -181,7 +208,10 @@ def test_a_heavy_service_that_changes_all_the_time_has_a_fifth_and_others_go_on(
     for number in range(100):  # 2 s of changes, 20 ms apart; a write takes 50 ms
         machine.put(crowd(size + number % 3, "heavy", version=2 + number))
         if number % 20 == 0:
-            machine.put(service(f"other-{number}", 10 + number // 20), make_slice(["10.9.9.9"], f"other-{number}"))
+            machine.put(
+                service(f"other-{number}", 10 + number // 20),
+                make_slice(["10.9.9.9"], f"other-{number}"),
+            )
         if machine.plane.schedule.due(machine.now):
             transaction = machine.plane.take_transaction(machine.now)
             if transaction is not None:
@@ -189,9 +219,13 @@ def test_a_heavy_service_that_changes_all_the_time_has_a_fifth_and_others_go_on(
                 machine.now += 0.05
                 machine.plane.on_success(machine.now)
             if number % 20 == 0:
-                assert machine_answers(machine, f"172.30.0.{10 + number // 20}") == ("10.9.9.9 8080",)
+                assert machine_answers(machine, f"172.30.0.{10 + number // 20}") == (
+                    "10.9.9.9 8080",
+                )
         machine.now += 0.02
-    assert 5 <= read.count("heavy") <= 25, f"all its endpoints were read {read.count('heavy')} times"
+    assert 5 <= read.count("heavy") <= 25, (
+        f"all its endpoints were read {read.count('heavy')} times"
+    )
     machine.drop(service("heavy", 5))
     machine.put(crowd(size, "heavy", version=999))
     assert machine.plane.schedule.due(machine.now)
@@ -200,7 +234,9 @@ def test_a_heavy_service_that_changes_all_the_time_has_a_fifth_and_others_go_on(
     machine.sync()
 
 
-def test_triggers_and_progress_of_others_do_not_wait_for_a_heavy_service(machine: AnyMachine) -> None:
+def test_triggers_and_progress_of_others_do_not_wait_for_a_heavy_service(
+    machine: AnyMachine,
+) -> None:
     size = PORTION + 1
     machine.put(service("heavy", 5), crowd(size, "heavy"))
     machine.sync()
@@ -227,11 +263,16 @@ def test_triggers_and_progress_of_others_do_not_wait_for_a_heavy_service(machine
 def test_targets_that_are_chains_are_bounded_and_local_ones_stay(
     kind: Any, sticky: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 30: 20,000 chains took a kernel 10 s (iptables) and 45 s (affinity), growing with the square."""
+    """Issue 30: 20,000 chains took a kernel 10 s (iptables) and 45 s (affinity), growing with the
+    square.
+    """
     monkeypatch.setattr(tracker, "CHAINS_MAX", 40)
     monkeypatch.setattr(tracker, "STICKY_MAX", 20)  # each bound is looked at from this size on
     rows = [{"name": f"p{n}", "port": n, "protocol": "TCP"} for n in (1, 2)]
-    endpoints = [{"addresses": [f"10.0.1.{n}"], "nodeName": NODE if n == 199 else "other"} for n in range(100, 200)]
+    endpoints = [
+        {"addresses": [f"10.0.1.{n}"], "nodeName": NODE if n == 199 else "other"}
+        for n in range(100, 200)
+    ]
     affinity = {"sessionAffinity": "ClientIP"} if sticky else {}
     machine = kind()
     machine.put(service("big", 9, ports=rows, **affinity), make_slice(endpoints, "big", ports=rows))  # type: ignore[arg-type]

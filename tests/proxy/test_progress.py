@@ -44,7 +44,9 @@ SERVED = (EndpointSlices.key, ALL)
 
 
 def slice_of(revision: int, name: str = "s", **annotations: str) -> EndpointSlice:
-    meta = ObjectMeta(namespace="ns", name=name, resource_version=str(revision), annotations=annotations or None)
+    meta = ObjectMeta(
+        namespace="ns", name=name, resource_version=str(revision), annotations=annotations or None
+    )
     return EndpointSlice(metadata=meta)
 
 
@@ -61,7 +63,8 @@ def told(progress: Progress, now: float) -> Any:
     return json.loads(progress.take_report(now))
 
 
-# -- the core -------------------------------------------------------------------------------------------
+# -- the core
+# -------------------------------------------------------------------------------------------
 
 
 def test_a_transaction_carries_what_was_seen_when_it_began() -> None:
@@ -102,7 +105,10 @@ def test_the_slowest_reading_counts_and_each_is_told() -> None:
     assert progress.revision == 8
     report = read_report(told(progress, 1000.0)["metadata"]["annotations"][ANNOTATION_PROGRESS])
     assert report is not None
-    assert report.endpointslices == {SHARED: (9, digest_of([slice_of(5)])), "zone=a": (8, digest_of([]))}
+    assert report.endpointslices == {
+        SHARED: (9, digest_of([slice_of(5)])),
+        "zone=a": (8, digest_of([])),
+    }
     assert report.services == {ALL: (6, digest_of([]))}
     progress.on_dropped(EndpointSlices.key, "zone=a")
     assert progress.revision == 8, "the rules still have what it showed"
@@ -154,7 +160,9 @@ def test_it_is_told_soon_after_a_change_and_now_and_then() -> None:
     assert progress.next_deadline() == 1020.0 + IDLE_PERIOD_S
     progress.on_problems(("IPv4 rules are not written: no buffer space",))
     assert progress.next_deadline() == 1020.0 + CHANGED_PERIOD_S
-    assert progress.asked_deadline() == 1020.0 + ASKED_PERIOD_S, "trouble does not wait for the beat"
+    assert progress.asked_deadline() == 1020.0 + ASKED_PERIOD_S, (
+        "trouble does not wait for the beat"
+    )
 
 
 def test_since_when_the_inputs_are_old_is_told_and_does_not_move() -> None:
@@ -201,7 +209,9 @@ def test_nodes_spread_their_answers_and_each_answers_at_its_own_time() -> None:
     def due(node: str, asked: str) -> float:
         progress = Progress(node, ("IPv4",))
         told(progress, 0.0)
-        progress.on_change(Change(EndpointSlices.key, None, slice_of(7, **{ANNOTATION_REPORT: asked})), ALL, 100.0)
+        progress.on_change(
+            Change(EndpointSlices.key, None, slice_of(7, **{ANNOTATION_REPORT: asked})), ALL, 100.0
+        )
         seen(progress, 7)
         progress.on_idle("IPv4")
         deadline = progress.asked_deadline()
@@ -241,7 +251,8 @@ def test_the_lease() -> None:
     }
 
 
-# -- the shell ------------------------------------------------------------------------------------------
+# -- the shell
+# ------------------------------------------------------------------------------------------
 
 
 class Server:
@@ -263,7 +274,9 @@ class Server:
         return write.body
 
     def revision(self) -> str:
-        return str(self.leases["sliceplane-proxy-node-1"]["metadata"]["annotations"][ANNOTATION_REVISION])
+        return str(
+            self.leases["sliceplane-proxy-node-1"]["metadata"]["annotations"][ANNOTATION_REVISION]
+        )
 
 
 @asynccontextmanager
@@ -281,7 +294,9 @@ async def reporting(server: Server, runner: Runner) -> AsyncIterator[NodeProxy]:
 
 
 async def until_revision(server: Server, wanted: str) -> None:
-    await eventually(lambda: server.leases and server.revision(), lambda revision: revision == wanted)
+    await eventually(
+        lambda: server.leases and server.revision(), lambda revision: revision == wanted
+    )
 
 
 @pytest.mark.looptime
@@ -315,7 +330,9 @@ async def test_rules_that_the_kernel_holds_are_told() -> None:
 
 @pytest.mark.looptime
 async def test_a_process_that_was_stopped_tells_what_is_true_when_it_goes_on() -> None:
-    """As after SIGSTOP and SIGCONT: timers ring first, what arrived meanwhile is read after them."""
+    """As after SIGSTOP and SIGCONT: timers ring first, what arrived meanwhile is read after
+    them.
+    """
     server, runner = Server(), Runner()
     loop = asyncio.get_running_loop()
     stood_still_s = 0.0
@@ -334,7 +351,9 @@ async def test_a_process_that_was_stopped_tells_what_is_true_when_it_goes_on() -
     for seconds, revision in ((60, 8), (3600, 9)):
         await asyncio.sleep(CHANGED_PERIOD_S - (loop.time() - began) % CHANGED_PERIOD_S - 0.01)
         before = len(server.requests)
-        stood_still_s += seconds  # and in 10 ms the timer of a beat rings that should have rung long ago
+        stood_still_s += (
+            seconds  # and in 10 ms the timer of a beat rings that should have rung long ago
+        )
         loop.call_later(0.3, proxy.on_mark, EndpointSlices.key, "", mark(revision))
         await eventually(lambda before=before: len(server.requests) > before)  # type: ignore[misc]
         assert server.revision() == str(revision), "the first report already"

@@ -63,7 +63,9 @@ def test_a_file_with_every_default_spelled_out_means_the_same() -> None:
     found = read(KUBEADM)
     spelled = read(yaml.safe_dump(document_of(found.given)).encode())
     assert spelled.problems == ()
-    assert settings_of(spelled.given, listen_by_default=True) == settings_of(found.given, listen_by_default=True)
+    assert settings_of(spelled.given, listen_by_default=True) == settings_of(
+        found.given, listen_by_default=True
+    )
     assert len(notes_on(spelled.given)) == 1
 
 
@@ -76,19 +78,29 @@ def test_a_file_with_every_default_spelled_out_means_the_same() -> None:
         ("", ["0: is empty: a KubeProxyConfiguration is expected"]),
         ("- 1\n", ["0: is not a mapping: a KubeProxyConfiguration is expected"]),
         ("a: [", ["2: did not find expected node content"]),
-        ("kind: KubeProxyConfiguration\n", [f"0: apiVersion: Required value: must be {API_VERSION}"]),
+        (
+            "kind: KubeProxyConfiguration\n",
+            [f"0: apiVersion: Required value: must be {API_VERSION}"],
+        ),
         (
             "apiVersion: kubeproxy.config.k8s.io/v1beta9\nkind: KubeProxyConfiguration\n",
             [
                 (
-                    '1: apiVersion: Unsupported value: "kubeproxy.config.k8s.io/v1beta9": supported values: '
+                    '1: apiVersion: Unsupported value: "kubeproxy.config.k8s.io/v1beta9": '
+                    "supported values: "
                     '"kubeproxy.config.k8s.io/v1alpha1"'
                 )
             ],
         ),
         (
             "apiVersion: v1\nkind: ConfigMap\ndata: {}\n",
-            ["2: kind: Forbidden: a ConfigMap holds the file, as its key config.conf: name the file itself"],
+            [
+                (
+                    "2: kind: Forbidden: a ConfigMap holds the file, as its key config.conf: name "
+                    "the "
+                    "file itself"
+                )
+            ],
         ),
         (HEAD + "---\nkind: Other\n", ["4: a second document: the file may hold one"]),
         (HEAD + "---\n", []),
@@ -99,18 +111,44 @@ def test_a_file_with_every_default_spelled_out_means_the_same() -> None:
         ),
         (HEAD + "fo: 1\n", ["3: fo: Forbidden: unknown field"]),
         (HEAD + "conntrack: 5\n", ["3: conntrack: Invalid value: 5: must be a mapping"]),
-        (HEAD + "enableProfiling: maybe\n", ['3: enableProfiling: Invalid value: "maybe": must be true or false']),
-        (HEAD + "oomScoreAdj: 1.5\n", ["3: oomScoreAdj: Invalid value: 1.5: must be a 32-bit integer"]),
-        (HEAD + "oomScoreAdj: true\n", ["3: oomScoreAdj: Invalid value: true: must be a 32-bit integer"]),
-        (HEAD + "oomScoreAdj: 1001\n", ["3: oomScoreAdj: Invalid value: 1001: must be within the range [-1000, 1000]"]),
+        (
+            HEAD + "enableProfiling: maybe\n",
+            ['3: enableProfiling: Invalid value: "maybe": must be true or false'],
+        ),
+        (
+            HEAD + "oomScoreAdj: 1.5\n",
+            ["3: oomScoreAdj: Invalid value: 1.5: must be a 32-bit integer"],
+        ),
+        (
+            HEAD + "oomScoreAdj: true\n",
+            ["3: oomScoreAdj: Invalid value: true: must be a 32-bit integer"],
+        ),
+        (
+            HEAD + "oomScoreAdj: 1001\n",
+            ["3: oomScoreAdj: Invalid value: 1001: must be within the range [-1000, 1000]"],
+        ),
         (
             HEAD + "configSyncPeriod: 15\n",
-            ["3: configSyncPeriod: Invalid value: 15: must be a duration with its unit, such as 30s or 1m30s"],
+            [
+                (
+                    "3: configSyncPeriod: Invalid value: 15: must be a duration with its unit, "
+                    "such "
+                    "as 30s or 1m30s"
+                )
+            ],
         ),
-        (HEAD + "configSyncPeriod: -1s\n", ['3: configSyncPeriod: Invalid value: "-1s": must be greater than 0']),
+        (
+            HEAD + "configSyncPeriod: -1s\n",
+            ['3: configSyncPeriod: Invalid value: "-1s": must be greater than 0'],
+        ),
         (
             HEAD + "nftables:\n  syncPeriod: 1s\n  minSyncPeriod: 2s\n",
-            ['5: nftables.minSyncPeriod: Invalid value: "2s": must not be greater than syncPeriod, which is 1s'],
+            [
+                (
+                    '5: nftables.minSyncPeriod: Invalid value: "2s": must not be greater than '
+                    "syncPeriod, which is 1s"
+                )
+            ],
         ),
         (
             HEAD + "conntrack:\n  min: -1\n  udpTimeout: -1s\n",
@@ -119,7 +157,10 @@ def test_a_file_with_every_default_spelled_out_means_the_same() -> None:
                 '5: conntrack.udpTimeout: Invalid value: "-1s": must be greater than or equal to 0',
             ],
         ),
-        (HEAD + "mode: ipvs\n", ['3: mode: Unsupported value: "ipvs": supported values: "", "nftables", "iptables"']),
+        (
+            HEAD + "mode: ipvs\n",
+            ['3: mode: Unsupported value: "ipvs": supported values: "", "nftables", "iptables"'],
+        ),
         (
             HEAD + "nftables: {masqueradeBit: 3}\n",
             ['3: nftables.masqueradeBit: Unsupported value: 3: supported values: "14"'],
@@ -128,9 +169,18 @@ def test_a_file_with_every_default_spelled_out_means_the_same() -> None:
             HEAD + "nftables: {masqueradeBit: 32}\n",
             ["3: nftables.masqueradeBit: Invalid value: 32: must be within the range [0, 31]"],
         ),
-        (HEAD + "bindAddress: here\n", ['3: bindAddress: Invalid value: "here": must be a valid IP address']),
-        (HEAD + "healthzBindAddress: 1.2.3.4\n", ['3: healthzBindAddress: Invalid value: "1.2.3.4": must be IP:port']),
-        (HEAD + 'healthzBindAddress: "x:1"\n', ['3: healthzBindAddress: Invalid value: "x:1": must be a valid IP']),
+        (
+            HEAD + "bindAddress: here\n",
+            ['3: bindAddress: Invalid value: "here": must be a valid IP address'],
+        ),
+        (
+            HEAD + "healthzBindAddress: 1.2.3.4\n",
+            ['3: healthzBindAddress: Invalid value: "1.2.3.4": must be IP:port'],
+        ),
+        (
+            HEAD + 'healthzBindAddress: "x:1"\n',
+            ['3: healthzBindAddress: Invalid value: "x:1": must be a valid IP'],
+        ),
         (
             HEAD + 'metricsBindAddress: "[::1]:0"\n',
             ['3: metricsBindAddress: Invalid value: "[::1]:0": must be a valid port'],
@@ -148,14 +198,20 @@ def test_a_file_with_every_default_spelled_out_means_the_same() -> None:
             HEAD + "clusterCIDR: 10.0.0.0/8,11.0.0.0/8\n",
             [
                 (
-                    '3: clusterCIDR: Invalid value: "10.0.0.0/8,11.0.0.0/8": must be either a single CIDR block or a '
+                    '3: clusterCIDR: Invalid value: "10.0.0.0/8,11.0.0.0/8": must be either a '
+                    "single CIDR block or a "
                     "dual-stack pair of CIDR blocks"
                 )
             ],
         ),
         (
             HEAD + "nodePortAddresses: [primary, 10.0.0.0/8]\n",
-            ["3: nodePortAddresses[0]: Invalid value: \"primary\": can't use both 'primary' and CIDRs"],
+            [
+                (
+                    "3: nodePortAddresses[0]: Invalid value: \"primary\": can't use both 'primary' "
+                    "and CIDRs"
+                )
+            ],
         ),
         (
             HEAD + "nodePortAddresses: [10.0.0.1]\n",
@@ -169,7 +225,10 @@ def test_a_file_with_every_default_spelled_out_means_the_same() -> None:
             HEAD + "featureGates:\n  NoSuch: true\n",
             ["4: featureGates.NoSuch: Forbidden: unrecognized feature gate: NoSuch"],
         ),
-        (HEAD + "hostnameOverride: ' '\n", ['3: hostnameOverride: Invalid value: " ": must not be empty']),
+        (
+            HEAD + "hostnameOverride: ' '\n",
+            ['3: hostnameOverride: Invalid value: " ": must not be empty'],
+        ),
     ],
 )
 def test_mistakes_are_told_with_their_lines(text: str, told: list[str]) -> None:
@@ -189,13 +248,26 @@ def test_no_bytes_crash_it(raw: bytes) -> None:
 
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 LIKELY = st.one_of(
     JUNK,
     st.sampled_from(
-        ["", "0s", "30s", "-5s", "nftables", "10.0.0.0/8", "primary", "::", "1.2.3.4:99", "BridgeInterface"]
+        [
+            "",
+            "0s",
+            "30s",
+            "-5s",
+            "nftables",
+            "10.0.0.0/8",
+            "primary",
+            "::",
+            "1.2.3.4:99",
+            "BridgeInterface",
+        ]
     ),
     st.integers(-2000, 2000),
     st.lists(st.sampled_from(["primary", "10.0.0.0/8"])),
@@ -215,7 +287,9 @@ def test_any_values_are_refused_or_survive_being_written(values: dict[str, Any])
     again = read(yaml.safe_dump(document_of(found.given), allow_unicode=True).encode())
     assert not again.problems
     assert not errors_of(again.given)
-    assert settings_of(again.given, listen_by_default=True) == settings_of(found.given, listen_by_default=True)
+    assert settings_of(again.given, listen_by_default=True) == settings_of(
+        found.given, listen_by_default=True
+    )
 
 
 # Told
@@ -225,12 +299,27 @@ def test_any_values_are_refused_or_survive_being_written(values: dict[str, Any])
     ("text", "notes"),
     [
         ("mode: nftables\n", []),
-        ("mode: nftables\nwinkernel: {enableDSR: true}\n", ["winkernel.enableDSR: has no effect in mode nftables"]),
-        ("mode: nftables\nipvs: {scheduler: wrr}\n", ["ipvs.scheduler: has no effect in mode nftables"]),
-        ("mode: nftables\niptables: {syncPeriod: 9s}\n", ["iptables.syncPeriod: has no effect in mode nftables"]),
+        (
+            "mode: nftables\nwinkernel: {enableDSR: true}\n",
+            ["winkernel.enableDSR: has no effect in mode nftables"],
+        ),
+        (
+            "mode: nftables\nipvs: {scheduler: wrr}\n",
+            ["ipvs.scheduler: has no effect in mode nftables"],
+        ),
+        (
+            "mode: nftables\niptables: {syncPeriod: 9s}\n",
+            ["iptables.syncPeriod: has no effect in mode nftables"],
+        ),
         (
             "mode: nftables\nclientConnection: {qps: 50}\n",
-            ["clientConnection.qps: has no effect: the proxy makes few requests, and does not limit them"],
+            [
+                (
+                    "clientConnection.qps: has no effect: the proxy makes few requests, and does "
+                    "not "
+                    "limit them"
+                )
+            ],
         ),
         (
             "mode: nftables\nportRange: 1-2\n",
@@ -238,7 +327,13 @@ def test_any_values_are_refused_or_survive_being_written(values: dict[str, Any])
         ),
         (
             "mode: nftables\nlogging: {options: {json: {infoBufferSize: 1k}}}\n",
-            ["logging.options: has no effect: --log-level and --log-format say what is logged, to stderr"],
+            [
+                (
+                    "logging.options: has no effect: --log-level and --log-format say what is "
+                    "logged, "
+                    "to stderr"
+                )
+            ],
         ),
     ],
 )
@@ -250,7 +345,10 @@ def test_what_changes_nothing_is_told(text: str, notes: list[str]) -> None:
 
 
 def test_the_section_of_the_mode_counts() -> None:
-    both = "iptables: {masqueradeAll: true, syncPeriod: 7s}\nnftables: {syncPeriod: 9s, minSyncPeriod: 2s}\n"
+    both = (
+        "iptables: {masqueradeAll: true, syncPeriod: 7s}\nnftables: "
+        "{syncPeriod: 9s, minSyncPeriod: 2s}\n"
+    )
     empty = settings_of(given_in(both), listen_by_default=False)
     assert (empty.masquerade_all, empty.sync_period_s, empty.min_sync_period_s) == (True, 9.0, 2.0)
     named = settings_of(given_in(f"mode: nftables\n{both}"), listen_by_default=False)
@@ -259,7 +357,11 @@ def test_the_section_of_the_mode_counts() -> None:
 
 def test_addresses() -> None:
     six = settings_of(given_in('bindAddress: "fd00::1"\n'), listen_by_default=True)
-    assert (six.bind_address, six.healthz, six.metrics) == ("fd00::1", ("::", 10256), ("::1", 10249))
+    assert (six.bind_address, six.healthz, six.metrics) == (
+        "fd00::1",
+        ("::", 10256),
+        ("::1", 10249),
+    )
     quiet = settings_of({}, listen_by_default=False)
     assert (quiet.healthz, quiet.metrics) == (None, None)
     asked = settings_of(given_in('healthzBindAddress: "[::1]:99"\n'), listen_by_default=False)
@@ -268,7 +370,12 @@ def test_addresses() -> None:
 
 @pytest.mark.parametrize(
     ("per_core", "least", "cpus", "bound"),
-    [(32768, 131072, 2, 131072), (32768, 131072, 8, 262144), (32768, 131072, 96, 1_048_576), (0, 131072, 8, 0)],
+    [
+        (32768, 131072, 2, 131072),
+        (32768, 131072, 8, 262144),
+        (32768, 131072, 96, 1_048_576),
+        (0, 131072, 8, 0),
+    ],
 )
 def test_the_bound_of_tracked_connections(per_core: int, least: int, cpus: int, bound: int) -> None:
     assert conntrack_max(ConntrackSettings(max_per_core=per_core, min=least), cpus) == bound
@@ -278,15 +385,33 @@ def test_defaults_are_wishes_and_given_values_are_orders() -> None:
     wishes = conntrack_sysctls(settings_of({}, listen_by_default=False).conntrack, 2)
     assert wishes == (
         Sysctl("nf_conntrack_max", 131072, "conntrack.maxPerCore", asked=False, only_raise=True),
-        Sysctl("nf_conntrack_tcp_timeout_established", 86400, "conntrack.tcpEstablishedTimeout", asked=False),
-        Sysctl("nf_conntrack_tcp_timeout_close_wait", 3600, "conntrack.tcpCloseWaitTimeout", asked=False),
+        Sysctl(
+            "nf_conntrack_tcp_timeout_established",
+            86400,
+            "conntrack.tcpEstablishedTimeout",
+            asked=False,
+        ),
+        Sysctl(
+            "nf_conntrack_tcp_timeout_close_wait",
+            3600,
+            "conntrack.tcpCloseWaitTimeout",
+            asked=False,
+        ),
     )
-    text = "conntrack: {min: 5000, maxPerCore: 100, tcpBeLiberal: true, tcpEstablishedTimeout: 0s, udpTimeout: 1m}\n"
+    text = (
+        "conntrack: "
+        "{min: 5000, maxPerCore: 100, tcpBeLiberal: true, tcpEstablishedTimeout: 0s, udpTimeout: 1m}\n"
+    )
     orders = conntrack_sysctls(settings_of(given_in(text), listen_by_default=False).conntrack, 2)
     assert orders == (
         Sysctl("nf_conntrack_max", 5000, "conntrack.maxPerCore", asked=True),
         Sysctl("nf_conntrack_tcp_be_liberal", 1, "conntrack.tcpBeLiberal", asked=True),
-        Sysctl("nf_conntrack_tcp_timeout_close_wait", 3600, "conntrack.tcpCloseWaitTimeout", asked=False),
+        Sysctl(
+            "nf_conntrack_tcp_timeout_close_wait",
+            3600,
+            "conntrack.tcpCloseWaitTimeout",
+            asked=False,
+        ),
         Sysctl("nf_conntrack_udp_timeout", 60, "conntrack.udpTimeout", asked=True),
     )
 

@@ -13,14 +13,20 @@ from sliceplane.node.io.healthz import ProxyHealth, health_pages, metrics_pages
 from sliceplane.node.io.metrics import ProxyMetrics
 from sliceplane.node.schedule import Freshness
 
-GOOD = ProxyHealth(True, True, (("IPv4", Freshness(1000.0, None, None, 0)), ("IPv6", Freshness(None, None, 1100.0, 0))))
+GOOD = ProxyHealth(
+    True,
+    True,
+    (("IPv4", Freshness(1000.0, None, None, 0)), ("IPv6", Freshness(None, None, 1100.0, 0))),
+)
 BAD = ProxyHealth(False, True, (("IPv4", Freshness(1000.0, 1099.0, 1010.0, 7)),))
 
 
 class Told:
     """A proxy that says what it is told to."""
 
-    def __init__(self, health: Callable[[], ProxyHealth], unanswered: str = "", refused: str = "") -> None:
+    def __init__(
+        self, health: Callable[[], ProxyHealth], unanswered: str = "", refused: str = ""
+    ) -> None:
         self.health = health
         self.metrics = ProxyMetrics()
         self._unanswered = unanswered
@@ -81,8 +87,14 @@ async def test_a_right_that_is_missing_restarts_no_proxy() -> None:
     why = "services are not watched: services is forbidden"
     for path, code in (("/healthz", 503), ("/livez", 200)):
         answer, body = await ask(Told(lambda: GOOD, why, why), path)
-        assert (answer, json.loads(body)["healthy"], json.loads(body)["reasons"]) == (code, False, [why])
-    assert (await ask(Told(lambda: BAD, why, why), "/livez"))[0] == 503, "rules are not written either"
+        assert (answer, json.loads(body)["healthy"], json.loads(body)["reasons"]) == (
+            code,
+            False,
+            [why],
+        )
+    assert (await ask(Told(lambda: BAD, why, why), "/livez"))[0] == 503, (
+        "rules are not written either"
+    )
     both = f"{why}; nodes are not watched: connection refused"
     assert (await ask(Told(lambda: GOOD, both), "/livez"))[0] == 503
 

@@ -48,7 +48,9 @@ class ListingKernel:
 
 
 async def test_kubernetes_139513_a_change_lists_nothing_of_the_kernel() -> None:
-    """Upstream lists the whole table for every sync, also one with affinity sets; ours writes and does not look."""
+    """Upstream lists the whole table for every sync, also one with affinity sets; ours writes and
+    does not look.
+    """
     kernel = ListingKernel()
     proxy = NodeProxy(NODE, Nftables(kernel), families=("IPv4",))
     task = asyncio.create_task(proxy.run())
@@ -77,7 +79,12 @@ def churned(events: int, seed: int) -> Iterator[tuple[str, EndpointSlice | None]
     """Slices that come, change, move between Services and go; none is left at the end."""
     rng = random.Random(seed)
     prepared = [
-        make(f"s{number}", [f"10.0.{number}.{end}"], service=f"svc{(number + move) % 40}", version=str(end))
+        make(
+            f"s{number}",
+            [f"10.0.{number}.{end}"],
+            service=f"svc{(number + move) % 40}",
+            version=str(end),
+        )
         for number in range(100)
         for end in (1, 2)
         for move in (0, 1)
@@ -105,7 +112,9 @@ def test_kubernetes_128928_churn_leaves_no_slice_behind() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_kubernetes_128928_a_million_events_cost_no_memory() -> None:
-    """The whole plane of a node: after a million events it holds as many objects as after a thousand."""
+    """The whole plane of a node: after a million events it holds as many objects as after a
+    thousand.
+    """
 
     def held(machine: Machine) -> int:
         machine.sync()

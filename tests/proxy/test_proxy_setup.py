@@ -1,4 +1,6 @@
-"""From a configuration to the machine: sysctls, another namespace, the file while the proxy runs."""
+"""From a configuration to the machine: sysctls, another namespace, the file while the proxy
+runs.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +52,13 @@ async def test_what_differs_is_written_and_nothing_else(tmp_path: Path) -> None:
     assert int(hashsize.read_text()) == bound // 4
 
 
-async def test_a_bound_that_somebody_raised_stays_unless_another_was_asked_for(tmp_path: Path) -> None:
+async def test_a_bound_that_somebody_raised_stays_unless_another_was_asked_for(
+    tmp_path: Path,
+) -> None:
     folder = machine(tmp_path, nf_conntrack_max=9_000_000)
-    await tune_conntrack(ConntrackSettings(32768, 131072), folder=folder, hashsize=tmp_path / "none")
+    await tune_conntrack(
+        ConntrackSettings(32768, 131072), folder=folder, hashsize=tmp_path / "none"
+    )
     assert (folder / "nf_conntrack_max").read_text() == "9000000\n"
     asked = ConntrackSettings(100_000, 150_000, asked=frozenset({"maxPerCore"}))
     await tune_conntrack(asked, folder=folder, hashsize=tmp_path / "none")
@@ -62,9 +68,12 @@ async def test_a_bound_that_somebody_raised_stays_unless_another_was_asked_for(t
 async def test_what_cannot_be_had(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     await tune_conntrack(DEFAULTS, folder=tmp_path / "none", hashsize=tmp_path / "none")
     with pytest.raises(
-        SysctlError, match=r"conntrack\.udpTimeout: nf_conntrack_udp_timeout cannot be set to 5: No such"
+        SysctlError,
+        match=r"conntrack\.udpTimeout: nf_conntrack_udp_timeout cannot be set to 5: No such",
     ):
-        await tune_conntrack(ConntrackSettings(udp_timeout_s=5.0, asked=frozenset({"udpTimeout"})), folder=tmp_path)
+        await tune_conntrack(
+            ConntrackSettings(udp_timeout_s=5.0, asked=frozenset({"udpTimeout"})), folder=tmp_path
+        )
     with pytest.raises(SysctlError, match="leave it out"):
         await tune_conntrack(ConntrackSettings(tcp_be_liberal=True), folder=tmp_path)
     with pytest.raises(SysctlError, match='namespace "sp-none" cannot be entered: No such file'):
@@ -82,7 +91,9 @@ async def test_our_own_namespace_is_where_we_are() -> None:
         await listening_in("")("127.0.0.1", opened.getsockname()[1])
     six = await listening_in("")("::1", 0)
     with six:
-        assert six.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY) == 1, "the other family has its own"
+        assert six.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY) == 1, (
+            "the other family has its own"
+        )
 
 
 # The node's own address
@@ -94,14 +105,19 @@ def test_the_address_that_is_given_is_the_nodes_own() -> None:
     six = nft_plane("IPv6", NodePlaneConfig(node_name="n", rules=rules))
     assert four.node_port_addresses == ("10.9.9.9",)
     assert six.node_port_addresses is None, "its family is the Node's matter"
-    assert nft_plane("IPv4", NodePlaneConfig(node_name="n", rules=RulesConfig())).node_port_addresses is None
+    assert (
+        nft_plane("IPv4", NodePlaneConfig(node_name="n", rules=RulesConfig())).node_port_addresses
+        is None
+    )
 
 
 # The file
 
 
 def config(path: Path, **fields: object) -> Path:
-    path.write_text(yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND, "mode": "nftables", **fields}))
+    path.write_text(
+        yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND, "mode": "nftables", **fields})
+    )
     return path
 
 
@@ -114,7 +130,9 @@ def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.looptime
-async def test_a_changed_file_is_judged_before_it_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_changed_file_is_judged_before_it_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = config(tmp_path / "c", oomScoreAdj=5)
     file = load_config(path)
     look = asyncio.Event()

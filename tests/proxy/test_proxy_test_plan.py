@@ -1,4 +1,5 @@
-"""``docs/proxy-test-plan.md`` is complete: every row names a test, every case is one of the table's.
+"""``docs/proxy-test-plan.md`` is complete: every row names a test, every case is one of the
+table's.
 
 (That the tests exist is checked for every document, see ``tests/test_docs.py``.)
 """
@@ -15,7 +16,9 @@ PLAN = Path(__file__).parents[2] / "docs" / "proxy-test-plan.md"
 ROWS = [
     line
     for line in PLAN.read_text(encoding="utf-8").splitlines()
-    if line.startswith("|") and not line.startswith("|---") and not line.endswith(("| test |", "| test | |"))
+    if line.startswith("|")
+    and not line.startswith("|---")
+    and not line.endswith(("| test |", "| test | |"))
 ]
 
 

@@ -92,10 +92,17 @@ def test_two_writes_at_once_are_a_mistake() -> None:
 
 @given(
     st.sampled_from([0.0, 5.0]),
-    st.lists(st.tuples(st.sampled_from(["change", "start", "good", "bad"]), st.floats(-1e6, 1e6)), max_size=40),
+    st.lists(
+        st.tuples(st.sampled_from(["change", "start", "good", "bad"]), st.floats(-1e6, 1e6)),
+        max_size=40,
+    ),
 )
-def test_whatever_the_clock_does_a_change_is_written_soon(pause_s: float, history: list[tuple[str, float]]) -> None:
-    """A clock set back by an hour held every change for an hour: the pause ended by the old clock."""
+def test_whatever_the_clock_does_a_change_is_written_soon(
+    pause_s: float, history: list[tuple[str, float]]
+) -> None:
+    """A clock set back by an hour held every change for an hour: the pause ended by the old
+    clock.
+    """
     schedule, now = Schedule(min_period_s=pause_s), 0.0
     for what, jump_s in history:
         now += jump_s

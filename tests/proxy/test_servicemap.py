@@ -16,7 +16,11 @@ def service(labels: dict[str, str] | None = None, **spec: Any) -> Service:
     document = {
         "metadata": {"namespace": "ns", "name": "svc", "labels": labels},
         "status": {"loadBalancer": {"ingress": spec.pop("ingress", None)}},
-        "spec": {"clusterIP": "172.30.0.1", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}], **spec},
+        "spec": {
+            "clusterIP": "172.30.0.1",
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
+            **spec,
+        },
     }
     return codec.decode(codec.encode(document), Service)
 
@@ -76,7 +80,11 @@ def test_leading_zeros_are_decimal() -> None:
     [
         ({}, False, False),
         ({"internalTrafficPolicy": "Local"}, True, False),
-        ({"externalTrafficPolicy": "Local"}, False, False),  # a ClusterIP Service without external IPs
+        (
+            {"externalTrafficPolicy": "Local"},
+            False,
+            False,
+        ),  # a ClusterIP Service without external IPs
         ({"externalTrafficPolicy": "Local", "externalIPs": ["192.0.2.1"]}, False, True),
         ({"externalTrafficPolicy": "Local", "type": "NodePort"}, False, True),
         ({"externalTrafficPolicy": "Local", "type": "LoadBalancer"}, False, True),
@@ -89,7 +97,11 @@ def test_policies(spec: dict[str, Any], internal: bool, external: bool) -> None:
 
 
 def test_first_of_two_ports_with_one_name_counts() -> None:
-    ports = [{"name": "a", "port": 1}, {"name": "a", "port": 2}, {"name": "a", "port": 3, "protocol": "UDP"}]
+    ports = [
+        {"name": "a", "port": 1},
+        {"name": "a", "port": 2},
+        {"name": "a", "port": 3, "protocol": "UDP"},
+    ]
     assert [found.port for found in service_ports(service(ports=ports), "IPv4")] == [1, 3]
 
 
@@ -125,9 +137,21 @@ def test_source_ranges(ranges: list[str] | None, expected: tuple[str, ...]) -> N
     ("spec", "seconds"),
     [
         ({}, 0),
-        ({"sessionAffinity": "None", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 5}}}, 0),
+        (
+            {
+                "sessionAffinity": "None",
+                "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 5}},
+            },
+            0,
+        ),
         ({"sessionAffinity": "ClientIP"}, AFFINITY_TIMEOUT_DEFAULT_S),
-        ({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 5}}}, 5),
+        (
+            {
+                "sessionAffinity": "ClientIP",
+                "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 5}},
+            },
+            5,
+        ),
     ],
 )
 def test_affinity(spec: dict[str, Any], seconds: int) -> None:
@@ -139,11 +163,18 @@ def test_affinity(spec: dict[str, Any], seconds: int) -> None:
     [("LoadBalancer", "Local", 31000), ("LoadBalancer", "Cluster", 0), ("NodePort", "Local", 0)],
 )
 def test_health_port(kind: str, policy: str, port: int) -> None:
-    assert health_port(service(type=kind, externalTrafficPolicy=policy, healthCheckNodePort=31000)) == port
+    assert (
+        health_port(service(type=kind, externalTrafficPolicy=policy, healthCheckNodePort=31000))
+        == port
+    )
 
 
 def test_reachable_from_outside() -> None:
     port = [{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080}]
     assert not one(service()).externally_accessible
-    for spec in ({"ports": port}, {"externalIPs": ["192.0.2.1"]}, {"ingress": [{"ip": "203.0.113.5"}]}):
+    for spec in (
+        {"ports": port},
+        {"externalIPs": ["192.0.2.1"]},
+        {"ingress": [{"ip": "203.0.113.5"}]},
+    ):
         assert one(service(**spec)).externally_accessible

@@ -1,4 +1,6 @@
-"""The slice cache: flattening, duplicates, what counts as a change (``pkg/proxy/endpointslicecache_test.go``)."""
+"""The slice cache: flattening, duplicates, what counts as a change
+(``pkg/proxy/endpointslicecache_test.go``).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,11 @@ def make(
 
 
 def pod(address: str, uid: str = "", **conditions: bool) -> dict[str, Any]:
-    return {"addresses": [address], "conditions": conditions, "targetRef": {"kind": "Pod", "uid": uid} if uid else None}
+    return {
+        "addresses": [address],
+        "conditions": conditions,
+        "targetRef": {"kind": "Pod", "uid": uid} if uid else None,
+    }
 
 
 class Cache(SliceCache):
@@ -111,7 +117,11 @@ def test_endpoint_fields() -> None:
         "nodeName": "node-1",
         "hints": {"forZones": [{"name": "a"}, {"name": "b"}], "forNodes": [{"name": "node-1"}]},
     }
-    cache.put(make(endpoints=[whole, {"addresses": []}, {"addresses": ["fd00::1"]}, {"addresses": ["no"]}]))
+    cache.put(
+        make(
+            endpoints=[whole, {"addresses": []}, {"addresses": ["fd00::1"]}, {"addresses": ["no"]}]
+        )
+    )
     expected = NodeEndpoint("10.0.0.1", 80, False, True, True, True, ("a", "b"), ("node-1",))
     assert cache.endpoints(SVC) == {HTTP: [expected]}
     cache.put(make(endpoints=["10.0.0.1"]))
@@ -132,7 +142,9 @@ def test_ipv6_is_canonical() -> None:
 
 
 class TestDuplicates:
-    """kubernetes/kubernetes#135334 (a ghost and a live Pod share an address); sercand/kuberesolver#66."""
+    """kubernetes/kubernetes#135334 (a ghost and a live Pod share an address);
+    sercand/kuberesolver#66.
+    """
 
     def terminating(self, cache: Cache) -> bool:
         (found,) = cache.endpoints(SVC)[HTTP]
@@ -163,11 +175,18 @@ class TestDuplicates:
     def test_metadata_alone_is_a_change_only_where_it_makes_a_slice_the_newest(self) -> None:
         cache = Cache()
         cache.put(make("s1", [pod("10.0.0.1", "p", ready=False, terminating=True)], version="10"))
-        assert cache.put(make("s1", [pod("10.0.0.1", "p", ready=False, terminating=True)], version="11")) == ()
+        assert (
+            cache.put(
+                make("s1", [pod("10.0.0.1", "p", ready=False, terminating=True)], version="11")
+            )
+            == ()
+        )
         cache.put(make("s2", [pod("10.0.0.1", "p")], version="12"))
         assert not self.terminating(cache)
         assert cache.put(make("s2", [pod("10.0.0.1", "p")], version="13")) == ()
-        assert cache.put(make("s1", [pod("10.0.0.1", "p", ready=False, terminating=True)], version="14")) == (SVC,)
+        assert cache.put(
+            make("s1", [pod("10.0.0.1", "p", ready=False, terminating=True)], version="14")
+        ) == (SVC,)
         assert self.terminating(cache)
 
 

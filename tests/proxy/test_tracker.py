@@ -29,7 +29,9 @@ def service(
     return codec.decode(codec.encode(document), Service)
 
 
-def make_slice(name: str, service_name: str, addresses: list[str], zone: str = "", version: int = 1) -> EndpointSlice:
+def make_slice(
+    name: str, service_name: str, addresses: list[str], zone: str = "", version: int = 1
+) -> EndpointSlice:
     hints = {"forZones": [{"name": zone}]} if zone else None
     document = {
         "metadata": {
@@ -119,7 +121,9 @@ def test_the_zone_of_the_node() -> None:
 NAMES = ("svc", "web")
 events = st.lists(
     st.one_of(
-        st.tuples(st.just("service"), st.sampled_from(NAMES), st.sampled_from([None, "Cluster", "Local"])),
+        st.tuples(
+            st.just("service"), st.sampled_from(NAMES), st.sampled_from([None, "Cluster", "Local"])
+        ),
         st.tuples(
             st.just("slice"),
             st.sampled_from(["s1", "s2"]),
@@ -141,8 +145,9 @@ events = st.lists(
 
 @given(events)
 def test_marks_are_complete(history: list[tuple[str, str, Any]]) -> None:
-    """What a reader has who recomputed only the marked Services is what a newcomer sees who reads the newest
-    objects."""
+    """What a reader has who recomputed only the marked Services is what a newcomer sees who reads
+    the newest objects.
+    """
     tracker = ServiceTracker("IPv4", "node-1")
     services: dict[str, Service] = {}
     slices: dict[str, EndpointSlice] = {}

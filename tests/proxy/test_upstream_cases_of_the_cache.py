@@ -1,4 +1,6 @@
-"""Cases that upstream's own tests of its slice cache and trackers cover, where ours had none yet."""
+"""Cases that upstream's own tests of its slice cache and trackers cover, where ours had none
+yet.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,20 @@ def test_one_address_on_two_ports_of_two_slices_is_kept_four_times() -> None:
 @pytest.mark.parametrize("order", sorted(set(itertools.permutations(("dying", "dying", "live")))))
 def test_the_live_one_wins_whatever_the_order(order: tuple[str, ...]) -> None:
     cache = Cache()
-    each = {"dying": pod("10.0.0.1", ready=False, serving=True, terminating=True), "live": pod("10.0.0.1")}
+    each = {
+        "dying": pod("10.0.0.1", ready=False, serving=True, terminating=True),
+        "live": pod("10.0.0.1"),
+    }
     cache.put(make(endpoints=[each[name] for name in order]))
     (found,) = cache.endpoints(SVC)[HTTP]
     assert (found.ready, found.terminating) == (True, False)
 
 
 def test_objects_of_the_informers_cache_are_never_changed() -> None:
-    subject = make(endpoints=[pod("010.0.0.1", "p", ready=False, terminating=True), "10.0.0.2"], ports=[PORT, ADMIN])
+    subject = make(
+        endpoints=[pod("010.0.0.1", "p", ready=False, terminating=True), "10.0.0.2"],
+        ports=[PORT, ADMIN],
+    )
     before = codec.encode(subject)
     cache = Cache()
     cache.put(subject)
@@ -46,7 +54,13 @@ def test_objects_of_the_informers_cache_are_never_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    "ports", [[ADMIN, PORT], [PORT], [PORT, ADMIN, {**ADMIN, "name": "more"}], [PORT, {**ADMIN, "port": 82}]]
+    "ports",
+    [
+        [ADMIN, PORT],
+        [PORT],
+        [PORT, ADMIN, {**ADMIN, "name": "more"}],
+        [PORT, {**ADMIN, "port": 82}],
+    ],
 )
 def test_ports_reordered_added_or_removed_are_a_change(ports: list[Any]) -> None:
     cache = Cache()
@@ -58,24 +72,34 @@ def test_ports_reordered_added_or_removed_are_a_change(ports: list[Any]) -> None
 @pytest.mark.parametrize("slices", [("ns/s1",), ("ns/s1", "ns/s2"), ("ns/s1", "other/s1")])
 def test_the_last_slice_takes_its_service_with_it(slices: tuple[str, ...]) -> None:
     cache = Cache()
-    made = [make(key.partition("/")[2], ["10.0.0.1"], namespace=key.partition("/")[0]) for key in slices]
+    made = [
+        make(key.partition("/")[2], ["10.0.0.1"], namespace=key.partition("/")[0]) for key in slices
+    ]
     for each in made:
         cache.put(each)
     for number, each in enumerate(made):
-        assert set(cache.services()) == {ServiceKey(left.metadata.namespace, "svc") for left in made[number:]}
+        assert set(cache.services()) == {
+            ServiceKey(left.metadata.namespace, "svc") for left in made[number:]
+        }
         cache.drop(each)
     assert cache.services() == ()
 
 
 class TestEndpointMaps:
-    """Names and numbers of ports, slices, conditions: what each step leaves, and whether UDP flows are looked at."""
+    """Names and numbers of ports, slices, conditions: what each step leaves, and whether UDP flows
+    are looked at.
+    """
 
     DNS = {"name": "dns", "port": 53, "protocol": "UDP"}
 
     def targets(self, machine: Machine) -> tuple[list[str], bool]:
         machine.sync()
         states = machine.plane.tracker.state(ServiceKey("ns", "svc"))
-        found = [f"{e.ip}:{e.port}/{state.port.name.port}" for state in states for e in state.categories.cluster]
+        found = [
+            f"{e.ip}:{e.port}/{state.port.name.port}"
+            for state in states
+            for e in state.categories.cluster
+        ]
         return found, bool(machine.plane.aftermath.take_udp())
 
     @pytest.mark.parametrize("protocol", ["TCP", "UDP"])
@@ -129,9 +153,13 @@ def test_an_identical_object_marks_no_service() -> None:
 
 @pytest.mark.parametrize("ports", [[], [PORT]])
 @pytest.mark.parametrize(
-    "spec", [{"clusterIP": "None"}, {"type": "ExternalName", "externalName": "example.com"}], ids=["headless", "name"]
+    "spec",
+    [{"clusterIP": "None"}, {"type": "ExternalName", "externalName": "example.com"}],
+    ids=["headless", "name"],
 )
-def test_headless_and_external_names_are_not_in_the_map(ports: list[Any], spec: dict[str, Any]) -> None:
+def test_headless_and_external_names_are_not_in_the_map(
+    ports: list[Any], spec: dict[str, Any]
+) -> None:
     assert service_ports(plain_service(**{"ports": ports, **spec}), "IPv4") == ()
 
 

@@ -1,5 +1,7 @@
-"""Which endpoints may be used: every branch of the rule, the cases of upstream's ``pkg/proxy/topology_test.go``, a dumb
-second implementation, and the consumers of the rule compared with each other."""
+"""Which endpoints may be used: every branch of the rule, the cases of upstream's
+``pkg/proxy/topology_test.go``, a dumb second implementation, and the consumers of the rule compared
+with each other.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,23 @@ from hypothesis import strategies as st
 
 from sliceplane.consume.balancing.model import Endpoint as ClientEndpoint
 from sliceplane.consume.balancing.usable import Usable
-from sliceplane.consume.model import Categories, NodeEndpoint, ServedPort, ServiceKey, ServicePortName, categorize
-from sliceplane.consume.usable import Choice, HintOutcome, HintUse, Locality, choose, choose_local, why
+from sliceplane.consume.model import (
+    Categories,
+    NodeEndpoint,
+    ServedPort,
+    ServiceKey,
+    ServicePortName,
+    categorize,
+)
+from sliceplane.consume.usable import (
+    Choice,
+    HintOutcome,
+    HintUse,
+    Locality,
+    choose,
+    choose_local,
+    why,
+)
 
 NAME = ServicePortName(ServiceKey("ns", "svc"), "http", "TCP")
 HERE = Locality(node="node-1", zone="a")
@@ -40,7 +57,9 @@ EXTERNAL_LOCAL_UNREACHABLE = port(external=True)
 BOTH_LOCAL = port(internal=True, external=True, node_port=30080)
 
 
-def ep(number: int, flags: str = "r", zones: str = "", nodes: str = "", *, local: bool = False) -> NodeEndpoint:
+def ep(
+    number: int, flags: str = "r", zones: str = "", nodes: str = "", *, local: bool = False
+) -> NodeEndpoint:
     """flags: r ready (and serving), s serving, t terminating."""
     return NodeEndpoint(
         f"10.0.0.{number}",
@@ -77,23 +96,68 @@ CASES = [
         "14",
     ),
     Case(
-        "several zone hints", (ep(1, zones="abc"), ep(2, zones="bc"), ep(3, zones="b"), ep(4, zones="d")), "1", "", "1"
+        "several zone hints",
+        (ep(1, zones="abc"), ep(2, zones="bc"), ep(3, zones="b"), ep(4, zones="d")),
+        "1",
+        "",
+        "1",
     ),
     Case("one without a zone hint", (ep(1, zones="a"), ep(2), ep(3, zones="b")), "123", "", "123"),
     Case("no hint for our zone", (ep(1, zones="b"), ep(2, zones="c")), "12", "", "12"),
-    Case("node without a zone", (ep(1, zones="a"), ep(2, zones="b")), "12", "", "12", place=Locality(node="node-1")),
-    Case("unready endpoint left out", (ep(1, "", zones="a"), ep(2, zones="a"), ep(3, zones="b")), "2", "", "2"),
-    Case("only unready ones hinted for us", (ep(1, "", zones="a"), ep(2, zones="b"), ep(3, zones="c")), "23", "", "23"),
-    Case("unready one without a hint", (ep(1, ""), ep(2, zones="a"), ep(3, zones="b")), "2", "", "2"),
-    Case("node hints, one for us", (ep(1, zones="a", nodes="1"), ep(2, zones="a", nodes="2")), "1", "", "1"),
-    Case("node hints, none for us", (ep(1, zones="a", nodes="3"), ep(2, zones="b", nodes="2")), "1", "", "1"),
+    Case(
+        "node without a zone",
+        (ep(1, zones="a"), ep(2, zones="b")),
+        "12",
+        "",
+        "12",
+        place=Locality(node="node-1"),
+    ),
+    Case(
+        "unready endpoint left out",
+        (ep(1, "", zones="a"), ep(2, zones="a"), ep(3, zones="b")),
+        "2",
+        "",
+        "2",
+    ),
+    Case(
+        "only unready ones hinted for us",
+        (ep(1, "", zones="a"), ep(2, zones="b"), ep(3, zones="c")),
+        "23",
+        "",
+        "23",
+    ),
+    Case(
+        "unready one without a hint", (ep(1, ""), ep(2, zones="a"), ep(3, zones="b")), "2", "", "2"
+    ),
+    Case(
+        "node hints, one for us",
+        (ep(1, zones="a", nodes="1"), ep(2, zones="a", nodes="2")),
+        "1",
+        "",
+        "1",
+    ),
+    Case(
+        "node hints, none for us",
+        (ep(1, zones="a", nodes="3"), ep(2, zones="b", nodes="2")),
+        "1",
+        "",
+        "1",
+    ),
     Case("node hints only, none for us", (ep(1, nodes="3"), ep(2, nodes="2")), "12", "", "12"),
     Case("one without hints at all", (ep(1, zones="a", nodes="1"), ep(2)), "12", "", "12"),
-    Case("one without a node hint", (ep(1, zones="a", nodes="1"), ep(2, zones="a"), ep(3, zones="b")), "12", "", "12"),
+    Case(
+        "one without a node hint",
+        (ep(1, zones="a", nodes="1"), ep(2, zones="a"), ep(3, zones="b")),
+        "12",
+        "",
+        "12",
+    ),
     Case("nameless node", (ep(1, nodes="1"), ep(2, nodes="2")), "12", "", "12", place=Locality()),
     # terminating fallback
     Case("all serving and terminating", (ep(1, "st"), ep(2, "st")), "12", "", "12"),
-    Case("fallback ignores hints", (ep(1, "st", zones="a"), ep(2, "st", zones="b")), "12", "", "12"),
+    Case(
+        "fallback ignores hints", (ep(1, "st", zones="a"), ep(2, "st", zones="b")), "12", "", "12"
+    ),
     Case("ready preferred to terminating", (ep(1, "st"), ep(2)), "2", "", "2"),
     Case("neither ready nor serving", (ep(1, ""), ep(2, "t")), has_any=False),
     Case("serving, not terminating, not ready", (ep(1, "s"),), has_any=False),
@@ -102,7 +166,14 @@ CASES = [
     Case("internal: all remote", (ep(1), ep(2)), "", "", "", port=INTERNAL_LOCAL),
     Case("internal: all remote terminating", (ep(1, "st"),), "", "", "", port=INTERNAL_LOCAL),
     Case("internal: remote unready", (ep(1, ""),), "", "", "", has_any=False, port=INTERNAL_LOCAL),
-    Case("internal: local terminating", (ep(1, "st", local=True), ep(2)), "", "1", "1", port=INTERNAL_LOCAL),
+    Case(
+        "internal: local terminating",
+        (ep(1, "st", local=True), ep(2)),
+        "",
+        "1",
+        "1",
+        port=INTERNAL_LOCAL,
+    ),
     Case(
         "internal: hints are ignored",
         (ep(1, zones="b", local=True), ep(2, zones="a")),
@@ -111,7 +182,9 @@ CASES = [
         "1",
         port=INTERNAL_LOCAL,
     ),
-    Case("internal, node port: remote", (ep(1), ep(2)), "12", "", "12", port=INTERNAL_LOCAL_NODE_PORT),
+    Case(
+        "internal, node port: remote", (ep(1), ep(2)), "12", "", "12", port=INTERNAL_LOCAL_NODE_PORT
+    ),
     Case(
         "internal, node port: own zone and local",
         (ep(1, zones="a"), ep(2, zones="b", local=True), ep(3, zones="b")),
@@ -121,7 +194,14 @@ CASES = [
         port=INTERNAL_LOCAL_NODE_PORT,
     ),
     # externalTrafficPolicy Local
-    Case("external, not reachable", (ep(1, local=True), ep(2)), "12", "", "12", port=EXTERNAL_LOCAL_UNREACHABLE),
+    Case(
+        "external, not reachable",
+        (ep(1, local=True), ep(2)),
+        "12",
+        "",
+        "12",
+        port=EXTERNAL_LOCAL_UNREACHABLE,
+    ),
     Case("external: all ready", (ep(1, local=True), ep(2)), "12", "1", "12", port=EXTERNAL_LOCAL),
     Case(
         "external: local whatever the hints",
@@ -139,9 +219,28 @@ CASES = [
         "12",
         port=EXTERNAL_LOCAL,
     ),
-    Case("external: all terminating", (ep(1, "st"), ep(2, "st", local=True)), "12", "2", "12", port=EXTERNAL_LOCAL),
-    Case("external: all terminating, remote", (ep(1, "st"), ep(2, "st")), "12", "", "12", port=EXTERNAL_LOCAL),
-    Case("external: nothing usable", (ep(1, "", local=True), ep(2, "")), has_any=False, port=EXTERNAL_LOCAL),
+    Case(
+        "external: all terminating",
+        (ep(1, "st"), ep(2, "st", local=True)),
+        "12",
+        "2",
+        "12",
+        port=EXTERNAL_LOCAL,
+    ),
+    Case(
+        "external: all terminating, remote",
+        (ep(1, "st"), ep(2, "st")),
+        "12",
+        "",
+        "12",
+        port=EXTERNAL_LOCAL,
+    ),
+    Case(
+        "external: nothing usable",
+        (ep(1, "", local=True), ep(2, "")),
+        has_any=False,
+        port=EXTERNAL_LOCAL,
+    ),
     Case("both local", (ep(1, local=True), ep(2)), "12", "1", "12", port=BOTH_LOCAL),
 ]
 
@@ -153,7 +252,12 @@ def numbers(endpoints: tuple[NodeEndpoint, ...]) -> str:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_table(case: Case) -> None:
     found = categorize(case.endpoints, case.port, case.place)
-    assert (numbers(found.cluster), numbers(found.local), numbers(found.reachable), found.has_any) == (
+    assert (
+        numbers(found.cluster),
+        numbers(found.local),
+        numbers(found.reachable),
+        found.has_any,
+    ) == (
         case.cluster,
         case.local,
         case.reachable,
@@ -169,7 +273,9 @@ def test_external_ip_counts_as_reachable() -> None:
 
 
 def dumb(endpoints: list[NodeEndpoint], service: ServedPort, where: Locality) -> Categories:
-    """``pkg/proxy/topology.go`` as its comments say it, step by step, with sets and no cleverness."""
+    """``pkg/proxy/topology.go`` as its comments say it, step by step, with sets and no
+    cleverness.
+    """
     if not endpoints:
         return Categories()
     cluster: set[str] = set()
@@ -180,9 +286,13 @@ def dumb(endpoints: list[NodeEndpoint], service: ServedPort, where: Locality) ->
     if service.uses_cluster_endpoints:
         ready = [e for e in endpoints if e.ready]
         if ready:
-            if all(e.node_hints for e in ready) and any(where.node and where.node in e.node_hints for e in ready):
+            if all(e.node_hints for e in ready) and any(
+                where.node and where.node in e.node_hints for e in ready
+            ):
                 mode = "node"
-            elif all(e.zone_hints for e in ready) and any(where.zone and where.zone in e.zone_hints for e in ready):
+            elif all(e.zone_hints for e in ready) and any(
+                where.zone and where.zone in e.zone_hints for e in ready
+            ):
                 mode = "zone"
         for e in ready:
             if mode == "node" and where.node not in e.node_hints:
@@ -213,7 +323,9 @@ def dumb(endpoints: list[NodeEndpoint], service: ServedPort, where: Locality) ->
     def pick(ips: set[str]) -> tuple[NodeEndpoint, ...]:
         return tuple(e for e in endpoints if e.ip in ips)
 
-    return Categories(cluster=pick(cluster), local=pick(local), reachable=pick(reachable), has_any=has_any)
+    return Categories(
+        cluster=pick(cluster), local=pick(local), reachable=pick(reachable), has_any=has_any
+    )
 
 
 def dumb_hints(endpoints: list[NodeEndpoint], where: Locality) -> HintUse:
@@ -235,7 +347,14 @@ def dumb_hints(endpoints: list[NodeEndpoint], where: Locality) -> HintUse:
 
 endpoint_lists = st.lists(
     st.builds(
-        lambda ready, serving, terminating, local, zones, nodes: (ready, serving, terminating, local, zones, nodes),
+        lambda ready, serving, terminating, local, zones, nodes: (
+            ready,
+            serving,
+            terminating,
+            local,
+            zones,
+            nodes,
+        ),
         st.booleans(),
         st.booleans(),
         st.booleans(),
@@ -245,28 +364,37 @@ endpoint_lists = st.lists(
     ),
     max_size=6,
 ).map(lambda rows: [NodeEndpoint(f"10.0.0.{number}", 80, *row) for number, row in enumerate(rows)])
-ports = st.builds(port, internal=st.booleans(), external=st.booleans(), node_port=st.sampled_from([0, 30080]))
+ports = st.builds(
+    port, internal=st.booleans(), external=st.booleans(), node_port=st.sampled_from([0, 30080])
+)
 places = st.builds(Locality, node=st.sampled_from(["", "node-1"]), zone=st.sampled_from(["", "a"]))
 
 
 @given(endpoint_lists, ports, places)
-def test_equals_the_dumb_one(endpoints: list[NodeEndpoint], service: ServedPort, where: Locality) -> None:
+def test_equals_the_dumb_one(
+    endpoints: list[NodeEndpoint], service: ServedPort, where: Locality
+) -> None:
     found = categorize(endpoints, service, where)
     assert found == dumb(endpoints, service, where)
-    # What the rules rely on: a used endpoint means that there is one; reachable is exactly what is used.
+    # What the rules rely on: a used endpoint means that there is one; reachable is exactly what is
+    # used.
     assert found.has_any or not (found.cluster or found.local)
     assert set(map(id, found.reachable)) == set(map(id, found.cluster)) | set(map(id, found.local))
 
 
 @given(endpoint_lists, ports, places)
-def test_hints_never_empty_a_service(endpoints: list[NodeEndpoint], service: ServedPort, where: Locality) -> None:
+def test_hints_never_empty_a_service(
+    endpoints: list[NodeEndpoint], service: ServedPort, where: Locality
+) -> None:
     """cilium#41022, #45214: somebody is ready, so somebody is used (by the Cluster policy)."""
     if service.uses_cluster_endpoints and any(endpoint.ready for endpoint in endpoints):
         assert categorize(endpoints, service, where).cluster
 
 
 @given(endpoint_lists, places)
-def test_hints_are_read_as_the_dumb_one_reads_them(endpoints: list[NodeEndpoint], where: Locality) -> None:
+def test_hints_are_read_as_the_dumb_one_reads_them(
+    endpoints: list[NodeEndpoint], where: Locality
+) -> None:
     assert choose(endpoints, where).hints == dumb_hints(endpoints, where)
     assert choose(endpoints, where, honour_hints=False).hints is None
 
@@ -274,12 +402,17 @@ def test_hints_are_read_as_the_dumb_one_reads_them(endpoints: list[NodeEndpoint]
 @given(endpoint_lists, places)
 def test_the_reason_says_whether_it_is_used(endpoints: list[NodeEndpoint], where: Locality) -> None:
     """What ``sliceplane trace`` words, against what the node proxy programs."""
-    choices: tuple[Choice[NodeEndpoint], ...] = (choose(endpoints, where), choose_local(endpoints, where))
+    choices: tuple[Choice[NodeEndpoint], ...] = (
+        choose(endpoints, where),
+        choose_local(endpoints, where),
+    )
     found = categorize(endpoints, BOTH_LOCAL, where)
     assert [choice.endpoints for choice in choices] == [found.cluster, found.local]
     for choice in choices:
         for endpoint in endpoints:
-            assert why(endpoint, choice).used == (endpoint in choice.endpoints), f"{endpoint}: {why(endpoint, choice)}"
+            assert why(endpoint, choice).used == (endpoint in choice.endpoints), (
+                f"{endpoint}: {why(endpoint, choice)}"
+            )
 
 
 @given(st.lists(endpoint_lists, min_size=1, max_size=4), places, st.booleans())
@@ -291,11 +424,17 @@ def test_a_client_uses_what_the_node_proxy_uses(
     before: dict[str, ClientEndpoint] = {}
     for endpoints in history:
         after = {endpoint.ip: as_client_sees(endpoint) for endpoint in endpoints}
-        touched = {ip: before.get(ip) for ip in before.keys() | after.keys() if before.get(ip) != after.get(ip)}
+        touched = {
+            ip: before.get(ip)
+            for ip in before.keys() | after.keys()
+            if before.get(ip) != after.get(ip)
+        }
         usable.apply(touched, after)
         before = after
         expected = choose(endpoints, where, honour_hints=honour).endpoints
-        assert {endpoint.id for endpoint in usable.pool.endpoints()} == {endpoint.ip for endpoint in expected}
+        assert {endpoint.id for endpoint in usable.pool.endpoints()} == {
+            endpoint.ip for endpoint in expected
+        }
 
 
 def as_client_sees(endpoint: NodeEndpoint) -> ClientEndpoint:

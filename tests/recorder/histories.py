@@ -5,7 +5,16 @@ from __future__ import annotations
 from random import Random
 
 from sliceplane.api.codec import encode
-from sliceplane.api.core import Condition, Pod, PodIP, PodSpec, PodStatus, Service, ServicePort, ServiceSpec
+from sliceplane.api.core import (
+    Condition,
+    Pod,
+    PodIP,
+    PodSpec,
+    PodStatus,
+    Service,
+    ServicePort,
+    ServiceSpec,
+)
 from sliceplane.api.discovery import EndpointConditions, EndpointPort, EndpointSlice, SliceEndpoint
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta, ObjectReference
@@ -13,7 +22,9 @@ from sliceplane.api.scheme import EndpointSlices, Pods, Resource, Services
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Job, Work, Write
 
-RESOURCES: dict[str, Resource] = {resource.key: resource for resource in (Pods, Services, EndpointSlices)}
+RESOURCES: dict[str, Resource] = {
+    resource.key: resource for resource in (Pods, Services, EndpointSlices)
+}
 
 
 class History:
@@ -46,17 +57,33 @@ class History:
             uid=old.metadata.uid if old is not None else f"uid-{self.version}",
             resource_version=str(self.version),
             labels={"app": random.choice(("web", "db"))} if random.random() < 0.8 else None,
-            annotations=random.choice((None, {"sliceplane.dev/x": "1"}, {"vault.example/secret": "swordfish"})),
+            annotations=random.choice(
+                (None, {"sliceplane.dev/x": "1"}, {"vault.example/secret": "swordfish"})
+            ),
         )
         if resource is Pods:
-            ready = Condition(type="Ready", status=random.choice(("True", "False")), last_transition_time="2026-01-01")
+            ready = Condition(
+                type="Ready",
+                status=random.choice(("True", "False")),
+                last_transition_time="2026-01-01",
+            )
             conditions = (Condition(type="Initialized", status="True"), ready)
-            ips = tuple(PodIP(ip=f"10.0.0.{random.randrange(9)}") for _ in range(random.randrange(3)))
-            status = PodStatus(phase=random.choice(("", "Running")), pod_ips=ips or None, conditions=conditions)
-            return Pod(metadata=meta, spec=PodSpec(node_name=random.choice(("", "n1"))), status=status)
+            ips = tuple(
+                PodIP(ip=f"10.0.0.{random.randrange(9)}") for _ in range(random.randrange(3))
+            )
+            status = PodStatus(
+                phase=random.choice(("", "Running")), pod_ips=ips or None, conditions=conditions
+            )
+            return Pod(
+                metadata=meta, spec=PodSpec(node_name=random.choice(("", "n1"))), status=status
+            )
         if resource is Services:
-            ports = tuple(ServicePort(name=f"p{n}", port=80 + n) for n in range(random.randrange(3)))
-            return Service(metadata=meta, spec=ServiceSpec(ports=ports or None, selector={"app": "web"}))
+            ports = tuple(
+                ServicePort(name=f"p{n}", port=80 + n) for n in range(random.randrange(3))
+            )
+            return Service(
+                metadata=meta, spec=ServiceSpec(ports=ports or None, selector={"app": "web"})
+            )
         endpoints = tuple(
             SliceEndpoint(
                 addresses=(f"10.0.0.{n}",),
@@ -66,7 +93,10 @@ class History:
             for n in sorted(random.sample(range(9), random.randrange(6)))
         )
         return EndpointSlice(
-            metadata=meta, address_type="IPv4", endpoints=endpoints, ports=(EndpointPort(name="", port=80),)
+            metadata=meta,
+            address_type="IPv4",
+            endpoints=endpoints,
+            ports=(EndpointPort(name="", port=80),),
         )
 
     def work(self) -> Work:
@@ -74,11 +104,20 @@ class History:
         if key in self.jobs or self.random.random() < 0.5:
             return Work()
         body = encode(
-            {"metadata": {"name": "a", "annotations": {"vault.example/secret": "swordfish"}}, "n": self.version}
+            {
+                "metadata": {"name": "a", "annotations": {"vault.example/secret": "swordfish"}},
+                "n": self.version,
+            }
         )
         writes = (
             Write(verb="update", resource=EndpointSlices, namespace="shop", name="a", body=body),
-            Write(verb="delete", resource=EndpointSlices, namespace="shop", name="b", tolerate=("NotFound",)),
+            Write(
+                verb="delete",
+                resource=EndpointSlices,
+                namespace="shop",
+                name="b",
+                tolerate=("NotFound",),
+            ),
         )
         self.jobs[key] = job = Job(key=key, writes=writes)
         return Work(jobs=(job,))

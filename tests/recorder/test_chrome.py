@@ -1,4 +1,6 @@
-"""An export for Chrome: what begins ends, arrows have both ends, and halves that were cut are closed and marked."""
+"""An export for Chrome: what begins ends, arrows have both ends, and halves that were cut are
+closed and marked.
+"""
 
 from __future__ import annotations
 
@@ -65,6 +67,10 @@ def test_halves_that_the_ring_cut_are_closed_and_marked(seed: int) -> None:
     finished = Told(seed, 40)
     life = finished.recorder.begin("late", finished.now)
     life.turn(finished.history.work(), 5, finished.now)
-    cut = [event for event in exported(finished.recorder) if event["ph"] == "e" and event["args"].get("cut")]
+    cut = [
+        event
+        for event in exported(finished.recorder)
+        if event["ph"] == "e" and event["args"].get("cut")
+    ]
     check_pairs(exported(finished.recorder))
     assert bool(cut) == bool(finished.history.jobs) or cut

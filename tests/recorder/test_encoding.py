@@ -1,4 +1,6 @@
-"""What is recorded is read back: changes, jobs, answers and times; in few bytes, and within the ring's."""
+"""What is recorded is read back: changes, jobs, answers and times; in few bytes, and within the
+ring's.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,17 @@ def redacted(version: Object | None, recorder: Recorder) -> Object | None:
     if version is None:
         return None
     annotations = recorder.redactor.annotations(version.metadata.annotations)
-    return msgspec.structs.replace(version, metadata=msgspec.structs.replace(version.metadata, annotations=annotations))
+    return msgspec.structs.replace(
+        version, metadata=msgspec.structs.replace(version.metadata, annotations=annotations)
+    )
 
 
 class Told:
     """A recorder, two lives of controllers that read everything, and what they were told."""
 
-    def __init__(self, seed: int, steps: int, limit_bytes: int = 1 << 24, segment_bytes: int = 1 << 23) -> None:
+    def __init__(
+        self, seed: int, steps: int, limit_bytes: int = 1 << 24, segment_bytes: int = 1 << 23
+    ) -> None:
         self.recorder = Recorder(limit_bytes, SALT, BEGAN, segment_bytes=segment_bytes)
         self.history = History(seed)
         self.entries: list[tuple[float, Any]] = []
@@ -85,7 +91,9 @@ class Told:
 
 def plain_text(recording: Recording) -> str:
     """All that is in it."""
-    segments = [[list(segment.objects()), list(segment.entries())] for segment in recording.segments]
+    segments = [
+        [list(segment.objects()), list(segment.entries())] for segment in recording.segments
+    ]
     return f"{recording.header} {segments}"
 
 
@@ -101,19 +109,33 @@ def plain(read: Entry, recorder: Recorder) -> Any:
                 tuple((job.key, tuple(write.digest for write in job.writes)) for job in read.jobs),
             )
         case Ended():
-            return read.at, read.life, read.key, tuple(answer.value for answer in read.answers), str(read.error)
+            return (
+                read.at,
+                read.life,
+                read.key,
+                tuple(answer.value for answer in read.answers),
+                str(read.error),
+            )
     raise AssertionError(read)
 
 
 def expected(at: float, told: Any, recorder: Recorder) -> Any:
     life, what = told
     if isinstance(what, Change):
-        return at, life, Change(what.resource, redacted(what.old, recorder), redacted(what.new, recorder))
+        return (
+            at,
+            life,
+            Change(what.resource, redacted(what.old, recorder), redacted(what.new, recorder)),
+        )
     if hasattr(what, "jobs"):
-        digests = tuple((job.key, tuple(recorder.redactor.digest(write) for write in job.writes)) for job in what.jobs)
+        digests = tuple(
+            (job.key, tuple(recorder.redactor.digest(write) for write in job.writes))
+            for job in what.jobs
+        )
         return at, life, digests
     answers = tuple(
-        redacted(decode(result, EndpointSlices.projection), recorder) if result else None for result in what.results
+        redacted(decode(result, EndpointSlices.projection), recorder) if result else None
+        for result in what.results
     )
     return at, life, what.job.key, answers, str(what.error)
 
@@ -142,8 +164,14 @@ def test_a_ring_keeps_its_bytes_and_its_newest_segment_reads_alone(seed: int) ->
     recording = told.recording()
     assert len(recording.segments) >= 2
     for position in range(len(recording.segments)):
-        read = [plain(entry, recorder) for entry in entries(recording, position) if isinstance(entry, (Changed, Ended))]
-        wanted = [expected(*entry, recorder) for entry in told.entries if not hasattr(entry[1][1], "jobs")]
+        read = [
+            plain(entry, recorder)
+            for entry in entries(recording, position)
+            if isinstance(entry, (Changed, Ended))
+        ]
+        wanted = [
+            expected(*entry, recorder) for entry in told.entries if not hasattr(entry[1][1], "jobs")
+        ]
         assert read == wanted[len(wanted) - len(read) :]
 
 
@@ -161,7 +189,9 @@ def test_a_checkpoint_has_the_objects_that_were_there() -> None:
             name = (entry.change.resource, entry.change.object.metadata.name)
             held[name] = entry.change.new
     present = {name: version for name, version in held.items() if version is not None}
-    assert present == {name: redacted(version, told.recorder) for name, version in told.history.objects.items()}
+    assert present == {
+        name: redacted(version, told.recorder) for name, version in told.history.objects.items()
+    }
 
 
 def test_lives_marks_and_their_ends_are_read_back() -> None:
@@ -207,19 +237,33 @@ def test_a_flip_of_one_pod_is_a_few_bytes() -> None:
 
 
 def test_a_large_answer_rests_on_a_version_of_the_same_object_or_is_kept_whole() -> None:
-    """A slice may be updated before any cache has shown it (seed 629 of the simulator, as it was then)."""
+    """A slice may be updated before any cache has shown it (seed 629 of the simulator, as it was
+    then).
+    """
 
     def answer_of(uid: str, *, shown: str) -> RecordedAnswer:
         recorder = Recorder(1 << 20, SALT, BEGAN)
         life = recorder.begin("one", BEGAN)
-        endpoints = tuple(SliceEndpoint(addresses=(f"10.0.0.{number}",) * 9) for number in range(30))
-        made = ObjectMeta(name="a", namespace="shop", uid=uid, resource_version="7", creation_timestamp="2027-01-15")
+        endpoints = tuple(
+            SliceEndpoint(addresses=(f"10.0.0.{number}",) * 9) for number in range(30)
+        )
+        made = ObjectMeta(
+            name="a",
+            namespace="shop",
+            uid=uid,
+            resource_version="7",
+            creation_timestamp="2027-01-15",
+        )
         if shown:
-            before = EndpointSlice(metadata=msgspec.structs.replace(made, uid=shown, resource_version="5"))
+            before = EndpointSlice(
+                metadata=msgspec.structs.replace(made, uid=shown, resource_version="5")
+            )
             life.change(Change(EndpointSlices.key, None, before), BEGAN)
         answered = encode(EndpointSlice(metadata=made, endpoints=endpoints))
         assert len(answered) > ANSWER_BYTES_MAX
-        write = Write(verb="update", resource=EndpointSlices, namespace="shop", name="a", body=b"{}")
+        write = Write(
+            verb="update", resource=EndpointSlices, namespace="shop", name="a", body=b"{}"
+        )
         job = Job(key="shop/a", writes=(write,))
         life.turn(Work(jobs=(job,)), 5, BEGAN)
         life.done(Done(job, (answered,)), BEGAN)
@@ -246,22 +290,38 @@ def test_a_fault_of_the_recorder_stays_its_own() -> None:
 
 def test_an_answer_whose_error_was_tolerated_is_empty() -> None:
     told = Told(11, 80)
-    ended = [entry for entry in entries(told.recording()) if isinstance(entry, Ended) and entry.error is None]
+    ended = [
+        entry
+        for entry in entries(told.recording())
+        if isinstance(entry, Ended) and entry.error is None
+    ]
     assert ended
     assert all(entry.answers[1].kind is Answer.EMPTY for entry in ended)
 
 
 def test_an_object_that_went_before_its_answer_came_is_not_kept() -> None:
-    """A kubelet's delete is answered with the Pod, often after the watch has told its end: each Pod that ever was
-    stayed, decoded, until a segment ended (found by thirty minutes of everything at once)."""
+    """A kubelet's delete is answered with the Pod, often after the watch has told its end: each Pod
+    that ever was stayed, decoded, until a segment ended (found by thirty minutes of everything at
+    once).
+    """
     recorder = Recorder(1 << 20, SALT, BEGAN)
     life = recorder.begin("one", BEGAN)
     for number in range(20):
-        meta = ObjectMeta(name=f"a-{number}", namespace="shop", uid=f"u{number}", resource_version=f"{3 * number + 1}")
+        meta = ObjectMeta(
+            name=f"a-{number}",
+            namespace="shop",
+            uid=f"u{number}",
+            resource_version=f"{3 * number + 1}",
+        )
         made = EndpointSlice(metadata=meta)
-        going = msgspec.structs.replace(meta, resource_version=f"{3 * number + 2}", deletion_grace_period_seconds=0)
+        going = msgspec.structs.replace(
+            meta, resource_version=f"{3 * number + 2}", deletion_grace_period_seconds=0
+        )
         verb, answered = ("delete", "patch")[number % 2], encode(EndpointSlice(metadata=going))
-        job = Job(key=meta.key, writes=(Write(verb=verb, resource=EndpointSlices, namespace="shop", name=meta.name),))
+        job = Job(
+            key=meta.key,
+            writes=(Write(verb=verb, resource=EndpointSlices, namespace="shop", name=meta.name),),
+        )
         life.change(Change(EndpointSlices.key, None, made), BEGAN)
         life.turn(Work(jobs=(job,)), 5, BEGAN)
         life.change(Change(EndpointSlices.key, made, None), BEGAN)
@@ -271,17 +331,26 @@ def test_an_object_that_went_before_its_answer_came_is_not_kept() -> None:
     assert len(recorder._rows) == 0
     recording = recording_of(Header(schema=schema()), recorder.segments())
     answers = [entry.answers[0] for entry in entries(recording) if isinstance(entry, Ended)]
-    assert [answer.value.metadata.uid for answer in answers if answer.value] == [f"u{number}" for number in range(20)]
+    assert [answer.value.metadata.uid for answer in answers if answer.value] == [
+        f"u{number}" for number in range(20)
+    ]
 
 
 def test_an_answer_that_an_event_overtook_is_not_kept() -> None:
-    """A job's answers come together, when later writers have changed its first objects already: one version of each Pod
-    of a ReplicaSet stayed, decoded, beside the newest."""
+    """A job's answers come together, when later writers have changed its first objects already: one
+    version of each Pod of a ReplicaSet stayed, decoded, beside the newest.
+    """
     recorder = Recorder(1 << 20, SALT, BEGAN)
     life = recorder.begin("one", BEGAN)
     meta = ObjectMeta(name="a", namespace="shop", uid="u", resource_version="8")
-    made, later = (EndpointSlice(metadata=msgspec.structs.replace(meta, resource_version=v)) for v in ("8", "9"))
-    job = Job(key=meta.key, writes=(Write(verb="create", resource=EndpointSlices, namespace="shop", name=meta.name),))
+    made, later = (
+        EndpointSlice(metadata=msgspec.structs.replace(meta, resource_version=v))
+        for v in ("8", "9")
+    )
+    job = Job(
+        key=meta.key,
+        writes=(Write(verb="create", resource=EndpointSlices, namespace="shop", name=meta.name),),
+    )
     life.turn(Work(jobs=(job,)), 5, BEGAN)
     life.change(Change(EndpointSlices.key, None, made), BEGAN)
     life.change(Change(EndpointSlices.key, made, later), BEGAN)

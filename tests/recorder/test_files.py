@@ -1,4 +1,6 @@
-"""A saved recording that was cut, spoiled or made by another version says so and shows what it can."""
+"""A saved recording that was cut, spoiled or made by another version says so and shows what
+it can.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def test_a_version_with_other_members_finds_those_that_it_knows() -> None:
     reading = Reading(recorded)
     assert reading.differing == ("ObjectMeta",)
     name, shape = recorded["ObjectMeta"].index("name"), 0
-    read = reading.unpack(Object(), [~schema()["Object"].index("metadata"), [name, "web", shape, "round"]])
+    read = reading.unpack(
+        Object(), [~schema()["Object"].index("metadata"), [name, "web", shape, "round"]]
+    )
     assert read == Object(metadata=ObjectMeta(name="web"))
     assert Reading(schema()).differing == ()
     assert Reading({}).differing == (), "a recording that does not say was made by this version"

@@ -1,4 +1,6 @@
-"""Recordings that no recorder writes: bounded before they are decoded, and refused in a sentence."""
+"""Recordings that no recorder writes: bounded before they are decoded, and refused in a
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from sliceplane.cli.main import main
 from sliceplane.diagnose.timeline.index import Index
 from sliceplane.diagnose.timeline.reader import UNREADABLE, entries
 from sliceplane.watch.recorder import blocks
-from sliceplane.watch.recorder.blocks import RecordingError, check_values, inflated, names_of_all, rows_of, rows_of_all
+from sliceplane.watch.recorder.blocks import (
+    RecordingError,
+    check_values,
+    inflated,
+    names_of_all,
+    rows_of,
+    rows_of_all,
+)
 from sliceplane.watch.recorder.delta import Reading, schema
 from sliceplane.watch.recorder.entries import BlockNames
 from sliceplane.watch.recorder.file import HEADER_BYTES_MAX, Header, read_lines
@@ -37,7 +46,9 @@ def test_a_block_inflates_to_a_multiple_of_its_size_at_most() -> None:
     assert inflated(zlib.compress(text, 1)) == text
 
 
-@pytest.mark.parametrize("spoil", [lambda block: block[:-1], lambda block: b"x" + block, lambda _: b""])
+@pytest.mark.parametrize(
+    "spoil", [lambda block: block[:-1], lambda block: b"x" + block, lambda _: b""]
+)
 def test_a_block_that_is_spoiled(spoil: Any) -> None:
     with pytest.raises(RecordingError, match=r"spoiled|cut"):
         inflated(spoil(zlib.compress(b"abc")))
@@ -53,7 +64,9 @@ def test_values_are_counted_from_above() -> None:
     assert check_values(b"plain text, and \x01\x02 small numbers" * 100, 10)
 
 
-def test_names_and_objects_of_a_segment_are_bounded_by_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_and_objects_of_a_segment_are_bounded_by_what_they_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(blocks, "NAMES_FREE", 100)
     few = [zlib.compress(pack(BlockNames(keys=[("pods", "shop", "", "")] * 99)))]
     assert len(names_of_all(few)[0].keys) == 99
@@ -62,7 +75,15 @@ def test_names_and_objects_of_a_segment_are_bounded_by_what_they_cost(monkeypatc
         names_of_all(many)
     with pytest.raises(RecordingError, match="names"):
         list(rows_of_all([zlib.compress(pack([[]] * 1000))]))
-    real = [zlib.compress(pack(BlockNames(keys=[("pods", "shop", f"web-{n * 2654435761:x}", "") for n in range(999)])))]
+    real = [
+        zlib.compress(
+            pack(
+                BlockNames(
+                    keys=[("pods", "shop", f"web-{n * 2654435761:x}", "") for n in range(999)]
+                )
+            )
+        )
+    ]
     assert len(names_of_all(real)[0].keys) == 999
 
 
@@ -93,19 +114,27 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("form", malformed_recordings())
-def test_malformed_recordings_end_a_command_in_a_sentence(tmp_path: Path, form: str, command: str) -> None:
+def test_malformed_recordings_end_a_command_in_a_sentence(
+    tmp_path: Path, form: str, command: str
+) -> None:
     file = tmp_path / "a.recording"
     file.write_bytes(with_good_checksums(malformed_recordings()[form]))
     done = CliRunner().invoke(main, [*COMMANDS[command], str(file)])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert done.exit_code in (0, 1, 2)
-    assert all(line.startswith(("Note: ", "Error: ")) for line in done.stderr.splitlines()), done.stderr
+    assert all(line.startswith(("Note: ", "Error: ")) for line in done.stderr.splitlines()), (
+        done.stderr
+    )
 
 
 @effort(80)
 @given(where=st.integers(1, len(LINES) - 2), spoilt=st.data())
-def test_rows_with_any_values_end_in_an_error_that_is_expected(where: int, spoilt: st.DataObject) -> None:
-    """Mutations of a real recording with good checksums: none of them is an error that commands do not expect."""
+def test_rows_with_any_values_end_in_an_error_that_is_expected(
+    where: int, spoilt: st.DataObject
+) -> None:
+    """Mutations of a real recording with good checksums: none of them is an error that commands do
+    not expect.
+    """
     value = st.recursive(
         st.none()
         | st.booleans()
@@ -125,7 +154,11 @@ def test_rows_with_any_values_end_in_an_error_that_is_expected(where: int, spoil
     else:
         rest = spoilt.draw(st.lists(value, max_size=4))
     part = msgspec.json.encode([kind, segment, *rest])
-    lines = [*LINES[:where], b'{"crc":%d,"part":%b}\n' % (zlib.crc32(part), part), *LINES[where + 1 :]]
+    lines = [
+        *LINES[:where],
+        b'{"crc":%d,"part":%b}\n' % (zlib.crc32(part), part),
+        *LINES[where + 1 :],
+    ]
     try:
         recording = read_lines(lines)
         list(entries(recording))

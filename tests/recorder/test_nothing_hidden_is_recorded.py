@@ -1,7 +1,8 @@
-"""A marker in every text of every kind, and in each key of a map: a recording has those of the listed fields alone.
+"""A marker in every text of every kind, and in each key of a map: a recording has those of the
+listed fields alone.
 
-The documents are made from the schema of the API, so a field of a later version is covered by itself.  Each text has a
-number, so that a test says which field came through.
+The documents are made from the schema of the API, so a field of a later version is covered by
+itself. Each text has a number, so that a test says which field came through.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ import pytest
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import PodSpec
 from sliceplane.api.requests import Write
-from sliceplane.api.scheme import RESOURCES, ControllerRevisions, Deployments, Pods, ReplicaSets, Resource
+from sliceplane.api.scheme import (
+    RESOURCES,
+    ControllerRevisions,
+    Deployments,
+    Pods,
+    ReplicaSets,
+    Resource,
+)
 from sliceplane.diagnose.timeline.replay import Replay
 from sliceplane.emulation.deployment import DeploymentController
 from sliceplane.server.documents.schema import Type, lookup, struct
@@ -30,9 +38,14 @@ from sliceplane.watch.recorder.templates import KEPT
 
 SALT = b"0123456789abcdef"
 MARK = re.compile(r"(?:M|m)4RK(\d+)z")
-TIMES = {"time": "2026-01-01T00:00:00Z", "microTime": "2026-01-01T00:00:00.000000Z", "quantity": "1"}
+TIMES = {
+    "time": "2026-01-01T00:00:00Z",
+    "microTime": "2026-01-01T00:00:00.000000Z",
+    "quantity": "1",
+}
 
-#: fields of projections that are recorded as they are, beside those of templates (``KEPT``), and why that is right
+#: fields of projections that are recorded as they are, beside those of templates (``KEPT``), and
+#: why that is right
 RECORDED = {
     "claims: what quotas count": "core.PersistentVolumeClaimSpec.storageClassName",
     "identity and ownership": """
@@ -89,7 +102,9 @@ ALLOWED_IN_TEMPLATES = {f"{name}.{field}" for name, fields in KEPT.items() for f
 
 
 class Planted:
-    """Documents full of markers; ``fields`` has the definition and field of each marker, by its number."""
+    """Documents full of markers; ``fields`` has the definition and field of each marker, by its
+    number.
+    """
 
     def __init__(self) -> None:
         self.fields: list[str] = []
@@ -149,13 +164,17 @@ def text_of(recorder: Recorder) -> str:
 
 
 def recorded(resource: Resource, document: dict[str, Any]) -> str:
-    """Of everything that happens to an object: seen, changed, written, answered, refused, checkpointed."""
+    """Of everything that happens to an object: seen, changed, written, answered, refused,
+    checkpointed.
+    """
     recorder = Recorder(1 << 22, SALT, 1.0)
     life = recorder.begin("one", 1.0)
     body = encode(document)
     seen = decode(body, resource.projection)
     life.change(Change(resource.key, None, seen), 1.0)
-    other = msgspec.structs.replace(seen, metadata=msgspec.structs.replace(seen.metadata, resource_version="9"))
+    other = msgspec.structs.replace(
+        seen, metadata=msgspec.structs.replace(seen.metadata, resource_version="9")
+    )
     life.change(Change(resource.key, seen, other), 1.0)
     writes = tuple(
         Write(verb=verb, resource=resource, namespace="shop", name="a", body=body)
@@ -182,7 +201,9 @@ def came_through() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource.key)
-def test_no_text_but_the_listed_is_recorded(resource: Resource, came_through: dict[str, set[str]]) -> None:
+def test_no_text_but_the_listed_is_recorded(
+    resource: Resource, came_through: dict[str, set[str]]
+) -> None:
     assert came_through[resource.key] - ALLOWED - ALLOWED_IN_TEMPLATES == set()
 
 
@@ -201,7 +222,9 @@ def test_values_of_annotations_are_kept_by_name_alone() -> None:
     ]
     annotations = dict.fromkeys(hidden, "M4RK0z") | dict.fromkeys(names, "M4RK1z")
     for resource in (Pods, Deployments, ControllerRevisions):
-        text = recorded(resource, {"metadata": {"name": "a", "namespace": "shop", "annotations": annotations}})
+        text = recorded(
+            resource, {"metadata": {"name": "a", "namespace": "shop", "annotations": annotations}}
+        )
         assert "M4RK0z" not in text
         assert "M4RK1z" in text
 
@@ -229,7 +252,9 @@ def test_a_revision_has_the_template_as_its_owner_has_it() -> None:
 
 
 def test_what_a_template_means_to_controllers_is_not_hidden() -> None:
-    """Its projection (scheduling, ports, containers) is the same; another value has another token, here and nowhere."""
+    """Its projection (scheduling, ports, containers) is the same; another value has another token,
+    here and nowhere.
+    """
     plain = template()
     redacted = Redactor(SALT).template(plain)
     spec = msgspec.convert(plain["spec"], PodSpec)
@@ -253,7 +278,9 @@ def test_what_a_template_means_to_controllers_is_not_hidden() -> None:
     assert args(TOKEN + "password")[0] != TOKEN + "password"
 
 
-@pytest.mark.parametrize("value", ["M4RK0z", ["M4RK0z"], {"M4RK0z": ["M4RK0z"]}, [[{"M4RK0z": "M4RK0z"}]]])
+@pytest.mark.parametrize(
+    "value", ["M4RK0z", ["M4RK0z"], {"M4RK0z": ["M4RK0z"]}, [[{"M4RK0z": "M4RK0z"}]]]
+)
 def test_members_of_another_type_than_the_schema_says_are_hidden(value: Any) -> None:
     for document in (
         {"spec": value},
@@ -269,34 +296,52 @@ def test_members_of_another_type_than_the_schema_says_are_hidden(value: Any) -> 
 
 
 def test_digests_tell_nothing_of_hidden_values() -> None:
-    """A checksum of 32 bits finds a password of a dictionary, where all else in the body is known."""
+    """A checksum of 32 bits finds a password of a dictionary, where all else in the body is
+    known.
+    """
 
     def digest(resource: Resource, body: dict[str, Any]) -> int:
         write = Write(verb="create", resource=resource, namespace="shop", body=encode(body))
         return Redactor(SALT).digest(write)
 
     def pod(secret: str, image: str = "nginx") -> dict[str, Any]:
-        return {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": image, "args": [secret]}]}}
+        return {
+            "metadata": {"name": "a"},
+            "spec": {"containers": [{"name": "a", "image": image, "args": [secret]}]},
+        }
 
     assert digest(Pods, pod("swordfish")) == digest(Pods, pod("hunter2"))
     owned = {"metadata": {"name": "a"}, "spec": {"template": pod("swordfish")}}
-    assert digest(ReplicaSets, owned) == digest(ReplicaSets, {**owned, "spec": {"template": pod("hunter2")}})
+    assert digest(ReplicaSets, owned) == digest(
+        ReplicaSets, {**owned, "spec": {"template": pod("hunter2")}}
+    )
     revision = {"metadata": {"name": "a"}, "data": {"spec": {"template": pod("swordfish")}}}
     other = {**revision, "data": {"spec": {"template": pod("hunter2")}}}
     assert digest(ControllerRevisions, revision) == digest(ControllerRevisions, other)
     # Where nothing is hidden the digest still tells writes apart.
-    plain, changed = ({"spec": {"containers": [{"name": "a", "image": image}]}} for image in ("nginx:1", "nginx:2"))
+    plain, changed = (
+        {"spec": {"containers": [{"name": "a", "image": image}]}}
+        for image in ("nginx:1", "nginx:2")
+    )
     assert digest(Pods, plain) != digest(Pods, changed)
 
 
 def test_controllers_of_templates_replay_without_what_is_hidden() -> None:
-    """They compare templates with each other and copy them; the writes that follow are those that were recorded."""
+    """They compare templates with each other and copy them; the writes that follow are those that
+    were recorded.
+    """
     hidden = {
         "metadata": {"labels": {"app": "web"}},
         "spec": {"containers": [{"name": "a", "image": "b", "args": ["c"]}]},
     }
     deployment = {
-        "metadata": {"name": "web", "namespace": "shop", "uid": "u1", "generation": 1, "resourceVersion": "1"},
+        "metadata": {
+            "name": "web",
+            "namespace": "shop",
+            "uid": "u1",
+            "generation": 1,
+            "resourceVersion": "1",
+        },
         "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": hidden},
     }
     recorder = Recorder(1 << 22, SALT, 1.0)
@@ -318,7 +363,9 @@ def test_controllers_of_templates_replay_without_what_is_hidden() -> None:
             controller.on_done(done, now)
             for write, answer in zip(job.writes, answers, strict=True):
                 if write.verb == "create":
-                    made: Change[Any] = Change(ReplicaSets.key, None, decode(answer, ReplicaSets.projection))
+                    made: Change[Any] = Change(
+                        ReplicaSets.key, None, decode(answer, ReplicaSets.projection)
+                    )
                     life.change(made, now)
                     controller.on_change(made, now)
     recording = read_lines(list(write_lines(Header(schema=schema()), recorder.segments())))

@@ -1,7 +1,8 @@
-"""Slices of many endpoints as their own controller writes them: kept as what the write changed, and read back as told.
+"""Slices of many endpoints as their own controller writes them: kept as what the write changed, and
+read back as told.
 
-A history of one Service: Pods flip, come and go; the answer or the watch is quicker; another writer changes the slice;
-and a server that does not keep what was written as it is.
+A history of one Service: Pods flip, come and go; the answer or the watch is quicker; another writer
+changes the slice; and a server that does not keep what was written as it is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ import pytest
 from tests.effort import scaled
 
 from sliceplane.api.codec import decode, encode
-from sliceplane.api.core import Condition, Node, Pod, PodIP, PodSpec, PodStatus, Service, ServicePort, ServiceSpec
+from sliceplane.api.core import (
+    Condition,
+    Node,
+    Pod,
+    PodIP,
+    PodSpec,
+    PodStatus,
+    Service,
+    ServicePort,
+    ServiceSpec,
+)
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
@@ -38,11 +49,13 @@ replace = msgspec.structs.replace
 class Story:
     """The production controller, a recorder beside it, and just enough of a server.
 
-    *meddles*: the server stores other endpoints than it is given, now and then.  *brief*: it answers an update with
-    the metadata alone, as it is asked to over HTTP.
+    *meddles*: the server stores other endpoints than it is given, now and then. *brief*: it answers
+    an update with the metadata alone, as it is asked to over HTTP.
     """
 
-    def __init__(self, seed: int, *, segment_bytes: int = 1 << 23, meddles: bool = False, brief: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, segment_bytes: int = 1 << 23, meddles: bool = False, brief: bool = False
+    ) -> None:
         self.random = Random(seed)
         self.brief = brief
         self.meddles = meddles
@@ -56,7 +69,10 @@ class Story:
         self.slices: dict[str, EndpointSlice] = {}
         self.job: Job | None = None
         service = ServiceSpec(
-            selector={"app": "web"}, ports=(ServicePort(port=80),), cluster_ips=("10.96.0.1",), ip_families=("IPv4",)
+            selector={"app": "web"},
+            ports=(ServicePort(port=80),),
+            cluster_ips=("10.96.0.1",),
+            ip_families=("IPv4",),
         )
         meta = ObjectMeta(name="web", namespace="shop", uid="web", resource_version="1")
         node = ObjectMeta(name="n1", uid="n1", resource_version="1")
@@ -76,14 +92,20 @@ class Story:
     def meta(self, name: str, uid: str) -> ObjectMeta:
         self.version += 1
         labels = {"app": "web"}
-        return ObjectMeta(name=name, namespace="shop", uid=uid, resource_version=f"{self.version}", labels=labels)
+        return ObjectMeta(
+            name=name, namespace="shop", uid=uid, resource_version=f"{self.version}", labels=labels
+        )
 
     def set_pod(self, name: str, *, ready: bool) -> None:
         number = int(name.removeprefix("pod-"))
         address = f"10.0.{number // 250}.{number % 250}"
         conditions = (Condition(type="Ready", status=str(ready)),)
-        status = PodStatus(phase="Running", pod_ip=address, pod_ips=(PodIP(ip=address),), conditions=conditions)
-        pod = Pod(kind="Pod", metadata=self.meta(name, name), spec=PodSpec(node_name="n1"), status=status)
+        status = PodStatus(
+            phase="Running", pod_ip=address, pod_ips=(PodIP(ip=address),), conditions=conditions
+        )
+        pod = Pod(
+            kind="Pod", metadata=self.meta(name, name), spec=PodSpec(node_name="n1"), status=status
+        )
         old, self.pods[name] = self.pods.get(name), pod
         self.tell(Pods.key, old, pod)
 
@@ -94,13 +116,21 @@ class Story:
         if what < 0.1:
             self.tell(Pods.key, self.pods.pop(self.random.choice(pods)), None)
         elif what < 0.2:
-            self.set_pod(f"pod-{max(int(name.removeprefix('pod-')) for name in pods) + 1}", ready=True)
+            self.set_pod(
+                f"pod-{max(int(name.removeprefix('pod-')) for name in pods) + 1}", ready=True
+            )
         elif what < 0.25 and self.slices and self.job is None:
             name = self.random.choice(sorted(self.slices))
             labels = {**(self.slices[name].metadata.labels or {}), "note": f"{self.version}"}
-            self.store(replace(self.slices[name], metadata=replace(self.slices[name].metadata, labels=labels)))
+            self.store(
+                replace(
+                    self.slices[name], metadata=replace(self.slices[name].metadata, labels=labels)
+                )
+            )
         else:
-            for name in self.random.sample(pods, min(self.random.choice((1, 1, 1, 2, 25)), len(pods))):
+            for name in self.random.sample(
+                pods, min(self.random.choice((1, 1, 1, 2, 25)), len(pods))
+            ):
                 self.set_pod(name, ready=self.random.random() < 0.5)
         self.turn()
 
@@ -132,7 +162,13 @@ class Story:
                 answers.append(self.store(new))
             else:
                 self.version += 1
-                answers.append(encode(replace(new, metadata=replace(new.metadata, resource_version=f"{self.version}"))))
+                answers.append(
+                    encode(
+                        replace(
+                            new, metadata=replace(new.metadata, resource_version=f"{self.version}")
+                        )
+                    )
+                )
         whole = tuple(answers)
         if self.brief:
             assert all(write.metadata_only == (write.verb == "update") for write in job.writes)
@@ -174,17 +210,26 @@ class Story:
 
 def metadata_of(answer: bytes) -> bytes:
     metadata = decode(answer, Object).metadata
-    return encode({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
+    return encode(
+        {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
+    )
 
 
 def bases(recording: Recording) -> list[int]:
-    return [row[-3] for segment in recording.segments for row in segment.entries() if row[0] == Code.STEP]
+    return [
+        row[-3]
+        for segment in recording.segments
+        for row in segment.entries()
+        if row[0] == Code.STEP
+    ]
 
 
 @pytest.mark.parametrize("brief", [False, True])
 @pytest.mark.parametrize("meddles", [False, True])
 @pytest.mark.parametrize("segment_bytes", [1 << 23, 4_000])
-def test_slices_are_read_back_as_they_were_and_replayed(segment_bytes: int, meddles: bool, brief: bool) -> None:
+def test_slices_are_read_back_as_they_were_and_replayed(
+    segment_bytes: int, meddles: bool, brief: bool
+) -> None:
     moved = 0
     for seed in range(scaled(8, least=2)):
         story = Story(seed, segment_bytes=segment_bytes, meddles=meddles, brief=brief)
@@ -208,8 +253,12 @@ def test_slices_are_read_back_as_they_were_and_replayed(segment_bytes: int, medd
     assert moved > 20, "no slice came back as it was written"
 
 
-def test_another_write_of_the_same_endpoints_has_another_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a write that changes one endpoint the digest is of that endpoint, where it is, and what is around all."""
+def test_another_write_of_the_same_endpoints_has_another_digest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a write that changes one endpoint the digest is of that endpoint, where it is, and what is
+    around all.
+    """
     story = Story(1)
     for _ in range(40):
         story.step()

@@ -1,4 +1,6 @@
-"""Incidents of the simulator, replayed: the same writes; and a planted fault, found at the first write that differs."""
+"""Incidents of the simulator, replayed: the same writes; and a planted fault, found at the first
+write that differs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ STEPS = 25
 
 def record(seed: int, limit_bytes: int = LIMIT_BYTES, steps: int = STEPS) -> Recording:
     recorder = make_recorder(limit_bytes)
-    options = Options(seed=seed, steps=steps, faults=parse_faults("heavy" if seed % 2 else "normal"))
+    options = Options(
+        seed=seed, steps=steps, faults=parse_faults("heavy" if seed % 2 else "normal")
+    )
     simulation = Simulation(options, recorder=recorder)
     simulation.run()
     assert not recorder.fault
@@ -56,8 +60,12 @@ def test_incidents_replay_with_the_same_writes() -> None:
     assert same(seeds, recorded) == list(seeds)
 
 
-@pytest.mark.parametrize("seeds", [range(21, 22), pytest.param(range(22, 42), marks=pytest.mark.slow)])
-def test_large_objects_and_answers_replay_too(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "seeds", [range(21, 22), pytest.param(range(22, 42), marks=pytest.mark.slow)]
+)
+def test_large_objects_and_answers_replay_too(
+    seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for limit in ("ANSWER_BYTES_MAX", "OBJECT_BYTES_MAX"):
         monkeypatch.setattr(f"sliceplane.watch.recorder.rows.{limit}", 0)
     assert same(seeds) == list(seeds)
@@ -68,7 +76,10 @@ def test_large_objects_and_answers_replay_too(seeds: range, monkeypatch: pytest.
 def test_a_thousand_incidents_replay_with_the_same_writes() -> None:
     seeds = range(1, 1 + INCIDENTS)
     found = same(seeds)
-    tell(f"{len(found)} of {INCIDENTS} incidents of the simulator replay with the same digests of writes")
+    tell(
+        f"{len(found)} of {INCIDENTS} incidents of the simulator replay with the same digests of "
+        "writes"
+    )
     assert found == list(seeds)
 
 
@@ -76,16 +87,23 @@ def turns(recording: Recording) -> list[Turned]:
     return [entry for entry in entries(recording) if isinstance(entry, Turned) and entry.jobs]
 
 
-def test_a_planted_regression_is_found_at_its_first_differing_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_regression_is_found_at_its_first_differing_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     sound = recorded(4)
     with monkeypatch.context() as planted:
         # Endpoints never join a slice that has room.
         planted.setattr(SlicePacker, "_roomy", lambda *_: None)
         faulty = record(4)
         report = replay(sound)
-    # Both runs are alike until the fault shows: the first turn in which they are not is where it must be found.
-    first = next(pair for pair in zip(turns(sound), turns(faulty), strict=False) if pair[0] != pair[1])
-    assert [difference.controller for difference in report.differences] == ["endpointslice-controller"]
+    # Both runs are alike until the fault shows: the first turn in which they are not is where it
+    # must be found.
+    first = next(
+        pair for pair in zip(turns(sound), turns(faulty), strict=False) if pair[0] != pair[1]
+    )
+    assert [difference.controller for difference in report.differences] == [
+        "endpointslice-controller"
+    ]
     difference = report.differences[0]
     assert difference.at == first[0].at == first[1].at
     assert difference.key in {job.key for job in first[0].jobs}
@@ -125,7 +143,11 @@ def test_a_simulation_goes_on_from_a_recording_under_faults() -> None:
     adoption = adopt(recording, "a.recording")
     before = Simulation(Options(seed=5, steps=0, adoption=adoption))
     held = {(record.key.resource, record.key.path): record.uid for record in adoption.records}
-    assert {resource for resource, _ in held} >= {"services", "pods", "endpointslices.discovery.k8s.io"}
+    assert {resource for resource, _ in held} >= {
+        "services",
+        "pods",
+        "endpointslices.discovery.k8s.io",
+    }
     for resource, path in held:
         namespace, _, name = path.rpartition("/")
         kept = before.server.store.get(Key(resource, namespace, name))

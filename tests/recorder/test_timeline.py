@@ -1,4 +1,6 @@
-"""What a timeline says: each cause once, with who and what followed; and that its index finds every version."""
+"""What a timeline says: each cause once, with who and what followed; and that its index finds every
+version.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,22 @@ from tests.recorder.test_encoding import BEGAN, SALT, Told
 from sliceplane.api.apps import Deployment, DeploymentSpec, ReplicaSet, ReplicaSetSpec
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Condition, Lease, Pod, PodIP, PodStatus, Service
-from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointConditions, EndpointSlice, SliceEndpoint
+from sliceplane.api.discovery import (
+    LABEL_SERVICE_NAME,
+    EndpointConditions,
+    EndpointSlice,
+    SliceEndpoint,
+)
 from sliceplane.api.meta import Object, ObjectMeta, ObjectReference, OwnerReference
-from sliceplane.api.scheme import Deployments, EndpointSlices, Leases, Pods, ReplicaSets, Resource, Services
+from sliceplane.api.scheme import (
+    Deployments,
+    EndpointSlices,
+    Leases,
+    Pods,
+    ReplicaSets,
+    Resource,
+    Services,
+)
 from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_PREFIX
 from sliceplane.diagnose.timeline.elsewhere import lines_of
 from sliceplane.diagnose.timeline.index import Index
@@ -46,10 +61,13 @@ def test_the_index_has_every_version_that_a_reader_has(seed: int, limit: int) ->
         for entry in entries(replace_segments(recording, position)):
             if isinstance(entry, Changed) and entry.step not in seen:
                 seen.add(entry.step)
-                steps.setdefault((entry.change.resource, entry.key), []).append((entry.at, entry.change))
+                steps.setdefault((entry.change.resource, entry.key), []).append(
+                    (entry.at, entry.change)
+                )
     assert steps == {
         (key.resource, f"{key.namespace}/{key.name}"): [
-            (step.at, Change(key.resource, index.version(step.old), index.version(step.new))) for step in found
+            (step.at, Change(key.resource, index.version(step.old), index.version(step.new)))
+            for step in found
         ]
         for key, found in index.steps.items()
     }
@@ -73,33 +91,60 @@ class Story:
 
     def put(self, resource: Resource, new: Object, writer: str = "") -> None:
         self.version += 1
-        meta = replace(new.metadata, resource_version=str(self.version), uid=f"uid-{new.metadata.name}")
+        meta = replace(
+            new.metadata, resource_version=str(self.version), uid=f"uid-{new.metadata.name}"
+        )
         new = replace(new, metadata=meta)
         if writer:
-            managed = [{"manager": writer, "operation": "Update", "apiVersion": "v1", "time": "2027-01-15T08:00:00Z"}]
-            self.recorder.note_body(str(self.version), encode({"metadata": {"managedFields": managed}}))
+            managed = [
+                {
+                    "manager": writer,
+                    "operation": "Update",
+                    "apiVersion": "v1",
+                    "time": "2027-01-15T08:00:00Z",
+                }
+            ]
+            self.recorder.note_body(
+                str(self.version), encode({"metadata": {"managedFields": managed}})
+            )
         key = (resource.key, meta.name)
         self.life.change(Change(resource.key, self.objects.get(key), new), self.now)
         self.objects[key] = new
 
     def remove(self, resource: Resource, name: str) -> None:
-        self.life.change(Change(resource.key, self.objects.pop((resource.key, name)), None), self.now)
+        self.life.change(
+            Change(resource.key, self.objects.pop((resource.key, name)), None), self.now
+        )
 
     def owned(self, name: str, kind: str, owner: str) -> ObjectMeta:
         reference = OwnerReference(kind=kind, name=owner, controller=True)
-        return ObjectMeta(name=name, namespace="shop", owner_references=(reference,), labels={"app": "web"})
+        return ObjectMeta(
+            name=name, namespace="shop", owner_references=(reference,), labels={"app": "web"}
+        )
 
     def pod(self, number: int, *, ready: bool, owner: str = "web-1") -> None:
         conditions = (Condition(type="Ready", status="True" if ready else "False"),)
-        status = PodStatus(phase="Running", pod_ips=(PodIP(ip=f"10.0.0.{number}"),), conditions=conditions)
-        self.put(Pods, Pod(metadata=self.owned(f"{owner}-{number}", "ReplicaSet", owner), status=status), "kubelet")
+        status = PodStatus(
+            phase="Running", pod_ips=(PodIP(ip=f"10.0.0.{number}"),), conditions=conditions
+        )
+        self.put(
+            Pods,
+            Pod(metadata=self.owned(f"{owner}-{number}", "ReplicaSet", owner), status=status),
+            "kubelet",
+        )
 
     def scale(self, replicas: int, writer: str) -> None:
         spec = DeploymentSpec(replicas=replicas)
-        self.put(Deployments, Deployment(metadata=ObjectMeta(name="web", namespace="shop"), spec=spec), writer)
+        self.put(
+            Deployments,
+            Deployment(metadata=ObjectMeta(name="web", namespace="shop"), spec=spec),
+            writer,
+        )
         meta = self.owned("web-1", "Deployment", "web")
         self.put(
-            ReplicaSets, ReplicaSet(metadata=meta, spec=ReplicaSetSpec(replicas=replicas)), "kube-controller-manager"
+            ReplicaSets,
+            ReplicaSet(metadata=meta, spec=ReplicaSetSpec(replicas=replicas)),
+            "kube-controller-manager",
         )
 
     def publish(self, numbers: list[int], body: bytes = b"{}") -> None:
@@ -112,17 +157,23 @@ class Story:
             )
             for number in numbers
         )
-        write = Write(verb="update", resource=EndpointSlices, namespace="shop", name="web-x", body=body)
+        write = Write(
+            verb="update", resource=EndpointSlices, namespace="shop", name="web-x", body=body
+        )
         job = Job(key="shop/web", writes=(write,))
         self.life.turn(Work(jobs=(job,)), 5, self.now)
         meta = ObjectMeta(name="web-x", namespace="shop", labels={LABEL_SERVICE_NAME: "web"})
-        new = EndpointSlice(metadata=replace(meta, resource_version=str(self.version + 1)), endpoints=endpoints)
+        new = EndpointSlice(
+            metadata=replace(meta, resource_version=str(self.version + 1)), endpoints=endpoints
+        )
         self.life.done(Done(job, (encode(new),)), self.now)
         self.put(EndpointSlices, new)
 
     def progress(self, node: str, revision: int) -> None:
         meta = ObjectMeta(
-            name=f"{LEASE_PREFIX}{node}", namespace="kube-node-lease", annotations={ANNOTATION_REVISION: str(revision)}
+            name=f"{LEASE_PREFIX}{node}",
+            namespace="kube-node-lease",
+            annotations={ANNOTATION_REVISION: str(revision)},
         )
         self.put(Leases, Lease(metadata=meta))
 
@@ -161,14 +212,24 @@ def test_a_rollout_of_a_hundred_pods_is_one_line_that_opens() -> None:
     assert "1 slice in 100 writes, 50.0 kB; 2 of 2 nodes told, the last node-7 after 9.0 s" in text
     opened = line_text(lines[0], opened=True).splitlines()
     assert len(opened) == 1 + 2 + 1 + 100
-    assert [row[:25] for row in opened[1:3]] == ["  +0.00 s anna: Deploymen", "  +0.00 s kube-controller"]
-    assert [row.split() for row in opened[3:5]] == [["Pod", "made", "ready"], ["web-1-0", "+0.05", "s", "+0.05", "s"]]
+    assert [row[:25] for row in opened[1:3]] == [
+        "  +0.00 s anna: Deploymen",
+        "  +0.00 s kube-controller",
+    ]
+    assert [row.split() for row in opened[3:5]] == [
+        ["Pod", "made", "ready"],
+        ["web-1-0", "+0.05", "s", "+0.05", "s"],
+    ]
     assert line_document(lines[0])["nodes"] == {"node-1": 0.4, "node-7": 9.0}
 
 
-def sent(story: Story, revision: int, watchers: int, size_bytes: int, *, gone: bool = False) -> None:
+def sent(
+    story: Story, revision: int, watchers: int, size_bytes: int, *, gone: bool = False
+) -> None:
     """The server sent the event of this revision, or of the end of the object that had it."""
-    story.recorder.sent(SentVersion("web-x", revision, gone), "shop/web", watchers, size_bytes, story.now)
+    story.recorder.sent(
+        SentVersion("web-x", revision, gone), "shop/web", watchers, size_bytes, story.now
+    )
 
 
 def test_a_line_tells_to_how_many_watchers_its_slices_went() -> None:
@@ -180,7 +241,9 @@ def test_a_line_tells_to_how_many_watchers_its_slices_went() -> None:
         story.publish(list(range(number + 1)), body=b"x" * 650)
     story.now += 60
     story.scale(1, "bert")
-    sent(story, story.objects[EndpointSlices.key, "web-x"].metadata.revision, 200, 130_000, gone=True)
+    sent(
+        story, story.objects[EndpointSlices.key, "web-x"].metadata.revision, 200, 130_000, gone=True
+    )
     story.remove(EndpointSlices, "web-x")
     lines = story.timeline().lines(BEGAN + 120)
     assert [line_text(line).partition("; 1 slice")[2] for line in lines] == [
@@ -213,7 +276,9 @@ def test_on_a_screen_a_line_is_a_block_that_fits_and_opens_with_a_row_for_each_p
     ]
     opened = line_text(lines[0], opened=True, width=80).splitlines()
     assert (len(opened), max(map(len, opened))) == (4 + 2 + 1 + 100, 80)
-    assert "Pods: 1 terminating, 1 gone" in line_text(lines[1], width=80), "told once: its grace only grew shorter"
+    assert "Pods: 1 terminating, 1 gone" in line_text(lines[1], width=80), (
+        "told once: its grace only grew shorter"
+    )
     narrow = line_text(lines[0], opened=True, width=40).splitlines()
     assert max(map(len, narrow[1:])) <= 40
 
@@ -225,7 +290,9 @@ def test_what_came_after_the_next_line_began_is_told_there() -> None:
     story.scale(1, "anna")
     story.pod(0, ready=False)
     story.now += 0.5
-    story.put(Services, Service(metadata=ObjectMeta(name="web", namespace="shop")), "kubectl-expose")
+    story.put(
+        Services, Service(metadata=ObjectMeta(name="web", namespace="shop")), "kubectl-expose"
+    )
     story.now += 0.5
     story.pod(0, ready=True)
     story.publish([0])
@@ -263,7 +330,9 @@ def test_a_foreign_edit_of_a_slice_is_a_line_with_its_writer() -> None:
     story.now += 60
     slice_before = story.objects[EndpointSlices.key, "web-x"]
     assert isinstance(slice_before, EndpointSlice)
-    story.put(EndpointSlices, replace(slice_before, endpoints=slice_before.endpoints[:1]), "kubectl-edit")
+    story.put(
+        EndpointSlices, replace(slice_before, endpoints=slice_before.endpoints[:1]), "kubectl-edit"
+    )
     line = story.timeline().lines(BEGAN + 150)[0]
     assert line.who == "kubectl-edit"
     assert "EndpointSlice web-x: endpoints[10.0.0.1] there -> none" in line.what
@@ -287,7 +356,14 @@ def test_a_service_that_was_never_seen_is_not_known() -> None:
 
 def test_elsewhere_managed_fields_and_events_make_lines() -> None:
     fields = {"f:spec": {"f:selector": {}, "f:ports": {".": {}}}}
-    managed = [{"manager": "helm", "operation": "Update", "time": "2027-01-15T08:00:10Z", "fieldsV1": fields}]
+    managed = [
+        {
+            "manager": "helm",
+            "operation": "Update",
+            "time": "2027-01-15T08:00:10Z",
+            "fieldsV1": fields,
+        }
+    ]
     service = {"kind": "Service", "metadata": {"name": "web", "managedFields": managed}}
     event = {
         "involvedObject": {"kind": "Service", "name": "web"},
@@ -309,7 +385,10 @@ def test_elsewhere_managed_fields_and_events_make_lines() -> None:
 def test_lines_of_one_second_are_in_the_order_of_versions_where_nothing_is_recorded() -> None:
     def document(kind: str, version: str) -> dict[str, Any]:
         entry = {"manager": "kubectl", "time": "2026-01-31T12:00:00Z", "fieldsV1": {"f:spec": {}}}
-        return {"kind": kind, "metadata": {"name": "web", "resourceVersion": version, "managedFields": [entry]}}
+        return {
+            "kind": kind,
+            "metadata": {"name": "web", "resourceVersion": version, "managedFields": [entry]},
+        }
 
     event = {
         "metadata": {"resourceVersion": "11"},
@@ -317,6 +396,15 @@ def test_lines_of_one_second_are_in_the_order_of_versions_where_nothing_is_recor
         "involvedObject": {"kind": "Deployment", "name": "web"},
         "reason": "ScalingReplicaSet",
     }
-    lines = lines_of([document("Pod", "12"), document("Service", "9"), document("Deployment", "10")], [event], 0.0)
-    assert [line.what.split()[0] for line in lines] == ["Service", "Deployment", "Deployment", "Pod"]
+    lines = lines_of(
+        [document("Pod", "12"), document("Service", "9"), document("Deployment", "10")],
+        [event],
+        0.0,
+    )
+    assert [line.what.split()[0] for line in lines] == [
+        "Service",
+        "Deployment",
+        "Deployment",
+        "Pod",
+    ]
     assert "ScalingReplicaSet" in lines[2].what

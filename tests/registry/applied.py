@@ -9,7 +9,12 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def config_map(data: Any, **head: Any) -> Any:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", **head}, "data": data}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "c", **head},
+        "data": data,
+    }
 
 
 def slice_document(*addresses: str, version: str = "v1", **head: Any) -> Any:
@@ -24,7 +29,10 @@ def slice_document(*addresses: str, version: str = "v1", **head: Any) -> Any:
 
 
 def deployment(**spec: Any) -> Any:
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    template = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -40,7 +48,9 @@ def apply(api: Any, resource: Any, document: Any, manager: str = "one", **option
     return json.loads(outcome.body)
 
 
-def refused(api: Any, resource: Any, name: str, document: Any, manager: str = "one", **options: Any) -> Any:
+def refused(
+    api: Any, resource: Any, name: str, document: Any, manager: str = "one", **options: Any
+) -> Any:
     raw = document if isinstance(document, bytes) else json.dumps(document).encode()
     return api.fails("patch", resource, name, raw, "apply", field_manager=manager, **options)
 
@@ -48,4 +58,6 @@ def refused(api: Any, resource: Any, name: str, document: Any, manager: str = "o
 def owners(document: Any) -> dict[tuple[str, str, str], Any]:
     entries = document["metadata"].get("managedFields", [])
     assert all(entry["fieldsType"] == "FieldsV1" for entry in entries)
-    return {(e["manager"], e["operation"], e.get("subresource", "")): e["fieldsV1"] for e in entries}
+    return {
+        (e["manager"], e["operation"], e.get("subresource", "")): e["fieldsV1"] for e in entries
+    }

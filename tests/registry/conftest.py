@@ -1,6 +1,7 @@
 """A registry over a store, with a clock that the test moves and one call per verb.
 
-A run of the whole room fails if its tests break less than every rule of validation (``tests.registry.rules``).
+A run of the whole room fails if its tests break less than every rule of validation
+(``tests.registry.rules``).
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Beginning(NamedTuple):
-    """What a bootstrap left behind: a new cluster takes several times as long as one that starts again."""
+    """What a bootstrap left behind: a new cluster takes several times as long as one that starts
+    again.
+    """
 
     events: tuple[StoreEvent, ...]
     revision: int
@@ -51,7 +54,9 @@ _beginnings: dict[str, Beginning] = {}
 
 
 def begin(seed: int, config: RegistryConfig, now: float) -> tuple[Store, Rng]:
-    """What every cluster has, and the generator as it was left: made once in a process for the same arguments."""
+    """What every cluster has, and the generator as it was left: made once in a process for the same
+    arguments.
+    """
     key = repr((seed, config, now))
     if key not in _beginnings:
         store, rng = Store(), Rng(seed)
@@ -89,7 +94,9 @@ class Api:
         return outcome
 
     @staticmethod
-    def target(resource: Resource, name: str = "", namespace: str = "default", subresource: str = "") -> Target:
+    def target(
+        resource: Resource, name: str = "", namespace: str = "default", subresource: str = ""
+    ) -> Target:
         namespace = namespace if resource.namespaced else ""
         return Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
 
@@ -104,7 +111,9 @@ class Api:
     ) -> Outcome:
         body = Body(document=document, problems=problems)
         return self._done(
-            self.registry.create(self.ctx, self.target(resource, namespace=namespace), body, WriteOptions(**options))
+            self.registry.create(
+                self.ctx, self.target(resource, namespace=namespace), body, WriteOptions(**options)
+            )
         )
 
     def update(
@@ -118,7 +127,9 @@ class Api:
         **options: Any,
     ) -> Outcome:
         target = self.target(resource, name, namespace, subresource)
-        return self._done(self.registry.update(self.ctx, target, Body(document=document), WriteOptions(**options)))
+        return self._done(
+            self.registry.update(self.ctx, target, Body(document=document), WriteOptions(**options))
+        )
 
     def patch(
         self,
@@ -135,28 +146,51 @@ class Api:
         raw = patch if isinstance(patch, bytes) else json.dumps(patch).encode()
         return self._done(self.registry.patch(self.ctx, target, kind, raw, WriteOptions(**options)))
 
-    def delete(self, resource: Resource, name: str, *, namespace: str = "default", **options: Any) -> Outcome:
+    def delete(
+        self, resource: Resource, name: str, *, namespace: str = "default", **options: Any
+    ) -> Outcome:
         target = self.target(resource, name, namespace)
         return self._done(self.registry.delete(self.ctx, target, DeleteOptions(**options)))
 
-    def delete_collection(self, resource: Resource, *, namespace: str = "default", **selection: Any) -> Outcome:
+    def delete_collection(
+        self, resource: Resource, *, namespace: str = "default", **selection: Any
+    ) -> Outcome:
         target = self.target(resource, namespace=namespace)
-        return self._done(self.registry.delete_collection(self.ctx, target, ListOptions(**selection), DeleteOptions()))
+        return self._done(
+            self.registry.delete_collection(
+                self.ctx, target, ListOptions(**selection), DeleteOptions()
+            )
+        )
 
     def get(
-        self, resource: Resource, name: str, *, namespace: str = "default", subresource: str = "", rv: Any = None
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str = "default",
+        subresource: str = "",
+        rv: Any = None,
     ) -> Any:
         target = self.target(resource, name, namespace, subresource)
         return json.loads(self.registry.get(self.ctx, target, rv).body)
 
-    def list(self, resource: Resource, *, namespace: str = "default", **options: Any) -> ListOutcome:
-        return self.registry.list(self.ctx, self.target(resource, namespace=namespace), ListOptions(**options))
+    def list(
+        self, resource: Resource, *, namespace: str = "default", **options: Any
+    ) -> ListOutcome:
+        return self.registry.list(
+            self.ctx, self.target(resource, namespace=namespace), ListOptions(**options)
+        )
 
     def names(self, resource: Resource, *, namespace: str = "default", **options: Any) -> list[str]:
-        return [record.key.path for record in self.list(resource, namespace=namespace, **options).records]
+        return [
+            record.key.path
+            for record in self.list(resource, namespace=namespace, **options).records
+        ]
 
     def watch(self, resource: Resource, *, namespace: str = "default", **options: Any) -> WatchPlan:
-        return self.registry.watch_plan(self.ctx, self.target(resource, namespace=namespace), WatchOptions(**options))
+        return self.registry.watch_plan(
+            self.ctx, self.target(resource, namespace=namespace), WatchOptions(**options)
+        )
 
     def fails(self, verb: str, *arguments: Any, **keywords: Any) -> StatusError:
         """The error that a verb must end with, having changed nothing."""

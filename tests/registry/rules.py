@@ -1,10 +1,10 @@
 """The rules of validation, and which of them the tests of this room break.
 
-A rule is a place in ``SCOPE`` that makes a ``FieldError``, or that calls a function which makes one for several
-callers, or a row (``Field``) of the tables of a module.  ``note`` exchanges the functions of ``api.errors`` for ones
-that note where they are called from: that costs something only where an object is refused.
-``RuleCheck`` collects what the tests of all workers break, and fails a run
-of the whole room in which a rule was never broken.
+A rule is a place in ``SCOPE`` that makes a ``FieldError``, or that calls a function which makes one
+for several callers, or a row (``Field``) of the tables of a module. ``note`` exchanges the
+functions of ``api.errors`` for ones that note where they are called from: that costs something only
+where an object is refused. ``RuleCheck`` collects what the tests of all workers break, and fails a
+run of the whole room in which a rule was never broken.
 """
 
 from __future__ import annotations
@@ -33,7 +33,15 @@ PACKAGE = Path(sliceplane.server.registry.__file__).parent
 #: rules of objects, not of options or reviews
 SCOPE = ("admission/", "kinds/", "metadata.py", "validation/")
 FACTORIES = (
-    *("FieldError", "duplicate", "forbidden_field", "invalid_value", "not_supported", "required", "too_long"),
+    *(
+        "FieldError",
+        "duplicate",
+        "forbidden_field",
+        "invalid_value",
+        "not_supported",
+        "required",
+        "too_long",
+    ),
     "too_many",
 )
 
@@ -61,7 +69,11 @@ def rules_in(texts: dict[str, str]) -> set[Rule]:
     found: set[Rule] = set()
     for name, places in calls.items():
         # A private function is called in its own file.
-        own = [rule for rule in places if not name.startswith("_") or rule.file in checking.get(name, ())]
+        own = [
+            rule
+            for rule in places
+            if not name.startswith("_") or rule.file in checking.get(name, ())
+        ]
         if name in FACTORIES:
             found.update(places)
         elif name in checking and len(own) > 1:
@@ -74,7 +86,8 @@ def _checks(function: ast.FunctionDef) -> bool:
     assert function.returns is not None
     called = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
     is_maker = any(
-        isinstance(called_function, ast.Name) and called_function.id in FACTORIES for called_function in called
+        isinstance(called_function, ast.Name) and called_function.id in FACTORIES
+        for called_function in called
     )
     return is_maker and "FieldError" in ast.unparse(function.returns)
 
@@ -82,7 +95,9 @@ def _checks(function: ast.FunctionDef) -> bool:
 @cache
 def rules() -> frozenset[Rule]:
     paths = sorted(PACKAGE.rglob("*.py"))
-    found = rules_in({str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in paths})
+    found = rules_in(
+        {str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in paths}
+    )
     return frozenset(rule for rule in found if rule.file.startswith(SCOPE)) | {*rows().values()}
 
 
@@ -102,15 +117,24 @@ def rows() -> dict[int, Rule]:
 
 
 def _lines_of_rows(text: str, names: dict[str, Any]) -> dict[tuple[Any, ...], int]:
-    """Where rows are written that check something themselves, by their facts; those of functions are left out."""
+    """Where rows are written that check something themselves, by their facts; those of functions
+    are left out.
+    """
     lines: dict[tuple[Any, ...], int] = {}
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Field":
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "Field"
+        ):
             try:
                 row = eval(compile(ast.Expression(node), "row", "eval"), dict(names))
             except NameError:
                 continue
-            if any(is_set for test, is_set in row._checks() if test.__name__ in _OWN_CHECKS) or row.required:
+            if (
+                any(is_set for test, is_set in row._checks() if test.__name__ in _OWN_CHECKS)
+                or row.required
+            ):
                 lines.setdefault(_facts(row), node.lineno)
     return lines
 
@@ -148,7 +172,9 @@ broken: set[Rule] = set()
 
 def note() -> None:
     """From now on ``broken`` has the places from which complaints came."""
-    for module in pkgutil.walk_packages(sliceplane.server.registry.__path__, "sliceplane.server.registry."):
+    for module in pkgutil.walk_packages(
+        sliceplane.server.registry.__path__, "sliceplane.server.registry."
+    ):
         importlib.import_module(module.name)
     exchanged = {name: _noting(getattr(errors, name)) for name in FACTORIES}
     for module_name, loaded in list(sys.modules.items()):
@@ -189,13 +215,24 @@ class RuleCheck:
         note()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """A run that leaves out a test of the room by its name, or that ends early, says nothing of rules."""
+        """A run that leaves out a test of the room by its name, or that ends early, says nothing of
+        rules.
+        """
         options = self._config.option
-        chosen = options.keyword or options.maxfail or getattr(options, "lf", False) or options.collectonly
+        chosen = (
+            options.keyword
+            or options.maxfail
+            or getattr(options, "lf", False)
+            or options.collectonly
+        )
         files = {item.path for item in session.items if item.path.is_relative_to(ROOM)}
         is_quick, root = getattr(options, "quick", False), self._config.rootpath
-        wanted = {path for path in ROOM.rglob("test_*.py") if not (is_quick and takes_long(path, root))}
-        self._is_whole = not chosen and files >= wanted and not any("::" in name for name in self._config.args)
+        wanted = {
+            path for path in ROOM.rglob("test_*.py") if not (is_quick and takes_long(path, root))
+        }
+        self._is_whole = (
+            not chosen and files >= wanted and not any("::" in name for name in self._config.args)
+        )
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -222,7 +259,8 @@ class RuleCheck:
         if self._is_whole and self.untested:
             terminalreporter.section("rules without a test", red=True)
             terminalreporter.write_line(
-                "No quick test of tests/registry breaks these; a row of test_validation_details does."
+                "No quick test of tests/registry breaks these; a row of test_validation_details "
+                "does."
             )
             for rule in self.untested:
                 terminalreporter.write_line(str(rule))

@@ -1,5 +1,6 @@
-"""Whatever is accepted of Service, Endpoints and EndpointSlice reads back the same through JSON, YAML, protobuf and,
-for slices, v1beta1; written back as read it is no change."""
+"""Whatever is accepted of Service, Endpoints and EndpointSlice reads back the same through JSON,
+YAML, protobuf and, for slices, v1beta1; written back as read it is no change.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from hypothesis import strategies as st
 from tests.effort import effort
 
 from sliceplane.api.errors import StatusError
-from sliceplane.api.scheme import EndpointSlices, EndpointSlicesV1beta1, EndpointsObjects, Resource, Services
+from sliceplane.api.scheme import (
+    EndpointSlices,
+    EndpointSlicesV1beta1,
+    EndpointsObjects,
+    Resource,
+    Services,
+)
 from sliceplane.server.documents import protobuf
 from sliceplane.server.documents.strict import decode_yaml
 
@@ -30,10 +37,16 @@ v4 = st.sampled_from(["10.0.0.1", "10.0.0.2", "239.1.1.1", "127.0.0.1", "1.2.3.0
 v6 = st.sampled_from(["2001:db8::1", "2001:DB8::2", "::1"])
 protocols = st.sampled_from(["TCP", "UDP", "SCTP"])
 port_numbers = st.integers(-1, 70000) | st.sampled_from([80, 443])
-target = st.fixed_dictionaries({}, optional={"kind": st.just("Pod"), "name": names, "uid": texts, "namespace": names})
+target = st.fixed_dictionaries(
+    {}, optional={"kind": st.just("Pod"), "name": names, "uid": texts, "namespace": names}
+)
 conditions = st.dictionaries(st.sampled_from(["ready", "serving", "terminating"]), st.booleans())
 hints = st.fixed_dictionaries(
-    {}, optional={each: st.lists(names.map(lambda n: {"name": n}), max_size=2) for each in ("forZones", "forNodes")}
+    {},
+    optional={
+        each: st.lists(names.map(lambda n: {"name": n}), max_size=2)
+        for each in ("forZones", "forNodes")
+    },
 )
 slices = st.fixed_dictionaries(
     {"metadata": metadata, "addressType": st.sampled_from(["IPv4", "IPv6", "FQDN"])},
@@ -54,14 +67,22 @@ slices = st.fixed_dictionaries(
         ),
         "ports": st.lists(
             st.fixed_dictionaries(
-                {}, optional={"name": names, "port": port_numbers, "protocol": protocols, "appProtocol": names}
+                {},
+                optional={
+                    "name": names,
+                    "port": port_numbers,
+                    "protocol": protocols,
+                    "appProtocol": names,
+                },
             ),
             max_size=3,
         ),
     },
 )
 addresses = st.lists(
-    st.fixed_dictionaries({"ip": v4 | v6}, optional={"hostname": names, "nodeName": names, "targetRef": target}),
+    st.fixed_dictionaries(
+        {"ip": v4 | v6}, optional={"hostname": names, "nodeName": names, "targetRef": target}
+    ),
     max_size=2,
 )
 endpoints = st.fixed_dictionaries(
@@ -111,14 +132,18 @@ services = st.fixed_dictionaries(
                 "clusterIP": st.sampled_from(["", "None", "10.96.0.9"]),
                 "externalName": st.sampled_from(["", "a.b"]),
                 "externalIPs": st.lists(v4 | v6, max_size=2),
-                "ipFamilyPolicy": st.sampled_from(["SingleStack", "PreferDualStack", "RequireDualStack"]),
+                "ipFamilyPolicy": st.sampled_from(
+                    ["SingleStack", "PreferDualStack", "RequireDualStack"]
+                ),
                 "ipFamilies": st.lists(st.sampled_from(["IPv4", "IPv6"]), max_size=2),
                 "sessionAffinity": st.sampled_from(["None", "ClientIP"]),
                 "trafficDistribution": st.sampled_from(["PreferClose", "PreferSameNode"]),
                 "externalTrafficPolicy": st.sampled_from(["Cluster", "Local"]),
                 "internalTrafficPolicy": st.sampled_from(["Cluster", "Local"]),
                 "publishNotReadyAddresses": st.booleans(),
-                "loadBalancerSourceRanges": st.lists(st.sampled_from(["10.0.0.0/8", "::/0"]), max_size=1),
+                "loadBalancerSourceRanges": st.lists(
+                    st.sampled_from(["10.0.0.0/8", "::/0"]), max_size=1
+                ),
             },
         ),
     }
@@ -145,7 +170,9 @@ def survives(api: Any, resource: Resource, document: Any) -> None:
         }
         for name, form in forms.items():
             written = api.update(each, "x", form)
-            assert written.revision == 0, f"{each.version} read as {name} and written back is a change"
+            assert written.revision == 0, (
+                f"{each.version} read as {name} and written back is a change"
+            )
             assert json.loads(written.body) == read
     assert api.get(resource, "x") == made
     api.registry.check()

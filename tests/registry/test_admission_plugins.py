@@ -17,7 +17,10 @@ ON = frozenset({"DenyServiceExternalIPs"})
 
 
 def service(*external: str, **head: Any) -> dict[str, Any]:
-    return {"metadata": {"name": "s", **head}, "spec": {"ports": [{"port": 80}], "externalIPs": list(external)}}
+    return {
+        "metadata": {"name": "s", **head},
+        "spec": {"ports": [{"port": 80}], "externalIPs": list(external)},
+    }
 
 
 def test_external_ips_are_allowed_unless_somebody_asks() -> None:
@@ -30,7 +33,10 @@ def test_denied_as_upstream_denies() -> None:
     with pytest.raises(StatusError) as caught:
         api.create(Services, service("203.0.113.1"))
     assert (caught.value.code, caught.value.reason) == (403, "Forbidden")
-    assert str(caught.value) == 'services "s" is forbidden: Use of external IPs is denied by admission control'
+    assert (
+        str(caught.value)
+        == 'services "s" is forbidden: Use of external IPs is denied by admission control'
+    )
     api.create(Services, service())
     with pytest.raises(StatusError, match="Use of external IPs is denied"):
         api.update(Services, "s", service("203.0.113.1"))
@@ -54,6 +60,7 @@ def test_those_that_are_there_stay_and_may_become_fewer() -> None:
 def test_a_plugin_that_is_not_there_is_a_usage_error() -> None:
     ran = CliRunner().invoke(main, ["apiserver", "--enable-admission-plugins=NodeRestriction"])
     assert ran.exit_code == 64
-    assert "there is no admission plug-in 'NodeRestriction' here; there are DenyServiceExternalIPs," in " ".join(
-        ran.output.split()
+    assert (
+        "there is no admission plug-in 'NodeRestriction' here; there are DenyServiceExternalIPs,"
+        in " ".join(ran.output.split())
     )

@@ -1,4 +1,6 @@
-"""A write by an agent's account is checked as the object will be, against the grant of that account (issue 30)."""
+"""A write by an agent's account is checked as the object will be, against the grant of that account
+(issue 30).
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ BETA = by_kind("discovery.k8s.io/v1beta1", "EndpointSlice")
 
 
 class Agent:
-    """The account of agent vm-1, which RBAC lets write any slice and Lease: so only admission speaks."""
+    """The account of agent vm-1, which RBAC lets write any slice and Lease: so only admission
+    speaks.
+    """
 
     def __init__(self, api: Api, user: str = "system:serviceaccount:default:agent-vm-1") -> None:
         self.api = api
@@ -49,14 +53,19 @@ class Agent:
         subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}
         api.create(ClusterRoles, {"metadata": {"name": "a"}, "rules": rules})
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "a"}
-        api.create(ClusterRoleBindings, {"metadata": {"name": "a"}, "roleRef": reference, "subjects": [subject]})
+        api.create(
+            ClusterRoleBindings,
+            {"metadata": {"name": "a"}, "roleRef": reference, "subjects": [subject]},
+        )
 
     def grant(self, **annotations: str) -> None:
         named = {f"agent.sliceplane.dev/{name}": value for name, value in annotations.items()}
         head = {"name": "agent-vm-1", "labels": {LABEL_AGENT: "vm-1"}, "annotations": named}
         self.api.create(Roles, {"metadata": head})
 
-    def write(self, verb: str, resource: Resource, name: str, document: Any, namespace: str = "default") -> Any:
+    def write(
+        self, verb: str, resource: Resource, name: str, document: Any, namespace: str = "default"
+    ) -> Any:
         api = self.api
         context, options = (
             Context(now=api.now, user=self.user),
@@ -66,17 +75,25 @@ class Agent:
         if verb in ("create", "update"):
             outcome = getattr(api.registry, verb)(context, target, Body(document=document), options)
         else:
-            outcome = api.registry.patch(context, target, verb, json.dumps(document).encode(), options)
+            outcome = api.registry.patch(
+                context, target, verb, json.dumps(document).encode(), options
+            )
         api.commit()
         return json.loads(outcome.body)
 
-    def refusal(self, verb: str, resource: Resource, name: str, document: Any, namespace: str = "default") -> str:
+    def refusal(
+        self, verb: str, resource: Resource, name: str, document: Any, namespace: str = "default"
+    ) -> str:
         """The sentence of the 403, and nothing was written."""
         before = self.api.store.staged_revision
         with pytest.raises(StatusError) as caught:
             self.write(verb, resource, name, document, namespace)
         error = caught.value
-        assert (error.code, error.reason, error.details and error.details["name"]) == (403, "Forbidden", name)
+        assert (error.code, error.reason, error.details and error.details["name"]) == (
+            403,
+            "Forbidden",
+            name,
+        )
         assert self.api.store.staged_revision == before
         head, _, sentence = error.message.partition(" is forbidden: ")
         group = f".{resource.group}" if resource.group else ""
@@ -93,10 +110,16 @@ def agent(api: Api) -> Agent:
 
 def document(of: str = "web", address: str = "192.0.2.1", **labels: str | None) -> dict[str, Any]:
     registration = Registration(
-        agent="vm-1", namespace="default", service=of, addresses=(address,), ports=(AgentPort("http", 80),)
+        agent="vm-1",
+        namespace="default",
+        service=of,
+        addresses=(address,),
+        ports=(AgentPort("http", 80),),
     )
     ((_, family, _),) = registration.slices
-    made = registration.document(family, "passing", lease_uid="u", hint=False, publish_not_ready=False)
+    made = registration.document(
+        family, "passing", lease_uid="u", hint=False, publish_not_ready=False
+    )
     del made["metadata"]["namespace"]
     names = {"service": SERVICE, "manager": MANAGER, "agent": LABEL_AGENT}
     for name, value in labels.items():
@@ -131,7 +154,8 @@ MISFITS = [
         {},
         "10.99.99.99",
         (
-            "10.99.99.99 is not among the addresses that the account of agent default/vm-1 may use: "
+            "10.99.99.99 is not among the addresses that the account of agent default/vm-1 may "
+            "use: "
             "192.0.2.0/24, 2001:db8::/64"
         ),
     ),
@@ -149,7 +173,11 @@ def test_a_slice_that_does_not_fit_is_refused_by_every_way_of_writing(
         agent.write("apply", EndpointSlices, NAME, document())
         stored = agent.api.get(EndpointSlices, NAME)
     if verb == "update":
-        wrong = {**stored, "endpoints": wrong["endpoints"], "metadata": {**stored["metadata"], **wrong["metadata"]}}
+        wrong = {
+            **stored,
+            "endpoints": wrong["endpoints"],
+            "metadata": {**stored["metadata"], **wrong["metadata"]},
+        }
     elif verb in ("merge", "strategic"):
         given = wrong["metadata"]["labels"]
         changed = {name: given.get(name) for name in (SERVICE, MANAGER, LABEL_AGENT)}
@@ -164,7 +192,9 @@ def test_a_slice_that_does_not_fit_is_refused_by_every_way_of_writing(
 
 def test_what_fits_is_let_in_and_what_was_there_may_be_taken_back(agent: Agent) -> None:
     agent.write("apply", EndpointSlices, NAME, document())
-    agent.write("apply", EndpointSlices, slice_name("db", "vm-1", "IPv6"), document("db", "2001:db8::1"))
+    agent.write(
+        "apply", EndpointSlices, slice_name("db", "vm-1", "IPv6"), document("db", "2001:db8::1")
+    )
     agent.write("apply", Leases, "agent-vm-1", lease())
     agent.write("merge", Leases, "agent-vm-1", {"spec": {"leaseTransitions": 1}})
     agent.api.delete(EndpointSlices, NAME)
@@ -172,11 +202,18 @@ def test_what_fits_is_let_in_and_what_was_there_may_be_taken_back(agent: Agent) 
 
 def test_names_stand_for_services(agent: Agent) -> None:
     """The pairs (service, agent) of one string: the grant of one is no grant of another."""
-    only = ", ".join(slice_name(service, "vm-1", family) for service in ("web", "db") for family in ("IPv4", "IPv6"))
+    only = ", ".join(
+        slice_name(service, "vm-1", family)
+        for service in ("web", "db")
+        for family in ("IPv4", "IPv6")
+    )
     other = document("bank")
     sentence = f"the grant of agent default/vm-1 is for these slices alone: {only}"
     assert agent.refusal("create", EndpointSlices, other["metadata"]["name"], other) == sentence
-    wrong = {**document(), "metadata": {**document()["metadata"], "name": slice_name("web", "vm-1", "IPv6")}}
+    wrong = {
+        **document(),
+        "metadata": {**document()["metadata"], "name": slice_name("web", "vm-1", "IPv6")},
+    }
     sentence = 'the addressType of a slice with this name is IPv6, not "IPv4"'
     assert agent.refusal("create", EndpointSlices, wrong["metadata"]["name"], wrong) == sentence
 
@@ -196,7 +233,9 @@ def test_an_agent_has_one_address_and_few_ports(agent: Agent, change: dict[str, 
 
 @pytest.mark.parametrize("verb", ["create", "apply", "update", "merge"])
 @pytest.mark.parametrize(("label", "found"), [("vm-2", '"vm-2"'), (None, "missing")])
-def test_a_lease_has_the_label_of_its_agent(agent: Agent, verb: str, label: str | None, found: str) -> None:
+def test_a_lease_has_the_label_of_its_agent(
+    agent: Agent, verb: str, label: str | None, found: str
+) -> None:
     wrong: Any = lease(label=label)
     if verb in ("update", "merge"):
         stored = agent.write("apply", Leases, "agent-vm-1", lease())
@@ -223,7 +262,9 @@ def test_a_refusal_stands_until_the_control_plane_takes_it_away(agent: Agent) ->
         change = {"metadata": {"annotations": {ANNOTATION_REFUSED: annotation}}}
         said = agent.refusal("merge", EndpointSlices, NAME, change)
         assert said == f"the annotation {ANNOTATION_REFUSED} is the control plane's"
-    agent.write("merge", EndpointSlices, NAME, {"endpoints": [{**gone[0], "addresses": ["192.0.2.7"]}]})
+    agent.write(
+        "merge", EndpointSlices, NAME, {"endpoints": [{**gone[0], "addresses": ["192.0.2.7"]}]}
+    )
     agent.api.patch(EndpointSlices, NAME, {"metadata": {"annotations": {ANNOTATION_REFUSED: None}}})
     agent.write("apply", EndpointSlices, NAME, document())
 
@@ -241,7 +282,9 @@ def test_another_namespace_is_bound_by_names_and_networks(agent: Agent) -> None:
     agent.write("apply", EndpointSlices, NAME, document(), "shop")
     elsewhere = document("cart")
     agent.write("create", EndpointSlices, elsewhere["metadata"]["name"], elsewhere, "shop")
-    said = agent.refusal("merge", EndpointSlices, NAME, {"metadata": {"labels": {SERVICE: "bank"}}}, "shop")
+    said = agent.refusal(
+        "merge", EndpointSlices, NAME, {"metadata": {"labels": {SERVICE: "bank"}}}, "shop"
+    )
     assert "is for these slices alone" in said
     change = {"endpoints": [{"addresses": ["10.1.1.1"]}]}
     assert "10.1.1.1 is not among" in agent.refusal("merge", EndpointSlices, NAME, change, "shop")
@@ -253,11 +296,16 @@ def test_a_grant_that_names_no_services_is_bound_by_names(api: Api) -> None:
     agent.grant()
     agent.write("apply", EndpointSlices, NAME, document(address="10.99.99.99"))
     said = agent.refusal("merge", EndpointSlices, NAME, {"metadata": {"labels": {SERVICE: "bank"}}})
-    assert said == f"the name of a slice of agent default/vm-1 and its label {SERVICE} must stand for one Service"
+    assert said == (
+        f"the name of a slice of agent default/vm-1 and its label {SERVICE} must stand for "
+        "one Service"
+    )
 
 
 def test_an_editor_of_the_namespace_cannot_widen_a_grant(agent: Agent) -> None:
-    """Editors may write ServiceAccounts, and get tokens of them; a Role takes its rules in one's own hands."""
+    """Editors may write ServiceAccounts, and get tokens of them; a Role takes its rules in one's
+    own hands.
+    """
     api = agent.api
     rules = [
         {
@@ -269,16 +317,35 @@ def test_an_editor_of_the_namespace_cannot_widen_a_grant(agent: Agent) -> None:
     ]
     api.patch(Roles, "agent-vm-1", {"rules": rules})
     wider = {"metadata": {"annotations": {"agent.sliceplane.dev/cidrs": "0.0.0.0/0"}}}
-    account = {"metadata": {"name": "agent-vm-1", "labels": {LABEL_AGENT: "vm-1"}, **wider["metadata"]}}
+    account = {
+        "metadata": {"name": "agent-vm-1", "labels": {LABEL_AGENT: "vm-1"}, **wider["metadata"]}
+    }
     api.create(ServiceAccounts, account)
-    assert "10.1.1.1 is not among" in agent.refusal("create", EndpointSlices, NAME, document(address="10.1.1.1"))
-    everything = [{"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"], "verbs": ["patch", "get"]}]
+    assert "10.1.1.1 is not among" in agent.refusal(
+        "create", EndpointSlices, NAME, document(address="10.1.1.1")
+    )
+    everything = [
+        {
+            "apiGroups": ["rbac.authorization.k8s.io"],
+            "resources": ["roles"],
+            "verbs": ["patch", "get"],
+        }
+    ]
     api.create(ClusterRoles, {"metadata": {"name": "edits-roles"}, "rules": everything})
     subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "eve"}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edits-roles"}
-    api.create(ClusterRoleBindings, {"metadata": {"name": "eve"}, "roleRef": reference, "subjects": [subject]})
+    reference = {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": "edits-roles",
+    }
+    api.create(
+        ClusterRoleBindings,
+        {"metadata": {"name": "eve"}, "roleRef": reference, "subjects": [subject]},
+    )
     agent.user = User(name="eve", groups=(AUTHENTICATED,))
-    with pytest.raises(StatusError, match="attempting to grant RBAC permissions not currently held"):
+    with pytest.raises(
+        StatusError, match="attempting to grant RBAC permissions not currently held"
+    ):
         agent.write("merge", Roles, "agent-vm-1", wider)
 
 
@@ -304,8 +371,12 @@ def test_other_accounts_write_as_before(agent: Agent) -> None:
 def test_a_grant_without_networks_leaves_out_the_hosts_and_services_of_the_cluster(
     api: Api, address: str, sentence: str
 ) -> None:
-    """It was stored, and withdrawn by the controller a moment later: each time that the agent wrote it."""
-    addresses = [{"type": "InternalIP", "address": text} for text in ("198.51.100.7", "2001:db8::7")]
+    """It was stored, and withdrawn by the controller a moment later: each time that the agent wrote
+    it.
+    """
+    addresses = [
+        {"type": "InternalIP", "address": text} for text in ("198.51.100.7", "2001:db8::7")
+    ]
     api.create(Nodes, {"metadata": {"name": "n1"}, "status": {"addresses": addresses}})
     agent = Agent(api)
     agent.grant(services="web")

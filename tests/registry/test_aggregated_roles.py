@@ -1,4 +1,6 @@
-"""ClusterRoles that gather the rules of others: against a plain computation, and in the cases that matter."""
+"""ClusterRoles that gather the rules of others: against a plain computation, and in the cases that
+matter.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def role(name: str, *resources: str, to: str = "", **members: Any) -> dict[str, 
 
 
 def gatherer(name: str, label: str, to: str = "") -> dict[str, Any]:
-    return role(name, to=to, aggregationRule={"clusterRoleSelectors": [{"matchLabels": {"to": label}}]})
+    return role(
+        name, to=to, aggregationRule={"clusterRoleSelectors": [{"matchLabels": {"to": label}}]}
+    )
 
 
 def resources_of(api: Api, name: str) -> list[str]:
@@ -71,7 +75,11 @@ def test_roles_that_gather_each_other_settle(api: Api) -> None:
 
 def test_only_who_may_everything_makes_a_role_gather(api: Api) -> None:
     api.create(
-        ClusterRoles, {"metadata": {"name": "r"}, "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]}
+        ClusterRoles,
+        {
+            "metadata": {"name": "r"},
+            "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+        },
     )
     ctx = Context(now=api.now, user=User(name="bob"))
     from sliceplane.api.scheme import ClusterRoleBindings
@@ -89,15 +97,24 @@ def test_only_who_may_everything_makes_a_role_gather(api: Api) -> None:
         namespace="",
     )
     with pytest.raises(StatusError) as caught:
-        api.registry.create(ctx, Target(resource=ClusterRoles), Body(document=gatherer("g", "none")), WriteOptions())
-    assert caught.value.message == f'clusterroles.rbac.authorization.k8s.io "g" is forbidden: {MUST}'
+        api.registry.create(
+            ctx, Target(resource=ClusterRoles), Body(document=gatherer("g", "none")), WriteOptions()
+        )
+    assert (
+        caught.value.message == f'clusterroles.rbac.authorization.k8s.io "g" is forbidden: {MUST}'
+    )
 
 
 def test_roles_of_the_time_before_aggregation_keep_what_was_added(api: Api) -> None:
     added = rule("crons")
     for name in ("system:aggregate-to-edit", "edit"):
         api.delete(ClusterRoles, name, namespace="")
-    old = {"metadata": {"name": "edit", "annotations": {"rbac.authorization.kubernetes.io/autoupdate": "true"}}}
+    old = {
+        "metadata": {
+            "name": "edit",
+            "annotations": {"rbac.authorization.kubernetes.io/autoupdate": "true"},
+        }
+    }
     api.create(ClusterRoles, {**old, "rules": [added]})
     api.registry.bootstrap(api.now)
     api.commit()
@@ -123,7 +140,9 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-def test_any_history_gathers_what_a_plain_walk_would(steps: list[tuple[str, str, list[str], str]]) -> None:
+def test_any_history_gathers_what_a_plain_walk_would(
+    steps: list[tuple[str, str, list[str], str]],
+) -> None:
     api = Api()
     api.create(ClusterRoles, gatherer("low", "low", to="high"))
     api.create(ClusterRoles, gatherer("high", "high"))
@@ -137,7 +156,10 @@ def test_any_history_gathers_what_a_plain_walk_would(steps: list[tuple[str, str,
             del held[name]
 
     def of(label: str, more: dict[str, list[str]]) -> list[str]:
-        sources = {**{name: resources for name, (resources, to) in held.items() if to == label}, **more}
+        sources = {
+            **{name: resources for name, (resources, to) in held.items() if to == label},
+            **more,
+        }
         found = (resource for name in sorted(sources) for resource in sources[name])
         return list(dict.fromkeys(found))
 

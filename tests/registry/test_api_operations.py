@@ -1,5 +1,6 @@
-"""What upstream's conformance tests do with every kind ("should support ... API operations"): create, get, list, watch,
-patch, update, delete, deletecollection, and the same of ``status``."""
+"""What upstream's conformance tests do with every kind ("should support ... API operations"):
+create, get, list, watch, patch, update, delete, deletecollection, and the same of ``status``.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,10 @@ CONTENT: dict[str, dict[str, Any]] = {
     Pods.key: {"spec": TEMPLATE["spec"]},
     PodTemplates.key: {"template": TEMPLATE},
     ReplicationControllers.key: {"spec": {"template": TEMPLATE}},
-    **{each.key: {"spec": WORKLOAD} for each in (Deployments, ReplicaSets, DaemonSets, StatefulSets)},
+    **{
+        each.key: {"spec": WORKLOAD}
+        for each in (Deployments, ReplicaSets, DaemonSets, StatefulSets)
+    },
     "events": {"involvedObject": REGARDING},
     EventsV1.key: {
         "regarding": REGARDING,
@@ -61,7 +65,9 @@ CONTENT: dict[str, dict[str, Any]] = {
     IngressClasses.key: {"spec": {"controller": "example.com/c"}},
     Ingresses.key: {"spec": {"defaultBackend": {"service": {"name": "s", "port": {"number": 80}}}}},
     "servicecidrs.networking.k8s.io": {"spec": {"cidrs": ["10.99.0.0/24"]}},
-    "ipaddresses.networking.k8s.io": {"spec": {"parentRef": {"resource": "services", "namespace": "x", "name": "s"}}},
+    "ipaddresses.networking.k8s.io": {
+        "spec": {"parentRef": {"resource": "services", "namespace": "x", "name": "s"}}
+    },
     "controllerrevisions.apps": {"revision": 1, "data": {"spec": {"template": TEMPLATE}}},
     PodDisruptionBudgets.key: {"spec": {"minAvailable": 1, "selector": {"matchLabels": LABELS}}},
     "priorityclasses.scheduling.k8s.io": {"value": 5},
@@ -71,17 +77,32 @@ CONTENT: dict[str, dict[str, Any]] = {
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     },
     PersistentVolumes.key: {
-        "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/a"}}
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "capacity": {"storage": "1Gi"},
+            "hostPath": {"path": "/a"},
+        }
     },
     "storageclasses.storage.k8s.io": {"provisioner": "example.com/disk"},
-    "volumeattributesclasses.storage.k8s.io": {"driverName": "disk.example.com", "parameters": {"a": "b"}},
+    "volumeattributesclasses.storage.k8s.io": {
+        "driverName": "disk.example.com",
+        "parameters": {"a": "b"},
+    },
     VolumeAttachments.key: {
-        "spec": {"attacher": "disk.example.com", "nodeName": "n", "source": {"persistentVolumeName": "v"}}
+        "spec": {
+            "attacher": "disk.example.com",
+            "nodeName": "n",
+            "source": {"persistentVolumeName": "v"},
+        }
     },
     "csistoragecapacities.storage.k8s.io": {"storageClassName": "fast"},
     **{
         f"{kind}.rbac.authorization.k8s.io": {
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": "view",
+            }
         }
         for kind in ("rolebindings", "clusterrolebindings")
     },
@@ -92,7 +113,11 @@ WRITTEN = [resource for resource in RESOURCES if "create" in resource.verbs]
 
 
 def name_of(resource: Resource, letter: str) -> str:
-    return {"a": "192.0.2.1", "b": "192.0.2.2", "c": "192.0.2.3"}[letter] if "ipaddresses" in resource.key else letter
+    return (
+        {"a": "192.0.2.1", "b": "192.0.2.2", "c": "192.0.2.3"}[letter]
+        if "ipaddresses" in resource.key
+        else letter
+    )
 
 
 def made(resource: Resource, letter: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
@@ -108,7 +133,9 @@ def test_the_life_of_an_object(api: Api, resource: Resource) -> None:
     name = name_of(resource, "a")
     created = json.loads(api.create(resource, made(resource, "a", LABELS)).body)
     assert api.get(resource, name) == created
-    assert [record.key.name for record in api.list(resource, label_selector="of=test").records] == [name]
+    assert [record.key.name for record in api.list(resource, label_selector="of=test").records] == [
+        name
+    ]
     patched = json.loads(api.patch(resource, name, {"metadata": {"labels": {"more": "yes"}}}).body)
     assert patched["metadata"]["labels"].items() >= {**LABELS, "more": "yes"}.items()
     assert int(patched["metadata"]["resourceVersion"]) > int(created["metadata"]["resourceVersion"])
@@ -132,7 +159,9 @@ def test_the_life_of_an_object(api: Api, resource: Resource) -> None:
 
 
 @pytest.mark.parametrize(
-    "resource", [each for each in WRITTEN if "deletecollection" in each.verbs], ids=lambda resource: resource.key
+    "resource",
+    [each for each in WRITTEN if "deletecollection" in each.verbs],
+    ids=lambda resource: resource.key,
 )
 def test_a_collection_is_deleted_by_label(api: Api, resource: Resource) -> None:
     for letter in "ab":
@@ -160,14 +189,19 @@ TELLING = [each for each in WRITTEN if each.has_status and each not in OTHERWISE
 def test_a_status_is_read_patched_and_updated(api: Api, resource: Resource) -> None:
     name = name_of(resource, "a")
     api.create(resource, made(resource, "a"))
-    patch = {"metadata": {"annotations": {"patched": "status"}}, "status": {"conditions": [CONDITION]}}
+    patch = {
+        "metadata": {"annotations": {"patched": "status"}},
+        "status": {"conditions": [CONDITION]},
+    }
     api.patch(resource, name, patch, subresource="status")
     read = api.get(resource, name, subresource="status")
     assert read == api.get(resource, name)
     assert [condition["type"] for condition in read["status"]["conditions"]] == ["StatusUpdate"]
     assert read["metadata"]["annotations"]["patched"] == "status"
     read["status"]["conditions"][0]["reason"] = "Updated"
-    read["spec"] = {**read.get("spec", {}), "nodeName": "no"} if resource is Pods else read.get("spec", {})
+    read["spec"] = (
+        {**read.get("spec", {}), "nodeName": "no"} if resource is Pods else read.get("spec", {})
+    )
     updated = json.loads(api.update(resource, name, read, subresource="status").body)
     assert updated["status"]["conditions"][0]["reason"] == "Updated"
     assert updated.get("spec", {}).get("nodeName") is None, "the status endpoint writes no spec"
@@ -175,7 +209,10 @@ def test_a_status_is_read_patched_and_updated(api: Api, resource: Resource) -> N
 
 def test_the_status_of_a_quota(api: Api) -> None:
     """Hard limits are patched and updated there, and the spec stays."""
-    api.create(ResourceQuotas, {"metadata": {"name": "q"}, "spec": {"hard": {"cpu": "500m", "memory": "500Mi"}}})
+    api.create(
+        ResourceQuotas,
+        {"metadata": {"name": "q"}, "spec": {"hard": {"cpu": "500m", "memory": "500Mi"}}},
+    )
     for hard in ({"cpu": "1", "memory": "1Gi"}, {"cpu": "2"}):
         api.patch(ResourceQuotas, "q", {"status": {"hard": hard}}, subresource="status")
     read = api.get(ResourceQuotas, "q", subresource="status")
@@ -185,10 +222,19 @@ def test_the_status_of_a_quota(api: Api) -> None:
 
 def test_the_status_of_a_volume_and_of_an_attachment(api: Api) -> None:
     """A volume's status is written there alone; an attachment's writes nothing of metadata."""
-    for resource, status in ((PersistentVolumes, {"phase": "Bound"}), (VolumeAttachments, {"attached": True})):
+    for resource, status in (
+        (PersistentVolumes, {"phase": "Bound"}),
+        (VolumeAttachments, {"attached": True}),
+    ):
         api.create(resource, {**made(resource, "a"), "status": status})
-        assert api.get(resource, "a")["status"] == ({"phase": "Pending"} if "phase" in status else {"attached": False})
-        patch = {"metadata": {"annotations": {"patched": "status"}}, "spec": {"nodeName": "other"}, "status": status}
+        assert api.get(resource, "a")["status"] == (
+            {"phase": "Pending"} if "phase" in status else {"attached": False}
+        )
+        patch = {
+            "metadata": {"annotations": {"patched": "status"}},
+            "spec": {"nodeName": "other"},
+            "status": status,
+        }
         api.patch(resource, "a", patch, subresource="status")
         read = api.get(resource, "a", subresource="status")
         assert read["status"] == status
@@ -201,13 +247,18 @@ def test_the_status_of_an_ingress_and_of_a_service(api: Api) -> None:
     api.create(Ingresses, made(Ingresses, "a"))
     api.patch(Ingresses, "a", {"status": balancer}, subresource="status")
     assert api.get(Ingresses, "a", subresource="status")["status"] == balancer
-    api.create(Services, {"metadata": {"name": "s"}, "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]}})
+    api.create(
+        Services,
+        {"metadata": {"name": "s"}, "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]}},
+    )
     api.patch(Services, "s", {"status": balancer}, subresource="status")
     (entry,) = api.get(Services, "s")["status"]["loadBalancer"]["ingress"]
     assert entry["ip"] == "203.0.113.1"
 
 
-@pytest.mark.parametrize("resource", [Deployments, ReplicaSets, StatefulSets, ReplicationControllers])
+@pytest.mark.parametrize(
+    "resource", [Deployments, ReplicaSets, StatefulSets, ReplicationControllers]
+)
 def test_a_scale_is_read_updated_and_patched(api: Api, resource: Resource) -> None:
     api.create(resource, made(resource, "a"))
     scale = api.get(resource, "a", subresource="scale")
@@ -238,17 +289,31 @@ def test_an_external_name_becomes_a_node_port(api: Api) -> None:
     name = {"type": "ExternalName", "externalName": "foo.example.com"}
     api.create(Services, {"metadata": {"name": "s"}, "spec": name})
     assert "clusterIP" not in api.get(Services, "s")["spec"]
-    api.patch(Services, "s", {"spec": {"type": "NodePort", "externalName": None, "ports": [{"port": 80}]}})
+    api.patch(
+        Services, "s", {"spec": {"type": "NodePort", "externalName": None, "ports": [{"port": 80}]}}
+    )
     spec = api.get(Services, "s")["spec"]
     assert spec["clusterIP"]
     assert spec["ports"][0]["nodePort"]
 
 
 def test_endpoints_and_accounts_live_as_the_conformance_tests_have_them(api: Api) -> None:
-    """ "should test the lifecycle of an Endpoint", "should run through the lifecycle of a ServiceAccount"."""
-    subsets = [{"addresses": [{"ip": "10.0.0.24"}], "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}]
+    """ "should test the lifecycle of an Endpoint", "should run through the lifecycle of a
+    ServiceAccount".
+    """
+    subsets = [
+        {
+            "addresses": [{"ip": "10.0.0.24"}],
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
+        }
+    ]
     api.create(EndpointsObjects, {"metadata": {"name": "e", "labels": LABELS}, "subsets": subsets})
-    moved = [{"addresses": [{"ip": "10.0.0.25"}], "ports": [{"name": "http-test", "port": 8080, "protocol": "TCP"}]}]
+    moved = [
+        {
+            "addresses": [{"ip": "10.0.0.25"}],
+            "ports": [{"name": "http-test", "port": 8080, "protocol": "TCP"}],
+        }
+    ]
     api.patch(EndpointsObjects, "e", {"subsets": moved})
     assert api.get(EndpointsObjects, "e")["subsets"] == moved
     api.delete_collection(EndpointsObjects, label_selector="of=test")
@@ -261,7 +326,11 @@ def test_endpoints_and_accounts_live_as_the_conformance_tests_have_them(api: Api
 
 
 def test_a_lease_is_renewed_as_the_conformance_test_has_it(api: Api) -> None:
-    spec = {"holderIdentity": "holder", "leaseDurationSeconds": 30, "acquireTime": "2026-01-01T00:00:00.000000Z"}
+    spec = {
+        "holderIdentity": "holder",
+        "leaseDurationSeconds": 30,
+        "acquireTime": "2026-01-01T00:00:00.000000Z",
+    }
     api.create(Leases, {"metadata": {"name": "l"}, "spec": spec})
     lease = api.get(Leases, "l")
     assert lease["spec"] == spec

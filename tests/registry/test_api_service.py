@@ -68,10 +68,16 @@ def test_what_is_deleted_or_edited_comes_back(api: Any) -> None:
     keep(api, api.registry, 10)
     assert published(api) == ([A], [A])
     assert api.get(Services, "kubernetes")["spec"]["clusterIP"] == "10.96.0.1"
-    api.patch(EndpointsObjects, "kubernetes", {"subsets": None, "metadata": {"labels": {"mine": "1"}}})
-    api.patch(EndpointSlices, "kubernetes", {"endpoints": [], "metadata": {"labels": {"mine": "1"}}})
     api.patch(
-        EndpointsObjects, "kubernetes", {"metadata": {"labels": {"endpointslice.kubernetes.io/skip-mirror": "no"}}}
+        EndpointsObjects, "kubernetes", {"subsets": None, "metadata": {"labels": {"mine": "1"}}}
+    )
+    api.patch(
+        EndpointSlices, "kubernetes", {"endpoints": [], "metadata": {"labels": {"mine": "1"}}}
+    )
+    api.patch(
+        EndpointsObjects,
+        "kubernetes",
+        {"metadata": {"labels": {"endpointslice.kubernetes.io/skip-mirror": "no"}}},
     )
     keep(api, api.registry, 10)
     assert published(api) == ([A], [A])
@@ -79,10 +85,14 @@ def test_what_is_deleted_or_edited_comes_back(api: Any) -> None:
         "endpointslice.kubernetes.io/skip-mirror": "true",
         "mine": "1",
     }, "foreign labels stay"
-    assert api.get(EndpointSlices, "kubernetes")["metadata"]["labels"] == {"kubernetes.io/service-name": "kubernetes"}
+    assert api.get(EndpointSlices, "kubernetes")["metadata"]["labels"] == {
+        "kubernetes.io/service-name": "kubernetes"
+    }
     api.patch(Services, "kubernetes", {"metadata": {"labels": {"mine": "1"}}})
     keep(api, api.registry, 10)
-    assert "mine" in api.get(Services, "kubernetes")["metadata"]["labels"], "an existing Service is never corrected"
+    assert "mine" in api.get(Services, "kubernetes")["metadata"]["labels"], (
+        "an existing Service is never corrected"
+    )
 
 
 def test_at_rest_only_the_lease_is_written(api: Any) -> None:
@@ -102,7 +112,9 @@ def test_two_servers_are_two_endpoints_until_one_stops(api: Any) -> None:
     api.registry.leave_api_service(api.now)
     api.commit()
     assert published(api) == ([], []), "the last one may leave nothing"
-    assert not [name for name in api.names(Leases, namespace="kube-system") if "apiserver-endpoint" in name]
+    assert not [
+        name for name in api.names(Leases, namespace="kube-system") if "apiserver-endpoint" in name
+    ]
     keep(api, api.registry)
     assert published(api) == ([A], [A])
 
@@ -113,7 +125,9 @@ def test_a_crashed_server_goes_with_its_lease(api: Any) -> None:
     assert published(api) == ([B, A], [B, A])
     keep(api, api.registry, 10)
     assert published(api) == ([A], [A])
-    leases = [json.loads(record.body) for record in api.list(Leases, namespace="kube-system").records]
+    leases = [
+        json.loads(record.body) for record in api.list(Leases, namespace="kube-system").records
+    ]
     assert [lease["spec"]["holderIdentity"] for lease in leases] == [A]
 
 
@@ -145,4 +159,13 @@ def test_a_lease_that_somebody_made_up_is_no_endpoint(api: Any) -> None:
     api.create(Leases, lease, namespace="kube-system")
     keep(api, api.registry, 10)
     assert published(api) == ([A], [A])
-    assert len([name for name in api.names(Leases, namespace="kube-system") if "apiserver-endpoint" in name]) == 1
+    assert (
+        len(
+            [
+                name
+                for name in api.names(Leases, namespace="kube-system")
+                if "apiserver-endpoint" in name
+            ]
+        )
+        == 1
+    )

@@ -68,7 +68,9 @@ class Watched(Plane):
             found = self.registry.authenticate(token, self.now)
             assert found is not None
             user = found
-        return self.registry.attendance.begin(Claim(user=user, token=token, acting=acting, wanted=WATCH), self.now)
+        return self.registry.attendance.begin(
+            Claim(user=user, token=token, acting=acting, wanted=WATCH), self.now
+        )
 
     def signed(self, **spec: Any) -> str:
         return str(self.token(spec or None)["status"]["token"])
@@ -109,7 +111,9 @@ CHANGES = [
     lambda plane: plane.delete(Roles, "reader"),
     lambda plane: plane.patch(Roles, "reader", {"rules": rules("pods", verbs=("get", "list"))}),
     lambda plane: plane.patch(Roles, "reader", {"rules": None}),
-    lambda plane: plane.update(RoleBindings, "ann", bound("ann", "reader", ("User", "bob"), ("Group", "ops"))),
+    lambda plane: plane.update(
+        RoleBindings, "ann", bound("ann", "reader", ("User", "bob"), ("Group", "ops"))
+    ),
 ]
 
 
@@ -126,7 +130,8 @@ def test_the_reason_is_that_of_a_new_request(plane: Watched) -> None:
     plane.delete(RoleBindings, "ann")
     ((_, error),) = plane.registry.attendance.review(plane.now, 10)
     assert error.message == (
-        'pods is forbidden: User "ann" cannot watch resource "pods" in API group "" in the namespace "default"'
+        'pods is forbidden: User "ann" cannot watch resource "pods" in API group "" in the '
+        'namespace "default"'
     )
     with pytest.raises(StatusError):
         plane.begin()
@@ -154,7 +159,9 @@ def test_an_aggregated_role_that_loses_a_source_ends_watches(plane: Watched) -> 
     assert plane.ended() == {number: 403}
 
 
-def test_an_account_that_is_deleted_ends_its_watches_even_if_it_is_made_anew(plane: Watched) -> None:
+def test_an_account_that_is_deleted_ends_its_watches_even_if_it_is_made_anew(
+    plane: Watched,
+) -> None:
     number = plane.begin(token=plane.signed())
     plane.patch(ServiceAccounts, "robot", {"metadata": {"labels": {"a": "b"}}})
     assert plane.ended() == {}
@@ -163,7 +170,9 @@ def test_an_account_that_is_deleted_ends_its_watches_even_if_it_is_made_anew(pla
     assert plane.ended() == {number: 401}
 
 
-def test_an_account_that_something_holds_back_has_the_time_that_its_tokens_have(plane: Watched) -> None:
+def test_an_account_that_something_holds_back_has_the_time_that_its_tokens_have(
+    plane: Watched,
+) -> None:
     plane.patch(ServiceAccounts, "robot", {"metadata": {"finalizers": ["a.b/c"]}})
     number = plane.begin(token=plane.signed())
     plane.delete(ServiceAccounts, "robot")
@@ -173,7 +182,9 @@ def test_an_account_that_something_holds_back_has_the_time_that_its_tokens_have(
 
 
 def test_a_token_that_ends_ends_its_watches(plane: Watched) -> None:
-    number, longer = (plane.begin(token=plane.signed(expirationSeconds=seconds)) for seconds in (600, 1200))
+    number, longer = (
+        plane.begin(token=plane.signed(expirationSeconds=seconds)) for seconds in (600, 1200)
+    )
     plane.now += 600 + LEEWAY_S
     assert plane.ended() == {}
     plane.now += 1
@@ -186,7 +197,10 @@ def test_a_token_that_ends_ends_its_watches(plane: Watched) -> None:
 def test_a_token_ends_with_what_it_is_bound_to(plane: Watched, kind: Resource) -> None:
     document: dict[str, Any] = {"metadata": {"name": "b"}}
     if kind is Pods:
-        document["spec"] = {"serviceAccountName": "robot", "containers": [{"name": "c", "image": "i"}]}
+        document["spec"] = {
+            "serviceAccountName": "robot",
+            "containers": [{"name": "c", "image": "i"}],
+        }
     plane.create(kind, document)
     reference = {"apiVersion": "v1", "kind": kind.kind, "name": "b"}
     number = plane.begin(token=plane.signed(boundObjectRef=reference))
@@ -198,7 +212,14 @@ def test_a_token_ends_with_what_it_is_bound_to(plane: Watched, kind: Resource) -
 
 
 def test_who_acts_as_another_needs_both_rights_all_the_time(plane: Watched) -> None:
-    may = [{"apiGroups": [""], "resources": ["users"], "resourceNames": ["ann"], "verbs": ["impersonate"]}]
+    may = [
+        {
+            "apiGroups": [""],
+            "resources": ["users"],
+            "resourceNames": ["ann"],
+            "verbs": ["impersonate"],
+        }
+    ]
     plane.create(ClusterRoles, {"metadata": {"name": "acts"}, "rules": may})
     first = bound("acts", "acts", ("User", "bob"), kind="ClusterRole")
     plane.create(ClusterRoleBindings, first)
@@ -245,7 +266,14 @@ ACTIONS = st.lists(
             st.sampled_from(["b1", "b2", "b3"]),
             st.sampled_from(["r1", "r2"]),
             st.lists(
-                st.sampled_from([("User", "ann"), ("Group", "devs"), ("User", "bob"), ("ServiceAccount", "robot")]),
+                st.sampled_from(
+                    [
+                        ("User", "ann"),
+                        ("Group", "devs"),
+                        ("User", "bob"),
+                        ("ServiceAccount", "robot"),
+                    ]
+                ),
                 max_size=3,
                 unique=True,
             ),
@@ -261,7 +289,9 @@ ACTIONS = st.lists(
 
 @effort(80)
 @given(actions=ACTIONS)
-def test_those_end_that_a_new_request_would_not_let_in_and_no_others(actions: list[tuple[Any, ...]]) -> None:
+def test_those_end_that_a_new_request_would_not_let_in_and_no_others(
+    actions: list[tuple[Any, ...]],
+) -> None:
     plane = Watched()
     plane.delete(RoleBindings, "robot")
     plane.delete(RoleBindings, "ann")
@@ -286,11 +316,16 @@ def code_of_a_new_request(plane: Watched, claim: Claim) -> int | None:
 
 
 def act(plane: Watched, action: tuple[Any, ...], claims: dict[int, Claim]) -> None:
-    """Requests that are refused (a role that is not there, an account that is) are part of the history."""
+    """Requests that are refused (a role that is not there, an account that is) are part of the
+    history.
+    """
     with contextlib.suppress(StatusError):
         match action:
             case ("role", name, resources):
-                document = {"metadata": {"name": name}, "rules": rules(*resources) if resources else []}
+                document = {
+                    "metadata": {"name": name},
+                    "rules": rules(*resources) if resources else [],
+                }
                 plane.update(Roles, name, document)
             case ("drop role", name):
                 plane.delete(Roles, name)

@@ -33,7 +33,11 @@ READER = PolicyRule(verbs=("get", "list"), groups=("",), resources=("pods", "pod
             Attributes(verb="x", resource="y", group="z"),
             True,
         ),
-        (PolicyRule(verbs=("*",), groups=("*",), resources=("*",)), Attributes(verb="get", path="/metrics"), False),
+        (
+            PolicyRule(verbs=("*",), groups=("*",), resources=("*",)),
+            Attributes(verb="get", path="/metrics"),
+            False,
+        ),
         (
             PolicyRule(verbs=("get",), groups=("*",), resources=("*/status",)),
             Attributes(verb="get", resource="pods", subresource="status"),
@@ -54,9 +58,21 @@ READER = PolicyRule(verbs=("get", "list"), groups=("",), resources=("pods", "pod
             Attributes(verb="create", resource="pods"),
             False,
         ),
-        (PolicyRule(verbs=("get",), urls=("/healthz/*",)), Attributes(verb="get", path="/healthz/a/b"), True),
-        (PolicyRule(verbs=("get",), urls=("/healthz/*",)), Attributes(verb="get", path="/healthz"), False),
-        (PolicyRule(verbs=("get",), urls=("/healthz",)), Attributes(verb="get", path="/healthz"), True),
+        (
+            PolicyRule(verbs=("get",), urls=("/healthz/*",)),
+            Attributes(verb="get", path="/healthz/a/b"),
+            True,
+        ),
+        (
+            PolicyRule(verbs=("get",), urls=("/healthz/*",)),
+            Attributes(verb="get", path="/healthz"),
+            False,
+        ),
+        (
+            PolicyRule(verbs=("get",), urls=("/healthz",)),
+            Attributes(verb="get", path="/healthz"),
+            True,
+        ),
         (PolicyRule(verbs=("get",), urls=("*",)), Attributes(verb="post", path="/healthz"), False),
     ],
 )
@@ -65,7 +81,9 @@ def test_rules(rule: PolicyRule, wanted: Attributes, allowed: bool) -> None:
 
 
 def test_what_is_not_covered_is_told_verb_by_verb_and_resource_by_resource() -> None:
-    wanted = PolicyRule(verbs=("get", "list", "watch"), groups=("",), resources=("pods", "services"))
+    wanted = PolicyRule(
+        verbs=("get", "list", "watch"), groups=("",), resources=("pods", "services")
+    )
     held = (READER, PolicyRule(verbs=("*",), groups=("",), resources=("services",), names=("one",)))
     assert [str(rule) for rule in missing(held, [wanted])] == [
         '{APIGroups:[""], Resources:["pods"], Verbs:["watch"]}',
@@ -75,7 +93,9 @@ def test_what_is_not_covered_is_told_verb_by_verb_and_resource_by_resource() -> 
     assert [str(rule) for rule in missing(held, [named])] == [
         '{APIGroups:[""], Resources:["services"], ResourceNames:["two"], Verbs:["get"]}'
     ]
-    assert [str(rule) for rule in missing(held, [PolicyRule(verbs=("get",), urls=("/a", "/b"))])] == [
+    assert [
+        str(rule) for rule in missing(held, [PolicyRule(verbs=("get",), urls=("/a", "/b"))])
+    ] == [
         '{NonResourceURLs:["/a"], Verbs:["get"]}',
         '{NonResourceURLs:["/b"], Verbs:["get"]}',
     ]
@@ -92,7 +112,9 @@ RESOURCE_RULES = st.builds(
     resources=subset("pods", "pods/status", "*/status", "*"),
     names=st.one_of(st.just(()), subset("a", "b")),
 )
-URL_RULES = st.builds(PolicyRule, verbs=subset("get", "post", "*"), urls=subset("/a", "/a/*", "/b", "*"))
+URL_RULES = st.builds(
+    PolicyRule, verbs=subset("get", "post", "*"), urls=subset("/a", "/a/*", "/b", "*")
+)
 RULES = st.one_of(RESOURCE_RULES, URL_RULES)
 REQUESTS = st.one_of(
     st.builds(
@@ -104,12 +126,20 @@ REQUESTS = st.one_of(
         namespace=st.sampled_from(["", "n1", "n2"]),
         name=st.sampled_from(["", "a", "b", "c"]),
     ),
-    st.builds(Attributes, verb=st.sampled_from(["get", "post"]), path=st.sampled_from(["/a", "/a/", "/a/x", "/b"])),
+    st.builds(
+        Attributes,
+        verb=st.sampled_from(["get", "post"]),
+        path=st.sampled_from(["/a", "/a/", "/a/x", "/b"]),
+    ),
 )
 
 
 @effort(200)
-@given(st.lists(RULES, max_size=3), st.lists(RULES, max_size=3), st.lists(REQUESTS, min_size=1, max_size=8))
+@given(
+    st.lists(RULES, max_size=3),
+    st.lists(RULES, max_size=3),
+    st.lists(REQUESTS, min_size=1, max_size=8),
+)
 def test_who_holds_what_covers_may_do_all_that_is_covered(
     held: list[PolicyRule], wanted: list[PolicyRule], requests: list[Attributes]
 ) -> None:
@@ -156,13 +186,17 @@ def binding_of(kind: str, subjects: list[dict[str, str]]) -> dict[str, Any]:
 
 
 STEPS = st.one_of(
-    st.tuples(st.sampled_from(ROLE_KEYS), st.one_of(st.none(), st.lists(RULES, max_size=2).map(role_of))),
+    st.tuples(
+        st.sampled_from(ROLE_KEYS), st.one_of(st.none(), st.lists(RULES, max_size=2).map(role_of))
+    ),
     st.tuples(
         st.sampled_from(BINDING_KEYS),
         st.one_of(
             st.none(),
             st.builds(
-                binding_of, st.sampled_from(["Role", "ClusterRole"]), st.lists(st.sampled_from(SUBJECTS), max_size=3)
+                binding_of,
+                st.sampled_from(["Role", "ClusterRole"]),
+                st.lists(st.sampled_from(SUBJECTS), max_size=3),
             ),
         ),
     ),
@@ -172,10 +206,17 @@ STEPS = st.one_of(
 def oracle(stored: dict[Key, dict[str, Any]], user: User, wanted: Attributes) -> bool:
     """Every binding, every subject, every rule."""
     for key, binding in stored.items():
-        if key not in BINDING_KEYS or (key.namespace and (not wanted.resource or key.namespace != wanted.namespace)):
+        if key not in BINDING_KEYS or (
+            key.namespace and (not wanted.resource or key.namespace != wanted.namespace)
+        ):
             continue
         kind = binding["roleRef"]["kind"]
-        role = stored.get(Key(Roles.key, key.namespace, "r") if kind == "Role" else Key(ClusterRoles.key, "", "r"), {})
+        role = stored.get(
+            Key(Roles.key, key.namespace, "r")
+            if kind == "Role"
+            else Key(ClusterRoles.key, "", "r"),
+            {},
+        )
         for subject in binding["subjects"]:
             mine = {
                 "User": subject["name"] == user.name,

@@ -40,21 +40,30 @@ def test_each_attempt_has_a_document_of_its_own(more: dict[str, Any]) -> None:
     ("change", "complaint"),
     [
         ((b'"addressType"', b'"addressTypo"'), "unknown field"),
-        ((b'"addressType":"IPv4"', b'"addressType":"IPv4","addressType":"IPv6"'), "duplicate field"),
+        (
+            (b'"addressType":"IPv4"', b'"addressType":"IPv4","addressType":"IPv6"'),
+            "duplicate field",
+        ),
         ((b'"kind":"EndpointSlice"', b'"kind":"Service"'), "cannot be handled as a EndpointSlice"),
     ],
 )
-def test_a_body_that_is_good_but_for_one_thing_is_complained_of(change: tuple[bytes, bytes], complaint: str) -> None:
+def test_a_body_that_is_good_but_for_one_thing_is_complained_of(
+    change: tuple[bytes, bytes], complaint: str
+) -> None:
     with pytest.raises(StatusError, match=complaint):
         decode_body(
-            EndpointSlices, decode_object("application/json", encode(TIDY).replace(*change), EndpointSlices), STRICT
+            EndpointSlices,
+            decode_object("application/json", encode(TIDY).replace(*change), EndpointSlices),
+            STRICT,
         )
 
 
 def test_a_null_among_managed_fields_is_no_member() -> None:
     entry = {"manager": "m", "operation": "Update", "apiVersion": "v1", "time": None}
     body = decode_object(
-        "application/json", encode(TIDY | {"metadata": {"name": "web-1", "managedFields": [entry]}}), EndpointSlices
+        "application/json",
+        encode(TIDY | {"metadata": {"name": "web-1", "managedFields": [entry]}}),
+        EndpointSlices,
     )
     document, _ = decode_body(EndpointSlices, body, STRICT)
     (kept,) = document["metadata"]["managedFields"]

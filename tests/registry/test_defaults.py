@@ -40,7 +40,10 @@ def test_an_empty_object_can_be_defaulted(resource: Resource) -> None:
 
 
 def test_endpoint_slice() -> None:
-    sent = {"endpoints": [{"addresses": ["10.0.0.1"]}], "ports": [{"port": 80}, {"name": "a", "protocol": "UDP"}]}
+    sent = {
+        "endpoints": [{"addresses": ["10.0.0.1"]}],
+        "ports": [{"port": 80}, {"name": "a", "protocol": "UDP"}],
+    }
     assert filled(EndpointSlices, sent) == {
         "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {}}],
         "ports": [{"port": 80, "name": "", "protocol": "TCP"}, {"name": "a", "protocol": "UDP"}],
@@ -75,8 +78,14 @@ def test_pod() -> None:
         "env": [{"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
         "lifecycle": {"preStop": {"httpGet": {"port": 80}}},
     }
-    volumes = [{"name": "a"}, {"name": "b", "configMap": {"name": "m"}}, {"name": "h", "hostPath": {"path": "/"}}]
-    spec = filled(Pods, {"spec": {"serviceAccount": "sa", "containers": [container], "volumes": volumes}})["spec"]
+    volumes = [
+        {"name": "a"},
+        {"name": "b", "configMap": {"name": "m"}},
+        {"name": "h", "hostPath": {"path": "/"}},
+    ]
+    spec = filled(
+        Pods, {"spec": {"serviceAccount": "sa", "containers": [container], "volumes": volumes}}
+    )["spec"]
     assert {name: spec[name] for name in spec if name not in ("containers", "volumes")} == {
         "serviceAccount": "sa",
         "serviceAccountName": "sa",
@@ -115,14 +124,20 @@ def test_pod_on_the_host_network_takes_host_ports() -> None:
 
 
 def test_pod_addresses_agree() -> None:
-    assert filled(Pods, {"status": {"podIP": "10.0.0.1"}})["status"]["podIPs"] == [{"ip": "10.0.0.1"}]
-    assert filled(Pods, {"status": {"podIPs": [{"ip": "10.0.0.1"}]}})["status"]["podIP"] == "10.0.0.1"
+    assert filled(Pods, {"status": {"podIP": "10.0.0.1"}})["status"]["podIPs"] == [
+        {"ip": "10.0.0.1"}
+    ]
+    assert (
+        filled(Pods, {"status": {"podIPs": [{"ip": "10.0.0.1"}]}})["status"]["podIP"] == "10.0.0.1"
+    )
     changed = filled(Pods, {"status": {"podIP": "10.0.0.2", "podIPs": [{"ip": "10.0.0.1"}]}})
     assert changed["status"]["podIPs"] == [{"ip": "10.0.0.2"}]
 
 
 def test_deployment() -> None:
-    spec = filled(Deployments, {"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}})["spec"]
+    spec = filled(
+        Deployments, {"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}}
+    )["spec"]
     assert spec["replicas"] == 1
     assert spec["strategy"] == {
         "type": "RollingUpdate",
@@ -130,7 +145,9 @@ def test_deployment() -> None:
     }
     assert (spec["revisionHistoryLimit"], spec["progressDeadlineSeconds"]) == (10, 600)
     assert spec["template"]["spec"]["restartPolicy"] == "Always"
-    assert filled(Deployments, {"spec": {"strategy": {"type": "Recreate"}}})["spec"]["strategy"] == {"type": "Recreate"}
+    assert filled(Deployments, {"spec": {"strategy": {"type": "Recreate"}}})["spec"][
+        "strategy"
+    ] == {"type": "Recreate"}
     assert filled(Deployments, {"spec": {"replicas": 0}})["spec"]["replicas"] == 0
     assert filled(ReplicaSets, {})["spec"]["replicas"] == 1
 
@@ -185,7 +202,10 @@ def test_service(sent: Any, expected: Any) -> None:
 
 
 def test_service_ports() -> None:
-    ports = filled(Services, {"spec": {"ports": [{"port": 80}, {"port": 53, "protocol": "UDP", "targetPort": "dns"}]}})
+    ports = filled(
+        Services,
+        {"spec": {"ports": [{"port": 80}, {"port": 53, "protocol": "UDP", "targetPort": "dns"}]}},
+    )
     assert ports["spec"]["ports"] == [
         {"port": 80, "protocol": "TCP", "targetPort": 80},
         {"port": 53, "protocol": "UDP", "targetPort": "dns"},
@@ -196,6 +216,10 @@ def test_small_kinds() -> None:
     subsets = filled(EndpointsObjects, {"subsets": [{"ports": [{"port": 1}]}]})["subsets"]
     assert subsets == [{"ports": [{"port": 1, "protocol": "TCP"}]}]
     event = filled(Events, {})
-    assert (event["source"], event["reportingComponent"], event["reportingInstance"]) == ({}, "", "")
+    assert (event["source"], event["reportingComponent"], event["reportingInstance"]) == (
+        {},
+        "",
+        "",
+    )
     assert filled(Leases, {}) == {"spec": {}}
     assert filled(Nodes, {})["status"]["nodeInfo"]["kubeletVersion"] == ""

@@ -1,7 +1,9 @@
 """Nobody hands out more than they have: every branch of upstream's check, by every way of writing.
 
-Upstream: pkg/registry/rbac/{role,clusterrole,rolebinding,clusterrolebinding}/policybased/storage.go,
-pkg/registry/rbac/{escalation_check,helpers}.go, pkg/registry/rbac/validation/{rule,policy_compact}.go.
+Upstream:
+pkg/registry/rbac/{role,clusterrole,rolebinding,clusterrolebinding}/policybased/storage.go,
+pkg/registry/rbac/{escalation_check,helpers}.go,
+pkg/registry/rbac/validation/{rule,policy_compact}.go.
 """
 
 from __future__ import annotations
@@ -14,24 +16,46 @@ import pytest
 from tests.registry.conftest import Api
 
 from sliceplane.api.errors import StatusError, quote
-from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
+from sliceplane.api.scheme import (
+    RBAC_GROUP,
+    ClusterRoleBindings,
+    ClusterRoles,
+    Resource,
+    RoleBindings,
+    Roles,
+)
 from sliceplane.server.registry.authorization import escalation
 from sliceplane.server.registry.authorization.index import refusal
-from sliceplane.server.registry.types import AUTHENTICATED, Attributes, Body, Context, User, WriteOptions
+from sliceplane.server.registry.types import (
+    AUTHENTICATED,
+    Attributes,
+    Body,
+    Context,
+    User,
+    WriteOptions,
+)
 
 EVE = User(name="eve", groups=(AUTHENTICATED,))
 TO_VIEW = "rbac.authorization.k8s.io/aggregate-to-view"
-NOT_HELD = 'user "eve" (groups=["system:authenticated"]) is attempting to grant RBAC permissions not currently held:\n'
+NOT_HELD = (
+    'user "eve" (groups=["system:authenticated"]) is attempting to grant RBAC permissions not '
+    "currently held:\n"
+)
 MUST_BE_ADMIN = "must have cluster-admin privileges to use the aggregationRule"
 SECRETS = Attributes(verb="list", resource="secrets", namespace="default")
 
 
-def rule(*resources: str, verbs: tuple[str, ...] = ("get",), group: str = "", **more: Any) -> dict[str, Any]:
+def rule(
+    *resources: str, verbs: tuple[str, ...] = ("get",), group: str = "", **more: Any
+) -> dict[str, Any]:
     return {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs), **more}
 
 
-#: what eve always has: all verbs of writing on everything of RBAC, and nothing to give away but that
-WRITES = rule("roles", "clusterroles", "rolebindings", "clusterrolebindings", verbs=("*",), group="x")
+#: what eve always has: all verbs of writing on everything of RBAC, and nothing to give away but
+#: that
+WRITES = rule(
+    "roles", "clusterroles", "rolebindings", "clusterrolebindings", verbs=("*",), group="x"
+)
 READS = rule("configmaps")
 EVERYTHING = [
     {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
@@ -46,15 +70,22 @@ class Eve:
         self.api = api
         self.grant("eve", READS)
 
-    def grant(self, name: str, *rules: dict[str, Any], user: str = "eve", kind: Resource = ClusterRoles) -> None:
+    def grant(
+        self, name: str, *rules: dict[str, Any], user: str = "eve", kind: Resource = ClusterRoles
+    ) -> None:
         """By the administrator, in the whole cluster, or in namespace default."""
         bindings = ClusterRoleBindings if kind is ClusterRoles else RoleBindings
         self.api.create(kind, {"metadata": {"name": name}, "rules": list(rules)})
         self.api.create(bindings, binding(name, kind=kind.kind, user=user))
 
-    def write(self, verb: str, resource: Resource, document: Any, name: str = "", dry_run: bool = False) -> Any:
+    def write(
+        self, verb: str, resource: Resource, document: Any, name: str = "", dry_run: bool = False
+    ) -> Any:
         api = self.api
-        ctx, options = Context(now=api.now, user=EVE), WriteOptions(dry_run=dry_run, field_manager="eve", force=True)
+        ctx, options = (
+            Context(now=api.now, user=EVE),
+            WriteOptions(dry_run=dry_run, field_manager="eve", force=True),
+        )
         target = api.target(resource, "" if verb == "create" else name)
         if verb in ("create", "update"):
             outcome = getattr(api.registry, verb)(ctx, target, Body(document=document), options)
@@ -64,7 +95,9 @@ class Eve:
         api.registry.check()
         return json.loads(outcome.body)
 
-    def refused(self, verb: str, resource: Resource, document: Any, name: str = "", **more: Any) -> str:
+    def refused(
+        self, verb: str, resource: Resource, document: Any, name: str = "", **more: Any
+    ) -> str:
         """The message of the 403; nothing was written."""
         before = self.api.store.staged_revision
         with pytest.raises(StatusError) as caught:
@@ -74,7 +107,9 @@ class Eve:
         return caught.value.message
 
 
-def binding(name: str, role: str = "", *, kind: str = "ClusterRole", user: str = "eve") -> dict[str, Any]:
+def binding(
+    name: str, role: str = "", *, kind: str = "ClusterRole", user: str = "eve"
+) -> dict[str, Any]:
     subject = {"kind": "User", "apiGroup": RBAC_GROUP, "name": user}
     reference = {"apiGroup": RBAC_GROUP, "kind": kind, "name": role or name}
     return {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
@@ -89,7 +124,9 @@ LABEL = {"metadata": {"labels": {TO_VIEW: "true"}}}
 
 
 def test_a_label_on_cluster_admin_does_not_give_everything_to_view(eve: Eve) -> None:
-    """Who may patch clusterroles labels cluster-admin; its rules do not change, and every viewer would have them."""
+    """Who may patch clusterroles labels cluster-admin; its rules do not change, and every viewer
+    would have them.
+    """
     eve.api.create(RoleBindings, binding("sees", "view", user="vic"))
     message = eve.refused("merge", ClusterRoles, LABEL, "cluster-admin")
     assert message == (
@@ -105,13 +142,19 @@ def applied(document: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize("verb", ["merge", "strategic", "json", "apply", "update"])
-def test_no_way_of_writing_labels_a_role_beyond_ones_own(eve: Eve, verb: str, dry_run: bool) -> None:
+def test_no_way_of_writing_labels_a_role_beyond_ones_own(
+    eve: Eve, verb: str, dry_run: bool
+) -> None:
     stored = eve.api.get(ClusterRoles, "cluster-admin")
     labels = {**stored["metadata"]["labels"], TO_VIEW: "true"}
     document: Any = LABEL
     if verb == "json":
         document = [
-            {"op": "add", "path": "/metadata/labels/rbac.authorization.k8s.io~1aggregate-to-view", "value": "true"}
+            {
+                "op": "add",
+                "path": "/metadata/labels/rbac.authorization.k8s.io~1aggregate-to-view",
+                "value": "true",
+            }
         ]
     elif verb == "apply":
         document = applied({"metadata": {"name": "cluster-admin", **LABEL["metadata"]}})
@@ -189,7 +232,11 @@ def test_garbage_collection_needs_none_of_the_rights(eve: Eve, kind: Resource) -
 
 @pytest.mark.parametrize("kind", [Roles, ClusterRoles])
 def test_escalate_lifts_the_check_on_the_roles_that_it_names(eve: Eve, kind: Resource) -> None:
-    eve.grant("lifts", rule(kind.plural, verbs=("escalate",), group=RBAC_GROUP, resourceNames=["mine"]), kind=kind)
+    eve.grant(
+        "lifts",
+        rule(kind.plural, verbs=("escalate",), group=RBAC_GROUP, resourceNames=["mine"]),
+        kind=kind,
+    )
     eve.api.create(kind, {"metadata": {"name": "mine"}})
     strong = {"rules": [rule("secrets")]}
     eve.write("merge", kind, strong, "mine")
@@ -203,20 +250,28 @@ def test_escalate_lifts_the_check_on_the_roles_that_it_names(eve: Eve, kind: Res
 def test_escalate_in_one_namespace_or_on_roles_is_nothing_elsewhere(eve: Eve) -> None:
     eve.grant("lifts", rule("roles", verbs=("escalate",), group=RBAC_GROUP), kind=Roles)
     eve.write("create", Roles, {"metadata": {"name": "r"}, "rules": [rule("secrets")]})
-    assert NOT_HELD in eve.refused("create", ClusterRoles, {"metadata": {"name": "r"}, "rules": [rule("secrets")]})
+    assert NOT_HELD in eve.refused(
+        "create", ClusterRoles, {"metadata": {"name": "r"}, "rules": [rule("secrets")]}
+    )
 
 
 def test_rights_in_one_namespace_do_not_make_a_cluster_role(eve: Eve) -> None:
     eve.grant("local", rule("secrets"), kind=Roles)
     eve.write("create", Roles, {"metadata": {"name": "r"}, "rules": [rule("secrets")]})
-    assert NOT_HELD in eve.refused("create", ClusterRoles, {"metadata": {"name": "r"}, "rules": [rule("secrets")]})
+    assert NOT_HELD in eve.refused(
+        "create", ClusterRoles, {"metadata": {"name": "r"}, "rules": [rule("secrets")]}
+    )
 
 
 # Aggregation
 
 
 def gatherer(*selectors: dict[str, Any], name: str = "g", **more: Any) -> dict[str, Any]:
-    return {"metadata": {"name": name}, "aggregationRule": {"clusterRoleSelectors": list(selectors)}, **more}
+    return {
+        "metadata": {"name": name},
+        "aggregationRule": {"clusterRoleSelectors": list(selectors)},
+        **more,
+    }
 
 
 ALL_ROLES: list[dict[str, Any]] = [
@@ -229,7 +284,9 @@ ALL_ROLES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("selector", ALL_ROLES)
 @pytest.mark.parametrize("verb", ["create", "apply", "update"])
-def test_a_role_that_gathers_everything_takes_everything(eve: Eve, verb: str, selector: dict[str, Any]) -> None:
+def test_a_role_that_gathers_everything_takes_everything(
+    eve: Eve, verb: str, selector: dict[str, Any]
+) -> None:
     eve.grant("creates", rule("clusterroles", verbs=("create",), group=RBAC_GROUP))
     document = applied(gatherer(selector)) if verb == "apply" else gatherer(selector)
     message = eve.refused(verb, ClusterRoles, document, "g")
@@ -249,14 +306,22 @@ def test_no_role_begins_or_stops_gathering_in_other_hands_than_an_administrators
 @pytest.mark.parametrize(
     "held",
     [
-        [{**EVERYTHING[0], "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"]}, EVERYTHING[1]],
+        [
+            {
+                **EVERYTHING[0],
+                "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
+            },
+            EVERYTHING[1],
+        ],
         EVERYTHING[1:],
         [{**EVERYTHING[0], "resourceNames": ["g"]}, EVERYTHING[1]],
     ],
 )
 def test_half_of_everything_is_not_everything(eve: Eve, held: list[dict[str, Any]]) -> None:
     eve.grant("half", *held)
-    assert eve.refused("create", ClusterRoles, gatherer({"matchLabels": {"a": "b"}})).endswith(MUST_BE_ADMIN)
+    assert eve.refused("create", ClusterRoles, gatherer({"matchLabels": {"a": "b"}})).endswith(
+        MUST_BE_ADMIN
+    )
 
 
 def test_who_holds_everything_or_escalates_makes_a_role_gather(eve: Eve) -> None:
@@ -268,14 +333,23 @@ def test_who_holds_everything_or_escalates_makes_a_role_gather(eve: Eve) -> None
 
 
 SELECTORS: list[tuple[dict[str, Any], str]] = [
-    ({"key": "a", "operator": "Sounds"}, 'operator: Invalid value: "Sounds": not a valid selector operator'),
-    ({"key": "a", "operator": "In"}, "values: Required value: must be specified when `operator` is 'In' or 'NotIn'"),
+    (
+        {"key": "a", "operator": "Sounds"},
+        'operator: Invalid value: "Sounds": not a valid selector operator',
+    ),
+    (
+        {"key": "a", "operator": "In"},
+        "values: Required value: must be specified when `operator` is 'In' or 'NotIn'",
+    ),
     (
         {"key": "a", "operator": "Exists", "values": ["x"]},
         "values: Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
     ),
     ({"key": "a b", "operator": "Exists"}, 'key: Invalid value: "a b": name part must consist of'),
-    ({"key": "a", "operator": "In", "values": ["x y"]}, 'values[0]: Invalid value: "x y": a valid label must be'),
+    (
+        {"key": "a", "operator": "In", "values": ["x y"]},
+        'values[0]: Invalid value: "x y": a valid label must be',
+    ),
 ]
 
 
@@ -293,7 +367,9 @@ def test_selectors_that_cannot_be(api: Api, expression: dict[str, Any], problem:
 def test_a_binding_takes_the_rules_of_its_role(eve: Eve, kind: Resource) -> None:
     eve.write("create", kind, binding("ok", "eve", user="mallory"))
     message = eve.refused("create", kind, binding("b", "cluster-admin"))
-    assert message.startswith(f'{kind.plural}.rbac.authorization.k8s.io "b" is forbidden: {NOT_HELD}')
+    assert message.startswith(
+        f'{kind.plural}.rbac.authorization.k8s.io "b" is forbidden: {NOT_HELD}'
+    )
     # New subjects of a binding that is there are the same thing.
     eve.api.create(kind, binding("b", "cluster-admin", user="root"))
     subjects = binding("b", "cluster-admin")["subjects"]
@@ -302,9 +378,12 @@ def test_a_binding_takes_the_rules_of_its_role(eve: Eve, kind: Resource) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "of"), [(RoleBindings, Roles), (RoleBindings, ClusterRoles), (ClusterRoleBindings, ClusterRoles)]
+    ("kind", "of"),
+    [(RoleBindings, Roles), (RoleBindings, ClusterRoles), (ClusterRoleBindings, ClusterRoles)],
 )
-def test_bind_lifts_the_check_for_the_roles_that_it_names(eve: Eve, kind: Resource, of: Resource) -> None:
+def test_bind_lifts_the_check_for_the_roles_that_it_names(
+    eve: Eve, kind: Resource, of: Resource
+) -> None:
     for name in ("mine", "other"):
         eve.api.create(of, {"metadata": {"name": name}, "rules": [rule("secrets")]})
     binds = rule(of.plural, verbs=("bind",), group=RBAC_GROUP, resourceNames=["mine", "absent"])
@@ -328,12 +407,17 @@ def test_a_binding_to_a_role_that_is_not_there_yet(eve: Eve, kind: Resource) -> 
     """Else one would bind a name, and wait for somebody to make a strong role of it."""
     with pytest.raises(StatusError) as caught:
         eve.write("create", kind, binding("b", "soon"))
-    assert (caught.value.code, caught.value.message) == (404, 'clusterroles.rbac.authorization.k8s.io "soon" not found')
+    assert (caught.value.code, caught.value.message) == (
+        404,
+        'clusterroles.rbac.authorization.k8s.io "soon" not found',
+    )
 
 
 @pytest.mark.parametrize("kind", [RoleBindings, ClusterRoleBindings])
 def test_the_role_of_a_binding_stays(eve: Eve, kind: Resource) -> None:
-    """Were it not so, a binding to a weak role would become one to a strong role, subjects and all."""
+    """Were it not so, a binding to a weak role would become one to a strong role, subjects
+    and all.
+    """
     eve.write("create", kind, binding("b", "eve", user="mallory"))
     eve.grant("lifts", rule("clusterroles", verbs=("bind",), group=RBAC_GROUP))
     for verb, document in (
@@ -346,10 +430,19 @@ def test_the_role_of_a_binding_stays(eve: Eve, kind: Resource) -> None:
 
 
 BAD_REFERENCES: list[Callable[[], dict[str, Any]]] = [
-    lambda: {**binding("b"), "roleRef": {"apiGroup": RBAC_GROUP, "kind": "Robot", "name": "cluster-admin"}},
-    lambda: {**binding("b"), "roleRef": {"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": ""}},
+    lambda: {
+        **binding("b"),
+        "roleRef": {"apiGroup": RBAC_GROUP, "kind": "Robot", "name": "cluster-admin"},
+    },
+    lambda: {
+        **binding("b"),
+        "roleRef": {"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": ""},
+    },
     lambda: {"metadata": {"name": "b"}},
-    lambda: {**binding("b"), "roleRef": {"apiGroup": RBAC_GROUP, "kind": "clusterrole", "name": "cluster-admin"}},
+    lambda: {
+        **binding("b"),
+        "roleRef": {"apiGroup": RBAC_GROUP, "kind": "clusterrole", "name": "cluster-admin"},
+    },
 ]
 
 
@@ -404,16 +497,25 @@ def test_a_refusal_of_a_request_holds_no_markup_and_nothing_that_cannot_be_seen(
 
 
 def test_a_refusal_is_bounded_and_says_so(eve: Eve) -> None:
-    wide = rule(*(f"r{number}" for number in range(1000)), verbs=tuple(f"v{number}" for number in range(1000)))
+    wide = rule(
+        *(f"r{number}" for number in range(1000)),
+        verbs=tuple(f"v{number}" for number in range(1000)),
+    )
     wide["apiGroups"] = [f"g{number}" for number in range(1000)]
     assert len(json.dumps(wide)) < 30_000
     message = eve.refused("create", Roles, {"metadata": {"name": "r"}, "rules": [wide]})
     assert len(message) < escalation.LISTED_CHARACTERS_MAX + 500
     assert message.endswith("]}\n... and more")
     one = {**wide, "verbs": ["v" * 20_000]}
-    assert eve.refused("create", Roles, {"metadata": {"name": "r"}, "rules": [one]}).endswith("vvv...\n... and more")
+    assert eve.refused("create", Roles, {"metadata": {"name": "r"}, "rules": [one]}).endswith(
+        "vvv...\n... and more"
+    )
     many = {**wide, "verbs": ["get", "put"]}
     lines = eve.refused("create", Roles, {"metadata": {"name": "r"}, "rules": [many]}).splitlines()
     assert lines[1] == '{APIGroups:["g0"], Resources:["r0"], Verbs:["get" "put"]}'
     assert lines[-1] == "... and more"
-    assert escalation.LISTED_CHARACTERS_MAX - 100 < sum(map(len, lines[1:-1])) <= escalation.LISTED_CHARACTERS_MAX
+    assert (
+        escalation.LISTED_CHARACTERS_MAX - 100
+        < sum(map(len, lines[1:-1]))
+        <= escalation.LISTED_CHARACTERS_MAX
+    )

@@ -1,5 +1,6 @@
-"""POST pods/NAME/eviction: what a PodDisruptionBudget lets through, and what it says otherwise (kubernetes.io,
-API-initiated Eviction)."""
+"""POST pods/NAME/eviction: what a PodDisruptionBudget lets through, and what it says otherwise
+(kubernetes.io, API-initiated Eviction).
+"""
 
 from __future__ import annotations
 
@@ -29,16 +30,30 @@ def api(make_api: Any) -> Api:
 
 
 def budget(api: Api, name: str = "few", policy: str = "", **status: Any) -> None:
-    spec = {"minAvailable": 1, "selector": {"matchLabels": LABELS}, "unhealthyPodEvictionPolicy": policy or None}
+    spec = {
+        "minAvailable": 1,
+        "selector": {"matchLabels": LABELS},
+        "unhealthyPodEvictionPolicy": policy or None,
+    }
     api.create(PodDisruptionBudgets, {"metadata": {"name": name}, "spec": spec})
-    told = {"observedGeneration": 1, "desiredHealthy": 1, "currentHealthy": 2, "expectedPods": 2, **status}
+    told = {
+        "observedGeneration": 1,
+        "desiredHealthy": 1,
+        "currentHealthy": 2,
+        "expectedPods": 2,
+        **status,
+    }
     api.patch(PodDisruptionBudgets, name, {"status": told}, subresource="status")
 
 
-def evict(api: Api, name: str, *, version: str = "policy/v1", dry_run: bool = False, **members: Any) -> Outcome:
+def evict(
+    api: Api, name: str, *, version: str = "policy/v1", dry_run: bool = False, **members: Any
+) -> Outcome:
     document = {"apiVersion": version, "kind": "Eviction", "metadata": {"name": name}, **members}
     target = api.target(Pods, name, subresource="eviction")
-    outcome: Outcome = api.registry.create(api.ctx, target, Body(document=document), WriteOptions(dry_run=dry_run))
+    outcome: Outcome = api.registry.create(
+        api.ctx, target, Body(document=document), WriteOptions(dry_run=dry_run)
+    )
     api.commit()
     return outcome
 
@@ -56,9 +71,17 @@ def is_going(api: Api, name: str) -> bool:
 
 
 @pytest.mark.parametrize("version", ["policy/v1", "policy/v1beta1"])
-def test_without_a_budget_the_pod_goes_with_its_grace_and_is_told_why(api: Api, version: str) -> None:
+def test_without_a_budget_the_pod_goes_with_its_grace_and_is_told_why(
+    api: Api, version: str
+) -> None:
     outcome = evict(api, "a", version=version)
-    status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+    status = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "code": 201,
+    }
     assert (outcome.code, json.loads(outcome.body)) == (201, status)
     pod = api.get(Pods, "a")
     assert pod["metadata"]["deletionGracePeriodSeconds"] == 30
@@ -92,15 +115,30 @@ def test_a_budget_that_nobody_has_looked_at_since_its_change_says_so(api: Api) -
     budget(api, disruptionsAllowed=1, observedGeneration=0)
     error = refused(api, "a")
     why = "The disruption budget few is still being processed by the server."
-    assert error.details == {"causes": [{"reason": "DisruptionBudget", "message": why}], "retryAfterSeconds": 10}
+    assert error.details == {
+        "causes": [{"reason": "DisruptionBudget", "message": why}],
+        "retryAfterSeconds": 10,
+    }
     assert (error.code, error.message, error.retry_after_s) == (429, VIOLATES, 10)
 
 
 def test_a_budget_that_could_not_be_worked_out_says_why(api: Api) -> None:
-    failed = {"type": "DisruptionAllowed", "status": "False", "reason": "SyncFailed", "message": "no owner"}
-    budget(api, disruptionsAllowed=0, conditions=[{**failed, "lastTransitionTime": "2026-01-01T00:00:00Z"}])
+    failed = {
+        "type": "DisruptionAllowed",
+        "status": "False",
+        "reason": "SyncFailed",
+        "message": "no owner",
+    }
+    budget(
+        api,
+        disruptionsAllowed=0,
+        conditions=[{**failed, "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+    )
     (cause,) = refused(api, "a").details["causes"]
-    why = "The disruption budget few does not allow evicting pods currently because it failed sync: no owner"
+    why = (
+        "The disruption budget few does not allow evicting pods currently because it failed sync: "
+        "no owner"
+    )
     assert cause["message"] == why
 
 
@@ -121,7 +159,8 @@ def test_two_budgets_of_one_pod_are_one_too_many(api: Api) -> None:
     error = refused(api, "a")
     assert (error.code, error.reason) == (500, "")
     assert error.message == (
-        "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+        "This pod has more than one PodDisruptionBudget, which the eviction subresource does not "
+        "support."
     )
 
 
@@ -136,7 +175,12 @@ def test_two_budgets_of_one_pod_are_one_too_many(api: Api) -> None:
     ],
 )
 def test_a_pod_that_is_not_ready(api: Api, policy: str, healthy: int, goes: bool) -> None:
-    api.patch(Pods, "a", {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, subresource="status")
+    api.patch(
+        Pods,
+        "a",
+        {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
+        subresource="status",
+    )
     budget(api, policy=policy, disruptionsAllowed=0, currentHealthy=healthy)
     before = api.get(PodDisruptionBudgets, "few")
     if goes:
@@ -144,7 +188,9 @@ def test_a_pod_that_is_not_ready(api: Api, policy: str, healthy: int, goes: bool
         assert is_going(api, "a")
     else:
         assert refused(api, "a").code == 429
-    assert api.get(PodDisruptionBudgets, "few") == before, "an unready Pod is nothing to be charged for"
+    assert api.get(PodDisruptionBudgets, "few") == before, (
+        "an unready Pod is nothing to be charged for"
+    )
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed"])
@@ -160,7 +206,9 @@ def test_a_dry_run_is_refused_like_the_deed_and_does_nothing(api: Api) -> None:
     assert evict(api, "a", dry_run=True).code == 201
     assert evict(api, "a", deleteOptions={"dryRun": ["All"]}).code == 201
     assert api.store.staged_revision == before
-    api.patch(PodDisruptionBudgets, "few", {"status": {"disruptionsAllowed": 0}}, subresource="status")
+    api.patch(
+        PodDisruptionBudgets, "few", {"status": {"disruptionsAllowed": 0}}, subresource="status"
+    )
     assert refused(api, "a", dry_run=True).code == 429
 
 
@@ -187,11 +235,16 @@ def test_preconditions_and_grace_are_those_of_a_deletion(api: Api) -> None:
         ({"deleteOptions": {"propagationPolicy": "Soon"}}, 422, None),
     ],
 )
-def test_what_is_no_eviction_of_this_pod(api: Api, members: dict[str, Any], code: int, message: str | None) -> None:
+def test_what_is_no_eviction_of_this_pod(
+    api: Api, members: dict[str, Any], code: int, message: str | None
+) -> None:
     document = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}, **members}
     with pytest.raises(StatusError) as caught:
         api.registry.create(
-            api.ctx, api.target(Pods, "a", subresource="eviction"), Body(document=document), WriteOptions()
+            api.ctx,
+            api.target(Pods, "a", subresource="eviction"),
+            Body(document=document),
+            WriteOptions(),
         )
     assert caught.value.code == code
     assert message in (None, caught.value.message)
@@ -201,12 +254,21 @@ def test_a_pod_that_does_not_exist(api: Api) -> None:
     assert refused(api, "c").code == 404
 
 
-@pytest.mark.parametrize(("selector", "held"), [(None, False), ({}, True), ({"matchLabels": {"app": "x"}}, False)])
-def test_no_selector_selects_nothing_and_an_empty_one_everything(api: Api, selector: Any, held: bool) -> None:
+@pytest.mark.parametrize(
+    ("selector", "held"), [(None, False), ({}, True), ({"matchLabels": {"app": "x"}}, False)]
+)
+def test_no_selector_selects_nothing_and_an_empty_one_everything(
+    api: Api, selector: Any, held: bool
+) -> None:
     budget(api, disruptionsAllowed=0)
     api.patch(PodDisruptionBudgets, "few", [{"op": "remove", "path": "/spec/selector"}], "json")
     if selector is not None:
-        api.patch(PodDisruptionBudgets, "few", [{"op": "add", "path": "/spec/selector", "value": selector}], "json")
+        api.patch(
+            PodDisruptionBudgets,
+            "few",
+            [{"op": "add", "path": "/spec/selector", "value": selector}],
+            "json",
+        )
     if held:
         assert refused(api, "a").code == 429
     else:

@@ -18,15 +18,30 @@ RULES = [
         "resources": ["users"],
         "resourceNames": ["jane", "system:anonymous"],
     },
-    {"verbs": ["impersonate"], "apiGroups": [""], "resources": ["groups"], "resourceNames": ["devs"]},
-    {"verbs": ["impersonate"], "apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["robot"]},
+    {
+        "verbs": ["impersonate"],
+        "apiGroups": [""],
+        "resources": ["groups"],
+        "resourceNames": ["devs"],
+    },
+    {
+        "verbs": ["impersonate"],
+        "apiGroups": [""],
+        "resources": ["serviceaccounts"],
+        "resourceNames": ["robot"],
+    },
     {
         "verbs": ["impersonate"],
         "apiGroups": ["authentication.k8s.io"],
         "resources": ["userextras/scopes"],
         "resourceNames": ["view"],
     },
-    {"verbs": ["impersonate"], "apiGroups": ["authentication.k8s.io"], "resources": ["uids"], "resourceNames": ["7"]},
+    {
+        "verbs": ["impersonate"],
+        "apiGroups": ["authentication.k8s.io"],
+        "resources": ["uids"],
+        "resourceNames": ["7"],
+    },
 ]
 CANNOT = 'is forbidden: User "bob" cannot impersonate resource'
 
@@ -64,7 +79,10 @@ def test_headers() -> None:
 def test_nobody_in_particular() -> None:
     with pytest.raises(StatusError) as caught:
         wanted([("impersonate-group", "g")])
-    assert (caught.value.code, caught.value.message) == (400, "requested [{Group  g    }] without impersonating a user")
+    assert (caught.value.code, caught.value.message) == (
+        400,
+        "requested [{Group  g    }] without impersonating a user",
+    )
     for name in ("impersonate-uid", "impersonate-extra-a"):
         with pytest.raises(StatusError):
             wanted([(name, "x")])
@@ -79,7 +97,10 @@ RESULTS = [
         Impersonation("system:serviceaccount:default:robot"),
         ("system:serviceaccounts", "system:serviceaccounts:default", AUTHENTICATED),
     ),
-    (Impersonation("system:serviceaccount:default:robot", groups=("devs",)), ("devs", AUTHENTICATED)),
+    (
+        Impersonation("system:serviceaccount:default:robot", groups=("devs",)),
+        ("devs", AUTHENTICATED),
+    ),
 ]
 
 
@@ -98,11 +119,18 @@ REFUSALS = [
     # No account can be called so: it is a name of a user.
     (
         Impersonation("system:serviceaccount:DEFAULT:robot"),
-        f'users "system:serviceaccount:DEFAULT:robot" {CANNOT} "users" in API group "" at the cluster scope',
+        (
+            f'users "system:serviceaccount:DEFAULT:robot" {CANNOT} "users" in API group "" at the '
+            "cluster scope"
+        ),
     ),
     (
         Impersonation("system:serviceaccount:default:robot:x"),
-        f'users "system:serviceaccount:default:robot:x" {CANNOT} "users" in API group "" at the cluster scope',
+        (
+            f'users "system:serviceaccount:default:robot:x" {CANNOT} "users" in API group "" at '
+            "the "
+            "cluster scope"
+        ),
     ),
     (
         Impersonation("j\u0430ne"),
@@ -115,7 +143,10 @@ REFUSALS = [
     ),
     (
         Impersonation("system:serviceaccount:kube-system:root"),
-        f'serviceaccounts "root" {CANNOT} "serviceaccounts" in API group "" in the namespace "kube-system"',
+        (
+            f'serviceaccounts "root" {CANNOT} "serviceaccounts" in API group "" in the namespace '
+            '"kube-system"'
+        ),
     ),
     (
         Impersonation("jane", extra=(("scopes", ("view", "edit")),)),
@@ -126,7 +157,10 @@ REFUSALS = [
     ),
     (
         Impersonation("jane", "8"),
-        (f'uids.authentication.k8s.io "8" {CANNOT} "uids" in API group "authentication.k8s.io" at the cluster scope'),
+        (
+            f'uids.authentication.k8s.io "8" {CANNOT} "uids" in API group "authentication.k8s.io" '
+            "at the cluster scope"
+        ),
     ),
 ]
 

@@ -12,7 +12,9 @@ from sliceplane.server.registry.registry import _POSTED, _VIEWS
 
 
 def test_every_resource_has_its_kind_and_no_kind_is_there_twice() -> None:
-    assert sorted(kind.resource.key for kind in KINDS) == sorted(resource.key for resource in SERVED)
+    assert sorted(kind.resource.key for kind in KINDS) == sorted(
+        resource.key for resource in SERVED
+    )
     for resource in OPTIONAL_RESOURCES:
         assert kind_of(resource).resource is resource.hub
 
@@ -23,8 +25,17 @@ def test_a_kind_of_a_resource_alone_has_no_rules_and_is_not_counted() -> None:
     document = {"metadata": {"name": "a"}, "spec": {"ports": "none"}}
     kind.defaults(document)
     assert document == {"metadata": {"name": "a"}, "spec": {"ports": "none"}}
-    assert kind.validate(document) == kind.validate_update(document, {}) == kind.status.validate(document, {}) == []
-    assert (kind.quota.counted, kind.granted.view, list(kind.warnings(document, None))) == (False, (), [])
+    assert (
+        kind.validate(document)
+        == kind.validate_update(document, {})
+        == kind.status.validate(document, {})
+        == []
+    )
+    assert (kind.quota.counted, kind.granted.view, list(kind.warnings(document, None))) == (
+        False,
+        (),
+        [],
+    )
     assert kind.status.first(document) is None
 
 
@@ -34,7 +45,9 @@ def test_a_resource_has_subresources_of_the_table_alone(resource: Resource) -> N
 
 
 def test_what_is_foreign_at_a_subresource_is_served_by_a_function_of_its_own() -> None:
-    assert {name for name, row in SUBRESOURCES.items() if row.body} == _POSTED.keys() | _VIEWS.keys()
+    assert {
+        name for name, row in SUBRESOURCES.items() if row.body
+    } == _POSTED.keys() | _VIEWS.keys()
     assert {name for name, row in SUBRESOURCES.items() if row.is_posted} == _POSTED.keys()
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (tables of literal messages)
 """LimitRange: defaults, bounds and ratios for new Pods, and what a LimitRange itself may say."""
 
 from __future__ import annotations
@@ -20,7 +19,10 @@ def limits(*items: Any, name: str = "l") -> Any:
 
 def pod(*resources: Any, init: tuple[Any, ...] = ()) -> Any:
     def containers(prefix: str, given: tuple[Any, ...]) -> list[Any]:
-        return [{"name": f"{prefix}{index}", "image": "i", "resources": each} for index, each in enumerate(given)]
+        return [
+            {"name": f"{prefix}{index}", "image": "i", "resources": each}
+            for index, each in enumerate(given)
+        ]
 
     spec = {"containers": containers("c", resources)}
     if init:
@@ -29,7 +31,12 @@ def pod(*resources: Any, init: tuple[Any, ...] = ()) -> Any:
 
 
 def test_defaults_follow_from_each_other(api: Any) -> None:
-    item = {"type": "Container", "max": {"cpu": "2"}, "min": {"memory": 64}, "default": {"memory": "1Gi"}}
+    item = {
+        "type": "Container",
+        "max": {"cpu": "2"},
+        "min": {"memory": 64},
+        "default": {"memory": "1Gi"},
+    }
     api.create(LimitRanges, limits(item))
     (stored,) = api.get(LimitRanges, "l")["spec"]["limits"]
     assert stored["default"] == {"cpu": "2", "memory": "1Gi"}
@@ -40,7 +47,13 @@ def test_defaults_follow_from_each_other(api: Any) -> None:
 def test_a_pod_gets_defaults_and_is_told(api: Any) -> None:
     api.create(
         LimitRanges,
-        limits({"type": "Container", "default": {"cpu": "1", "memory": "1Gi"}, "defaultRequest": {"cpu": "100m"}}),
+        limits(
+            {
+                "type": "Container",
+                "default": {"cpu": "1", "memory": "1Gi"},
+                "defaultRequest": {"cpu": "100m"},
+            }
+        ),
     )
     created = json.loads(api.create(Pods, pod({}, {"limits": {"cpu": "2"}}, init=({},))).body)
     first, second = created["spec"]["containers"]
@@ -51,8 +64,10 @@ def test_a_pod_gets_defaults_and_is_told(api: Any) -> None:
     assert second["resources"]["limits"] == {"cpu": "2", "memory": "1Gi"}
     assert second["resources"]["requests"]["cpu"] == "2", "a limit is its own request"
     assert created["metadata"]["annotations"]["kubernetes.io/limit-ranger"] == (
-        "LimitRanger plugin set: cpu, memory request for container c0; memory request for container c1; "
-        "cpu, memory request for init container i0; cpu, memory limit for container c0; memory limit for container c1; "
+        "LimitRanger plugin set: cpu, memory request for container c0; memory request for "
+        "container c1; "
+        "cpu, memory request for init container i0; cpu, memory limit for container c0; memory "
+        "limit for container c1; "
         "cpu, memory limit for init container i0"
     )
     assert created["status"]["qosClass"] == "Burstable"
@@ -69,8 +84,16 @@ CPU = "Container"
 @pytest.mark.parametrize(
     ("item", "given", "why"),
     [
-        ({"type": CPU, "min": {"cpu": "1"}}, {"requests": {"cpu": "500m"}}, "minimum cpu usage per Container is 1, but request is 500m"),
-        ({"type": CPU, "max": {"cpu": "1"}}, {"limits": {"cpu": "2"}}, "maximum cpu usage per Container is 1, but limit is 2"),
+        (
+            {"type": CPU, "min": {"cpu": "1"}},
+            {"requests": {"cpu": "500m"}},
+            "minimum cpu usage per Container is 1, but request is 500m",
+        ),
+        (
+            {"type": CPU, "max": {"cpu": "1"}},
+            {"limits": {"cpu": "2"}},
+            "maximum cpu usage per Container is 1, but limit is 2",
+        ),
         (
             {"type": CPU, "max": {"cpu": "1"}},
             {"limits": {"cpu": "1"}, "requests": {"cpu": "2"}},
@@ -84,24 +107,42 @@ CPU = "Container"
         (
             {"type": CPU, "maxLimitRequestRatio": {"cpu": "2"}},
             {},
-            "cpu max limit to request ratio per Container is 2, but no request is specified or request is 0",
+            (
+                "cpu max limit to request ratio per Container is 2, but no request is specified or "
+                "request is 0"
+            ),
         ),
         (
             {"type": CPU, "maxLimitRequestRatio": {"cpu": "2"}},
             {"requests": {"cpu": "1"}},
-            "cpu max limit to request ratio per Container is 2, but no limit is specified or limit is 0",
+            (
+                "cpu max limit to request ratio per Container is 2, but no limit is specified or "
+                "limit is 0"
+            ),
         ),
-        ({"type": "Pod", "max": {"cpu": "1"}}, {}, "maximum cpu usage per Pod is 1.  No limit is specified"),
-        ({"type": "Pod", "min": {"cpu": "1"}}, {}, "minimum cpu usage per Pod is 1.  No request is specified"),
+        (
+            {"type": "Pod", "max": {"cpu": "1"}},
+            {},
+            "maximum cpu usage per Pod is 1.  No limit is specified",
+        ),
+        (
+            {"type": "Pod", "min": {"cpu": "1"}},
+            {},
+            "minimum cpu usage per Pod is 1.  No request is specified",
+        ),
         (
             {"type": "Pod", "max": {"cpu": "3", "memory": "1"}},
             {"limits": {"cpu": "2", "memory": "1"}},
-            "[maximum cpu usage per Pod is 3, but limit is 4, maximum memory usage per Pod is 1, but limit is 2]",
+            (
+                "[maximum cpu usage per Pod is 3, but limit is 4, maximum memory usage per Pod is "
+                "1, "
+                "but limit is 2]"
+            ),
         ),
         ({"type": "Pod", "max": {"cpu": "4"}}, {"limits": {"cpu": "2"}}, ""),
         ({"type": "PersistentVolumeClaim", "max": {"storage": "1"}}, {"limits": {"cpu": "2"}}, ""),
     ],
-)  # fmt: skip
+)
 def test_bounds(api: Any, item: Any, given: Any, why: str) -> None:
     api.create(LimitRanges, limits(item))
     if not why:
@@ -123,32 +164,73 @@ def test_a_pod_is_as_large_as_its_largest_init_container(api: Any) -> None:
 @pytest.mark.parametrize(
     ("item", "complaint"),
     [
-        ({"type": "Box"}, 'limits[0].type: Invalid value: "Box": must be a standard limit type or fully qualified'),
-        ({"type": "Pod", "default": {"cpu": "1"}}, "limits[0].default: Forbidden: may not be specified when `type` is 'Pod'"),
-        ({"type": "Pod", "min": {"cpu": "2"}, "max": {"cpu": "1"}}, 'limits[0].min[cpu]: Invalid value: "2": min value 2 is greater than max value 1'),
         (
-            {"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "2"}},
-            'limits[0].defaultRequest[cpu]: Invalid value: "2": default request value 2 is greater than default limit value 1',
+            {"type": "Box"},
+            (
+                'limits[0].type: Invalid value: "Box": must be a standard limit type or fully '
+                "qualified"
+            ),
         ),
         (
-            {"type": "Container", "default": {"cpu": "2"}, "defaultRequest": {"cpu": "1"}, "max": {"cpu": "1"}},
-            'limits[0].default[cpu]: Invalid value: "2": default value 2 is greater than max value 1',
+            {"type": "Pod", "default": {"cpu": "1"}},
+            "limits[0].default: Forbidden: may not be specified when `type` is 'Pod'",
+        ),
+        (
+            {"type": "Pod", "min": {"cpu": "2"}, "max": {"cpu": "1"}},
+            'limits[0].min[cpu]: Invalid value: "2": min value 2 is greater than max value 1',
+        ),
+        (
+            {"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "2"}},
+            (
+                'limits[0].defaultRequest[cpu]: Invalid value: "2": default request value 2 is '
+                "greater than default limit value 1"
+            ),
+        ),
+        (
+            {
+                "type": "Container",
+                "default": {"cpu": "2"},
+                "defaultRequest": {"cpu": "1"},
+                "max": {"cpu": "1"},
+            },
+            (
+                'limits[0].default[cpu]: Invalid value: "2": default value 2 is greater than max '
+                "value 1"
+            ),
         ),
         (
             {"type": "Pod", "maxLimitRequestRatio": {"cpu": "500m"}},
             'limits[0].maxLimitRequestRatio[cpu]: Invalid value: "500m": ratio 500m is less than 1',
         ),
         (
-            {"type": "Pod", "maxLimitRequestRatio": {"cpu": "3"}, "min": {"cpu": "1"}, "max": {"cpu": "2"}},
-            'limits[0].maxLimitRequestRatio[cpu]: Invalid value: "3": ratio 3 is greater than max/min = 2.000000',
+            {
+                "type": "Pod",
+                "maxLimitRequestRatio": {"cpu": "3"},
+                "min": {"cpu": "1"},
+                "max": {"cpu": "2"},
+            },
+            (
+                'limits[0].maxLimitRequestRatio[cpu]: Invalid value: "3": ratio 3 is greater than '
+                "max/min = 2.000000"
+            ),
         ),
         (
             {"type": "PersistentVolumeClaim"},
-            "limits[0].limits: Required value: either minimum or maximum storage value is required, but neither was provided",
+            (
+                "limits[0].limits: Required value: either minimum or maximum storage value is "
+                "required, but neither was provided"
+            ),
         ),
-        ({"type": "Pod", "max": {"gpu": "1"}}, 'limits[0].max[gpu]: Invalid value: "gpu": must be a standard resource type or fully qualified'),
+        (
+            {"type": "Pod", "max": {"gpu": "1"}},
+            (
+                'limits[0].max[gpu]: Invalid value: "gpu": must be a standard resource type or '
+                "fully "
+                "qualified"
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_rules(api: Any, item: Any, complaint: str) -> None:
     error = api.fails("create", LimitRanges, limits(item))
     assert (error.code, error.message) == (422, f'LimitRange "l" is invalid: spec.{complaint}')

@@ -1,4 +1,6 @@
-"""After any history, and after a stop at any batch of it, exactly the living Services hold addresses and node ports."""
+"""After any history, and after a stop at any batch of it, exactly the living Services hold
+addresses and node ports.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,17 @@ SPECS = st.fixed_dictionaries(
         "externalTrafficPolicy": st.sampled_from(["Cluster", "Local"]),
     },
 )
-STEPS = st.lists(st.tuples(st.sampled_from(["create", "update", "delete", "fail", "tend"]), NAMES, SPECS), max_size=12)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["create", "update", "delete", "fail", "tend"]), NAMES, SPECS),
+    max_size=12,
+)
 
 
 def act(api: Any, verb: str, name: str, spec: Any) -> None:
-    document = {"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], "selector": {"a": "b"}, **spec}}
+    document = {
+        "metadata": {"name": name},
+        "spec": {"ports": [{"port": 80}], "selector": {"a": "b"}, **spec},
+    }
     try:
         if verb == "delete":
             api.delete(Services, name)
@@ -49,8 +57,12 @@ def act(api: Any, verb: str, name: str, spec: Any) -> None:
 def held(store: Store) -> tuple[list[str], list[str]]:
     """What Services say that they have, and what IPAddresses say that Services have."""
     services = [json.loads(record.body) for record in store.iter_latest(Services.storage_key)]
-    theirs = [text for each in services for text in each["spec"].get("clusterIPs", ()) if text != "None"]
-    return sorted(theirs), sorted(record.key.name for record in store.iter_latest(IPAddresses.storage_key))
+    theirs = [
+        text for each in services for text in each["spec"].get("clusterIPs", ()) if text != "None"
+    ]
+    return sorted(theirs), sorted(
+        record.key.name for record in store.iter_latest(IPAddresses.storage_key)
+    )
 
 
 def restart(api: Any) -> Store:
@@ -76,7 +88,8 @@ def test_at_every_batch(make_api: Any, steps: list[Any]) -> None:
         if verb != "fail":
             act(api, verb, name, spec)
         api.registry.check()
-        # A crash here: the back end has this batch or has not (tests/shell/server/storage); it never has a part of it.
+        # A crash here: the back end has this batch or has not (tests/shell/server/storage); it
+        # never has a part of it.
         restarted = restart(api)
         services, addresses = held(restarted)
         assert services == addresses

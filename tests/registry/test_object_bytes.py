@@ -11,7 +11,14 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods
 from sliceplane.server.registry import rehearsal
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.types import AUTHENTICATED, MASTERS, Body, Context, User, WriteOptions
+from sliceplane.server.registry.types import (
+    AUTHENTICATED,
+    MASTERS,
+    Body,
+    Context,
+    User,
+    WriteOptions,
+)
 
 TENANT = User(name="tenant", groups=(AUTHENTICATED,))
 ADMIN = User(name="admin", groups=(MASTERS, AUTHENTICATED))
@@ -30,7 +37,9 @@ TOO_LARGE = {
 
 
 class Tenants:
-    """A registry with room for ``FIT`` objects beside what a bootstrap makes, and two namespaces."""
+    """A registry with room for ``FIT`` objects beside what a bootstrap makes, and two
+    namespaces.
+    """
 
     def __init__(self) -> None:
         used = Api().store.object_bytes.total
@@ -41,7 +50,9 @@ class Tenants:
     def create(self, name: str, namespace: str, user: User = TENANT, size: int = SIZE) -> None:
         body = Body(document=document(name, size))
         context = Context(now=self.api.now, user=user)
-        self.api.registry.create(context, self.api.target(ConfigMaps, namespace=namespace), body, WriteOptions())
+        self.api.registry.create(
+            context, self.api.target(ConfigMaps, namespace=namespace), body, WriteOptions()
+        )
         self.api.commit()
 
     def fill(self, namespace: str, user: User = TENANT) -> StatusError:
@@ -84,7 +95,9 @@ def test_what_adds_no_bytes_is_never_refused(tenants: Tenants) -> None:
     context = Context(now=api.now, user=TENANT)
     target = api.target(ConfigMaps, "c0", "a")
     with pytest.raises(StatusError, match="share of the"):
-        api.registry.update(context, target, Body(document=document("c0", 2 * SIZE)), WriteOptions())
+        api.registry.update(
+            context, target, Body(document=document("c0", 2 * SIZE)), WriteOptions()
+        )
     api.registry.update(context, target, Body(document=document("c0", SIZE // 2)), WriteOptions())
     api.commit()
     before = tenants.count("a")
@@ -95,7 +108,9 @@ def test_what_adds_no_bytes_is_never_refused(tenants: Tenants) -> None:
     api.store.check()
 
 
-def test_an_administrator_may_use_all_that_is_left_and_then_gets_the_error_of_etcd(tenants: Tenants) -> None:
+def test_an_administrator_may_use_all_that_is_left_and_then_gets_the_error_of_etcd(
+    tenants: Tenants,
+) -> None:
     refused = tenants.fill("a", ADMIN)
     assert tenants.count("a") >= FIT - 3
     assert (refused.code, refused.reason) == (500, "")
@@ -108,7 +123,9 @@ def test_a_write_that_is_worked_out_elsewhere_has_the_same_bound(tenants: Tenant
     context, target = Context(now=api.now, user=TENANT), api.target(ConfigMaps, namespace="a")
 
     def run(core: Any) -> Any:
-        return Registry.around(core).create(context, target, Body(document=document("late")), WriteOptions())
+        return Registry.around(core).create(
+            context, target, Body(document=document("late")), WriteOptions()
+        )
 
     basis = api.registry.extract(context, target)
     done = rehearsal.rehearse(basis, run)
@@ -123,12 +140,16 @@ def test_bytes_are_counted_again_from_what_storage_remembers(tenants: Tenants) -
     store = tenants.api.store
     before = {namespace: store.object_bytes.held_by(namespace) for namespace in store.object_bytes}
     store.replace(list(store.history()), store.revision, 1)
-    assert before == {namespace: store.object_bytes.held_by(namespace) for namespace in store.object_bytes}
+    assert before == {
+        namespace: store.object_bytes.held_by(namespace) for namespace in store.object_bytes
+    }
     store.check()
 
 
 def test_an_object_that_its_defaults_make_too_large_gets_the_status_of_kube_apiserver() -> None:
-    """A Pod of 20,000 containers: 0.6 MB as sent, 9 MB with its defaults and the record of its fields."""
+    """A Pod of 20,000 containers: 0.6 MB as sent, 9 MB with its defaults and the record of its
+    fields.
+    """
     api = Api()
     context, target = Context(now=api.now, user=ADMIN), api.target(Pods, namespace="default")
     containers = [{"name": f"c{number}", "image": "a"} for number in range(20_000)]

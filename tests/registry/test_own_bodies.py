@@ -1,4 +1,6 @@
-"""What a controller of this process encoded is decoded once and not looked through: the outcome must be the same."""
+"""What a controller of this process encoded is decoded once and not looked through: the outcome
+must be the same.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,21 @@ from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import Context, Target, User, WriteOptions
 from sliceplane.server.store.mvcc import Store
 
-CONTEXT = Context(now=1_800_000_000.0, user=User(name="system:kube-controller-manager", groups=("system:masters",)))
+CONTEXT = Context(
+    now=1_800_000_000.0,
+    user=User(name="system:kube-controller-manager", groups=("system:masters",)),
+)
 OPTIONS = WriteOptions(field_manager="kube-controller-manager", field_validation="Strict")
 
 
 def slice_of(count: int, **metadata: Any) -> dict[str, Any]:
     endpoints = [
-        {"addresses": [f"10.0.0.{number}"], "conditions": {"ready": True}, "nodeName": "n", "zone": "a"}
+        {
+            "addresses": [f"10.0.0.{number}"],
+            "conditions": {"ready": True},
+            "nodeName": "n",
+            "zone": "a",
+        }
         for number in range(1, count + 1)
     ]
     return {
@@ -37,7 +47,11 @@ def slice_of(count: int, **metadata: Any) -> dict[str, Any]:
 def endpoints_of(count: int) -> dict[str, Any]:
     addresses = [{"ip": f"10.0.{number // 250}.{number % 250}"} for number in range(1, count + 1)]
     subsets = [{"addresses": addresses, "ports": [{"port": 80}]}] if count else []
-    head = {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "web-1", "namespace": "default"}}
+    head = {
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "metadata": {"name": "web-1", "namespace": "default"},
+    }
     return {**head, "subsets": subsets} if count else head
 
 
@@ -50,7 +64,9 @@ def stored(resource: Resource, documents: list[dict[str, Any]], kind: type[bytes
     for number, document in enumerate(documents):
         body = body_of_json(resource, "", kind(encode(document)))
         if not number:
-            outcome = registry.create(CONTEXT, Target(resource=resource, namespace="default"), body, OPTIONS)
+            outcome = registry.create(
+                CONTEXT, Target(resource=resource, namespace="default"), body, OPTIONS
+            )
         else:
             target = Target(resource=resource, namespace="default", name="web-1")
             outcome = registry.update(CONTEXT, target, body, OPTIONS)
@@ -64,13 +80,19 @@ def stored(resource: Resource, documents: list[dict[str, Any]], kind: type[bytes
         (EndpointSlices, [slice_of(3), slice_of(4), slice_of(0)]),
         (
             EndpointSlices,
-            [slice_of(2, labels={"a": "b"}), slice_of(2, labels={}), slice_of(2, labels={}, finalizers=[])],
+            [
+                slice_of(2, labels={"a": "b"}),
+                slice_of(2, labels={}),
+                slice_of(2, labels={}, finalizers=[]),
+            ],
         ),
         (EndpointsObjects, [endpoints_of(3), endpoints_of(900), endpoints_of(0)]),
     ],
     ids=["slices", "what Go would leave out", "endpoints"],
 )
-def test_own_bytes_are_stored_as_those_of_a_client(resource: Resource, documents: list[dict[str, Any]]) -> None:
+def test_own_bytes_are_stored_as_those_of_a_client(
+    resource: Resource, documents: list[dict[str, Any]]
+) -> None:
     assert stored(resource, documents, OwnJson) == stored(resource, documents, bytes)
 
 
@@ -83,6 +105,8 @@ def test_what_an_attempt_decodes_is_its_own() -> None:
     target = Target(resource=EndpointSlices, namespace="default")
     first = registry.create(CONTEXT, target, body, WriteOptions(dry_run=True, field_manager="m"))
     assert (
-        registry.create(CONTEXT, target, body, WriteOptions(dry_run=True, field_manager="m")).code == first.code == 201
+        registry.create(CONTEXT, target, body, WriteOptions(dry_run=True, field_manager="m")).code
+        == first.code
+        == 201
     )
     assert body.document == {}

@@ -27,7 +27,10 @@ from sliceplane.server.registry.validation.rules import Defaults, Field, Rules
 
 RULES = Rules(
     Field(
-        "name", required=True, bytes_max=3, form=lambda name: ("must be lower case",) if name != name.lower() else ()
+        "name",
+        required=True,
+        bytes_max=3,
+        form=lambda name: ("must be lower case",) if name != name.lower() else (),
     ),
     Field("spec.modes", choices=("A", "B"), most=3),
     Field("spec.count", minimum=2, immutable=True),
@@ -36,7 +39,15 @@ RULES = Rules(
     Field("spec.source?.path", required="say where"),
 )
 DEFAULTS = Defaults(
-    {"+spec": {"modes": ["A"], "count?": 2, "source": {"type": ""}, "+parts": [{"kind": "x"}], "share": 1}}
+    {
+        "+spec": {
+            "modes": ["A"],
+            "count?": 2,
+            "source": {"type": ""},
+            "+parts": [{"kind": "x"}],
+            "share": 1,
+        }
+    }
 )
 
 
@@ -45,7 +56,12 @@ def told(document: dict[str, Any]) -> list[str]:
 
 
 def test_complaints_come_in_the_order_of_the_rows_with_the_path_of_each_element() -> None:
-    spec = {"modes": ["A", "C", "A", "B"], "count": 1, "share": 10, "items": [{"key": "a"}, {}, {"key": ""}]}
+    spec = {
+        "modes": ["A", "C", "A", "B"],
+        "count": 1,
+        "share": 10,
+        "items": [{"key": "a"}, {}, {"key": ""}],
+    }
     assert told({"name": "ABCD", "spec": {**spec, "source": {}}}) == [
         "name: Too long: may not be more than 3 bytes",
         'name: Invalid value: "ABCD": must be lower case',
@@ -64,19 +80,30 @@ def test_an_optional_object_that_is_absent_is_asked_nothing_and_gets_nothing() -
     DEFAULTS(document)
     assert document == {"name": "a", "spec": {"modes": ["A"], "count": 2, "parts": [], "share": 1}}
     assert told(document) == []
-    document["spec"] |= {"source": {"path": "p"}, "parts": [{}, {"kind": "y"}], "count": 0, "share": 0}
+    document["spec"] |= {
+        "source": {"path": "p"},
+        "parts": [{}, {"kind": "y"}],
+        "count": 0,
+        "share": 0,
+    }
     DEFAULTS(document)
     assert document["spec"]["source"] == {"path": "p", "type": ""}
     assert document["spec"]["parts"] == [{"kind": "x"}, {"kind": "y"}]
-    assert (document["spec"]["count"], document["spec"]["share"]) == (0, 1), "only the second takes zero for nothing"
+    assert (document["spec"]["count"], document["spec"]["share"]) == (0, 1), (
+        "only the second takes zero for nothing"
+    )
     document["spec"]["modes"].append("B")
     other: dict[str, Any] = {}
     DEFAULTS(other)
     assert other["spec"]["modes"] == ["A"], "objects share no default"
 
 
-@pytest.mark.parametrize(("row", "told_of"), [({}, ""), ({"empty": True}, "e"), ({"always": True}, "em")])
-def test_an_empty_text_and_a_missing_one_are_checked_where_the_row_says_so(row: dict[str, bool], told_of: str) -> None:
+@pytest.mark.parametrize(
+    ("row", "told_of"), [({}, ""), ({"empty": True}, "e"), ({"always": True}, "em")]
+)
+def test_an_empty_text_and_a_missing_one_are_checked_where_the_row_says_so(
+    row: dict[str, bool], told_of: str
+) -> None:
     rows = Rules(Field("name", form=lambda _name: ("is wrong",), **row))
     assert bool(rows("", {"name": ""})) is ("e" in told_of)
     assert bool(rows("", {})) is ("m" in told_of)
@@ -90,13 +117,22 @@ def test_a_bad_list_is_told_a_thousand_times_at_most() -> None:
 def test_what_is_immutable_may_neither_change_nor_go() -> None:
     for spec in ({"count": 3}, {}):
         (error,) = RULES.changed({"spec": spec}, {"spec": {"count": 2}})
-        assert (error.field, error.message.rpartition(": ")[2]) == ("spec.count", "field is immutable")
+        assert (error.field, error.message.rpartition(": ")[2]) == (
+            "spec.count",
+            "field is immutable",
+        )
     assert RULES.changed({"spec": {"count": 2, "modes": []}}, {"spec": {"count": 2}}) == []
 
 
 @pytest.mark.parametrize("resource", LISTED, ids=lambda resource: resource.key)
 def test_a_kind_that_is_only_listed_says_so_to_whoever_writes(resource: Any) -> None:
-    for method, name in (("POST", ""), ("PUT", "x"), ("PATCH", "x"), ("DELETE", "x"), ("DELETE", "")):
+    for method, name in (
+        ("POST", ""),
+        ("PUT", "x"),
+        ("PATCH", "x"),
+        ("DELETE", "x"),
+        ("DELETE", ""),
+    ):
         path = parse(resource.path("default", name))
         assert path is not None
         with pytest.raises(Exception, match=f"does not implement {resource.kind}") as raised:
@@ -126,11 +162,19 @@ def claim(name: str, size: str = "1Gi", **spec: Any) -> dict[str, Any]:
 def test_a_claim_without_a_class_gets_the_newest_default(api: Api) -> None:
     for name in ("a-old", "b-new", "c-no"):
         mark = {"storageclass.kubernetes.io/is-default-class": str(name != "c-no").lower()}
-        api.create(StorageClasses, {"metadata": {"name": name, "annotations": mark}, "provisioner": "example.com/x"})
+        api.create(
+            StorageClasses,
+            {"metadata": {"name": name, "annotations": mark}, "provisioner": "example.com/x"},
+        )
         api.now += 5
-    assert json.loads(api.create(PersistentVolumeClaims, claim("a")).body)["spec"]["storageClassName"] == "b-new"
+    assert (
+        json.loads(api.create(PersistentVolumeClaims, claim("a")).body)["spec"]["storageClassName"]
+        == "b-new"
+    )
     for number, given in enumerate(("", "mine")):
-        body = api.create(PersistentVolumeClaims, claim(f"given-{number}", storageClassName=given)).body
+        body = api.create(
+            PersistentVolumeClaims, claim(f"given-{number}", storageClassName=given)
+        ).body
         assert json.loads(body)["spec"]["storageClassName"] == given
 
 
@@ -150,7 +194,10 @@ def sized(size: str) -> dict[str, Any]:
 
 
 def test_a_quota_counts_claims_and_their_storage_by_class(api: Api) -> None:
-    hard = {"requests.storage": "3Gi", "gold.storageclass.storage.k8s.io/persistentvolumeclaims": "1"}
+    hard = {
+        "requests.storage": "3Gi",
+        "gold.storageclass.storage.k8s.io/persistentvolumeclaims": "1",
+    }
     api.create(ResourceQuotas, {"metadata": {"name": "q"}, "spec": {"hard": hard}})
     used = dict.fromkeys(hard, "0")
     api.patch(ResourceQuotas, "q", {"status": {"hard": hard, "used": used}}, subresource="status")
@@ -167,12 +214,18 @@ def test_a_quota_counts_claims_and_their_storage_by_class(api: Api) -> None:
 
 def test_a_stateful_set_of_an_older_server_may_still_be_updated(api: Api) -> None:
     """It was stored without the defaults of its claim templates, which may not change."""
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}
+    template = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i:1"}]},
+    }
     spec = {"serviceName": "s", "selector": {"matchLabels": {"a": "b"}}, "template": template}
     spec["volumeClaimTemplates"] = [claim("data")]
     made = json.loads(api.create(StatefulSets, {"metadata": {"name": "db"}, "spec": spec}).body)
     stored = made["spec"]["volumeClaimTemplates"]
-    assert (stored[0]["spec"]["volumeMode"], stored[0]["status"]) == ("Filesystem", {"phase": "Pending"})
+    assert (stored[0]["spec"]["volumeMode"], stored[0]["status"]) == (
+        "Filesystem",
+        {"phase": "Pending"},
+    )
     old = {**made, "spec": {**made["spec"], "volumeClaimTemplates": [claim("data")]}}
     kind = kind_of(StatefulSets)
     assert kind.validate_update(made, old) == []
@@ -182,29 +235,47 @@ def test_a_stateful_set_of_an_older_server_may_still_be_updated(api: Api) -> Non
 
 def test_texts_of_classes_and_attachments_are_bounded(api: Api) -> None:
     large = "x" * (256 * 1024)
-    with pytest.raises(StatusError, match="parameters: Too long: may not be more than 262144 bytes"):
+    with pytest.raises(
+        StatusError, match="parameters: Too long: may not be more than 262144 bytes"
+    ):
         api.create(
-            StorageClasses, {"metadata": {"name": "a"}, "provisioner": "example.com/x", "parameters": {"a": large}}
+            StorageClasses,
+            {"metadata": {"name": "a"}, "provisioner": "example.com/x", "parameters": {"a": large}},
         )
     spec = {"attacher": "example.com", "nodeName": "n", "source": {"persistentVolumeName": "pv"}}
     api.create(VolumeAttachments, {"metadata": {"name": "a"}, "spec": spec})
     attachment = api.get(VolumeAttachments, "a", namespace="")
     for status, path in (
         ({"attached": True, "attachmentMetadata": {"a": large}}, "status.attachmentMetadata"),
-        ({"attached": False, "attachError": {"message": large + large}}, "status.attachError.message"),
+        (
+            {"attached": False, "attachError": {"message": large + large}},
+            "status.attachError.message",
+        ),
     ):
         with pytest.raises(StatusError, match=f"{path}: Too long"):
-            api.update(VolumeAttachments, "a", {**attachment, "status": status}, namespace="", subresource="status")
+            api.update(
+                VolumeAttachments,
+                "a",
+                {**attachment, "status": status},
+                namespace="",
+                subresource="status",
+            )
 
 
 def test_what_kinds_of_storage_refuse_at_their_bounds(api: Api) -> None:
     many = {f"k{number}": "v" for number in range(513)}
     with pytest.raises(StatusError, match="parameters: Too long"):
-        api.create(StorageClasses, {"metadata": {"name": "many"}, "provisioner": "example.com/x", "parameters": many})
+        api.create(
+            StorageClasses,
+            {"metadata": {"name": "many"}, "provisioner": "example.com/x", "parameters": many},
+        )
     quick = {"metadata": {"name": "quick"}, "driverName": "example.com", "parameters": {"": "v"}}
     with pytest.raises(StatusError, match="field can not be empty"):
         api.create(VolumeAttributesClasses, quick)
-    source = {"persistentVolumeName": "pv", "inlineVolumeSpec": {"csi": {"driver": "d", "volumeHandle": "h"}}}
+    source = {
+        "persistentVolumeName": "pv",
+        "inlineVolumeSpec": {"csi": {"driver": "d", "volumeHandle": "h"}},
+    }
     spec = {"attacher": "example.com", "nodeName": "n", "source": source}
     with pytest.raises(StatusError, match="must specify exactly one of"):
         api.create(VolumeAttachments, {"metadata": {"name": "both"}, "spec": spec})
@@ -212,14 +283,26 @@ def test_what_kinds_of_storage_refuse_at_their_bounds(api: Api) -> None:
 
 def test_what_kinds_of_storage_keep_for_ever(api: Api) -> None:
     def drivers(node: str) -> dict[str, Any]:
-        return {"metadata": {"name": "n"}, "spec": {"drivers": [{"name": "example.com", "nodeID": node}]}}
+        return {
+            "metadata": {"name": "n"},
+            "spec": {"drivers": [{"name": "example.com", "nodeID": node}]},
+        }
 
     api.create(CSINodes, drivers("a"))
     with pytest.raises(StatusError, match=r"spec\.drivers: Invalid value"):
-        api.update(CSINodes, "n", {**api.get(CSINodes, "n", namespace=""), "spec": drivers("b")["spec"]}, namespace="")
+        api.update(
+            CSINodes,
+            "n",
+            {**api.get(CSINodes, "n", namespace=""), "spec": drivers("b")["spec"]},
+            namespace="",
+        )
 
     def volume(path: str) -> dict[str, Any]:
-        spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": path}}
+        spec = {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "hostPath": {"path": path},
+        }
         return {"metadata": {"name": "v"}, "spec": spec}
 
     api.create(PersistentVolumes, volume("/a"))

@@ -33,8 +33,12 @@ def refusal(api: Api, document: Any) -> str:
     return error.message.removeprefix('pods "p" is forbidden: ')
 
 
-def account(api: Api, name: str = "robot", annotations: dict[str, str] | None = None, **members: Any) -> None:
-    api.create(ServiceAccounts, {"metadata": {"name": name, "annotations": annotations or {}}, **members})
+def account(
+    api: Api, name: str = "robot", annotations: dict[str, str] | None = None, **members: Any
+) -> None:
+    api.create(
+        ServiceAccounts, {"metadata": {"name": name, "annotations": annotations or {}}, **members}
+    )
 
 
 def test_the_token_is_mounted_into_every_container(api: Api) -> None:
@@ -54,11 +58,19 @@ def test_the_token_is_mounted_into_every_container(api: Api) -> None:
         "defaultMode": 420,
         "sources": [
             {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
-            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {
+                "configMap": {
+                    "name": "kube-root-ca.crt",
+                    "items": [{"key": "ca.crt", "path": "ca.crt"}],
+                }
+            },
             {
                 "downwardAPI": {
                     "items": [
-                        {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}
+                        {
+                            "path": "namespace",
+                            "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"},
+                        }
                     ]
                 }
             },
@@ -73,16 +85,24 @@ def test_the_token_is_mounted_into_every_container(api: Api) -> None:
 @pytest.mark.parametrize("of_account", [None, True, False])
 def test_who_opts_out(api: Api, of_pod: bool | None, of_account: bool | None) -> None:
     account(api, **({} if of_account is None else {"automountServiceAccountToken": of_account}))
-    spec = made(api, serviceAccountName="robot", **({} if of_pod is None else {"automountServiceAccountToken": of_pod}))
+    spec = made(
+        api,
+        serviceAccountName="robot",
+        **({} if of_pod is None else {"automountServiceAccountToken": of_pod}),
+    )
     wanted = of_pod if of_pod is not None else of_account is not False
     assert ("volumes" in spec, "volumeMounts" in spec["containers"][0]) == (wanted, wanted)
 
 
 def test_a_pod_that_is_made_again_keeps_its_volume(api: Api) -> None:
     first = made(api)
-    again = made(api, name="again", **{**first, "containers": [*first["containers"], container("new")]})
+    again = made(
+        api, name="again", **{**first, "containers": [*first["containers"], container("new")]}
+    )
     assert again["volumes"] == first["volumes"]
-    assert [each["volumeMounts"] for each in again["containers"]] == [first["containers"][0]["volumeMounts"]] * 2
+    assert [each["volumeMounts"] for each in again["containers"]] == [
+        first["containers"][0]["volumeMounts"]
+    ] * 2
 
 
 def test_an_account_must_exist(api: Api) -> None:
@@ -95,20 +115,32 @@ def test_an_account_must_exist(api: Api) -> None:
 def test_secrets_for_images_come_from_the_account(api: Api) -> None:
     account(api, "default", imagePullSecrets=[{"name": "registry"}])
     assert made(api)["imagePullSecrets"] == [{"name": "registry"}]
-    assert made(api, name="q", imagePullSecrets=[{"name": "own"}])["imagePullSecrets"] == [{"name": "own"}]
+    assert made(api, name="q", imagePullSecrets=[{"name": "own"}])["imagePullSecrets"] == [
+        {"name": "own"}
+    ]
 
 
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
         ({"serviceAccountName": "robot"}, "a mirror pod may not reference service accounts"),
-        ({"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}, "a mirror pod may not reference secrets"),
+        (
+            {"volumes": [{"name": "v", "secret": {"secretName": "s"}}]},
+            "a mirror pod may not reference secrets",
+        ),
         (
             {"containers": [container(envFrom=[{"secretRef": {"name": "s"}}])]},
             "a mirror pod may not reference secrets",
         ),
         (
-            {"volumes": [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]},
+            {
+                "volumes": [
+                    {
+                        "name": "v",
+                        "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]},
+                    }
+                ]
+            },
             "a mirror pod may not use ServiceAccountToken volume projections",
         ),
     ],
@@ -132,7 +164,15 @@ END = "is not allowed because service account strict does not reference that"
         (
             {
                 "initContainers": [
-                    container("i", env=[{"name": "E", "valueFrom": {"secretKeyRef": {"name": "other", "key": "k"}}}])
+                    container(
+                        "i",
+                        env=[
+                            {
+                                "name": "E",
+                                "valueFrom": {"secretKeyRef": {"name": "other", "key": "k"}},
+                            }
+                        ],
+                    )
                 ]
             },
             f'init container i with envVar E referencing secret.secretName="other" {END} secret',

@@ -1,4 +1,6 @@
-"""What every Pod gets at its creation: account, priority, tolerations (upstream's always-on admission)."""
+"""What every Pod gets at its creation: account, priority, tolerations (upstream's always-on
+admission).
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,21 @@ import pytest
 from sliceplane.api.scheme import IngressClasses, Ingresses, Pods, PriorityClasses, RuntimeClasses
 
 NOT_READY, UNREACHABLE = (
-    {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+    {
+        "key": f"node.kubernetes.io/{key}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": 300,
+    }
     for key in ("not-ready", "unreachable")
 )
 
 
 def pod(**spec: Any) -> Any:
-    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}], **spec}}
+    return {
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}], **spec},
+    }
 
 
 def spec_of(outcome: Any) -> Any:
@@ -32,7 +42,10 @@ def test_what_is_filled_in(api: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "added"),
     [
-        ({"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}, [UNREACHABLE]),
+        (
+            {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
+            [UNREACHABLE],
+        ),
         ({"key": "node.kubernetes.io/unreachable", "operator": "Exists"}, [NOT_READY]),
         ({"operator": "Exists"}, []),
         ({"key": "mine", "operator": "Exists"}, [NOT_READY, UNREACHABLE]),
@@ -61,7 +74,8 @@ def test_what_is_tolerated_already_stays(api: Any, given: Any, added: list[Any])
             {"preemptionPolicy": "Never"},
             (
                 "the string value of PreemptionPolicy (Never) must not be provided in pod spec; "
-                "priority admission controller computed PreemptLowerPriority from the given PriorityClass name"
+                "priority admission controller computed PreemptLowerPriority from the given "
+                "PriorityClass name"
             ),
         ),
     ],
@@ -72,18 +86,35 @@ def test_priorities_are_not_for_the_asking(api: Any, given: Any, why: str) -> No
 
 
 def test_the_system_classes(api: Any) -> None:
-    assert spec_of(api.create(Pods, pod(priorityClassName="system-node-critical")))["priority"] == 2000001000
+    assert (
+        spec_of(api.create(Pods, pod(priorityClassName="system-node-critical")))["priority"]
+        == 2000001000
+    )
 
 
 def test_a_pod_that_names_no_class_has_the_default_one_and_there_is_one_at_most(api: Any) -> None:
     api.create(PriorityClasses, {"metadata": {"name": "plain"}, "value": 3})
-    usual = {"metadata": {"name": "usual"}, "value": 7, "globalDefault": True, "preemptionPolicy": "Never"}
+    usual = {
+        "metadata": {"name": "usual"},
+        "value": 7,
+        "globalDefault": True,
+        "preemptionPolicy": "Never",
+    }
     api.create(PriorityClasses, usual)
     spec = spec_of(api.create(Pods, pod()))
-    assert (spec["priorityClassName"], spec["priority"], spec["preemptionPolicy"]) == ("usual", 7, "Never")
-    named = spec_of(api.create(Pods, {**pod(priorityClassName="plain"), "metadata": {"name": "named"}}))
+    assert (spec["priorityClassName"], spec["priority"], spec["preemptionPolicy"]) == (
+        "usual",
+        7,
+        "Never",
+    )
+    named = spec_of(
+        api.create(Pods, {**pod(priorityClassName="plain"), "metadata": {"name": "named"}})
+    )
     assert (named["priority"], named["preemptionPolicy"]) == (3, "PreemptLowerPriority")
-    why = 'priorityclasses.scheduling.k8s.io "{}" is forbidden: PriorityClass usual is already marked as default. '
+    why = (
+        'priorityclasses.scheduling.k8s.io "{}" is forbidden: PriorityClass usual is already '
+        "marked as default. "
+    )
     for verb, arguments, name in (
         ("create", (PriorityClasses, {**usual, "metadata": {"name": "second"}}), "second"),
         ("patch", (PriorityClasses, "plain", {"globalDefault": True}), "plain"),
@@ -98,32 +129,58 @@ def test_an_ingress_that_names_no_class_has_the_newest_default(api: Any) -> None
     default = {"ingressclass.kubernetes.io/is-default-class": "true"}
 
     def ingress(name: str, annotations: Any = None, **spec: Any) -> Any:
-        return {"metadata": {"name": name, "annotations": annotations or {}}, "spec": {**backend, **spec}}
+        return {
+            "metadata": {"name": name, "annotations": annotations or {}},
+            "spec": {**backend, **spec},
+        }
 
     assert "ingressClassName" not in spec_of(api.create(Ingresses, ingress("before")))
     for name, told in (("b", default), ("a", default), ("c", {})):
-        document = {"metadata": {"name": name, "annotations": told}, "spec": {"controller": "x.io/c"}}
+        document = {
+            "metadata": {"name": name, "annotations": told},
+            "spec": {"controller": "x.io/c"},
+        }
         api.create(IngressClasses, document)
     assert spec_of(api.create(Ingresses, ingress("one")))["ingressClassName"] == "a"
-    assert spec_of(api.create(Ingresses, ingress("named", ingressClassName="c")))["ingressClassName"] == "c"
+    assert (
+        spec_of(api.create(Ingresses, ingress("named", ingressClassName="c")))["ingressClassName"]
+        == "c"
+    )
     older = ingress("older", {"kubernetes.io/ingress.class": "c"})
     assert "ingressClassName" not in spec_of(api.create(Ingresses, older))
     api.now += 60
-    document = {"metadata": {"name": "new", "annotations": default}, "spec": {"controller": "x.io/c"}}
+    document = {
+        "metadata": {"name": "new", "annotations": default},
+        "spec": {"controller": "x.io/c"},
+    }
     api.create(IngressClasses, document)
     assert spec_of(api.create(Ingresses, ingress("two")))["ingressClassName"] == "new"
 
 
 def test_an_update_may_leave_out_what_was_given(api: Any) -> None:
-    created = api.create(Pods, pod(serviceAccountName="default", automountServiceAccountToken=False))
-    outcome = api.update(Pods, "p", pod(serviceAccountName="default", automountServiceAccountToken=False))
-    assert (outcome.revision, spec_of(outcome)) == (0, spec_of(created)), "nothing changed, nothing written"
+    created = api.create(
+        Pods, pod(serviceAccountName="default", automountServiceAccountToken=False)
+    )
+    outcome = api.update(
+        Pods, "p", pod(serviceAccountName="default", automountServiceAccountToken=False)
+    )
+    assert (outcome.revision, spec_of(outcome)) == (0, spec_of(created)), (
+        "nothing changed, nothing written"
+    )
 
 
 def runtime_class(api: Any) -> None:
-    scheduling = {"nodeSelector": {"disk": "ssd"}, "tolerations": [{"key": "slow", "operator": "Exists"}]}
+    scheduling = {
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "slow", "operator": "Exists"}],
+    }
     overhead = {"podFixed": {"cpu": "10m", "memory": "1Mi"}}
-    document = {"metadata": {"name": "sandboxed"}, "handler": "h", "overhead": overhead, "scheduling": scheduling}
+    document = {
+        "metadata": {"name": "sandboxed"},
+        "handler": "h",
+        "overhead": overhead,
+        "scheduling": scheduling,
+    }
     api.create(RuntimeClasses, document)
 
 
@@ -139,7 +196,9 @@ def test_a_runtime_class_must_exist_and_gives_what_it_asks_for(api: Any) -> None
     assert spec["overhead"] == {"cpu": "10m", "memory": "1Mi"}
     assert spec["nodeSelector"] == {"disk": "ssd", "zone": "a"}
     assert spec["tolerations"] == [NOT_READY, UNREACHABLE, {"key": "slow", "operator": "Exists"}]
-    assert api.create(Pods, {**pod(**spec), "metadata": {"name": "again"}}), "what it gives may be said"
+    assert api.create(Pods, {**pod(**spec), "metadata": {"name": "again"}}), (
+        "what it gives may be said"
+    )
 
 
 def test_a_runtime_class_without_overhead_adds_none(api: Any) -> None:
@@ -161,7 +220,10 @@ def test_a_runtime_class_without_overhead_adds_none(api: Any) -> None:
         ),
         (
             {"nodeSelector": {"disk": "none"}, "runtimeClassName": "sandboxed"},
-            "conflict: runtimeClass.scheduling.nodeSelector[disk] = ssd; pod.spec.nodeSelector[disk] = none",
+            (
+                "conflict: runtimeClass.scheduling.nodeSelector[disk] = ssd; "
+                "pod.spec.nodeSelector[disk] = none"
+            ),
         ),
     ],
 )

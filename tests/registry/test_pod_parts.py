@@ -1,4 +1,6 @@
-"""What writes a part of a Pod: ``ephemeralcontainers``, ``resize``, and the two ways to bind one to a node."""
+"""What writes a part of a Pod: ``ephemeralcontainers``, ``resize``, and the two ways to bind one to
+a node.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +50,22 @@ def complaint(api: Api, part: str, spec: Any) -> str:
 
 def test_a_debugger_is_added_as_kubectl_does_it_and_nothing_else_changes(api: Api) -> None:
     before = api.get(Pods, "p", subresource="ephemeralcontainers")
-    spec = {"ephemeralContainers": [DEBUGGER], "nodeName": "elsewhere", "containers": [{"name": "c", "image": "x"}]}
+    spec = {
+        "ephemeralContainers": [DEBUGGER],
+        "nodeName": "elsewhere",
+        "containers": [{"name": "c", "image": "x"}],
+    }
     after = patch(api, "ephemeralcontainers", spec, field_manager="kubectl-debug")
     (made,) = after["spec"].pop("ephemeralContainers")
-    assert made.items() >= {**DEBUGGER, "imagePullPolicy": "Always", "terminationMessagePolicy": "File"}.items()
+    assert (
+        made.items()
+        >= {**DEBUGGER, "imagePullPolicy": "Always", "terminationMessagePolicy": "File"}.items()
+    )
     assert after["spec"] == before["spec"]
     assert after["metadata"]["generation"] == before["metadata"]["generation"] + 1
-    (entry,) = (one for one in after["metadata"]["managedFields"] if one["manager"] == "kubectl-debug")
+    (entry,) = (
+        one for one in after["metadata"]["managedFields"] if one["manager"] == "kubectl-debug"
+    )
     assert entry["subresource"] == "ephemeralcontainers"
     assert list(entry["fieldsV1"]["f:spec"]) == ["f:ephemeralContainers"]
     patch(api, "ephemeralcontainers", {"ephemeralContainers": [{**DEBUGGER, "name": "second"}]})
@@ -76,9 +87,14 @@ def test_it_is_replaced_with_a_put_and_applied(api: Api) -> None:
         "metadata": {"name": "p", "labels": {"mine": "too"}},
         "spec": {"ephemeralContainers": [{**DEBUGGER, "name": "applied"}], "nodeName": "n"},
     }
-    outcome = api.patch(Pods, "p", config, "apply", subresource="ephemeralcontainers", field_manager="me")
+    outcome = api.patch(
+        Pods, "p", config, "apply", subresource="ephemeralcontainers", field_manager="me"
+    )
     applied = json.loads(outcome.body)
-    assert [one["name"] for one in applied["spec"]["ephemeralContainers"]] == ["debugger", "applied"]
+    assert [one["name"] for one in applied["spec"]["ephemeralContainers"]] == [
+        "debugger",
+        "applied",
+    ]
     assert "nodeName" not in applied["spec"]
     (entry,) = (one for one in applied["metadata"]["managedFields"] if one["manager"] == "me")
     assert list(entry["fieldsV1"]) == ["f:spec"]
@@ -86,7 +102,11 @@ def test_it_is_replaced_with_a_put_and_applied(api: Api) -> None:
 
 def test_what_is_there_stays_as_it_is(api: Api) -> None:
     patch(api, "ephemeralcontainers", {"ephemeralContainers": [DEBUGGER]})
-    changed = complaint(api, "ephemeralcontainers", {"ephemeralContainers": [{"name": "debugger", "image": "other"}]})
+    changed = complaint(
+        api,
+        "ephemeralcontainers",
+        {"ephemeralContainers": [{"name": "debugger", "image": "other"}]},
+    )
     assert changed.startswith(
         'spec.ephemeralContainers: Forbidden: existing ephemeral containers "debugger" may not be'
     )
@@ -109,17 +129,24 @@ def test_what_is_there_stays_as_it_is(api: Api) -> None:
         ),
         (
             {**DEBUGGER, "ports": [{"containerPort": 80}]},
-            "spec.ephemeralContainers[0].ports: Forbidden: cannot be set for an Ephemeral Container",
+            (
+                "spec.ephemeralContainers[0].ports: Forbidden: cannot be set for an Ephemeral "
+                "Container"
+            ),
         ),
         (
             {**DEBUGGER, "resources": SMALL},
-            "spec.ephemeralContainers[0].resources: Forbidden: cannot be set for an Ephemeral Container",
+            (
+                "spec.ephemeralContainers[0].resources: Forbidden: cannot be set for an Ephemeral "
+                "Container"
+            ),
         ),
         (
             {**DEBUGGER, "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}]},
             (
                 '[spec.ephemeralContainers[0].volumeMounts[0].name: Not found: "v", '
-                "spec.ephemeralContainers[0].volumeMounts[0].subPath: Forbidden: cannot be set for an Ephemeral "
+                "spec.ephemeralContainers[0].volumeMounts[0].subPath: Forbidden: cannot be set "
+                "for an Ephemeral "
                 "Container]"
             ),
         ),
@@ -132,7 +159,10 @@ def test_what_a_debugger_cannot_be(api: Api, wanted: Any, why: str) -> None:
 def test_a_new_pod_has_none(api: Api) -> None:
     spec = {"containers": [container()], "ephemeralContainers": [DEBUGGER]}
     error = api.fails("create", Pods, {"metadata": {"name": "q"}, "spec": spec})
-    assert error.message == 'Pod "q" is invalid: spec.ephemeralContainers: Forbidden: cannot be set on create'
+    assert (
+        error.message
+        == 'Pod "q" is invalid: spec.ephemeralContainers: Forbidden: cannot be set on create'
+    )
 
 
 @pytest.mark.parametrize("part", ["ephemeralcontainers", "resize"])
@@ -149,7 +179,9 @@ def test_a_pod_of_a_file_of_the_kubelet_is_left_alone(api: Api, part: str) -> No
 
 def test_requests_are_changed_and_nothing_else(api: Api) -> None:
     before = api.get(Pods, "p", subresource="resize")
-    after = patch(api, "resize", {"containers": [{"name": "c", "image": "other", "resources": LARGE}]})
+    after = patch(
+        api, "resize", {"containers": [{"name": "c", "image": "other", "resources": LARGE}]}
+    )
     assert after["spec"]["containers"][0]["resources"] == LARGE
     assert after["spec"]["containers"][0]["image"] == "i"
     assert after["metadata"]["generation"] == before["metadata"]["generation"] + 1
@@ -164,7 +196,10 @@ def test_requests_are_changed_and_nothing_else(api: Api) -> None:
     [
         (
             [{"name": "c", "resources": {"limits": {"cpu": "100m", "memory": "64Mi"}}}],
-            'spec: Invalid value: "Guaranteed": Pod QOS Class may not change as a result of resizing',
+            (
+                'spec: Invalid value: "Guaranteed": Pod QOS Class may not change as a result of '
+                "resizing"
+            ),
         ),
         (
             [{"name": "c", "resources": {"requests": {"memory": None}}}],
@@ -179,7 +214,10 @@ def test_requests_are_changed_and_nothing_else(api: Api) -> None:
         ),
         (
             [{"name": "d", "image": "i"}],
-            "spec.containers: Forbidden: containers may not be added, removed, reordered or renamed by a resize",
+            (
+                "spec.containers: Forbidden: containers may not be added, removed, reordered or "
+                "renamed by a resize"
+            ),
         ),
     ],
 )
@@ -190,12 +228,17 @@ def test_what_a_resize_cannot_do(api: Api, containers: Any, why: str) -> None:
 def test_quotas_and_bounds_hold_for_a_resize(api: Api) -> None:
     limits = {"type": "Container", "min": {"cpu": "50m"}}
     api.create(LimitRanges, {"metadata": {"name": "bounds"}, "spec": {"limits": [limits]}})
-    api.create(ResourceQuotas, {"metadata": {"name": "q"}, "spec": {"hard": {"requests.cpu": "250m"}}})
+    api.create(
+        ResourceQuotas, {"metadata": {"name": "q"}, "spec": {"hard": {"requests.cpu": "250m"}}}
+    )
     told = {"hard": {"requests.cpu": "250m"}, "used": {"requests.cpu": "100m"}}
     api.patch(ResourceQuotas, "q", {"status": told}, subresource="status")
     patch(api, "resize", {"containers": [{"name": "c", "resources": LARGE}]})
     assert api.get(ResourceQuotas, "q")["status"]["used"] == {"requests.cpu": "200m"}
-    for cpu, why in (("260m", "exceeded quota: q"), ("20m", "minimum cpu usage per Container is 50m")):
+    for cpu, why in (
+        ("260m", "exceeded quota: q"),
+        ("20m", "minimum cpu usage per Container is 50m"),
+    ):
         wanted = {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}
         error = api.fails("patch", Pods, "p", {"spec": wanted}, "strategic", subresource="resize")
         assert (error.code, why in error.message) == (403, True), error.message
@@ -232,7 +275,11 @@ def test_a_binding_changes_what_upstreams_does(api: Api) -> None:
     assert (metadata["generation"], metadata["annotations"]["example.com/why"]) == (before, "fits")
     containers = [{"name": "c", "image": "i"}]
     api.create(
-        Pods, {"metadata": {"name": "gated"}, "spec": {"containers": containers, "schedulingGates": [{"name": "g"}]}}
+        Pods,
+        {
+            "metadata": {"name": "gated"},
+            "spec": {"containers": containers, "schedulingGates": [{"name": "g"}]},
+        },
     )
     with pytest.raises(StatusError, match="pod gated has non-empty") as caught:
         bind(api, {"metadata": {"name": "gated"}, "target": {"name": "n"}})

@@ -1,4 +1,5 @@
-"""What many roles and bindings cost a decision, a review and a write: what concerns them, and no more.
+"""What many roles and bindings cost a decision, a review and a write: what concerns them, and no
+more.
 
 Counted in questions and decoded objects, not in time.
 """
@@ -16,7 +17,12 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, RoleBindings, Roles
 from sliceplane.server.registry.authorization.aggregation import GATHERED_CHARACTERS_MAX
 from sliceplane.server.registry.authorization.index import PolicyIndex, _Subject
-from sliceplane.server.registry.authorization.rules import PolicyRule, RoleRules, decode_binding, decode_role
+from sliceplane.server.registry.authorization.rules import (
+    PolicyRule,
+    RoleRules,
+    decode_binding,
+    decode_role,
+)
 from sliceplane.server.registry.types import AUTHENTICATED, Attributes, User
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key
@@ -46,22 +52,38 @@ def counting(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> Callable
 
 
 def role(*resources: str) -> dict[str, Any]:
-    return {"rules": [{"verbs": ["get"], "apiGroups": [""], "resources": [each]} for each in resources]}
+    return {
+        "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": [each]} for each in resources]
+    }
 
 
 def bind(index: PolicyIndex, name: str, to: str, *groups: str) -> None:
-    subjects = [{"kind": "Group", "apiGroup": RBAC_GROUP, "name": group} for group in groups or (AUTHENTICATED,)]
+    subjects = [
+        {"kind": "Group", "apiGroup": RBAC_GROUP, "name": group}
+        for group in groups or (AUTHENTICATED,)
+    ]
     reference = {"apiGroup": RBAC_GROUP, "kind": "Role", "name": to}
-    index.on_stored(Key(RoleBindings.storage_key, "n", name), {"roleRef": reference, "subjects": subjects})
+    index.on_stored(
+        Key(RoleBindings.storage_key, "n", name), {"roleRef": reference, "subjects": subjects}
+    )
 
 
-def test_ten_thousand_bindings_to_one_large_role_are_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who administers a namespace binds everybody to one role, again and again; every request there pays for it."""
+def test_ten_thousand_bindings_to_one_large_role_are_one_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who administers a namespace binds everybody to one role, again and again; every request there
+    pays for it.
+    """
     index = PolicyIndex()
-    index.on_stored(Key(Roles.storage_key, "n", "r"), role(*(f"r{number}" for number in range(1000))))
+    index.on_stored(
+        Key(Roles.storage_key, "n", "r"), role(*(f"r{number}" for number in range(1000)))
+    )
     for number in range(10_000):
         bind(index, f"b{number}", "r")
-    roles, rules = counting(monkeypatch, RoleRules, "allow"), counting(monkeypatch, PolicyRule, "allows_on_resource")
+    roles, rules = (
+        counting(monkeypatch, RoleRules, "allow"),
+        counting(monkeypatch, PolicyRule, "allows_on_resource"),
+    )
     wanted = Attributes(verb="get", resource="other", namespace="n")
     assert not index.decide(ANYBODY, wanted).allowed
     assert (roles(), rules()) == (0, 0), "no rule speaks of it"
@@ -81,7 +103,9 @@ def test_a_decision_looks_at_the_rules_that_speak_of_it(monkeypatch: pytest.Monk
     rules = counting(monkeypatch, PolicyRule, "allows_on_resource")
     assert index.decide(ANYBODY, Attributes(verb="get", resource="r1999", namespace="n")).allowed
     assert rules() == 1
-    assert not index.decide(ANYBODY, Attributes(verb="put", resource="x", subresource="scale", namespace="n")).allowed
+    assert not index.decide(
+        ANYBODY, Attributes(verb="put", resource="x", subresource="scale", namespace="n")
+    ).allowed
     assert rules() == 2_000
 
 
@@ -106,7 +130,9 @@ def test_a_refusal_names_few_of_many_roles_that_are_not_there() -> None:
     for number in range(1_000):
         bind(index, f"b{number:04}", f"gone{number:04}")
     decision = index.decide(ANYBODY, Attributes(verb="get", resource="a", namespace="n"))
-    assert decision.reason.startswith('RBAC: [role.rbac.authorization.k8s.io "gone0000" not found, ')
+    assert decision.reason.startswith(
+        'RBAC: [role.rbac.authorization.k8s.io "gone0000" not found, '
+    )
     assert decision.reason.count("not found") == 8
 
 
@@ -115,7 +141,9 @@ def gathered(number: int) -> dict[str, Any]:
     return {"metadata": head, **role(f"r{number}")}
 
 
-def test_a_role_among_thousands_is_gathered_without_reading_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_role_among_thousands_is_gathered_without_reading_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     api = Api()
     for number in range(100):
         api.create(ClusterRoles, gathered(number))
@@ -139,7 +167,9 @@ def test_a_role_among_thousands_is_gathered_without_reading_the_others(monkeypat
     assert api.store.staged_revision == before + 1, "nobody gathers it"
     assert walked() == 0
     view = api.get(ClusterRoles, "view")["rules"]
-    assert [rule["resources"][0] for rule in view if rule["resources"][0].startswith("r1")][-1] == "r120"
+    assert [rule["resources"][0] for rule in view if rule["resources"][0].startswith("r1")][
+        -1
+    ] == "r120"
     api.registry.check()
 
 
@@ -157,14 +187,20 @@ def test_what_view_gathers_is_bounded_and_refused_where_it_is_written() -> None:
 
     def large(number: int) -> dict[str, Any]:
         names = [f"{number}-{each:06}" for each in range(20_000)]
-        rule = {"verbs": ["get"], "apiGroups": [""], "resources": ["configmaps"], "resourceNames": names}
+        rule = {
+            "verbs": ["get"],
+            "apiGroups": [""],
+            "resources": ["configmaps"],
+            "resourceNames": names,
+        }
         return {"metadata": {"name": f"c{number}", "labels": {TO_VIEW: "true"}}, "rules": [rule]}
 
     made = next(number for number in range(8) if not written(api, large(number)))
     error = api.fails("create", ClusterRoles, large(made))
     assert error.code == 403
     assert error.message == (
-        f'clusterroles.rbac.authorization.k8s.io "c{made}" is forbidden: ClusterRole "view" would gather more '
+        f'clusterroles.rbac.authorization.k8s.io "c{made}" is forbidden: ClusterRole "view" would '
+        "gather more "
         f"than {GATHERED_CHARACTERS_MAX} characters of rules"
     )
     assert made > 2
@@ -189,7 +225,9 @@ def test_a_label_of_a_large_role_or_binding_is_no_reason_to_read_its_rules_and_s
     def store(label: str) -> None:
         meta = {"metadata": {"name": "large", "labels": {"a": label}}}
         body = codec.encode({**meta, "roleRef": reference, "subjects": subjects})
-        index.on_stored(Key(ClusterRoles.storage_key, "", "large"), decode_role(codec.encode({**meta, **large})))
+        index.on_stored(
+            Key(ClusterRoles.storage_key, "", "large"), decode_role(codec.encode({**meta, **large}))
+        )
         index.on_stored(Key(ClusterRoleBindings.storage_key, "", "large"), decode_binding(body))
 
     store("first")

@@ -1,4 +1,6 @@
-"""What Pods cost under a ResourceQuota, which of them a scope holds, and what a quota makes them say."""
+"""What Pods cost under a ResourceQuota, which of them a scope holds, and what a quota makes them
+say.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,14 @@ def asking(name: str = "p", cpu: str = "1", memory: str = "64Mi", **spec: Any) -
 def limit(api: Api, name: str = "q", *, spec: dict[str, Any] | None = None, **hard: str) -> None:
     """A quota that the controller has counted once: nothing is used."""
     limits = {name.replace("__", "."): quantity for name, quantity in hard.items()}
-    api.create(ResourceQuotas, {"metadata": {"name": name}, "spec": {"hard": limits, **(spec or {})}})
+    api.create(
+        ResourceQuotas, {"metadata": {"name": name}, "spec": {"hard": limits, **(spec or {})}}
+    )
     api.patch(
-        ResourceQuotas, name, {"status": {"hard": limits, "used": dict.fromkeys(limits, "0")}}, subresource="status"
+        ResourceQuotas,
+        name,
+        {"status": {"hard": limits, "used": dict.fromkeys(limits, "0")}},
+        subresource="status",
     )
 
 
@@ -52,7 +59,8 @@ def test_amounts_are_charged_and_refused(api: Api) -> None:
     assert used(api) == {"pods": "1", "requests.cpu": "1500m", "limits.memory": "128Mi"}
     error = api.fails("create", Pods, asking("b", cpu="600m", memory="129Mi"))
     assert error.message == (
-        'pods "b" is forbidden: exceeded quota: q, requested: limits.memory=129Mi,requests.cpu=600m, '
+        'pods "b" is forbidden: exceeded quota: q, requested: '
+        "limits.memory=129Mi,requests.cpu=600m, "
         "used: limits.memory=128Mi,requests.cpu=1500m, limited: limits.memory=256Mi,requests.cpu=2"
     )
     api.create(Pods, asking("b", cpu="500m", memory="128Mi"))
@@ -66,7 +74,8 @@ def test_a_quota_of_cpu_or_memory_must_be_spoken_of(api: Api) -> None:
         containers=[container("b"), container("a", requests={"cpu": "1", "memory": "1Mi"})],
     )
     assert api.fails("create", Pods, silent).message == (
-        'pods "p" is forbidden: failed quota: q: must specify cpu for: b,first; limits.memory for: a,b'
+        'pods "p" is forbidden: failed quota: q: must specify cpu for: b,first; limits.memory '
+        "for: a,b"
     )
     whole = pod(resources={"requests": {"cpu": "1"}, "limits": {"memory": "2Mi"}})
     api.create(Pods, whole)
@@ -77,7 +86,9 @@ def test_a_quota_of_cpu_or_memory_must_be_spoken_of(api: Api) -> None:
 def test_a_status_that_lacks_what_is_limited(api: Api) -> None:
     limit(api, cpu="2", pods="1")
     api.patch(ResourceQuotas, "q", {"status": {"used": {"cpu": None}}}, subresource="status")
-    assert api.fails("create", Pods, asking()).message.endswith("status unknown for quota: q, resources: cpu")
+    assert api.fails("create", Pods, asking()).message.endswith(
+        "status unknown for quota: q, resources: cpu"
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +110,9 @@ def test_a_status_that_lacks_what_is_limited(api: Api) -> None:
             },
             {
                 "affinity": {
-                    "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}
+                    "podAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]
+                    }
                 }
             },
         ),
@@ -111,17 +124,32 @@ def test_a_scope_holds_some_pods(api: Api, scope: str, inside: Any, outside: Any
         api.create(Pods, pod(name, **outside))
     assert used(api) == {"pods": "0"}
     api.create(Pods, pod("c", **inside))
-    assert "exceeded quota: q, requested: pods=1" in api.fails("create", Pods, pod("d", **inside)).message
+    assert (
+        "exceeded quota: q, requested: pods=1"
+        in api.fails("create", Pods, pod("d", **inside)).message
+    )
 
 
 def test_best_effort_and_the_rest(api: Api) -> None:
     limit(api, "best", pods="5", spec={"scopes": ["BestEffort"]})
-    limit(api, "rest", pods="5", requests__cpu="5", spec={"scopes": ["NotBestEffort", "NotTerminating"]})
+    limit(
+        api,
+        "rest",
+        pods="5",
+        requests__cpu="5",
+        spec={"scopes": ["NotBestEffort", "NotTerminating"]},
+    )
     api.create(Pods, pod("a"))
-    assert (used(api, "best"), used(api, "rest")) == ({"pods": "1"}, {"pods": "0", "requests.cpu": "0"})
+    assert (used(api, "best"), used(api, "rest")) == (
+        {"pods": "1"},
+        {"pods": "0", "requests.cpu": "0"},
+    )
     api.create(Pods, asking("b"))
     api.create(Pods, asking("c", activeDeadlineSeconds=1))
-    assert (used(api, "best"), used(api, "rest")) == ({"pods": "1"}, {"pods": "1", "requests.cpu": "1"})
+    assert (used(api, "best"), used(api, "rest")) == (
+        {"pods": "1"},
+        {"pods": "1", "requests.cpu": "1"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +161,9 @@ def test_best_effort_and_the_rest(api: Api) -> None:
         ("DoesNotExist", [], {""}),
     ],
 )
-def test_a_selector_of_priority_classes(api: Api, operator: str, values: list[str], holds: set[str]) -> None:
+def test_a_selector_of_priority_classes(
+    api: Api, operator: str, values: list[str], holds: set[str]
+) -> None:
     selector = {"scopeName": "PriorityClass", "operator": operator, "values": values}
     limit(api, pods="9", spec={"scopeSelector": {"matchExpressions": [selector]}})
     for name in ("high", "middle"):
@@ -141,7 +171,9 @@ def test_a_selector_of_priority_classes(api: Api, operator: str, values: list[st
     held = set()
     for name in ("high", "middle", ""):
         before = used(api)
-        api.create(Pods, pod(f"p-{name or 'none'}", **({"priorityClassName": name} if name else {})))
+        api.create(
+            Pods, pod(f"p-{name or 'none'}", **({"priorityClassName": name} if name else {}))
+        )
         if used(api) != before:
             held.add(name)
     assert held == holds
@@ -149,7 +181,10 @@ def test_a_selector_of_priority_classes(api: Api, operator: str, values: list[st
 
 def test_what_runs_side_by_side_is_added_up() -> None:
     spec = {
-        "containers": [container("a", requests={"cpu": "1"}), container("b", requests={"cpu": "250m"})],
+        "containers": [
+            container("a", requests={"cpu": "1"}),
+            container("b", requests={"cpu": "250m"}),
+        ],
         "initContainers": [
             container("big", requests={"cpu": "2", "example.com/gpu": "1"}),
             {**container("stays", requests={"cpu": "1"}), "restartPolicy": "Always"},
@@ -167,28 +202,54 @@ def test_what_runs_side_by_side_is_added_up() -> None:
 
 
 def test_every_name_that_pods_are_counted_under() -> None:
-    amounts = {"cpu": "1", "memory": "1Ki", "ephemeral-storage": "1Gi", "hugepages-2Mi": "4Mi", "example.com/x": "3"}
+    amounts = {
+        "cpu": "1",
+        "memory": "1Ki",
+        "ephemeral-storage": "1Gi",
+        "hugepages-2Mi": "4Mi",
+        "example.com/x": "3",
+    }
     assert cost({"containers": [container(requests=amounts, limits=amounts)]}) == {
         "count/pods": "1",
         "pods": "1",
         **dict.fromkeys(("cpu", "requests.cpu", "limits.cpu"), "1"),
         **dict.fromkeys(("memory", "requests.memory", "limits.memory"), "1Ki"),
-        **dict.fromkeys(("ephemeral-storage", "requests.ephemeral-storage", "limits.ephemeral-storage"), "1Gi"),
+        **dict.fromkeys(
+            ("ephemeral-storage", "requests.ephemeral-storage", "limits.ephemeral-storage"), "1Gi"
+        ),
         **dict.fromkeys(("hugepages-2Mi", "requests.hugepages-2Mi"), "4Mi"),
         "requests.example.com/x": "3",
     }
-    assert cost({"containers": [container(requests=amounts)]}, phase="Failed") == {"count/pods": "1"}
+    assert cost({"containers": [container(requests=amounts)]}, phase="Failed") == {
+        "count/pods": "1"
+    }
 
 
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
         ({"containers": [container()]}, "BestEffort"),
-        ({"containers": [container(requests={"ephemeral-storage": "1Gi", "cpu": "0"})]}, "BestEffort"),
+        (
+            {"containers": [container(requests={"ephemeral-storage": "1Gi", "cpu": "0"})]},
+            "BestEffort",
+        ),
         ({"containers": [container(requests={"cpu": "1"})]}, "Burstable"),
-        ({"containers": [container(limits={"cpu": "1", "memory": "1Gi"}), container("b")]}, "Burstable"),
-        ({"containers": [container(limits={"cpu": "1", "memory": "1Gi"}, requests={"cpu": "1000m"})]}, "Guaranteed"),
-        ({"containers": [container()], "resources": {"limits": {"cpu": "1", "memory": "1"}}}, "Guaranteed"),
+        (
+            {"containers": [container(limits={"cpu": "1", "memory": "1Gi"}), container("b")]},
+            "Burstable",
+        ),
+        (
+            {
+                "containers": [
+                    container(limits={"cpu": "1", "memory": "1Gi"}, requests={"cpu": "1000m"})
+                ]
+            },
+            "Guaranteed",
+        ),
+        (
+            {"containers": [container()], "resources": {"limits": {"cpu": "1", "memory": "1"}}},
+            "Guaranteed",
+        ),
     ],
 )
 def test_the_class_of_a_pod(spec: Any, expected: str) -> None:

@@ -1,4 +1,6 @@
-"""Roles and bindings as objects, nobody grants more than they have, and the policy that is there from the start."""
+"""Roles and bindings as objects, nobody grants more than they have, and the policy that is there
+from the start.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,15 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.server.registry.authorization.policy import AGGREGATED, ROLES, gathered_rules
 from sliceplane.server.registry.authorization.rules import rules_of
-from sliceplane.server.registry.types import AUTHENTICATED, Attributes, Body, Context, Target, User, WriteOptions
+from sliceplane.server.registry.types import (
+    AUTHENTICATED,
+    Attributes,
+    Body,
+    Context,
+    Target,
+    User,
+    WriteOptions,
+)
 
 BOB = User(name="bob", groups=(AUTHENTICATED,))
 MASTER = User(name="root", groups=("system:masters",))
@@ -37,7 +47,14 @@ class Access:
         self.api = api
 
     def do(
-        self, verb: str, user: User, resource: Resource, document: Any, *, name: str = "", namespace: str = "default"
+        self,
+        verb: str,
+        user: User,
+        resource: Resource,
+        document: Any,
+        *,
+        name: str = "",
+        namespace: str = "default",
     ) -> Any:
         ctx = Context(now=self.api.now, user=user)
         target = self.api.target(resource, name, namespace)
@@ -51,7 +68,9 @@ class Access:
         registry.check()
         return json.loads(outcome.body)
 
-    def create(self, user: User, resource: Resource, document: Any, namespace: str = "default") -> Any:
+    def create(
+        self, user: User, resource: Resource, document: Any, namespace: str = "default"
+    ) -> Any:
         return self.do("create", user, resource, document, namespace=namespace)
 
     def grant(self, name: str, *rules: dict[str, Any], user: str = "bob") -> None:
@@ -61,7 +80,11 @@ class Access:
 
 
 def binding(name: str, *subjects: dict[str, str], role: str, kind: str = "Role") -> dict[str, Any]:
-    return {"metadata": {"name": name}, "roleRef": {"kind": kind, "name": role}, "subjects": list(subjects)}
+    return {
+        "metadata": {"name": name},
+        "roleRef": {"kind": kind, "name": role},
+        "subjects": list(subjects),
+    }
 
 
 @pytest.fixture
@@ -90,7 +113,9 @@ def test_a_cluster_begins_with_its_policy(api: Api) -> None:
     slices = Attributes(verb="watch", group="discovery.k8s.io", resource="endpointslices")
     assert decide(User(name="system:kube-proxy"), slices).allowed
     assert not decide(BOB, slices).allowed
-    create = Attributes(verb="create", group="discovery.k8s.io", resource="endpointslices", namespace="n")
+    create = Attributes(
+        verb="create", group="discovery.k8s.io", resource="endpointslices", namespace="n"
+    )
     controller = "system:serviceaccount:kube-system:endpointslice-controller"
     assert decide(User(name=controller), create).allowed
     assert not decide(User(name="system:kube-proxy"), create).allowed
@@ -111,7 +136,11 @@ def test_a_node_proxy_may_write_its_lease_and_nothing_else_of_leases(
     api: Api, verb: str, namespace: str, allowed: bool
 ) -> None:
     lease = Attributes(
-        verb=verb, group="coordination.k8s.io", resource="leases", namespace=namespace, name="sliceplane-proxy-n"
+        verb=verb,
+        group="coordination.k8s.io",
+        resource="leases",
+        namespace=namespace,
+        name="sliceplane-proxy-n",
     )
     assert api.registry.decide(User(name="system:kube-proxy"), lease).allowed is allowed
 
@@ -133,7 +162,10 @@ def test_a_start_repairs_the_policy_and_leaves_additions_and_decisions_alone(api
     assert api.store.staged_revision == before, "nothing to repair, nothing written"
     api.patch(ClusterRoles, "system:basic-user", {"rules": [PODS_READER]}, namespace="")
     api.patch(ClusterRoleBindings, "system:discovery", {"subjects": []}, namespace="")
-    off = {"metadata": {"annotations": {"rbac.authorization.kubernetes.io/autoupdate": "false"}}, "rules": []}
+    off = {
+        "metadata": {"annotations": {"rbac.authorization.kubernetes.io/autoupdate": "false"}},
+        "rules": [],
+    }
     api.patch(ClusterRoles, "system:aggregate-to-view", off, namespace="")
     api.delete(ClusterRoles, "edit", namespace="")
     api.registry.bootstrap(api.now)
@@ -152,9 +184,13 @@ def test_bindings_get_their_defaults(access: Access) -> None:
     made = access.create(
         MASTER,
         RoleBindings,
-        binding("b", {"kind": "User", "name": "u"}, {"kind": "ServiceAccount", "name": "s"}, role="r"),
+        binding(
+            "b", {"kind": "User", "name": "u"}, {"kind": "ServiceAccount", "name": "s"}, role="r"
+        ),
     )
-    assert made["roleRef"] == {"apiGroup": RBAC_GROUP, "kind": "Role", "name": "r"} | made["roleRef"]
+    assert (
+        made["roleRef"] == {"apiGroup": RBAC_GROUP, "kind": "Role", "name": "r"} | made["roleRef"]
+    )
     assert [subject.get("apiGroup") for subject in made["subjects"]] == [RBAC_GROUP, None]
 
 
@@ -163,23 +199,35 @@ def rule(**members: Any) -> dict[str, Any]:
 
 
 VALIDATION: list[tuple[Resource, dict[str, Any], str]] = [
-    (Roles, rule(verbs=[]), "rules[0].verbs: Required value: verbs must contain at least one value"),
+    (
+        Roles,
+        rule(verbs=[]),
+        "rules[0].verbs: Required value: verbs must contain at least one value",
+    ),
     (
         Roles,
         rule(apiGroups=[]),
         "rules[0].apiGroups: Required value: resource rules must supply at least one api group",
     ),
-    (Roles, rule(resources=[]), "rules[0].resources: Required value: resource rules must supply at least one resource"),
+    (
+        Roles,
+        rule(resources=[]),
+        "rules[0].resources: Required value: resource rules must supply at least one resource",
+    ),
     (
         Roles,
         {"rules": [{"verbs": ["get"], "nonResourceURLs": ["/a"]}]},
-        'rules[0].nonResourceURLs: Invalid value: ["/a"]: namespaced rules cannot apply to non-resource URLs',
+        (
+            'rules[0].nonResourceURLs: Invalid value: ["/a"]: namespaced rules cannot apply to '
+            "non-resource URLs"
+        ),
     ),
     (
         ClusterRoles,
         rule(nonResourceURLs=["/a"]),
         (
-            'rules[0].nonResourceURLs: Invalid value: ["/a"]: rules cannot apply to both regular resources and '
+            'rules[0].nonResourceURLs: Invalid value: ["/a"]: rules cannot apply to both regular '
+            "resources and "
             "non-resource URLs"
         ),
     ),
@@ -187,7 +235,8 @@ VALIDATION: list[tuple[Resource, dict[str, Any], str]] = [
         ClusterRoles,
         {"aggregationRule": {}},
         (
-            "aggregationRule.clusterRoleSelectors: Required value: at least one clusterRoleSelector required if "
+            "aggregationRule.clusterRoleSelectors: Required value: at least one "
+            "clusterRoleSelector required if "
             "aggregationRule is non-nil"
         ),
     ),
@@ -210,28 +259,42 @@ VALIDATION: list[tuple[Resource, dict[str, Any], str]] = [
     (
         RoleBindings,
         {"roleRef": {"kind": "Role", "name": "r"}, "subjects": [{"kind": "Robot", "name": "x"}]},
-        'subjects[0].kind: Unsupported value: "Robot": supported values: "Group", "ServiceAccount", "User"',
+        (
+            'subjects[0].kind: Unsupported value: "Robot": supported values: "Group", '
+            '"ServiceAccount", "User"'
+        ),
     ),
     (
         ClusterRoleBindings,
-        {"roleRef": {"kind": "ClusterRole", "name": "r"}, "subjects": [{"kind": "ServiceAccount", "name": "x"}]},
+        {
+            "roleRef": {"kind": "ClusterRole", "name": "r"},
+            "subjects": [{"kind": "ServiceAccount", "name": "x"}],
+        },
         "subjects[0].namespace: Required value",
     ),
     (
         RoleBindings,
-        {"roleRef": {"kind": "Role", "name": "r"}, "subjects": [{"kind": "User", "name": "x", "apiGroup": "y"}]},
+        {
+            "roleRef": {"kind": "Role", "name": "r"},
+            "subjects": [{"kind": "User", "name": "x", "apiGroup": "y"}],
+        },
         f'subjects[0].apiGroup: Unsupported value: "y": supported values: "{RBAC_GROUP}"',
     ),
     (
         RoleBindings,
-        {"roleRef": {"kind": "Role", "name": "r"}, "subjects": [{"kind": "ServiceAccount", "name": "X"}]},
+        {
+            "roleRef": {"kind": "Role", "name": "r"},
+            "subjects": [{"kind": "ServiceAccount", "name": "X"}],
+        },
         'subjects[0].name: Invalid value: "X": a lowercase RFC 1123 subdomain',
     ),
 ]
 
 
 @pytest.mark.parametrize(("resource", "document", "message"), VALIDATION)
-def test_validation(access: Access, resource: Resource, document: dict[str, Any], message: str) -> None:
+def test_validation(
+    access: Access, resource: Resource, document: dict[str, Any], message: str
+) -> None:
     error = refused(access, MASTER, resource, {"metadata": {"name": "x"}, **document})
     assert (error.code, error.reason) == (422, "Invalid")
     assert f'{resource.kind}.{RBAC_GROUP} "x" is invalid: {message}' in error.message
@@ -239,7 +302,10 @@ def test_validation(access: Access, resource: Resource, document: dict[str, Any]
 
 def test_names_are_path_segments_and_the_role_of_a_binding_stays(access: Access) -> None:
     access.create(MASTER, ClusterRoles, {"metadata": {"name": "Any:Name_at.all"}})
-    assert "may not contain '%'" in refused(access, MASTER, ClusterRoles, {"metadata": {"name": "50%"}}).message
+    assert (
+        "may not contain '%'"
+        in refused(access, MASTER, ClusterRoles, {"metadata": {"name": "50%"}}).message
+    )
     access.create(MASTER, RoleBindings, binding("b", role="r"))
     with pytest.raises(StatusError, match=r"roleRef: Invalid value: .*: cannot change roleRef"):
         access.do("patch", MASTER, RoleBindings, {"roleRef": {"name": "other"}}, name="b")
@@ -251,7 +317,8 @@ def test_nobody_writes_a_role_beyond_their_own(access: Access) -> None:
     error = refused(access, BOB, Roles, {"metadata": {"name": "esc"}, "rules": [PODS_READER]})
     assert (error.code, error.reason) == (403, "Forbidden")
     assert error.message == (
-        'roles.rbac.authorization.k8s.io "esc" is forbidden: user "bob" (groups=["system:authenticated"]) is '
+        'roles.rbac.authorization.k8s.io "esc" is forbidden: user "bob" '
+        '(groups=["system:authenticated"]) is '
         "attempting to grant RBAC permissions not currently held:\n"
         '{APIGroups:[""], Resources:["pods"], Verbs:["get"]}'
     )
@@ -261,8 +328,15 @@ def test_nobody_writes_a_role_beyond_their_own(access: Access) -> None:
     with pytest.raises(StatusError, match=r'Verbs:\["delete"\]'):
         access.do("patch", BOB, Roles, more, name="esc")
     # Cluster-wide is more than in one namespace.
-    assert refused(access, BOB, ClusterRoles, {"metadata": {"name": "esc"}, "rules": [PODS_READER]}).code == 403
-    access.grant("lifted", {"apiGroups": [RBAC_GROUP], "resources": ["roles"], "verbs": ["escalate"]})
+    assert (
+        refused(
+            access, BOB, ClusterRoles, {"metadata": {"name": "esc"}, "rules": [PODS_READER]}
+        ).code
+        == 403
+    )
+    access.grant(
+        "lifted", {"apiGroups": [RBAC_GROUP], "resources": ["roles"], "verbs": ["escalate"]}
+    )
     access.do("patch", BOB, Roles, more, name="esc")
 
 
@@ -270,17 +344,31 @@ def test_nobody_binds_a_role_beyond_their_own(access: Access) -> None:
     access.create(MASTER, Roles, {"metadata": {"name": "strong"}, "rules": [PODS_READER]})
     mine = binding("b", {"kind": "User", "name": "bob"}, role="strong")
     error = refused(access, BOB, RoleBindings, mine)
-    assert error.message.startswith('rolebindings.rbac.authorization.k8s.io "b" is forbidden: user "bob"')
+    assert error.message.startswith(
+        'rolebindings.rbac.authorization.k8s.io "b" is forbidden: user "bob"'
+    )
     missing = refused(access, BOB, RoleBindings, binding("b", role="nope"))
-    assert (missing.code, missing.message) == (404, 'roles.rbac.authorization.k8s.io "nope" not found')
+    assert (missing.code, missing.message) == (
+        404,
+        'roles.rbac.authorization.k8s.io "nope" not found',
+    )
     with pytest.raises(StatusError, match="cannot create resource"):
         access.do("update", BOB, RoleBindings, mine, name="b")
-    allow = {"apiGroups": [RBAC_GROUP], "resources": ["roles"], "resourceNames": ["strong"], "verbs": ["bind"]}
+    allow = {
+        "apiGroups": [RBAC_GROUP],
+        "resources": ["roles"],
+        "resourceNames": ["strong"],
+        "verbs": ["bind"],
+    }
     access.grant("binder", allow)
     access.create(BOB, RoleBindings, mine)
-    assert access.api.registry.decide(BOB, Attributes(verb="get", resource="pods", namespace="default")).allowed
+    assert access.api.registry.decide(
+        BOB, Attributes(verb="get", resource="pods", namespace="default")
+    ).allowed
     access.api.delete(RoleBindings, "b")
-    assert not access.api.registry.decide(BOB, Attributes(verb="get", resource="pods", namespace="default")).allowed
+    assert not access.api.registry.decide(
+        BOB, Attributes(verb="get", resource="pods", namespace="default")
+    ).allowed
 
 
 def test_a_put_that_creates_takes_the_right_to_create(access: Access) -> None:
@@ -288,10 +376,14 @@ def test_a_put_that_creates_takes_the_right_to_create(access: Access) -> None:
     with pytest.raises(StatusError) as caught:
         access.do("update", BOB, Leases, lease, name="l")
     assert caught.value.message == (
-        'leases.coordination.k8s.io "l" is forbidden: User "bob" cannot create resource "leases" in API group '
+        'leases.coordination.k8s.io "l" is forbidden: User "bob" cannot create resource "leases" '
+        "in API group "
         '"coordination.k8s.io" in the namespace "default"'
     )
-    access.grant("maker", {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]})
+    access.grant(
+        "maker",
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+    )
     access.do("update", BOB, Leases, lease, name="l")
 
 
@@ -337,14 +429,19 @@ def test_access_reviews(access: Access) -> None:
     nodes = {"resourceAttributes": {"verb": "*", "group": "*", "resource": "*"}}
     assert may(BOB, nodes)["status"] == {"allowed": False}
     assert may(MASTER, nodes)["status"] == {"allowed": True}
-    assert may(BOB, {"nonResourceAttributes": {"verb": "get", "path": "/apis"}})["status"]["allowed"]
+    assert may(BOB, {"nonResourceAttributes": {"verb": "get", "path": "/apis"}})["status"][
+        "allowed"
+    ]
     with pytest.raises(StatusError) as caught:
         may(BOB, {})
     assert caught.value.message.endswith(
-        "spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes "
+        "spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or "
+        "resourceAttributes "
         "must be specified"
     )
-    with pytest.raises(StatusError, match="cannot be specified in combination with resourceAttributes"):
+    with pytest.raises(
+        StatusError, match="cannot be specified in combination with resourceAttributes"
+    ):
         may(BOB, {**question, "nonResourceAttributes": {}})
 
 
@@ -355,7 +452,9 @@ def test_rules_reviews(access: Access) -> None:
     assert (review["spec"], status["incomplete"]) == ({}, False)
     assert {**PODS_READER} in status["resourceRules"]
     assert status["nonResourceRules"][0]["verbs"] == ["get"]
-    access.create(MASTER, RoleBindings, binding("lost", {"kind": "User", "name": "bob"}, role="gone"))
+    access.create(
+        MASTER, RoleBindings, binding("lost", {"kind": "User", "name": "bob"}, role="gone")
+    )
     review = access.create(BOB, SelfSubjectRulesReviews, {"spec": {"namespace": "default"}}, "")
     assert review["status"]["evaluationError"] == 'role.rbac.authorization.k8s.io "gone" not found'
     with pytest.raises(StatusError, match="no namespace on request"):

@@ -72,7 +72,10 @@ def test_a_conflict_names_manager_and_field(api: Any) -> None:
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
-        "message": 'Apply failed with 1 conflict: conflict with "ctrl" using discovery.k8s.io/v1: .endpoints',
+        "message": (
+            'Apply failed with 1 conflict: conflict with "ctrl" using discovery.k8s.io/v1: '
+            ".endpoints"
+        ),
         "reason": "Conflict",
         "details": {
             "causes": [
@@ -95,7 +98,11 @@ def test_several_conflicts_are_told_by_manager(api: Any) -> None:
         'Apply failed with 3 conflicts: conflicts with "kubectl-edit" using v1:\n- .data.c\n'
         'conflicts with "zoe":\n- .data.a\n- .data.b'
     )
-    assert [cause["field"] for cause in error.details["causes"]] == [".data.c", ".data.a", ".data.b"]
+    assert [cause["field"] for cause in error.details["causes"]] == [
+        ".data.c",
+        ".data.a",
+        ".data.b",
+    ]
 
 
 def test_force_takes_over_and_equal_values_are_shared(api: Any) -> None:
@@ -113,7 +120,10 @@ def test_force_takes_over_and_equal_values_are_shared(api: Any) -> None:
 def test_a_first_apply_that_changes_nothing_has_no_time(api: Any) -> None:
     api.create(ConfigMaps, config_map({"a": "1"}), field_manager="maker")
     made = apply(api, ConfigMaps, config_map({"a": "1"}))
-    assert [(e["manager"], "time" in e) for e in made["metadata"]["managedFields"]] == [("one", False), ("maker", True)]
+    assert [(e["manager"], "time" in e) for e in made["metadata"]["managedFields"]] == [
+        ("one", False),
+        ("maker", True),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +131,11 @@ def test_a_first_apply_that_changes_nothing_has_no_time(api: Any) -> None:
     [
         ({}, 400, "invalid object type: /, Kind="),
         ({"apiVersion": "v1", "kind": "Pod"}, 400, "invalid object type: /v1, Kind=Pod"),
-        ({"apiVersion": "apps/v1", "kind": "Deployment"}, 400, "invalid object type: apps/v1, Kind=Deployment"),
+        (
+            {"apiVersion": "apps/v1", "kind": "Deployment"},
+            400,
+            "invalid object type: apps/v1, Kind=Deployment",
+        ),
         (config_map({}, managedFields=[]), 400, "metadata.managedFields must be nil"),
         (b"a: [", 400, None),
         (
@@ -135,7 +149,10 @@ def test_a_first_apply_that_changes_nothing_has_no_time(api: Any) -> None:
         (
             {**config_map({}), "dat": {}},
             500,
-            "failed to create typed patch object (/c; /v1, Kind=ConfigMap): .dat: field not declared in schema",
+            (
+                "failed to create typed patch object (/c; /v1, Kind=ConfigMap): .dat: field not "
+                "declared in schema"
+            ),
         ),
         (
             config_map({"a": 1}, namespace="default"),
@@ -181,22 +198,35 @@ def test_of_a_missing_object(api: Any) -> None:
         "the name of the object (c based on URL) was undeterminable: name must be provided"
     )
     assert refused(api, ConfigMaps, "c", config_map({}, uid="u")).message == (
-        'Operation cannot be fulfilled on configmaps "c": uid mismatch: the provided object specified uid u, '
+        'Operation cannot be fulfilled on configmaps "c": uid mismatch: the provided object '
+        "specified uid u, "
         "and no existing object was found"
     )
-    assert refused(api, Pods, "p", {"apiVersion": "v1", "kind": "Pod"}, subresource="status").code == 404
-    assert apply(api, ConfigMaps, config_map({"a": "1"}, resourceVersion="77"))["data"] == {"a": "1"}
+    assert (
+        refused(api, Pods, "p", {"apiVersion": "v1", "kind": "Pod"}, subresource="status").code
+        == 404
+    )
+    assert apply(api, ConfigMaps, config_map({"a": "1"}, resourceVersion="77"))["data"] == {
+        "a": "1"
+    }
 
 
 def test_the_name_may_be_left_out_of_an_existing_object(api: Any) -> None:
     api.create(ConfigMaps, config_map({}))
-    made = apply(api, ConfigMaps, {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "1"}}, name="c")
+    made = apply(
+        api, ConfigMaps, {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "1"}}, name="c"
+    )
     assert made["data"] == {"a": "1"}
 
 
 def test_duplicate_keys_of_a_list_are_refused(api: Any) -> None:
     ports = [{"port": 80, "name": "a"}, {"port": 80, "name": "b", "protocol": "TCP"}]
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "w"}, "spec": {"ports": ports}}
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "w"},
+        "spec": {"ports": ports},
+    }
     error = refused(api, Services, "w", service)
     assert (error.code, error.reason) == (500, "")
     assert error.message == (
@@ -216,18 +246,30 @@ def test_only_the_first_yaml_document_counts_and_repeated_members_are_told(api: 
         "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n"
         '  line 6: key "a" already set in map'
     )
-    assert api.patch(ConfigMaps, "c", text, "apply", field_manager="one", field_validation="Ignore").warnings == ()
+    assert (
+        api.patch(
+            ConfigMaps, "c", text, "apply", field_manager="one", field_validation="Ignore"
+        ).warnings
+        == ()
+    )
 
 
 def test_creating_needs_the_right_to_create(api: Any) -> None:
-    role = {"metadata": {"name": "p"}, "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"]}]}
+    role = {
+        "metadata": {"name": "p"},
+        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"]}],
+    }
     api.create(Roles, role)
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "p"}
     subject = {"kind": "User", "name": "ann", "apiGroup": "rbac.authorization.k8s.io"}
-    api.create(RoleBindings, {"metadata": {"name": "b"}, "roleRef": reference, "subjects": [subject]})
+    api.create(
+        RoleBindings, {"metadata": {"name": "b"}, "roleRef": reference, "subjects": [subject]}
+    )
     root = type(api).ctx
     try:
-        type(api).ctx = property(lambda self: type(root.fget(self))(now=self.now, user=User(name="ann")))
+        type(api).ctx = property(
+            lambda self: type(root.fget(self))(now=self.now, user=User(name="ann"))
+        )
         error = refused(api, ConfigMaps, "c", config_map({}))
     finally:
         type(api).ctx = root
@@ -247,13 +289,23 @@ def test_dry_run_shows_and_keeps_nothing(api: Any) -> None:
 
 def test_a_list_of_keyed_elements_is_shared_element_by_element(api: Any) -> None:
     def service(*ports: Any) -> Any:
-        return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "w"}, "spec": {"ports": list(ports)}}
+        return {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "w"},
+            "spec": {"ports": list(ports)},
+        }
 
-    http, dns = {"name": "http", "port": 80, "protocol": "TCP"}, {"name": "dns", "port": 53, "protocol": "UDP"}
+    http, dns = (
+        {"name": "http", "port": 80, "protocol": "TCP"},
+        {"name": "dns", "port": 53, "protocol": "UDP"},
+    )
     apply(api, Services, service(http), "one")
     made = apply(api, Services, service(dns), "two")
     assert [port["name"] for port in made["spec"]["ports"]] == ["http", "dns"]
-    made = apply(api, Services, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "w"}}, "two")
+    made = apply(
+        api, Services, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "w"}}, "two"
+    )
     assert [port["name"] for port in made["spec"]["ports"]] == ["http"]
     assert list(owners(made)) == [("one", "Apply", "")]
 
@@ -261,18 +313,44 @@ def test_a_list_of_keyed_elements_is_shared_element_by_element(api: Any) -> None
 # --- any input ---
 
 _SCALARS = (
-    st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "a", "v1", "x.io/y", "2026-01-01T00:00:00Z"])
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.sampled_from(["", "a", "v1", "x.io/y", "2026-01-01T00:00:00Z"])
 )
 _NAMES = st.sampled_from(
-    ["name", "labels", "annotations", "finalizers", "ports", "port", "protocol", "selector", "data", "f:a", "k:{}", "."]
+    [
+        "name",
+        "labels",
+        "annotations",
+        "finalizers",
+        "ports",
+        "port",
+        "protocol",
+        "selector",
+        "data",
+        "f:a",
+        "k:{}",
+        ".",
+    ]
 )
 _JUNK = st.recursive(
-    _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=3), max_leaves=8
+    _SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=3),
+    max_leaves=8,
 )
 _ENTRIES = _JUNK | st.lists(
     st.fixed_dictionaries(
-        {"operation": st.sampled_from(["Apply", "Update", "x"]), "apiVersion": st.sampled_from(["v1", "v9", "a/b/c"])},
-        optional={"manager": _SCALARS, "fieldsType": st.just("FieldsV1"), "fieldsV1": _JUNK, "time": _SCALARS},
+        {
+            "operation": st.sampled_from(["Apply", "Update", "x"]),
+            "apiVersion": st.sampled_from(["v1", "v9", "a/b/c"]),
+        },
+        optional={
+            "manager": _SCALARS,
+            "fieldsType": st.just("FieldsV1"),
+            "fieldsV1": _JUNK,
+            "time": _SCALARS,
+        },
     ),
     max_size=3,
 )
@@ -280,20 +358,39 @@ _ENTRIES = _JUNK | st.lists(
 
 @effort(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(head=_JUNK, spec=_JUNK, other=_JUNK, entries=_ENTRIES)
-def test_any_configuration_is_refused_or_stored(make_api: Any, head: Any, spec: Any, other: Any, entries: Any) -> None:
+def test_any_configuration_is_refused_or_stored(
+    make_api: Any, head: Any, spec: Any, other: Any, entries: Any
+) -> None:
     api = make_api()
-    api.create(Services, {"metadata": {"name": "w"}, "spec": {"ports": [{"port": 80}]}}, field_manager="maker")
+    api.create(
+        Services,
+        {"metadata": {"name": "w"}, "spec": {"ports": [{"port": 80}]}},
+        field_manager="maker",
+    )
     head = {**head, "name": "w"} if isinstance(head, dict) else head
-    config = {"apiVersion": "v1", "kind": "Service", "metadata": head, "spec": spec, "status": other}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": head,
+        "spec": spec,
+        "status": other,
+    }
     stored = api.get(Services, "w")
-    updated = {**stored, "metadata": {**stored["metadata"], "managedFields": entries, "labels": {"new": "one"}}}
+    updated = {
+        **stored,
+        "metadata": {**stored["metadata"], "managedFields": entries, "labels": {"new": "one"}},
+    }
     # A writer may store an entry that owns nothing, and it is kept.
     told = entries if isinstance(entries, list) else []
     empty = any(isinstance(entry, dict) and not entry.get("fieldsV1") for entry in told)
     for call in (
-        lambda: api.patch(Services, "w", json.dumps(config).encode(), "apply", field_manager="one", force=True),
+        lambda: api.patch(
+            Services, "w", json.dumps(config).encode(), "apply", field_manager="one", force=True
+        ),
         lambda: api.update(Services, "w", updated, field_manager="two"),
-        lambda: api.patch(Services, "w", {"metadata": {"labels": {"next": "two"}}}, field_manager="three"),
+        lambda: api.patch(
+            Services, "w", {"metadata": {"labels": {"next": "two"}}}, field_manager="three"
+        ),
         lambda: api.patch(Services, "w", json.dumps(config).encode(), "apply", field_manager="one"),
     ):
         problem: StatusError | None = None
@@ -304,7 +401,9 @@ def test_any_configuration_is_refused_or_stored(make_api: Any, head: Any, spec: 
             problem = error
         if problem is not None:
             assert problem.code in (400, 409, 422, 500), problem
-            assert problem.code != 500 or problem.message.startswith("failed to create typed patch object"), problem
+            assert problem.code != 500 or problem.message.startswith(
+                "failed to create typed patch object"
+            ), problem
         for entry in body["metadata"].get("managedFields", []):
             assert entry["fieldsV1"] or empty, "an entry owns nothing"
             assert sets.ordered(sets.from_wire(entry["fieldsV1"])) == entry["fieldsV1"]

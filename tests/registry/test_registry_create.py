@@ -7,9 +7,22 @@ from typing import Any
 
 import pytest
 
-from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Leases, Namespaces, Nodes, Pods, ReplicaSets
+from sliceplane.api.scheme import (
+    ConfigMaps,
+    EndpointSlices,
+    Leases,
+    Namespaces,
+    Nodes,
+    Pods,
+    ReplicaSets,
+)
 
-SLICE = {"metadata": {"name": "s"}, "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}], "ports": [{}]}
+SLICE = {
+    "metadata": {"name": "s"},
+    "addressType": "IPv4",
+    "endpoints": [{"addresses": ["10.0.0.1"]}],
+    "ports": [{}],
+}
 POD = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "nginx:1.27"}]}}
 
 
@@ -58,7 +71,11 @@ def test_the_server_owns_identity_and_the_body_is_canonical(api: Any) -> None:
     assert stored["endpoints"] == [{"addresses": ["10.0.0.1"], "conditions": {}}]
     assert stored["ports"] == []
     record = api.registry.get(api.ctx, api.target(EndpointSlices, "s"))
-    assert (record.uid, record.labels, record.revision) == (uid, {"a": "1", "b": "2"}, outcome.revision)
+    assert (record.uid, record.labels, record.revision) == (
+        uid,
+        {"a": "1", "b": "2"},
+        outcome.revision,
+    )
 
 
 def test_empty_lists_read_back_as_lists(api: Any) -> None:
@@ -67,7 +84,12 @@ def test_empty_lists_read_back_as_lists(api: Any) -> None:
 
 
 def test_a_client_generation_is_kept_where_the_kind_has_none(api: Any) -> None:
-    assert body(api.create(ConfigMaps, {"metadata": {"name": "c", "generation": 5}}))["metadata"]["generation"] == 5
+    assert (
+        body(api.create(ConfigMaps, {"metadata": {"name": "c", "generation": 5}}))["metadata"][
+            "generation"
+        ]
+        == 5
+    )
 
 
 def test_generate_name_keeps_the_prefix_and_a_given_name_wins(api: Any) -> None:
@@ -76,14 +98,20 @@ def test_generate_name_keeps_the_prefix_and_a_given_name_wins(api: Any) -> None:
     assert first["name"].startswith("web-")
     assert len(first["name"]) == 9
     assert set(first["name"][4:]) <= set("bcdfghjklmnpqrstvwxz2456789")
-    both = body(api.create(ConfigMaps, {"metadata": {"name": "plain", "generateName": "web-"}}))["metadata"]
+    both = body(api.create(ConfigMaps, {"metadata": {"name": "plain", "generateName": "web-"}}))[
+        "metadata"
+    ]
     assert both["name"] == "plain"
-    long = body(api.create(ConfigMaps, {"metadata": {"generateName": "x" * 80}}))["metadata"]["name"]
+    long = body(api.create(ConfigMaps, {"metadata": {"generateName": "x" * 80}}))["metadata"][
+        "name"
+    ]
     assert long[:58] == "x" * 58
     assert len(long) == 63
 
 
-def test_generate_name_gives_up_after_eight_tries(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_name_gives_up_after_eight_tries(
+    api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tries: list[str] = []
 
     def stuck(prefix: str, rng: Any) -> str:
@@ -97,7 +125,8 @@ def test_generate_name_gives_up_after_eight_tries(api: Any, monkeypatch: pytest.
     assert len(tries) == 8
     assert (error.code, error.reason, error.retry_after_s) == (409, "AlreadyExists", 1)
     assert error.message == (
-        'configmaps "a-same" already exists, the server was not able to generate a unique name for the object'
+        'configmaps "a-same" already exists, the server was not able to generate a unique name '
+        "for the object"
     )
     assert error.details == {"name": "a-same", "kind": "configmaps", "retryAfterSeconds": 1}
 
@@ -110,7 +139,10 @@ def test_taken_names(api: Any) -> None:
     assert error.details == {"name": "s", "group": "discovery.k8s.io", "kind": "endpointslices"}
     api.delete(EndpointSlices, "s")
     error = api.fails("create", EndpointSlices, SLICE)
-    assert error.message == 'object is being deleted: endpointslices.discovery.k8s.io "s" already exists'
+    assert (
+        error.message
+        == 'object is being deleted: endpointslices.discovery.k8s.io "s" already exists'
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,7 +152,10 @@ def test_taken_names(api: Any) -> None:
             ConfigMaps,
             {"metadata": {}},
             422,
-            'ConfigMap "" is invalid: metadata.name: Required value: name or generateName is required',
+            (
+                'ConfigMap "" is invalid: metadata.name: Required value: name or generateName is '
+                "required"
+            ),
         ),
         (
             ConfigMaps,
@@ -139,7 +174,8 @@ def test_taken_names(api: Any) -> None:
             {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "c"}},
             400,
             (
-                'Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to (core.ConfigMap): '
+                'Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to '
+                "(core.ConfigMap): "
                 "unknown conversion"
             ),
         ),
@@ -148,7 +184,8 @@ def test_taken_names(api: Any) -> None:
             {"metadata": {"name": "c"}, "data": {"a": 1}},
             400,
             (
-                'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go '
+                'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot '
+                "unmarshal number into Go "
                 "struct "
                 "field ConfigMap.data of type string"
             ),
@@ -158,7 +195,8 @@ def test_taken_names(api: Any) -> None:
             {"metadata": {"name": "c"}, "endpoints": [None]},
             400,
             (
-                'EndpointSlice in version "v1" cannot be handled as a EndpointSlice: json: cannot unmarshal null '
+                'EndpointSlice in version "v1" cannot be handled as a EndpointSlice: json: cannot '
+                "unmarshal null "
                 "into an "
                 "element of a list"
             ),
@@ -177,13 +215,19 @@ def test_refused(api: Any, resource: Any, document: Any, code: int, message: str
     if message is not None:
         assert error.message == message
     else:
-        assert [cause["field"] for cause in error.details["causes"]] == ["metadata.generateName", "metadata.name"]
+        assert [cause["field"] for cause in error.details["causes"]] == [
+            "metadata.generateName",
+            "metadata.name",
+        ]
 
 
 def test_a_500_of_this_kind_has_no_reason(api: Any) -> None:
     error = api.fails("create", ConfigMaps, {"metadata": {"name": "c", "resourceVersion": "4"}})
     assert "reason" not in error.status()
-    assert api.fails("create", ConfigMaps, {"metadata": {"name": "c", "resourceVersion": "x"}}).code == 500
+    assert (
+        api.fails("create", ConfigMaps, {"metadata": {"name": "c", "resourceVersion": "x"}}).code
+        == 500
+    )
     assert api.create(ConfigMaps, {"metadata": {"name": "c", "resourceVersion": "0"}}).code == 201
 
 
@@ -197,10 +241,15 @@ def test_missing_and_terminating_namespaces(api: Any) -> None:
     error = api.fails("create", ConfigMaps, {"metadata": {"name": "c2"}}, namespace="t1")
     assert error.code == 403
     assert error.message == (
-        'configmaps "c2" is forbidden: unable to create new content in namespace t1 because it is being terminated'
+        'configmaps "c2" is forbidden: unable to create new content in namespace t1 because it is '
+        "being terminated"
     )
     assert error.details["causes"] == [
-        {"reason": "NamespaceTerminating", "message": "namespace t1 is being terminated", "field": "metadata.namespace"}
+        {
+            "reason": "NamespaceTerminating",
+            "message": "namespace t1 is being terminated",
+            "field": "metadata.namespace",
+        }
     ]
     assert api.fails("update", Leases, "l", {"metadata": {"name": "l"}}, namespace="t1").code == 403
     assert api.patch(ConfigMaps, "c", {"data": {"still": "works"}}, namespace="t1").code == 200
@@ -212,13 +261,19 @@ def test_field_validation(api: Any) -> None:
     error = api.fails("create", ConfigMaps, document, problems=problems, field_validation="Strict")
     assert (error.code, error.reason) == (400, "BadRequest")
     assert error.message == (
-        'ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: unknown field "dat", '
+        'ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: '
+        'unknown field "dat", '
         'duplicate field "metadata.name"'
     )
     outcome = api.create(ConfigMaps, document, problems=problems, field_validation="Warn")
     assert outcome.warnings == problems
     assert "dat" not in body(outcome), "an unknown member is dropped"
-    assert api.create(ConfigMaps, {**document, "metadata": {"name": "c2"}}, field_validation="Ignore").warnings == ()
+    assert (
+        api.create(
+            ConfigMaps, {**document, "metadata": {"name": "c2"}}, field_validation="Ignore"
+        ).warnings
+        == ()
+    )
 
 
 def test_dry_run_stores_nothing(api: Any) -> None:
@@ -241,14 +296,18 @@ def test_status_is_the_servers_at_create(api: Any) -> None:
     assert pod["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
     assert list(pod)[-1] == "status"
     namespace = body(
-        api.create(Namespaces, {"metadata": {"name": "n", "labels": {"kubernetes.io/metadata.name": "x"}}})
+        api.create(
+            Namespaces, {"metadata": {"name": "n", "labels": {"kubernetes.io/metadata.name": "x"}}}
+        )
     )
     assert namespace["spec"] == {"finalizers": ["kubernetes"]}
     assert namespace["status"] == {"phase": "Active"}
     assert namespace["metadata"]["labels"] == {"kubernetes.io/metadata.name": "n"}
     node = body(api.create(Nodes, {"metadata": {"name": "n1"}, "status": {"phase": "kept"}}))
     assert node["status"]["phase"] == "kept", "a kubelet registers with its status"
-    assert node["spec"]["taints"] == [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]
+    assert node["spec"]["taints"] == [
+        {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +326,11 @@ def test_quality_of_service(api: Any, resources: Any, expected: str) -> None:
 
 
 def test_a_pod_takes_over_the_zone_of_its_node(api: Any) -> None:
-    zone = {"topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r1", "other": "x"}
+    zone = {
+        "topology.kubernetes.io/zone": "z1",
+        "topology.kubernetes.io/region": "r1",
+        "other": "x",
+    }
     api.create(Nodes, {"metadata": {"name": "n1", "labels": zone}})
     spec = {**POD["spec"], "nodeName": "n1"}
     pod = body(api.create(Pods, {"metadata": {"name": "p", "labels": {"a": "b"}}, "spec": spec}))
@@ -276,7 +339,9 @@ def test_a_pod_takes_over_the_zone_of_its_node(api: Any) -> None:
         "topology.kubernetes.io/region": "r1",
         "topology.kubernetes.io/zone": "z1",
     }
-    elsewhere = body(api.create(Pods, {"metadata": {"name": "q"}, "spec": {**POD["spec"], "nodeName": "gone"}}))
+    elsewhere = body(
+        api.create(Pods, {"metadata": {"name": "q"}, "spec": {**POD["spec"], "nodeName": "gone"}})
+    )
     assert "labels" not in elsewhere["metadata"]
 
 
@@ -292,7 +357,13 @@ def test_cluster_scope_ignores_a_namespace(api: Any) -> None:
 
 
 def test_columns_for_selectors_and_owners(api: Any) -> None:
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u1", "controller": True}
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": "r",
+        "uid": "u1",
+        "controller": True,
+    }
     api.create(Pods, {"metadata": {"name": "p", "ownerReferences": [owner]}, "spec": POD["spec"]})
     record = api.registry.get(api.ctx, api.target(Pods, "p"))
     assert record.owners == ("u1",)
@@ -307,8 +378,14 @@ def test_columns_for_selectors_and_owners(api: Any) -> None:
 
 
 def test_the_body_given_is_not_changed(api: Any) -> None:
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    document = {"metadata": {"name": "r"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}}
+    template = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+    document = {
+        "metadata": {"name": "r"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template},
+    }
     before = json.dumps(document)
     api.create(ReplicaSets, document)
     assert json.dumps(document) == before

@@ -16,7 +16,10 @@ def body(outcome: Any) -> Any:
 
 
 def pod(**spec: Any) -> Any:
-    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}], **spec}}
+    return {
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}], **spec},
+    }
 
 
 def new_slice(**metadata: Any) -> Any:
@@ -100,14 +103,18 @@ def test_preconditions(api: Any) -> None:
     error = api.fails("delete", EndpointSlices, "s", precondition_uid="X")
     assert error.code == 409
     assert error.message == (
-        'Operation cannot be fulfilled on EndpointSlice.discovery.k8s.io "s": the UID in the precondition (X) does not '
-        f"match the UID in record ({created['uid']}). The object might have been deleted and then recreated"
+        'Operation cannot be fulfilled on EndpointSlice.discovery.k8s.io "s": the UID in the '
+        "precondition (X) does not "
+        f"match the UID in record ({created['uid']}). The object might have been deleted and then "
+        "recreated"
     )
     assert error.details == {"name": "s", "group": "discovery.k8s.io", "kind": "EndpointSlice"}
     error = api.fails("delete", EndpointSlices, "s", precondition_resource_version="1")
     assert error.message == (
-        'Operation cannot be fulfilled on EndpointSlice.discovery.k8s.io "s": the ResourceVersion in the precondition '
-        f"(1) does not match the ResourceVersion in record ({created['resourceVersion']}). The object might have been "
+        'Operation cannot be fulfilled on EndpointSlice.discovery.k8s.io "s": the ResourceVersion '
+        "in the precondition "
+        f"(1) does not match the ResourceVersion in record ({created['resourceVersion']}). The "
+        "object might have been "
         "modified"
     )
     assert (
@@ -124,20 +131,28 @@ def test_preconditions(api: Any) -> None:
 def test_dry_run_removes_nothing(api: Any) -> None:
     api.create(EndpointSlices, new_slice())
     assert body(api.delete(EndpointSlices, "s", dry_run=True))["kind"] == "Status"
-    assert body(api.delete(EndpointSlices, "s", dry_run=True, propagation="Foreground"))["metadata"]["finalizers"]
+    assert body(api.delete(EndpointSlices, "s", dry_run=True, propagation="Foreground"))[
+        "metadata"
+    ]["finalizers"]
     assert api.names(EndpointSlices) == ["default/s"]
 
 
 def test_a_running_pod_gets_its_grace(api: Any) -> None:
     api.create(Pods, pod(nodeName="n"))
     marked = body(api.delete(Pods, "p"))["metadata"]
-    assert (marked["deletionTimestamp"], marked["deletionGracePeriodSeconds"]) == ("2027-01-15T08:00:30Z", 30)
+    assert (marked["deletionTimestamp"], marked["deletionGracePeriodSeconds"]) == (
+        "2027-01-15T08:00:30Z",
+        30,
+    )
     assert marked["generation"] == 2
     api.now += 2
     assert api.delete(Pods, "p", grace_period_s=60).revision == 0, "a longer grace is ignored"
     assert api.delete(Pods, "p").revision == 0
     sooner = body(api.delete(Pods, "p", grace_period_s=5))["metadata"]
-    assert (sooner["deletionTimestamp"], sooner["deletionGracePeriodSeconds"]) == ("2027-01-15T08:00:05Z", 5)
+    assert (sooner["deletionTimestamp"], sooner["deletionGracePeriodSeconds"]) == (
+        "2027-01-15T08:00:05Z",
+        5,
+    )
     assert sooner["generation"] == 2
     api.events.clear()
     last = body(api.delete(Pods, "p", grace_period_s=0))
@@ -148,7 +163,10 @@ def test_a_running_pod_gets_its_grace(api: Any) -> None:
 
 def test_a_negative_grace_is_one_second(api: Any) -> None:
     api.create(Pods, pod(nodeName="n"))
-    assert body(api.delete(Pods, "p", grace_period_s=-4))["metadata"]["deletionGracePeriodSeconds"] == 1
+    assert (
+        body(api.delete(Pods, "p", grace_period_s=-4))["metadata"]["deletionGracePeriodSeconds"]
+        == 1
+    )
 
 
 @pytest.mark.parametrize("phase", ["", "Succeeded", "Failed"])
@@ -183,7 +201,8 @@ def test_collections(api: Any) -> None:
     for name, labels in (("a", {"x": "1"}), ("b", {"x": "2"}), ("c", {"x": "1"})):
         finalizers = ["x.io/f"] if name == "c" else []
         api.create(
-            EndpointSlices, {**new_slice(), "metadata": {"name": name, "labels": labels, "finalizers": finalizers}}
+            EndpointSlices,
+            {**new_slice(), "metadata": {"name": name, "labels": labels, "finalizers": finalizers}},
         )
     listed = api.store.revision
     outcome = api.delete_collection(EndpointSlices, label_selector="x=1")
@@ -191,7 +210,10 @@ def test_collections(api: Any) -> None:
     assert answer["kind"] == "EndpointSliceList"
     assert answer["metadata"] == {"resourceVersion": str(listed)}
     assert [item["metadata"]["name"] for item in answer["items"]] == ["a", "c"]
-    assert all("kind" not in item and "deletionTimestamp" not in item["metadata"] for item in answer["items"])
+    assert all(
+        "kind" not in item and "deletionTimestamp" not in item["metadata"]
+        for item in answer["items"]
+    )
     assert api.names(EndpointSlices) == ["default/b", "default/c"]
     assert body(api.delete_collection(EndpointSlices, label_selector="x=9"))["items"] == []
     assert outcome.revision == api.store.revision
@@ -200,7 +222,9 @@ def test_collections(api: Any) -> None:
 def test_namespaces_that_stay(api: Any) -> None:
     for name in ("default", "kube-system", "kube-public"):
         error = api.fails("delete", Namespaces, name)
-        assert error.message == f'namespaces "{name}" is forbidden: this namespace may not be deleted'
+        assert (
+            error.message == f'namespaces "{name}" is forbidden: this namespace may not be deleted'
+        )
     assert body(api.delete(Namespaces, "kube-node-lease"))["status"]["phase"] == "Terminating"
 
 
@@ -223,7 +247,9 @@ def test_the_end_of_a_namespace(api: Any) -> None:
     api.patch(ConfigMaps, "c", {"metadata": {"finalizers": None}}, namespace="t")
     assert api.registry.remaining("t") == ()
     api.events.clear()
-    outcome = api.update(Namespaces, "t", {**gone, "spec": {"finalizers": []}}, subresource="finalize")
+    outcome = api.update(
+        Namespaces, "t", {**gone, "spec": {"finalizers": []}}, subresource="finalize"
+    )
     assert outcome.code == 200
     (event,) = api.events
     assert event.type is EventType.DELETED
@@ -234,9 +260,16 @@ def test_the_end_of_a_namespace(api: Any) -> None:
 def test_finalizing_a_living_namespace_only_takes_the_finalizer(api: Any) -> None:
     api.create(Namespaces, {"metadata": {"name": "t"}})
     kept = body(
-        api.update(Namespaces, "t", {"metadata": {"name": "t"}, "spec": {"finalizers": []}}, subresource="finalize")
+        api.update(
+            Namespaces,
+            "t",
+            {"metadata": {"name": "t"}, "spec": {"finalizers": []}},
+            subresource="finalize",
+        )
     )
     assert "finalizers" not in kept.get("spec", {})
     api.delete(Namespaces, "t")
     api.delete(Namespaces, "t")
-    assert api.fails("get", Namespaces, "t").code == 404, "with no finalizer left, the second DELETE removes it"
+    assert api.fails("get", Namespaces, "t").code == 404, (
+        "with no finalizer left, the second DELETE removes it"
+    )

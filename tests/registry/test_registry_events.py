@@ -38,7 +38,13 @@ def v1_event(name: str = "e", **changes: Any) -> dict[str, Any]:
 
 def core_event(name: str = "e", **changes: Any) -> dict[str, Any]:
     about = {"kind": "Pod", "name": "p", "namespace": "default"}
-    return {"metadata": {"name": name}, "involvedObject": about, "message": "hello", "reason": "Bound", **changes}
+    return {
+        "metadata": {"name": name},
+        "involvedObject": about,
+        "message": "hello",
+        "reason": "Bound",
+        **changes,
+    }
 
 
 def seen(api: Api, name: str = "e") -> Any:
@@ -64,9 +70,16 @@ def test_one_object_in_two_forms(api: Api) -> None:
 
 
 def test_an_old_event_read_through_the_new_api(api: Api) -> None:
-    api.create(Events, core_event(source={"component": "c"}, count=3, firstTimestamp="2026-11-21T10:00:00Z"))
+    api.create(
+        Events,
+        core_event(source={"component": "c"}, count=3, firstTimestamp="2026-11-21T10:00:00Z"),
+    )
     shown = seen(api)
-    assert (shown["note"], shown["deprecatedCount"], shown["deprecatedSource"]) == ("hello", 3, {"component": "c"})
+    assert (shown["note"], shown["deprecatedCount"], shown["deprecatedSource"]) == (
+        "hello",
+        3,
+        {"component": "c"},
+    )
     assert shown["deprecatedFirstTimestamp"] == "2026-11-21T10:00:00Z"
     assert "reportingController" not in shown
 
@@ -74,7 +87,10 @@ def test_an_old_event_read_through_the_new_api(api: Api) -> None:
 def test_errors_name_the_api_that_was_asked(api: Api) -> None:
     api.create(EventsV1, v1_event())
     assert api.fails("create", Events, core_event()).message == 'events "e" already exists'
-    assert api.fails("create", EventsV1, v1_event()).message == 'events.events.k8s.io "e" already exists'
+    assert (
+        api.fails("create", EventsV1, v1_event()).message
+        == 'events.events.k8s.io "e" already exists'
+    )
     assert api.fails("get", EventsV1, "x").message == 'events.events.k8s.io "x" not found'
 
 
@@ -103,7 +119,9 @@ def test_the_new_api_wants_more(api: Api, changes: Any, message: str) -> None:
 def test_micro_times_have_six_digits(api: Api) -> None:
     error = api.fails("create", EventsV1, v1_event(eventTime="2026-11-21T10:00:00Z"))
     assert error.code == 400
-    assert error.message.startswith('Event in version "v1" cannot be handled as a Event: parsing time')
+    assert error.message.startswith(
+        'Event in version "v1" cannot be handled as a Event: parsing time'
+    )
     assert error.message.endswith('cannot parse "Z" as ".000000"')
 
 
@@ -140,7 +158,18 @@ def test_put_creates_through_the_new_api(api: Api) -> None:
 
 
 members = st.dictionaries(
-    st.sampled_from(["message", "reason", "count", "involvedObject", "source", "series", "firstTimestamp", "type"]),
+    st.sampled_from(
+        [
+            "message",
+            "reason",
+            "count",
+            "involvedObject",
+            "source",
+            "series",
+            "firstTimestamp",
+            "type",
+        ]
+    ),
     st.one_of(st.text(min_size=1), st.integers(1), st.dictionaries(st.text(), st.text())),
 )
 
@@ -176,7 +205,10 @@ def test_events_go_an_hour_after_the_last_write(api: Api) -> None:
 def test_after_a_start_events_go_by_the_times_that_they_tell(api: Api) -> None:
     api.create(Events, core_event("new", lastTimestamp=format_time(api.now + 9_000_000)))
     api.create(Events, core_event("old"))
-    api.create(EventsV1, v1_event("seen", series={"count": 2, "lastObservedTime": format_micro_time(api.now + 60)}))
+    api.create(
+        EventsV1,
+        v1_event("seen", series={"count": 2, "lastObservedTime": format_micro_time(api.now + 60)}),
+    )
     api.registry.on_aborted()  # derives everything anew, as a start does
     api.registry.check()
     assert api.registry.expire(api.now + 10) == ()
@@ -188,7 +220,11 @@ def test_after_a_start_events_go_by_the_times_that_they_tell(api: Api) -> None:
     assert api.names(Events) == []
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["put", "remove", "due"]), st.integers(0, 40))))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.sampled_from(["put", "remove", "due"]), st.integers(0, 40))
+    )
+)
 def test_expiry_against_a_dumb_model(steps: list[tuple[int, str, int]]) -> None:
     queue, model, now = Expiry(ttl_s=50), dict[Key, float | None](), 0.0
     for number, step, seconds in steps:
@@ -201,9 +237,13 @@ def test_expiry_against_a_dumb_model(steps: list[tuple[int, str, int]]) -> None:
             model.pop(key, None)
         else:
             now += seconds
-            model = {each: now + 50 if deadline is None else deadline for each, deadline in model.items()}
+            model = {
+                each: now + 50 if deadline is None else deadline for each, deadline in model.items()
+            }
             due = queue.take_due(now, 100)
-            assert set(due) == {each for each, deadline in model.items() if deadline is not None and deadline <= now}
+            assert set(due) == {
+                each for each, deadline in model.items() if deadline is not None and deadline <= now
+            }
             for each in due:
                 queue.on_removed(each)
                 del model[each]

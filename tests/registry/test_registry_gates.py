@@ -1,4 +1,6 @@
-"""Fields of features that are off: dropped when new, kept where they were used, there again when it is on again."""
+"""Fields of features that are off: dropped when new, kept where they were used, there again when it
+is on again.
+"""
 
 from __future__ import annotations
 
@@ -44,24 +46,36 @@ def body(*endpoints: dict[str, Any], **rest: Any) -> dict[str, Any]:
     return {
         "metadata": {"name": "a"},
         "addressType": "IPv4",
-        "endpoints": [{"addresses": [f"10.0.0.{index}"], **each} for index, each in enumerate(endpoints, 1)],
+        "endpoints": [
+            {"addresses": [f"10.0.0.{index}"], **each} for index, each in enumerate(endpoints, 1)
+        ],
         **rest,
     }
 
 
 def told(document: Any) -> list[dict[str, Any]]:
     """The endpoints without what every one has."""
-    members = ({name: value for name, value in each.items() if name != "addresses"} for each in document["endpoints"])
-    return [{name: value for name, value in each.items() if (name, value) != ("conditions", {})} for each in members]
+    members = (
+        {name: value for name, value in each.items() if name != "addresses"}
+        for each in document["endpoints"]
+    )
+    return [
+        {name: value for name, value in each.items() if (name, value) != ("conditions", {})}
+        for each in members
+    ]
 
 
 @pytest.mark.parametrize(("gate", "release", "full", "bare"), GATED, ids=[row[0] for row in GATED])
 class TestEndpoints:
-    def test_dropped_from_new_slices(self, api: Any, gate: str, release: Release, full: Any, bare: Any) -> None:
+    def test_dropped_from_new_slices(
+        self, api: Any, gate: str, release: Release, full: Any, bare: Any
+    ) -> None:
         restart(api, without(gate, release))
         assert told(json.loads(api.create(EndpointSlices, body(full)).body)) == [bare]
         read = api.get(EndpointSlices, "a")
-        assert told(json.loads(api.update(EndpointSlices, "a", {**read, **body(full, full)}).body)) == [bare, bare]
+        assert told(
+            json.loads(api.update(EndpointSlices, "a", {**read, **body(full, full)}).body)
+        ) == [bare, bare]
         patched = api.patch(EndpointSlices, "a", {"endpoints": body(full)["endpoints"]})
         assert told(json.loads(patched.body)) == [bare]
 
@@ -80,14 +94,18 @@ class TestEndpoints:
         late = api.update(EndpointSlices, "a", {**read, **body(full)})
         assert told(json.loads(late.body)) == [bare]
 
-    def test_off_and_on_again(self, api: Any, gate: str, release: Release, full: Any, bare: Any) -> None:
+    def test_off_and_on_again(
+        self, api: Any, gate: str, release: Release, full: Any, bare: Any
+    ) -> None:
         api.create(EndpointSlices, body(full))
         before = api.get(EndpointSlices, "a")
         restart(api, without(gate, release))
         api.create(EndpointSlices, body(full, metadata={"name": "b"}))
         restart(api, Gates())
         assert api.get(EndpointSlices, "a") == before
-        assert told(json.loads(api.update(EndpointSlices, "b", body(full, metadata={"name": "b"})).body)) == [full]
+        assert told(
+            json.loads(api.update(EndpointSlices, "b", body(full, metadata={"name": "b"})).body)
+        ) == [full]
 
 
 def test_a_node_name_written_through_v1beta1_stays_in_the_topology(api: Any) -> None:
@@ -120,14 +138,18 @@ def test_values_of_a_feature_that_is_off(api: Any) -> None:
     for value in ("PreferSameNode", "Nonsense"):
         error = api.fails("create", Services, service(trafficDistribution=value))
         assert error.message.endswith(
-            f'spec.trafficDistribution: Unsupported value: "{value}": supported values: "PreferClose"'
+            f'spec.trafficDistribution: Unsupported value: "{value}": supported values: '
+            '"PreferClose"'
         )
     restart(api, Gates())
     api.create(Services, service(trafficDistribution="PreferSameNode"))
     restart(api, Gates((1, 32)))
     api.patch(Services, "s", {"metadata": {"labels": {"a": "b"}}})
     api.patch(Services, "s", {"spec": {"trafficDistribution": "PreferClose"}})
-    assert api.fails("patch", Services, "s", {"spec": {"trafficDistribution": "PreferSameNode"}}).code == 422
+    assert (
+        api.fails("patch", Services, "s", {"spec": {"trafficDistribution": "PreferSameNode"}}).code
+        == 422
+    )
 
 
 def test_the_servers_own_slice_needs_the_gate(make_api: Any) -> None:

@@ -1,5 +1,6 @@
-"""Any history: only StatusErrors, versions that grow, no-ops that write nothing, lists that equal a model, and
-Services that hold exactly what they show."""
+"""Any history: only StatusErrors, versions that grow, no-ops that write nothing, lists that equal a
+model, and Services that hold exactly what they show.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,16 @@ from hypothesis import strategies as st
 from tests.effort import effort
 
 from sliceplane.api.errors import StatusError
-from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Leases, Namespaces, Pods, ReplicaSets, Resource, Services
+from sliceplane.api.scheme import (
+    ConfigMaps,
+    EndpointSlices,
+    Leases,
+    Namespaces,
+    Pods,
+    ReplicaSets,
+    Resource,
+    Services,
+)
 
 NAMES = st.sampled_from(["a", "b", "c"])
 VALUES = st.sampled_from(["1", "2"])
@@ -32,13 +42,20 @@ METADATA = st.fixed_dictionaries(
 
 def ports(draw: Any) -> list[Any]:
     count = draw(st.integers(1, 2))
-    return [{"name": f"p{index}", "port": 80 + index, "nodePort": draw(NODE_PORTS)} for index in range(count)]
+    return [
+        {"name": f"p{index}", "port": 80 + index, "nodePort": draw(NODE_PORTS)}
+        for index in range(count)
+    ]
 
 
 @st.composite
 def service_specs(draw: Any) -> Any:
     kind = draw(st.sampled_from(["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"]))
-    spec: dict[str, Any] = {"type": kind, "ports": ports(draw), "selector": {"a": "b"} if draw(st.booleans()) else {}}
+    spec: dict[str, Any] = {
+        "type": kind,
+        "ports": ports(draw),
+        "selector": {"a": "b"} if draw(st.booleans()) else {},
+    }
     if kind in ("ClusterIP", "ExternalName"):
         for port in spec["ports"]:
             del port["nodePort"]
@@ -54,19 +71,30 @@ def service_specs(draw: Any) -> Any:
 
 
 POD = {"spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}}
-TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+TEMPLATE = {
+    "metadata": {"labels": {"a": "b"}},
+    "spec": {"containers": [{"name": "c", "image": "i"}]},
+}
 CONTENT: dict[str, st.SearchStrategy[Any]] = {
     ConfigMaps.key: st.fixed_dictionaries({"data": st.dictionaries(NAMES, VALUES, max_size=2)}),
     EndpointSlices.key: st.fixed_dictionaries(
         {
             "addressType": st.sampled_from(["IPv4", "IPv4", "IPv6"]),
             "endpoints": st.lists(
-                st.sampled_from([{"addresses": ["10.0.0.1"]}, {"addresses": ["10.0.0.2"]}, {"addresses": ["::1"]}]),
+                st.sampled_from(
+                    [
+                        {"addresses": ["10.0.0.1"]},
+                        {"addresses": ["10.0.0.2"]},
+                        {"addresses": ["::1"]},
+                    ]
+                ),
                 max_size=2,
             ),
         }
     ),
-    Leases.key: st.fixed_dictionaries({"spec": st.fixed_dictionaries({"leaseTransitions": st.integers(-1, 2)})}),
+    Leases.key: st.fixed_dictionaries(
+        {"spec": st.fixed_dictionaries({"leaseTransitions": st.integers(-1, 2)})}
+    ),
     Pods.key: st.just(POD),
     ReplicaSets.key: st.fixed_dictionaries(
         {
@@ -87,7 +115,9 @@ KINDS: list[Resource] = [ConfigMaps, EndpointSlices, Leases, Pods, ReplicaSets, 
 @st.composite
 def steps(draw: Any) -> Any:
     verb = draw(
-        st.sampled_from(["create", "create", "update", "update", "patch", "delete", "again", "commit", "abort"])
+        st.sampled_from(
+            ["create", "create", "update", "update", "patch", "delete", "again", "commit", "abort"]
+        )
     )
     resource = draw(st.sampled_from([*KINDS, Services, Services]))
     document = {**draw(CONTENT[resource.key]), "metadata": {**draw(METADATA), "name": draw(NAMES)}}
@@ -118,7 +148,11 @@ def newest(api: Any) -> dict[tuple[str, str], Any]:
 @effort(120)
 @given(history=st.lists(steps(), max_size=25))
 def test_any_history(make_api: Any, history: Any) -> None:
-    api = make_api(service_cidrs=("10.96.0.0/28", "fd00:10:96::/124"), node_port_first=30000, node_port_last=30003)
+    api = make_api(
+        service_cidrs=("10.96.0.0/28", "fd00:10:96::/124"),
+        node_port_first=30000,
+        node_port_last=30003,
+    )
     api.commits = False
     durable = newest(api)
     for step in history:
@@ -135,8 +169,12 @@ def test_any_history(make_api: Any, history: Any) -> None:
             elif verb == "again":
                 current = before.get((resource.key, document["metadata"]["name"]))
                 if current is not None and "deletionTimestamp" not in current["metadata"]:
-                    outcome = api.update(resource, document["metadata"]["name"], copy.deepcopy(current))
-                    assert json.loads(outcome.body) == current, "what was read can be written back as it is"
+                    outcome = api.update(
+                        resource, document["metadata"]["name"], copy.deepcopy(current)
+                    )
+                    assert json.loads(outcome.body) == current, (
+                        "what was read can be written back as it is"
+                    )
                     assert newest(api) == before
             else:
                 outcome = apply_step(api, step)
@@ -160,14 +198,21 @@ def test_any_history(make_api: Any, history: Any) -> None:
     api.store.check()
     model = newest(api)
     for resource in KINDS:
-        listed = {(resource.key, record.key.name): json.loads(record.body) for record in api.list(resource).records}
+        listed = {
+            (resource.key, record.key.name): json.loads(record.body)
+            for record in api.list(resource).records
+        }
         assert listed == {key: value for key, value in model.items() if key[0] == resource.key}
 
 
 JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 70000) | st.sampled_from(["", "a", "None", "10.0.0.1", "1%", "TCP"]),
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 70000)
+    | st.sampled_from(["", "a", "None", "10.0.0.1", "1%", "TCP"]),
     lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["name", "a", "spec"]), inner, max_size=2)
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["name", "a", "spec"]), inner, max_size=2)
     ),
     max_leaves=4,
 )
@@ -175,7 +220,13 @@ JUNK = st.recursive(
 
 def paths(value: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     found = []
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for step, member in items:
         found += [(*prefix, step), *paths(member, (*prefix, step))]
     return found
@@ -185,7 +236,11 @@ def paths(value: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def spoiled(draw: Any) -> Any:
     """An object with junk somewhere, perhaps under a name that the kind knows."""
     resource = draw(st.sampled_from([*KINDS, Namespaces]))
-    content = draw(CONTENT[resource.key]) if resource.key in CONTENT else {"spec": {"finalizers": ["kubernetes"]}}
+    content = (
+        draw(CONTENT[resource.key])
+        if resource.key in CONTENT
+        else {"spec": {"finalizers": ["kubernetes"]}}
+    )
     document = copy.deepcopy({**content, "metadata": {**draw(METADATA), "name": "a"}})
     for _ in range(draw(st.integers(1, 2))):
         path = draw(st.sampled_from(paths(document)))
@@ -195,7 +250,11 @@ def spoiled(draw: Any) -> Any:
         parent[path[-1]] = draw(JUNK)
         if not paths(document):
             break
-    extra = draw(st.sampled_from(["ownerReferences", "managedFields", "creationTimestamp", "generation", "", ""]))
+    extra = draw(
+        st.sampled_from(
+            ["ownerReferences", "managedFields", "creationTimestamp", "generation", "", ""]
+        )
+    )
     if extra and isinstance(document.get("metadata"), dict):
         document["metadata"][extra] = draw(JUNK)
     return resource, document
@@ -203,7 +262,9 @@ def spoiled(draw: Any) -> Any:
 
 @effort(300)
 @given(first=spoiled(), second=spoiled())
-def test_junk_is_refused_or_stored_but_never_crashes(make_api: Any, first: Any, second: Any) -> None:
+def test_junk_is_refused_or_stored_but_never_crashes(
+    make_api: Any, first: Any, second: Any
+) -> None:
     api = make_api()
     for resource, document in (first, second):
         for verb in ("create", "update", "patch", "status"):
@@ -215,7 +276,12 @@ def test_junk_is_refused_or_stored_but_never_crashes(make_api: Any, first: Any, 
                 elif verb == "patch":
                     api.patch(resource, "a", document, "merge")
                 elif resource.has_status:
-                    api.update(resource, "a", {**document, "status": document.get("spec")}, subresource="status")
+                    api.update(
+                        resource,
+                        "a",
+                        {**document, "status": document.get("spec")},
+                        subresource="status",
+                    )
             except StatusError:
                 continue
     api.registry.check()

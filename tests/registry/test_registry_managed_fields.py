@@ -6,7 +6,15 @@ import json
 from typing import Any
 
 import pytest
-from tests.registry.applied import LAST_APPLIED, apply, config_map, deployment, owners, refused, slice_document
+from tests.registry.applied import (
+    LAST_APPLIED,
+    apply,
+    config_map,
+    deployment,
+    owners,
+    refused,
+    slice_document,
+)
 
 from sliceplane.api.scheme import (
     ConfigMaps,
@@ -23,8 +31,20 @@ from sliceplane.api.scheme import (
 def test_every_way_of_writing_is_recorded(api: Any) -> None:
     api.create(ConfigMaps, config_map({"a": "1", "b": "1", "c": "1"}), field_manager="creator")
     api.patch(ConfigMaps, "c", {"data": {"a": "2"}}, field_manager="merger")
-    api.patch(ConfigMaps, "c", [{"op": "replace", "path": "/data/b", "value": "2"}], "json", field_manager="jason")
-    api.patch(ConfigMaps, "c", {"metadata": {"labels": {"x": "y"}}}, "strategic", field_manager="strategist")
+    api.patch(
+        ConfigMaps,
+        "c",
+        [{"op": "replace", "path": "/data/b", "value": "2"}],
+        "json",
+        field_manager="jason",
+    )
+    api.patch(
+        ConfigMaps,
+        "c",
+        {"metadata": {"labels": {"x": "y"}}},
+        "strategic",
+        field_manager="strategist",
+    )
     made = api.get(ConfigMaps, "c")
     assert owners(made) == {
         ("creator", "Update", ""): {"f:data": {".": {}, "f:c": {}}},
@@ -44,7 +64,9 @@ def test_every_way_of_writing_is_recorded(api: Any) -> None:
 def test_a_no_op_under_another_name_writes_nothing(api: Any) -> None:
     first = api.create(ConfigMaps, config_map({"a": "1"}), field_manager="one")
     api.now += 100
-    assert api.update(ConfigMaps, "c", config_map({"a": "1"}), field_manager="two").body == first.body
+    assert (
+        api.update(ConfigMaps, "c", config_map({"a": "1"}), field_manager="two").body == first.body
+    )
     assert api.patch(ConfigMaps, "c", {"data": {"a": "1"}}, field_manager="two").body == first.body
 
 
@@ -71,7 +93,9 @@ def test_time_moves_only_when_something_was_written(api: Any) -> None:
 
 def test_status_and_spec_are_owned_through_their_own_endpoints(api: Any) -> None:
     made = json.loads(
-        api.create(Deployments, {**deployment(replicas=2), "status": {"replicas": 9}}, field_manager="user").body
+        api.create(
+            Deployments, {**deployment(replicas=2), "status": {"replicas": 9}}, field_manager="user"
+        ).body
     )
     assert "f:status" not in owners(made)["user", "Update", ""]
     api.patch(
@@ -81,15 +105,23 @@ def test_status_and_spec_are_owned_through_their_own_endpoints(api: Any) -> None
         subresource="status",
         field_manager="ctrl",
     )
-    assert owners(api.get(Deployments, "d"))["ctrl", "Update", "status"] == {"f:status": {"f:replicas": {}}}
-    applied = {"apiVersion": "apps/v1", "kind": "Deployment", "status": {"readyReplicas": 1}, "spec": {"replicas": 3}}
+    assert owners(api.get(Deployments, "d"))["ctrl", "Update", "status"] == {
+        "f:status": {"f:replicas": {}}
+    }
+    applied = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "status": {"readyReplicas": 1},
+        "spec": {"replicas": 3},
+    }
     made = apply(api, Deployments, applied, "agent", name="d", subresource="status")
     assert owners(made)["agent", "Apply", "status"] == {"f:status": {"f:readyReplicas": {}}}
     assert made["spec"]["replicas"] == 2
     applied["status"] = {"replicas": 5}
     error = refused(api, Deployments, "d", applied, "agent", subresource="status")
     assert error.message == (
-        'Apply failed with 1 conflict: conflict with "ctrl" with subresource "status" using apps/v1: .status.replicas'
+        'Apply failed with 1 conflict: conflict with "ctrl" with subresource "status" using '
+        "apps/v1: .status.replicas"
     )
 
 
@@ -105,17 +137,31 @@ def test_scale_is_owned_through_scale(api: Any) -> None:
     assert entry["apiVersion"] == "apps/v1"
     error = refused(api, Deployments, "d", deployment(replicas=2), "user")
     assert error.message == (
-        'Apply failed with 1 conflict: conflict with "autoscaler" with subresource "scale" using apps/v1: '
+        'Apply failed with 1 conflict: conflict with "autoscaler" with subresource "scale" using '
+        "apps/v1: "
         ".spec.replicas"
     )
-    wanted = {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d"}, "spec": {"replicas": 3}}
+    wanted = {
+        "apiVersion": "autoscaling/v1",
+        "kind": "Scale",
+        "metadata": {"name": "d"},
+        "spec": {"replicas": 3},
+    }
     error = refused(api, Deployments, "d", wanted, "third", subresource="scale")
     assert error.message == (
-        'Apply failed with 1 conflict: conflict with "autoscaler" with subresource "scale" using autoscaling/v1: '
+        'Apply failed with 1 conflict: conflict with "autoscaler" with subresource "scale" using '
+        "autoscaling/v1: "
         ".spec.replicas"
     )
-    assert apply(api, Deployments, wanted, "third", subresource="scale", force=True)["spec"]["replicas"] == 3
-    assert owners(api.get(Deployments, "d"))["third", "Apply", "scale"] == {"f:spec": {"f:replicas": {}}}
+    assert (
+        apply(api, Deployments, wanted, "third", subresource="scale", force=True)["spec"][
+            "replicas"
+        ]
+        == 3
+    )
+    assert owners(api.get(Deployments, "d"))["third", "Apply", "scale"] == {
+        "f:spec": {"f:replicas": {}}
+    }
 
 
 def test_what_the_server_adds_belongs_to_nobody(api: Any) -> None:
@@ -132,7 +178,9 @@ def test_what_the_server_adds_belongs_to_nobody(api: Any) -> None:
         "f:protocol": {},
         "f:targetPort": {},
     }
-    namespace = json.loads(api.create(Namespaces, {"metadata": {"name": "n"}}, namespace="", field_manager="user").body)
+    namespace = json.loads(
+        api.create(Namespaces, {"metadata": {"name": "n"}}, namespace="", field_manager="user").body
+    )
     assert owners(namespace)["user", "Update", ""] == {
         "f:metadata": {"f:labels": {".": {}, "f:kubernetes.io/metadata.name": {}}}
     }
@@ -143,7 +191,10 @@ def test_tracking_can_be_switched_off_until_the_next_apply(api: Any, sent: Any) 
     api.create(ConfigMaps, config_map({"a": "1"}), field_manager="one")
     made = api.get(ConfigMaps, "c")
     made["metadata"]["managedFields"] = sent
-    assert "managedFields" not in json.loads(api.update(ConfigMaps, "c", made, field_manager="two").body)["metadata"]
+    assert (
+        "managedFields"
+        not in json.loads(api.update(ConfigMaps, "c", made, field_manager="two").body)["metadata"]
+    )
     made = json.loads(api.patch(ConfigMaps, "c", {"data": {"b": "1"}}, field_manager="two").body)
     assert "managedFields" not in made["metadata"]
     assert owners(apply(api, ConfigMaps, config_map({"c": "1"}))) == {
@@ -157,9 +208,14 @@ def test_entries_of_a_client_count_when_they_can_be_read(api: Any) -> None:
     stored = api.get(ConfigMaps, "c")["metadata"]["managedFields"]
     for nonsense in ([{"manager": "x", "operation": "Update"}], [{"operation": "Steal"}], None):
         made = config_map({"a": "1"}, managedFields=nonsense)
-        assert json.loads(api.update(ConfigMaps, "c", made).body)["metadata"]["managedFields"] == stored
+        assert (
+            json.loads(api.update(ConfigMaps, "c", made).body)["metadata"]["managedFields"]
+            == stored
+        )
     given = {**stored[0], "manager": "heir"}
-    made = json.loads(api.update(ConfigMaps, "c", config_map({"a": "1"}, managedFields=[given])).body)
+    made = json.loads(
+        api.update(ConfigMaps, "c", config_map({"a": "1"}, managedFields=[given])).body
+    )
     assert owners(made) == {("heir", "Update", ""): {"f:data": {".": {}, "f:a": {}}}}
     patch = [{"op": "replace", "path": "/metadata/managedFields/0/manager", "value": "next"}]
     made = json.loads(api.patch(ConfigMaps, "c", patch, "json").body)
@@ -170,11 +226,17 @@ def test_entries_of_a_client_count_when_they_can_be_read(api: Any) -> None:
     ("member", "value", "problem"),
     [
         ("manager", "m" * 129, "manager: Too long: may not be more than 128 bytes"),
-        ("manager", "a\nb", 'manager: Invalid value: "a\\nb": invalid character U+000A (at position 1)'),
+        (
+            "manager",
+            "a\nb",
+            'manager: Invalid value: "a\\nb": invalid character U+000A (at position 1)',
+        ),
         ("subresource", "s" * 257, "subresource: Too long: may not be more than 256 bytes"),
     ],
 )
-def test_entries_of_a_client_with_impossible_names(api: Any, member: str, value: str, problem: str) -> None:
+def test_entries_of_a_client_with_impossible_names(
+    api: Any, member: str, value: str, problem: str
+) -> None:
     api.create(ConfigMaps, config_map({"a": "1"}), field_manager="one")
     made = api.get(ConfigMaps, "c")
     made["metadata"]["managedFields"][0][member] = value
@@ -184,7 +246,9 @@ def test_entries_of_a_client_with_impossible_names(api: Any, member: str, value:
 
 def test_kubectl_takes_over_what_it_applied_from_the_clients_side(api: Any) -> None:
     document = config_map({"a": "1", "b": "1"})
-    document["metadata"]["annotations"] = {LAST_APPLIED: json.dumps(config_map({"a": "1", "b": "1"}))}
+    document["metadata"]["annotations"] = {
+        LAST_APPLIED: json.dumps(config_map({"a": "1", "b": "1"}))
+    }
     api.create(ConfigMaps, document, field_manager="kubectl-client-side-apply")
     error = refused(api, ConfigMaps, "c", config_map({"a": "2"}), "flux")
     assert error.message == (
@@ -198,7 +262,10 @@ def test_kubectl_takes_over_what_it_applied_from_the_clients_side(api: Any) -> N
     # What somebody changed since is not kubectl's to take.
     api.patch(ConfigMaps, "c", {"data": {"a": "edited"}}, field_manager="kubectl-edit")
     error = refused(api, ConfigMaps, "c", config_map({"a": "3"}), "kubectl")
-    assert error.message == 'Apply failed with 1 conflict: conflict with "kubectl-edit" using v1: .data.a'
+    assert (
+        error.message
+        == 'Apply failed with 1 conflict: conflict with "kubectl-edit" using v1: .data.a'
+    )
 
 
 # --- versions ---
@@ -216,7 +283,10 @@ def test_entries_keep_the_version_they_were_made_with(api: Any) -> None:
     assert hub["endpoints"][0]["zone"] == "z"
     assert hub["metadata"]["managedFields"] == [entry]
     error = refused(api, EndpointSlices, "s", slice_document("10.0.0.2"), "two")
-    assert error.message == 'Apply failed with 2 conflicts: conflicts with "one":\n- .endpoints\n- .ports'
+    assert (
+        error.message
+        == 'Apply failed with 2 conflicts: conflicts with "one":\n- .endpoints\n- .ports'
+    )
     # The same applier keeps its entry when it moves to another version.
     moved = apply(api, EndpointSlices, slice_document("10.0.0.3"))
     (entry,) = moved["metadata"]["managedFields"]
@@ -233,7 +303,12 @@ def test_the_two_forms_of_an_event_name_fields_in_their_own_words(api: Any) -> N
         "source": {"component": "c"},
     }
     api.create(Events, event, field_manager="maker")
-    config = {"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"}, "note": "bye"}
+    config = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": "e"},
+        "note": "bye",
+    }
     error = refused(api, EventsV1, "e", config)
     assert error.message == 'Apply failed with 1 conflict: conflict with "maker" using v1: .message'
     # The same value is shared, each under the name of its owner's version.

@@ -16,31 +16,47 @@ def body(outcome: Any) -> Any:
 
 @pytest.fixture
 def with_map(api: Any) -> Any:
-    api.create(ConfigMaps, {"metadata": {"name": "c", "labels": {"a": "1"}}, "data": {"x": "1", "y": "2"}})
+    api.create(
+        ConfigMaps, {"metadata": {"name": "c", "labels": {"a": "1"}}, "data": {"x": "1", "y": "2"}}
+    )
     return api
 
 
 def test_the_three_forms(with_map: Any) -> None:
-    assert body(with_map.patch(ConfigMaps, "c", {"data": {"x": None, "z": "3"}}))["data"] == {"y": "2", "z": "3"}
-    operations = [{"op": "replace", "path": "/data/y", "value": "9"}, {"op": "remove", "path": "/data/z"}]
+    assert body(with_map.patch(ConfigMaps, "c", {"data": {"x": None, "z": "3"}}))["data"] == {
+        "y": "2",
+        "z": "3",
+    }
+    operations = [
+        {"op": "replace", "path": "/data/y", "value": "9"},
+        {"op": "remove", "path": "/data/z"},
+    ]
     assert body(with_map.patch(ConfigMaps, "c", operations, "json"))["data"] == {"y": "9"}
-    assert body(with_map.patch(ConfigMaps, "c", {"metadata": {"labels": {"b": "2"}}}, "strategic"))["metadata"][
-        "labels"
-    ] == {
+    assert body(with_map.patch(ConfigMaps, "c", {"metadata": {"labels": {"b": "2"}}}, "strategic"))[
+        "metadata"
+    ]["labels"] == {
         "a": "1",
         "b": "2",
     }
 
 
 def test_strategic_lists_merge_by_key_and_endpoints_are_replaced(api: Any) -> None:
-    api.create(Services, {"metadata": {"name": "s"}, "spec": {"ports": [{"name": "a", "port": 80}]}})
-    ports = body(api.patch(Services, "s", {"spec": {"ports": [{"name": "b", "port": 81}]}}, "strategic"))["spec"][
-        "ports"
-    ]
+    api.create(
+        Services, {"metadata": {"name": "s"}, "spec": {"ports": [{"name": "a", "port": 80}]}}
+    )
+    ports = body(
+        api.patch(Services, "s", {"spec": {"ports": [{"name": "b", "port": 81}]}}, "strategic")
+    )["spec"]["ports"]
     assert [port["port"] for port in ports] == [81, 80], "new elements go to the front"
-    document = {"metadata": {"name": "s"}, "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}]}
+    document = {
+        "metadata": {"name": "s"},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.0.0.1"]}],
+    }
     api.create(EndpointSlices, document)
-    patched = body(api.patch(EndpointSlices, "s", {"endpoints": [{"addresses": ["10.0.0.2"]}]}, "strategic"))
+    patched = body(
+        api.patch(EndpointSlices, "s", {"endpoints": [{"addresses": ["10.0.0.2"]}]}, "strategic")
+    )
     assert patched["endpoints"] == [{"addresses": ["10.0.0.2"], "conditions": {}}]
 
 
@@ -95,7 +111,8 @@ def test_a_result_that_does_not_decode(with_map: Any) -> None:
     shown = json.dumps(json.dumps(whole, separators=(",", ":")))
     assert error.code == 422
     assert error.message == (
-        f' "" is invalid: patch: Invalid value: {shown}: json: cannot unmarshal number into Go struct field '
+        f' "" is invalid: patch: Invalid value: {shown}: json: cannot unmarshal number into Go '
+        "struct field "
         "ConfigMap.data of type string"
     )
     assert [cause["field"] for cause in error.details["causes"]] == ["patch"]
@@ -115,8 +132,15 @@ def test_strict_patches(with_map: Any) -> None:
 
 def test_a_version_in_a_patch_is_a_precondition(with_map: Any) -> None:
     version = with_map.get(ConfigMaps, "c")["metadata"]["resourceVersion"]
-    assert with_map.patch(ConfigMaps, "c", {"metadata": {"resourceVersion": version}, "data": {"n": "1"}}).code == 200
-    error = with_map.fails("patch", ConfigMaps, "c", {"metadata": {"resourceVersion": version}, "data": {"n": "2"}})
+    assert (
+        with_map.patch(
+            ConfigMaps, "c", {"metadata": {"resourceVersion": version}, "data": {"n": "1"}}
+        ).code
+        == 200
+    )
+    error = with_map.fails(
+        "patch", ConfigMaps, "c", {"metadata": {"resourceVersion": version}, "data": {"n": "2"}}
+    )
     assert error.code == 409
 
 

@@ -27,7 +27,10 @@ def config_map(name: str) -> dict[str, Any]:
 
 def enforced(api: Api, name: str = "q", *, used: Any, **hard: Any) -> None:
     """A quota whose status the controller has written."""
-    api.create(ResourceQuotas, quota(name, {each.replace("__", "/"): limit for each, limit in hard.items()}))
+    api.create(
+        ResourceQuotas,
+        quota(name, {each.replace("__", "/"): limit for each, limit in hard.items()}),
+    )
     limits = api.get(ResourceQuotas, name)["spec"]["hard"]
     status = {"hard": limits, "used": used}
     api.patch(ResourceQuotas, name, {"status": status}, subresource="status")
@@ -53,11 +56,14 @@ def test_writes_are_charged_and_then_refused(api: Api) -> None:
     error = api.fails("create", ConfigMaps, config_map("c"))
     assert (error.code, error.reason) == (403, "Forbidden")
     assert error.message == (
-        'configmaps "c" is forbidden: exceeded quota: q, requested: count/configmaps=1, used: count/configmaps=2, '
+        'configmaps "c" is forbidden: exceeded quota: q, requested: count/configmaps=1, used: '
+        "count/configmaps=2, "
         "limited: count/configmaps=2"
     )
     assert api.fails("create", ConfigMaps, config_map("c"), dry_run=True).message == error.message
-    assert api.fails("create", ConfigMaps, config_map("b")).code == 409, "a name that is taken is told first"
+    assert api.fails("create", ConfigMaps, config_map("b")).code == 409, (
+        "a name that is taken is told first"
+    )
     api.patch(ConfigMaps, "a", {"data": {"k": "v"}})
     api.create(ConfigMaps, config_map("c"), namespace="kube-system")
 
@@ -66,12 +72,17 @@ def test_the_charge_comes_before_the_object(api: Api) -> None:
     enforced(api, used={SLICES: "0"}, **{SLICES.replace("/", "__"): "5"})
     api.events.clear()
     api.create(EndpointSlices, {"metadata": {"name": "s"}, "addressType": "IPv4"})
-    assert [event.record.key.resource for event in api.events] == ["resourcequotas", EndpointSlices.key]
+    assert [event.record.key.resource for event in api.events] == [
+        "resourcequotas",
+        EndpointSlices.key,
+    ]
 
 
 def test_a_status_without_used(api: Api) -> None:
     api.create(ResourceQuotas, quota())
-    api.patch(ResourceQuotas, "q", {"status": {"hard": {"count/configmaps": "1"}}}, subresource="status")
+    api.patch(
+        ResourceQuotas, "q", {"status": {"hard": {"count/configmaps": "1"}}}, subresource="status"
+    )
     assert api.fails("create", ConfigMaps, config_map("a")).message == (
         'configmaps "a" is forbidden: status unknown for quota: q, resources: count/configmaps'
     )
@@ -86,18 +97,31 @@ def test_services_cost_ports_and_balancers(api: Api) -> None:
     ports = [{"name": name, "port": port} for name, port in (("a", 1), ("b", 2), ("c", 3))]
     api.create(Services, {"metadata": {"name": "s"}, "spec": {"ports": ports}})
     assert api.fails("patch", Services, "s", {"spec": {"type": "LoadBalancer"}}).message == (
-        'services "s" is forbidden: exceeded quota: q, requested: services.loadbalancers=1,services.nodeports=3, '
-        "used: services.loadbalancers=0,services.nodeports=0, limited: services.loadbalancers=0,services.nodeports=2"
+        'services "s" is forbidden: exceeded quota: q, requested: '
+        "services.loadbalancers=1,services.nodeports=3, "
+        "used: services.loadbalancers=0,services.nodeports=0, limited: "
+        "services.loadbalancers=0,services.nodeports=2"
     )
     api.patch(Services, "s", {"spec": {"type": "NodePort", "ports": ports[:2]}})
     assert used(api) == {"services": "1", "services.loadbalancers": "0", "services.nodeports": "2"}
 
 
 def test_every_quota_must_allow_it_and_overuse_is_tolerated(api: Api) -> None:
-    enforced(api, "a", used={"count/configmaps": "0", "configmaps": "7"}, count__configmaps=5, configmaps=9)
+    enforced(
+        api,
+        "a",
+        used={"count/configmaps": "0", "configmaps": "7"},
+        count__configmaps=5,
+        configmaps=9,
+    )
     enforced(api, "b", used={"configmaps": "3"}, configmaps=2)
-    assert "exceeded quota: b, requested: configmaps=1" in api.fails("create", ConfigMaps, config_map("x")).message
-    assert used(api, "a") == {"configmaps": "7", "count/configmaps": "0"}, "nobody is charged for what was refused"
+    assert (
+        "exceeded quota: b, requested: configmaps=1"
+        in api.fails("create", ConfigMaps, config_map("x")).message
+    )
+    assert used(api, "a") == {"configmaps": "7", "count/configmaps": "0"}, (
+        "nobody is charged for what was refused"
+    )
     api.create(Events, {"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}})
     api.delete(ResourceQuotas, "b")
     api.create(ConfigMaps, config_map("x"))
@@ -122,11 +146,15 @@ def test_what_was_forgotten_is_not_charged(api: Api) -> None:
         (
             {"hard": {"foo": 1}},
             (
-                '[spec.hard[foo]: Invalid value: "foo": must be a standard resource type or fully qualified, '
+                '[spec.hard[foo]: Invalid value: "foo": must be a standard resource type or fully '
+                "qualified, "
                 'spec.hard[foo]: Invalid value: "foo": must be a standard resource for quota]'
             ),
         ),
-        ({"hard": {"pods": "-1"}}, 'spec.hard[pods]: Invalid value: "-1": must be greater than or equal to 0'),
+        (
+            {"hard": {"pods": "-1"}},
+            'spec.hard[pods]: Invalid value: "-1": must be greater than or equal to 0',
+        ),
         ({"hard": {"pods": "500m"}}, 'spec.hard[pods]: Invalid value: "500m": must be an integer'),
         (
             {"hard": {"services": 1, "pods": 1}, "scopes": ["Terminating"]},
@@ -142,24 +170,40 @@ def test_what_was_forgotten_is_not_charged(api: Api) -> None:
             'spec.scopes: Invalid value: ["Terminating","NotTerminating"]: conflicting scopes',
         ),
         (
-            {"scopeSelector": {"matchExpressions": [{"scopeName": "BestEffort", "operator": "DoesNotExist"}]}},
+            {
+                "scopeSelector": {
+                    "matchExpressions": [{"scopeName": "BestEffort", "operator": "DoesNotExist"}]
+                }
+            },
             (
-                "spec.scopeSelector.matchExpressions.operator: Invalid value: \"DoesNotExist\": must be 'Exist' when "
+                'spec.scopeSelector.matchExpressions.operator: Invalid value: "DoesNotExist": '
+                "must be 'Exist' when "
                 "scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, "
                 "ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or "
                 "ResourceQuotaScopeCrossNamespacePodAffinity"
             ),
         ),
         (
-            {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In"}]}},
+            {
+                "scopeSelector": {
+                    "matchExpressions": [{"scopeName": "PriorityClass", "operator": "In"}]
+                }
+            },
             (
                 "spec.scopeSelector.matchExpressions.values: Required value: "
                 "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
             ),
         ),
         (
-            {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "Like"}]}},
-            ('spec.scopeSelector.matchExpressions.operator: Invalid value: "Like": not a valid selector operator'),
+            {
+                "scopeSelector": {
+                    "matchExpressions": [{"scopeName": "PriorityClass", "operator": "Like"}]
+                }
+            },
+            (
+                'spec.scopeSelector.matchExpressions.operator: Invalid value: "Like": not a valid '
+                "selector operator"
+            ),
         ),
     ],
 )
@@ -169,11 +213,20 @@ def test_rules(api: Api, spec: Any, message: str) -> None:
 
 
 def test_scopes_stay_and_a_status_is_looked_at(api: Api) -> None:
-    api.create(ResourceQuotas, {"metadata": {"name": "q"}, "spec": {"hard": {"pods": 1}, "scopes": ["BestEffort"]}})
+    api.create(
+        ResourceQuotas,
+        {"metadata": {"name": "q"}, "spec": {"hard": {"pods": 1}, "scopes": ["BestEffort"]}},
+    )
     error = api.fails("patch", ResourceQuotas, "q", {"spec": {"scopes": ["NotBestEffort"]}})
-    assert error.message.endswith('spec.scopes: Invalid value: ["NotBestEffort"]: field is immutable')
-    error = api.fails("patch", ResourceQuotas, "q", {"status": {"used": {"pods": "-1"}}}, subresource="status")
-    assert error.message.endswith('status.used[pods]: Invalid value: "-1": must be greater than or equal to 0')
+    assert error.message.endswith(
+        'spec.scopes: Invalid value: ["NotBestEffort"]: field is immutable'
+    )
+    error = api.fails(
+        "patch", ResourceQuotas, "q", {"status": {"used": {"pods": "-1"}}}, subresource="status"
+    )
+    assert error.message.endswith(
+        'status.used[pods]: Invalid value: "-1": must be greater than or equal to 0'
+    )
 
 
 def test_unknown_counts_and_amounts_of_compute_are_accepted(api: Api) -> None:
@@ -224,7 +277,9 @@ def test_texts_of_amounts(number: Fraction, text: str, binary_text: str) -> None
 @given(st.fractions(0, 2**70, max_denominator=10**9), st.booleans())
 def test_a_text_says_the_amount_to_a_billionth(number: Fraction, binary: bool) -> None:
     said = exact(quantity_of(number, binary=binary))
-    assert 0 <= said - min(number, exact(str(AMOUNT_MAX))) < Fraction(1, 10**9) or number > AMOUNT_MAX
+    assert (
+        0 <= said - min(number, exact(str(AMOUNT_MAX))) < Fraction(1, 10**9) or number > AMOUNT_MAX
+    )
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["", "k", "Ki", "m", "e3", "E-2", "Mi"]))

@@ -10,12 +10,19 @@ import pytest
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Namespaces, Nodes, Pods
-from sliceplane.server.registry.options import NEWEST, Continue, decode_continue, encode_continue_start
+from sliceplane.server.registry.options import (
+    NEWEST,
+    Continue,
+    decode_continue,
+    encode_continue_start,
+)
 
 
 def fill(api: Any, *names: str, namespace: str = "default", labels: Any = None) -> None:
     for name in names:
-        api.create(ConfigMaps, {"metadata": {"name": name, "labels": labels or {}}}, namespace=namespace)
+        api.create(
+            ConfigMaps, {"metadata": {"name": name, "labels": labels or {}}}, namespace=namespace
+        )
 
 
 @pytest.fixture
@@ -31,7 +38,16 @@ def spread(make_api: Any) -> Any:
 
 
 def test_order_is_that_of_bytes(spread: Any) -> None:
-    names = ["default/c-1", "default/c.1", "default/c1", "default/c10", "default/c2", "zz-b/o", "zz/a", "zz0/a"]
+    names = [
+        "default/c-1",
+        "default/c.1",
+        "default/c1",
+        "default/c10",
+        "default/c2",
+        "zz-b/o",
+        "zz/a",
+        "zz0/a",
+    ]
     assert spread.names(ConfigMaps, namespace="") == names
     assert spread.names(ConfigMaps, namespace="zz") == ["zz/a"]
     assert spread.names(ConfigMaps, namespace="missing") == []
@@ -47,7 +63,11 @@ def test_pages_join_to_the_list(spread: Any, namespace: str, selector: str) -> N
         token = ""
         while True:
             page = spread.list(
-                ConfigMaps, namespace=namespace, limit=limit, continue_token=token, label_selector=selector
+                ConfigMaps,
+                namespace=namespace,
+                limit=limit,
+                continue_token=token,
+                label_selector=selector,
             )
             found += [record.key.path for record in page.records]
             assert page.resource_version == version
@@ -102,14 +122,20 @@ def encoded(**fields: Any) -> str:
             encoded(v="meta.k8s.io/v1", rv=0, start="/a"),
             "incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
         ),
-        (encoded(v="meta.k8s.io/v1", rv=3, start=""), "encoded start key empty (version meta.k8s.io/v1)"),
+        (
+            encoded(v="meta.k8s.io/v1", rv=3, start=""),
+            "encoded start key empty (version meta.k8s.io/v1)",
+        ),
         (encoded(v="meta.k8s.io/v1", rv=3, start="../a"), "../a"),
         (encoded(v="meta.k8s.io/v1", rv=3, start="/a/../../b"), "/a/../../b"),
     ],
 )
 def test_bad_tokens(api: Any, token: str, detail: str) -> None:
     error = api.fails("list", ConfigMaps, continue_token=token)
-    assert (error.code, error.message) == (400, f"invalid continue token: continue key is not valid: {detail}")
+    assert (error.code, error.message) == (
+        400,
+        f"invalid continue token: continue key is not valid: {detail}",
+    )
 
 
 def test_an_expired_token_brings_a_fresh_one(spread: Any) -> None:
@@ -118,7 +144,9 @@ def test_an_expired_token_brings_a_fresh_one(spread: Any) -> None:
     spread.store.compact(spread.store.revision)
     error = spread.fails("list", ConfigMaps, limit=2, continue_token=page.continue_token)
     assert (error.code, error.reason) == (410, "Expired")
-    assert error.message.startswith("The provided continue parameter is too old to display a consistent list result.")
+    assert error.message.startswith(
+        "The provided continue parameter is too old to display a consistent list result."
+    )
     fresh = error.metadata["continue"]
     assert decode_continue(fresh) == Continue(NEWEST, "c.1\0")
     page = spread.list(ConfigMaps, limit=2, continue_token=fresh)
@@ -144,7 +172,9 @@ def test_versions_of_a_list(spread: Any) -> None:
     assert at(resource_version=str(old), limit=9, resource_version_match="NotOlderThan") == (new, 6)
     assert at(resource_version=str(old), resource_version_match="Exact") == (old, 5)
     spread.store.compact(new)
-    error = spread.fails("list", ConfigMaps, resource_version=str(old), resource_version_match="Exact")
+    error = spread.fails(
+        "list", ConfigMaps, resource_version=str(old), resource_version_match="Exact"
+    )
     assert (error.code, error.reason, error.message) == (
         410,
         "Expired",
@@ -159,7 +189,8 @@ def test_versions_of_a_list(spread: Any) -> None:
             {"resource_version": "0", "resource_version_match": "Exact"},
             422,
             (
-                'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch '
+                'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: '
+                "resourceVersionMatch "
                 '"exact" is '
                 'forbidden for resourceVersion "0"'
             ),
@@ -168,7 +199,8 @@ def test_versions_of_a_list(spread: Any) -> None:
             {"resource_version_match": "NotOlderThan"},
             422,
             (
-                'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is '
+                'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: '
+                "resourceVersionMatch is "
                 "forbidden "
                 "unless resourceVersion is provided"
             ),
@@ -177,7 +209,8 @@ def test_versions_of_a_list(spread: Any) -> None:
             {"resource_version": "1", "resource_version_match": "Foo"},
             422,
             (
-                'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Unsupported value: "Foo": supported '
+                'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Unsupported value: '
+                '"Foo": supported '
                 "values: "
                 '"Exact", "NotOlderThan", ""'
             ),
@@ -186,7 +219,8 @@ def test_versions_of_a_list(spread: Any) -> None:
             {"resource_version": "1", "resource_version_match": "Exact", "continue_token": "x"},
             422,
             (
-                'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is '
+                'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: '
+                "resourceVersionMatch is "
                 "forbidden "
                 "when continue is provided"
             ),
@@ -195,7 +229,8 @@ def test_versions_of_a_list(spread: Any) -> None:
             {"send_initial_events": True},
             422,
             (
-                'ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden '
+                'ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: '
+                "sendInitialEvents is forbidden "
                 "for list"
             ),
         ),
@@ -208,7 +243,8 @@ def test_versions_of_a_list(spread: Any) -> None:
             {"resource_version": "abc"},
             400,
             (
-                'invalid resource version: resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": '
+                'invalid resource version: resourceVersion: Invalid value: "abc": '
+                'strconv.ParseUint: parsing "abc": '
                 "invalid "
                 "syntax"
             ),
@@ -241,7 +277,10 @@ def test_versions_from_the_future(api: Any) -> None:
         api.fails("get", ConfigMaps, "c", rv=str(wanted)),
     ):
         assert (error.code, error.reason, error.retry_after_s) == (504, "Timeout", 1)
-        assert error.message == f"Timeout: Too large resource version: {wanted}, current: {api.store.revision}"
+        assert (
+            error.message
+            == f"Timeout: Too large resource version: {wanted}, current: {api.store.revision}"
+        )
     assert api.get(ConfigMaps, "c", rv="0")
     assert api.get(ConfigMaps, "c", rv="1")
     error = api.fails("get", ConfigMaps, "c", rv="abc")
@@ -252,13 +291,15 @@ def test_selectors(api: Any) -> None:
     fill(api, "a", "b", labels={"x": "1"})
     fill(api, "c", labels={"x": "2"})
     assert api.names(ConfigMaps, label_selector="x=1") == ["default/a", "default/b"]
-    assert api.names(ConfigMaps, label_selector="x=1", field_selector="metadata.name!=a") == ["default/b"]
+    assert api.names(ConfigMaps, label_selector="x=1", field_selector="metadata.name!=a") == [
+        "default/b"
+    ]
     assert api.names(ConfigMaps, field_selector="metadata.name=b") == ["default/b"]
     assert api.names(ConfigMaps, namespace="", field_selector="metadata.name=b") == ["default/b"]
     assert api.names(ConfigMaps, field_selector="metadata.name=b", label_selector="x=2") == []
-    assert api.names(ConfigMaps, namespace="", field_selector="metadata.namespace=default,metadata.name=c") == [
-        "default/c"
-    ]
+    assert api.names(
+        ConfigMaps, namespace="", field_selector="metadata.namespace=default,metadata.name=c"
+    ) == ["default/c"]
     assert api.names(ConfigMaps, field_selector="metadata.namespace=other") == []
     page = api.list(ConfigMaps, label_selector="x=1", limit=1)
     assert (len(page.records), page.remaining) == (1, None)
@@ -287,14 +328,34 @@ def test_readers_do_not_see_what_is_not_durable(api: Any) -> None:
         ({"resource_version": "3"}, False, 3),
         ({"resource_version": "999"}, False, 999),
         ({"send_initial_events": True, "resource_version_match": "NotOlderThan"}, True, None),
-        ({"send_initial_events": True, "resource_version_match": "NotOlderThan", "resource_version": "3"}, True, None),
+        (
+            {
+                "send_initial_events": True,
+                "resource_version_match": "NotOlderThan",
+                "resource_version": "3",
+            },
+            True,
+            None,
+        ),
         ({"send_initial_events": False, "resource_version_match": "NotOlderThan"}, False, None),
         (
-            {"send_initial_events": False, "resource_version_match": "NotOlderThan", "resource_version": "0"},
+            {
+                "send_initial_events": False,
+                "resource_version_match": "NotOlderThan",
+                "resource_version": "0",
+            },
             False,
             None,
         ),
-        ({"send_initial_events": False, "resource_version_match": "NotOlderThan", "resource_version": "3"}, False, 3),
+        (
+            {
+                "send_initial_events": False,
+                "resource_version_match": "NotOlderThan",
+                "resource_version": "3",
+            },
+            False,
+            3,
+        ),
     ],
 )
 def test_where_a_watch_starts(api: Any, options: Any, initial: bool, since: int | None) -> None:
@@ -305,7 +366,10 @@ def test_where_a_watch_starts(api: Any, options: Any, initial: bool, since: int 
 
 def test_a_watch_list_of_the_future_waits(api: Any) -> None:
     plan = api.watch(
-        EndpointSlices, send_initial_events=True, resource_version_match="NotOlderThan", resource_version="999"
+        EndpointSlices,
+        send_initial_events=True,
+        resource_version_match="NotOlderThan",
+        resource_version="999",
     )
     assert plan.wait_for == 999
 
@@ -316,13 +380,17 @@ def test_a_watch_list_of_the_future_waits(api: Any) -> None:
         (
             {"send_initial_events": True},
             422,
-            "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            (
+                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting "
+                "resourceVersionMatch to NotOlderThan"
+            ),
         ),
         (
             {"resource_version_match": "NotOlderThan", "resource_version": "1"},
             422,
             (
-                "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless "
+                "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch "
+                "unless "
                 "sendInitialEvents is "
                 "provided"
             ),
@@ -331,9 +399,11 @@ def test_a_watch_list_of_the_future_waits(api: Any) -> None:
             {"resource_version_match": "Exact", "send_initial_events": True},
             422,
             (
-                "[resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to "
+                "[resourceVersionMatch: Forbidden: sendInitialEvents requires setting "
+                "resourceVersionMatch to "
                 "NotOlderThan, "
-                'resourceVersionMatch: Unsupported value: "Exact": supported values: "NotOlderThan"]'
+                'resourceVersionMatch: Unsupported value: "Exact": supported values: '
+                '"NotOlderThan"]'
             ),
         ),
         ({"resource_version": "abc"}, 500, None),

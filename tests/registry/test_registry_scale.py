@@ -9,7 +9,10 @@ import pytest
 
 from sliceplane.api.scheme import Deployments, ReplicaSets
 
-TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+TEMPLATE = {
+    "metadata": {"labels": {"a": "b"}},
+    "spec": {"containers": [{"name": "c", "image": "i"}]},
+}
 
 
 @pytest.fixture(params=[Deployments, ReplicaSets], ids=lambda resource: resource.plural)
@@ -44,12 +47,19 @@ def test_put_and_patch(scaled: Any) -> None:
     assert api.get(resource, "w")["spec"]["replicas"] == 5
     assert api.get(resource, "w")["metadata"]["generation"] == 2
     assert api.fails("update", resource, "w", scale, subresource="scale").code == 409
-    answer = json.loads(api.patch(resource, "w", {"spec": {"replicas": 0}}, subresource="scale").body)
+    answer = json.loads(
+        api.patch(resource, "w", {"spec": {"replicas": 0}}, subresource="scale").body
+    )
     assert answer["spec"] == {}
     assert api.get(resource, "w")["spec"]["replicas"] == 0
     operations = [{"op": "add", "path": "/spec/replicas", "value": 3}]
     assert api.patch(resource, "w", operations, "json", subresource="scale").code == 200
-    assert api.patch(resource, "w", {"spec": {"replicas": 3}}, "strategic", subresource="scale").revision == 0
+    assert (
+        api.patch(
+            resource, "w", {"spec": {"replicas": 3}}, "strategic", subresource="scale"
+        ).revision
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,13 +68,18 @@ def test_put_and_patch(scaled: Any) -> None:
         (
             {"spec": {"replicas": -1}},
             422,
-            'Scale.autoscaling "w" is invalid: spec.replicas: Invalid value: -1: must be greater than or equal to 0',
+            (
+                'Scale.autoscaling "w" is invalid: spec.replicas: Invalid value: -1: must be '
+                "greater "
+                "than or equal to 0"
+            ),
         ),
         (
             {"spec": {"replicas": "x"}},
             400,
             (
-                'Scale in version "v1" cannot be handled as a Scale: json: cannot unmarshal string into Go struct '
+                'Scale in version "v1" cannot be handled as a Scale: json: cannot unmarshal '
+                "string into Go struct "
                 "field "
                 "ScaleSpec.spec.replicas of type int32"
             ),

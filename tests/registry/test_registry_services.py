@@ -45,57 +45,92 @@ def test_defaults(api: Any) -> None:
     [
         ({"ipFamilyPolicy": "PreferDualStack"}, ["IPv4", "IPv6"], "PreferDualStack", 2),
         ({"ipFamilyPolicy": "RequireDualStack"}, ["IPv4", "IPv6"], "RequireDualStack", 2),
-        ({"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6"]}, ["IPv6", "IPv4"], "PreferDualStack", 2),
+        (
+            {"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6"]},
+            ["IPv6", "IPv4"],
+            "PreferDualStack",
+            2,
+        ),
         ({"ipFamilies": ["IPv6"]}, ["IPv6"], "SingleStack", 1),
         ({"clusterIP": "fd00:10:96::77"}, ["IPv6"], "SingleStack", 1),
         ({"clusterIP": "None"}, ["IPv4"], "SingleStack", 1),
         ({"clusterIP": "None", "selector": {}}, ["IPv4", "IPv6"], "RequireDualStack", 1),
-        ({"clusterIP": "None", "selector": {}, "ipFamilyPolicy": "SingleStack"}, ["IPv4"], "SingleStack", 1),
+        (
+            {"clusterIP": "None", "selector": {}, "ipFamilyPolicy": "SingleStack"},
+            ["IPv4"],
+            "SingleStack",
+            1,
+        ),
     ],
 )
 def test_families(api: Any, given: Any, families: list[str], policy: str, count: int) -> None:
     spec = spec_of(api.create(Services, service(**given)))
-    assert (spec["ipFamilies"], spec["ipFamilyPolicy"], len(spec["clusterIPs"])) == (families, policy, count)
+    assert (spec["ipFamilies"], spec["ipFamilyPolicy"], len(spec["clusterIPs"])) == (
+        families,
+        policy,
+        count,
+    )
     if given.get("clusterIP") == "None":
         assert spec["clusterIPs"] == ["None"]
     else:
-        assert [":" in address for address in spec["clusterIPs"]] == [family == "IPv6" for family in families][:count]
+        assert [":" in address for address in spec["clusterIPs"]] == [
+            family == "IPv6" for family in families
+        ][:count]
 
 
 def test_single_stack_clusters(make_api: Any) -> None:
     api = make_api(service_cidrs=("10.96.0.0/16",))
-    assert spec_of(api.create(Services, service(ipFamilyPolicy="PreferDualStack")))["ipFamilies"] == ["IPv4"]
+    assert spec_of(api.create(Services, service(ipFamilyPolicy="PreferDualStack")))[
+        "ipFamilies"
+    ] == ["IPv4"]
     error = api.fails("create", Services, service("t", ipFamilyPolicy="RequireDualStack"))
     assert error.message == (
-        'Service "t" is invalid: spec.ipFamilyPolicy: Invalid value: "RequireDualStack": this cluster is not '
+        'Service "t" is invalid: spec.ipFamilyPolicy: Invalid value: "RequireDualStack": this '
+        "cluster is not "
         "configured "
         "for dual-stack services"
     )
     error = api.fails("create", Services, service("t", ipFamilies=["IPv6"]))
     assert error.message == (
-        'Service "t" is invalid: spec.ipFamilies[0]: Invalid value: "IPv6": not configured on this cluster'
+        'Service "t" is invalid: spec.ipFamilies[0]: Invalid value: "IPv6": not configured on '
+        "this cluster"
     )
 
 
 def test_explicit_addresses(api: Any) -> None:
     spec = spec_of(api.create(Services, service(clusterIP="10.96.7.7")))
     assert spec["clusterIPs"] == ["10.96.7.7"]
-    taken = 'Service "t" is invalid: spec.clusterIPs: Invalid value: ["10.96.7.7"]: failed to allocate IP 10.96.7.7: '
+    taken = (
+        'Service "t" is invalid: spec.clusterIPs: Invalid value: ["10.96.7.7"]: failed to '
+        "allocate IP 10.96.7.7: "
+    )
     error = api.fails("create", Services, service("t", clusterIP="10.96.7.7"))
     assert (error.code, error.message) == (422, f"{taken}provided IP is already allocated")
     error = api.fails("create", Services, service("t", clusterIP="10.97.0.1"))
     assert error.message.endswith(": the provided network does not match the current range")
     error = api.fails("create", Services, service("t", clusterIP="10.96.0.1"))
-    assert error.message.endswith("failed to allocate IP 10.96.0.1: provided IP is already allocated"), "reserved"
+    assert error.message.endswith(
+        "failed to allocate IP 10.96.0.1: provided IP is already allocated"
+    ), "reserved"
     api.delete(Services, "s")
-    assert api.create(Services, service("t", clusterIP="10.96.7.7")).code == 201, "a deleted Service gives it back"
+    assert api.create(Services, service("t", clusterIP="10.96.7.7")).code == 201, (
+        "a deleted Service gives it back"
+    )
 
 
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        ({}, {"clusterIP": "10.96.1.1"}, 'spec.clusterIPs[0]: Invalid value: ["10.96.1.1"]: may not change once set'),
-        ({}, {"clusterIP": "None"}, 'spec.clusterIPs[0]: Invalid value: ["None"]: may not change once set'),
+        (
+            {},
+            {"clusterIP": "10.96.1.1"},
+            'spec.clusterIPs[0]: Invalid value: ["10.96.1.1"]: may not change once set',
+        ),
+        (
+            {},
+            {"clusterIP": "None"},
+            'spec.clusterIPs[0]: Invalid value: ["None"]: may not change once set',
+        ),
         ({}, {"ipFamilies": ["IPv6"]}, None),
     ],
 )
@@ -128,8 +163,16 @@ def test_to_dual_stack_and_back(api: Any) -> None:
 
 def test_external_name_gives_everything_back(api: Any) -> None:
     before = spec_of(api.create(Services, service(type="NodePort")))
-    external = spec_of(api.patch(Services, "s", {"spec": {"type": "ExternalName", "externalName": "example.com"}}))
-    for member in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "externalTrafficPolicy"):
+    external = spec_of(
+        api.patch(Services, "s", {"spec": {"type": "ExternalName", "externalName": "example.com"}})
+    )
+    for member in (
+        "clusterIP",
+        "clusterIPs",
+        "ipFamilies",
+        "ipFamilyPolicy",
+        "externalTrafficPolicy",
+    ):
         assert member not in external, member
     assert "nodePort" not in external["ports"][0]
     other = service("t", type="NodePort", clusterIP=before["clusterIP"])
@@ -149,8 +192,15 @@ def test_node_ports(api: Any) -> None:
         (80, "provided port is not in the valid range. The range of valid ports is 30000-32767"),
         (number, "provided port is already allocated"),
     ):
-        error = api.fails("create", Services, service("t", type="NodePort", ports=[{"port": 80, "nodePort": wanted}]))
-        assert error.message == f'Service "t" is invalid: spec.ports[0].nodePort: Invalid value: {wanted}: {detail}'
+        error = api.fails(
+            "create",
+            Services,
+            service("t", type="NodePort", ports=[{"port": 80, "nodePort": wanted}]),
+        )
+        assert (
+            error.message
+            == f'Service "t" is invalid: spec.ports[0].nodePort: Invalid value: {wanted}: {detail}'
+        )
     kept = spec_of(api.update(Services, "s", service(type="NodePort")))
     assert kept["ports"][0]["nodePort"] == number
     plain = spec_of(api.patch(Services, "s", {"spec": {"type": "ClusterIP"}}))
@@ -159,16 +209,26 @@ def test_node_ports(api: Any) -> None:
 
 
 def test_one_port_over_two_protocols_has_one_node_port(api: Any) -> None:
-    ports = [{"name": "t", "port": 53}, {"name": "u", "port": 53, "protocol": "UDP"}, {"name": "x", "port": 54}]
-    first, second, third = spec_of(api.create(Services, service(type="NodePort", ports=ports)))["ports"]
+    ports = [
+        {"name": "t", "port": 53},
+        {"name": "u", "port": 53, "protocol": "UDP"},
+        {"name": "x", "port": 54},
+    ]
+    first, second, third = spec_of(api.create(Services, service(type="NodePort", ports=ports)))[
+        "ports"
+    ]
     assert first["nodePort"] == second["nodePort"] != third["nodePort"]
 
 
 def test_load_balancers(api: Any) -> None:
-    spec = spec_of(api.create(Services, service(type="LoadBalancer", externalTrafficPolicy="Local")))
+    spec = spec_of(
+        api.create(Services, service(type="LoadBalancer", externalTrafficPolicy="Local"))
+    )
     assert spec["allocateLoadBalancerNodePorts"] is True
     assert spec["healthCheckNodePort"] not in (0, spec["ports"][0]["nodePort"])
-    none = spec_of(api.create(Services, service("t", type="LoadBalancer", allocateLoadBalancerNodePorts=False)))
+    none = spec_of(
+        api.create(Services, service("t", type="LoadBalancer", allocateLoadBalancerNodePorts=False))
+    )
     assert "nodePort" not in none["ports"][0]
     plain = spec_of(api.patch(Services, "s", {"spec": {"type": "ClusterIP"}}))
     for member in ("healthCheckNodePort", "allocateLoadBalancerNodePorts", "externalTrafficPolicy"):
@@ -177,27 +237,47 @@ def test_load_balancers(api: Any) -> None:
 
 
 def test_a_health_check_port_is_no_node_port_of_the_same_service(api: Any) -> None:
-    """kube-proxy listens at one and the kernel translates the other: upstream refuses the pair at allocation."""
+    """kube-proxy listens at one and the kernel translates the other: upstream refuses the pair at
+    allocation.
+    """
     local = {"type": "LoadBalancer", "externalTrafficPolicy": "Local"}
     taken = "provided port is already allocated"
     pair = service(**local, healthCheckNodePort=30500, ports=[{"port": 80, "nodePort": 30500}])
     error = api.fails("create", Services, pair)
-    assert error.message == f'Service "s" is invalid: spec.healthCheckNodePort: Invalid value: 30500: {taken}'
+    assert (
+        error.message
+        == f'Service "s" is invalid: spec.healthCheckNodePort: Invalid value: 30500: {taken}'
+    )
     api.create(Services, service(**local, healthCheckNodePort=30500))
     moved = service(**local, healthCheckNodePort=30500, ports=[{"port": 80, "nodePort": 30500}])
     error = api.fails("update", Services, "s", moved)
-    assert error.message == f'Service "s" is invalid: spec.ports[0].nodePort: Invalid value: 30500: {taken}'
+    assert (
+        error.message
+        == f'Service "s" is invalid: spec.ports[0].nodePort: Invalid value: 30500: {taken}'
+    )
     api.registry.check()
 
 
 def test_a_node_port_that_is_chosen_leaves_the_requested_health_check_port_alone(api: Any) -> None:
-    """All ports of the range but two are taken, and one of them is asked for by the Service itself."""
+    """All ports of the range but two are taken, and one of them is asked for by the Service
+    itself.
+    """
     for first in range(30000, 32768, 100):
-        ports = [{"name": f"p{n}", "port": n, "nodePort": n} for n in range(first, min(first + 100, 32768))]
+        ports = [
+            {"name": f"p{n}", "port": n, "nodePort": n}
+            for n in range(first, min(first + 100, 32768))
+        ]
         api.create(
-            Services, service(f"s{first}", type="NodePort", ports=[p for p in ports if p["port"] not in (30500, 31500)])
+            Services,
+            service(
+                f"s{first}",
+                type="NodePort",
+                ports=[p for p in ports if p["port"] not in (30500, 31500)],
+            ),
         )
-    wanted = service("t", type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=30500)
+    wanted = service(
+        "t", type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=30500
+    )
     spec = spec_of(api.create(Services, wanted))
     assert (spec["healthCheckNodePort"], spec["ports"][0]["nodePort"]) == (30500, 31500)
 
@@ -224,7 +304,9 @@ def test_a_full_range(make_api: Any) -> None:
     error = api.fails(
         "create",
         Services,
-        service("g", type="NodePort", ports=[{"name": n, "port": 80 + i} for i, n in enumerate("xyz")]),
+        service(
+            "g", type="NodePort", ports=[{"name": n, "port": 80 + i} for i, n in enumerate("xyz")]
+        ),
     )
     assert error.message == "Internal error occurred: failed to allocate a nodePort: range is full"
 
@@ -250,7 +332,12 @@ def test_a_restart_finds_the_holders(api: Any) -> None:
 
 
 def test_bootstrap_is_idempotent(api: Any) -> None:
-    assert api.names(Namespaces, namespace="") == ["default", "kube-node-lease", "kube-public", "kube-system"]
+    assert api.names(Namespaces, namespace="") == [
+        "default",
+        "kube-node-lease",
+        "kube-public",
+        "kube-system",
+    ]
     assert api.names(Services) == []
     before = api.store.revision
     assert api.registry.bootstrap(api.now + 5) == before
@@ -261,7 +348,9 @@ def test_the_api_servers_own_service(make_api: Any) -> None:
     own = api.get(Services, "kubernetes")
     assert own["metadata"]["labels"] == {"component": "apiserver", "provider": "kubernetes"}
     assert own["spec"]["clusterIP"] == "10.96.0.1"
-    assert own["spec"]["ports"] == [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": 6443}]
+    assert own["spec"]["ports"] == [
+        {"name": "https", "protocol": "TCP", "port": 443, "targetPort": 6443}
+    ]
     assert "selector" not in own["spec"]
     slice_ = api.get(EndpointSlices, "kubernetes")
     assert slice_["metadata"]["labels"] == {"kubernetes.io/service-name": "kubernetes"}
@@ -269,7 +358,9 @@ def test_the_api_servers_own_service(make_api: Any) -> None:
     assert slice_["ports"] == [{"name": "https", "port": 6443, "protocol": "TCP"}]
     endpoints = api.get(EndpointsObjects, "kubernetes")
     assert endpoints["metadata"]["labels"] == {"endpointslice.kubernetes.io/skip-mirror": "true"}
-    assert endpoints["subsets"] == [{"addresses": [{"ip": "192.168.3.4"}], "ports": slice_["ports"]}]
+    assert endpoints["subsets"] == [
+        {"addresses": [{"ip": "192.168.3.4"}], "ports": slice_["ports"]}
+    ]
 
 
 def test_endpoints_follow_a_new_address(make_api: Any) -> None:
@@ -281,12 +372,18 @@ def test_endpoints_follow_a_new_address(make_api: Any) -> None:
         api.registry.bootstrap(api.now)
         api.commit()
         slice_ = api.get(EndpointSlices, "kubernetes")
-        assert (slice_["addressType"], slice_["endpoints"][0]["addresses"], slice_["ports"][0]["port"]) == (
+        assert (
+            slice_["addressType"],
+            slice_["endpoints"][0]["addresses"],
+            slice_["ports"][0]["port"],
+        ) == (
             kind,
             [address],
             7443,
         )
-        assert api.get(EndpointsObjects, "kubernetes")["subsets"][0]["addresses"] == [{"ip": address}]
+        assert api.get(EndpointsObjects, "kubernetes")["subsets"][0]["addresses"] == [
+            {"ip": address}
+        ]
 
 
 def test_a_loopback_address_has_no_endpoints(make_api: Any) -> None:

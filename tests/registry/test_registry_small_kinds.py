@@ -33,7 +33,10 @@ def test_string_data_is_written_only(api: Api) -> None:
     ("members", "message"),
     [
         ({"type": TLS, "data": {"tls.crt": ""}}, "data[tls.key]: Required value"),
-        ({"type": "kubernetes.io/ssh-auth", "data": {"ssh-privatekey": ""}}, "data[ssh-privatekey]: Required value"),
+        (
+            {"type": "kubernetes.io/ssh-auth", "data": {"ssh-privatekey": ""}},
+            "data[ssh-privatekey]: Required value",
+        ),
         (
             {"type": "kubernetes.io/basic-auth"},
             "[data[username]: Required value, data[password]: Required value]",
@@ -106,33 +109,39 @@ def test_deleting_a_service_account_answers_with_it(api: Api) -> None:
         (
             ServiceCIDRs,
             named("c", spec={"cidrs": ["10.0.0.1/8"]}),
-            ('spec.cidrs[0]: Invalid value: "10.0.0.1/8": must be in canonical form ("10.0.0.0/8")'),
+            (
+                'spec.cidrs[0]: Invalid value: "10.0.0.1/8": must be in canonical form '
+                '("10.0.0.0/8")'
+            ),
         ),
         (
             ServiceCIDRs,
             named("c", spec={"cidrs": ["10.0.0.0/8", "10.1.0.0/16"]}),
             (
                 'spec.cidrs: Invalid value: ["10.0.0.0/8","10.1.0.0/16"]: '
-                "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64"
+                "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and "
+                "2001:db8::/64"
             ),
         ),
     ],
 )
 def test_addresses_and_ranges(api: Api, resource: Resource, document: Any, message: str) -> None:
     error = api.fails("create", resource, document)
-    assert error.message == f'{resource.kind}.networking.k8s.io "{document["metadata"]["name"]}" is invalid: {message}'
+    assert error.message == (
+        f'{resource.kind}.networking.k8s.io "{document["metadata"]["name"]}" is invalid: {message}'
+    )
 
 
 def test_a_range_may_only_become_dual_stack(api: Api) -> None:
     api.create(ServiceCIDRs, named("c", spec={"cidrs": ["10.0.0.0/8"]}, status={"conditions": []}))
     assert "status" in api.get(ServiceCIDRs, "c")
-    assert api.fails("patch", ServiceCIDRs, "c", {"spec": {"cidrs": ["10.0.0.0/9"]}}).message.endswith(
-        'spec.cidrs[0]: Invalid value: "10.0.0.0/9": field is immutable'
-    )
+    assert api.fails(
+        "patch", ServiceCIDRs, "c", {"spec": {"cidrs": ["10.0.0.0/9"]}}
+    ).message.endswith('spec.cidrs[0]: Invalid value: "10.0.0.0/9": field is immutable')
     api.patch(ServiceCIDRs, "c", {"spec": {"cidrs": ["10.0.0.0/8", "fd00::/112"]}})
-    assert api.fails("patch", ServiceCIDRs, "c", {"spec": {"cidrs": ["10.0.0.0/8"]}}).message.endswith(
-        'spec.cidrs: Invalid value: ["10.0.0.0/8"]: field is immutable'
-    )
+    assert api.fails(
+        "patch", ServiceCIDRs, "c", {"spec": {"cidrs": ["10.0.0.0/8"]}}
+    ).message.endswith('spec.cidrs: Invalid value: ["10.0.0.0/8"]: field is immutable')
 
 
 def test_an_address_keeps_its_holder(api: Api) -> None:

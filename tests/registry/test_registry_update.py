@@ -22,9 +22,18 @@ from sliceplane.server.registry.kinds import kind_of
 from sliceplane.server.registry.types import Target
 from sliceplane.server.store.types import EventType
 
-POD = {"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "nginx:1.27"}]}}
-TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-DEPLOYMENT = {"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": TEMPLATE}}
+POD = {
+    "metadata": {"name": "p"},
+    "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "nginx:1.27"}]},
+}
+TEMPLATE = {
+    "metadata": {"labels": {"a": "b"}},
+    "spec": {"containers": [{"name": "c", "image": "i"}]},
+}
+DEPLOYMENT = {
+    "metadata": {"name": "d"},
+    "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": TEMPLATE},
+}
 
 
 def body(outcome: Any) -> Any:
@@ -56,7 +65,9 @@ def test_a_no_op_writes_nothing(api: Any) -> None:
     api.events.clear()
     for document in (
         slice_document("10.0.0.1", labels={"a": "b"}),
-        slice_document("10.0.0.1", labels={"a": "b"}, finalizers=[], annotations=None, managedFields=None),
+        slice_document(
+            "10.0.0.1", labels={"a": "b"}, finalizers=[], annotations=None, managedFields=None
+        ),
         {**slice_document("10.0.0.1", labels={"a": "b"}), "ports": []},
         json.loads(first.body),
     ):
@@ -79,13 +90,21 @@ def test_concurrency(api: Any) -> None:
     error = api.fails("update", ConfigMaps, "c", first)
     assert (error.code, error.reason) == (409, "Conflict")
     assert error.message == (
-        'Operation cannot be fulfilled on configmaps "c": the object has been modified; please apply your changes to '
+        'Operation cannot be fulfilled on configmaps "c": the object has been modified; please '
+        "apply your changes to "
         "the latest version and try again"
     )
     assert error.details == {"name": "c", "kind": "configmaps"}
     for version in (None, "", "0"):
-        assert api.update(ConfigMaps, "c", {"metadata": {"name": "c", "resourceVersion": version}}).code == 200
-    error = api.fails("update", ConfigMaps, "c", {"metadata": {"name": "c", "resourceVersion": "abc"}})
+        assert (
+            api.update(
+                ConfigMaps, "c", {"metadata": {"name": "c", "resourceVersion": version}}
+            ).code
+            == 200
+        )
+    error = api.fails(
+        "update", ConfigMaps, "c", {"metadata": {"name": "c", "resourceVersion": "abc"}}
+    )
     assert error.code == 500
     assert "reason" not in error.status()
 
@@ -96,7 +115,8 @@ def test_a_lease_needs_a_version(api: Any) -> None:
     error = api.fails("update", Leases, "l1", {"metadata": {"name": "l1"}})
     assert error.code == 422
     assert error.message == (
-        'leases.coordination.k8s.io "l1" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for '
+        'leases.coordination.k8s.io "l1" is invalid: metadata.resourceVersion: Invalid value: 0: '
+        "must be specified for "
         "an update"
     )
     assert error.details["kind"] == "leases"
@@ -108,15 +128,20 @@ def test_uid_is_a_precondition(api: Any) -> None:
     error = api.fails("update", ConfigMaps, "c", {"metadata": {"name": "c", "uid": "X"}})
     assert error.code == 409
     assert error.message == (
-        'Operation cannot be fulfilled on configmaps "c": StorageError: invalid object, Code: 4, Key: '
-        "/registry/configmaps/default/c, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in "
+        'Operation cannot be fulfilled on configmaps "c": StorageError: invalid object, Code: 4, '
+        "Key: "
+        "/registry/configmaps/default/c, ResourceVersion: 0, AdditionalErrorMsg: Precondition "
+        "failed: UID in "
         f"precondition: X, UID in object meta: {uid}"
     )
     error = api.fails("update", EndpointsObjects, "e", {"metadata": {"name": "e", "uid": "X"}})
     assert error.code == 409
     error = api.fails("patch", ConfigMaps, "c", {"metadata": {"uid": "1"}})
     assert error.code == 422
-    assert error.message == 'ConfigMap "c" is invalid: metadata.uid: Invalid value: "1": field is immutable'
+    assert (
+        error.message
+        == 'ConfigMap "c" is invalid: metadata.uid: Invalid value: "1": field is immutable'
+    )
     assert len(error.details["causes"]) == 2, "the cause is listed twice, the text once"
 
 
@@ -125,7 +150,12 @@ def test_missing_objects(api: Any) -> None:
     assert (error.code, error.message) == (404, 'endpointslices.discovery.k8s.io "s" not found')
     service = {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}
     assert api.update(Services, "s", service).code == 201
-    assert api.fails("update", Services, "t", {**service, "metadata": {"name": "t"}}, subresource="status").code == 404
+    assert (
+        api.fails(
+            "update", Services, "t", {**service, "metadata": {"name": "t"}}, subresource="status"
+        ).code
+        == 404
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,14 +178,21 @@ def test_the_body_must_fit_the_url(api: Any, metadata: Any, message: str) -> Non
 def test_server_owned_times_are_kept_or_refused(api: Any) -> None:
     api.create(ConfigMaps, {"metadata": {"name": "c"}})
     error = api.fails(
-        "update", ConfigMaps, "c", {"metadata": {"name": "c", "creationTimestamp": "2001-01-01T00:00:00Z"}}
+        "update",
+        ConfigMaps,
+        "c",
+        {"metadata": {"name": "c", "creationTimestamp": "2001-01-01T00:00:00Z"}},
     )
     assert error.message == (
-        'ConfigMap "c" is invalid: metadata.creationTimestamp: Invalid value: "2001-01-01T00:00:00Z": field '
+        'ConfigMap "c" is invalid: metadata.creationTimestamp: Invalid value: '
+        '"2001-01-01T00:00:00Z": field '
         "is immutable"
     )
     error = api.fails(
-        "update", ConfigMaps, "c", {"metadata": {"name": "c", "deletionTimestamp": "2001-01-01T00:00:00Z"}}
+        "update",
+        ConfigMaps,
+        "c",
+        {"metadata": {"name": "c", "deletionTimestamp": "2001-01-01T00:00:00Z"}},
     )
     assert error.details["causes"][0]["field"] == "metadata.deletionTimestamp"
 
@@ -165,7 +202,10 @@ def test_server_owned_times_are_kept_or_refused(api: Any) -> None:
     [
         ({"annotations": {"x": "y"}}, 0),
         ({"finalizers": ["x.io/f"]}, 0),
-        ({"ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "a", "uid": "u"}]}, 0),
+        (
+            {"ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "a", "uid": "u"}]},
+            0,
+        ),
         ({"labels": {"x": "y"}}, 1),
     ],
 )
@@ -179,10 +219,17 @@ def test_generation_of_a_deployment_follows_its_spec(api: Any) -> None:
     api.create(Deployments, DEPLOYMENT)
     after = body(api.patch(Deployments, "d", {"spec": {"replicas": 3}}))
     assert after["metadata"]["generation"] == 2
-    after = body(api.patch(Deployments, "d", {"status": {"observedGeneration": 2}}, subresource="status"))
+    after = body(
+        api.patch(Deployments, "d", {"status": {"observedGeneration": 2}}, subresource="status")
+    )
     assert after["metadata"]["generation"] == 2
     assert after["status"] == {"observedGeneration": 2}
-    assert body(api.patch(Deployments, "d", {"metadata": {"labels": {"x": "y"}}}))["metadata"]["generation"] == 2
+    assert (
+        body(api.patch(Deployments, "d", {"metadata": {"labels": {"x": "y"}}}))["metadata"][
+            "generation"
+        ]
+        == 2
+    )
 
 
 def test_status_and_main_leave_each_other_alone(api: Any) -> None:
@@ -192,7 +239,11 @@ def test_status_and_main_leave_each_other_alone(api: Any) -> None:
     patch = {
         "status": {"phase": "Running", "podIP": "10.1.0.5"},
         "spec": {"nodeName": "elsewhere"},
-        "metadata": {"labels": {"l": "1"}, "annotations": {"a": "1"}, "ownerReferences": [{"uid": "x"}]},
+        "metadata": {
+            "labels": {"l": "1"},
+            "annotations": {"a": "1"},
+            "ownerReferences": [{"uid": "x"}],
+        },
     }
     changed = body(api.patch(Pods, "p", patch, subresource="status"))
     assert changed["status"]["podIPs"] == [{"ip": "10.1.0.5"}]
@@ -207,7 +258,10 @@ def test_status_of_a_deployment_leaves_labels(api: Any) -> None:
     api.create(Deployments, DEPLOYMENT)
     changed = body(
         api.patch(
-            Deployments, "d", {"metadata": {"labels": {"x": "y"}}, "status": {"replicas": 2}}, subresource="status"
+            Deployments,
+            "d",
+            {"metadata": {"labels": {"x": "y"}}, "status": {"replicas": 2}},
+            subresource="status",
         )
     )
     assert "labels" not in changed["metadata"]
@@ -219,24 +273,38 @@ def test_status_rules(api: Any) -> None:
     patch = {"status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}}
     error = api.fails("patch", Services, "s", patch, subresource="status")
     assert error.message == (
-        'Service "s" is invalid: status.loadBalancer.ingress: Forbidden: may only be used when `spec.type` is '
+        'Service "s" is invalid: status.loadBalancer.ingress: Forbidden: may only be used when '
+        "`spec.type` is "
         "'LoadBalancer'"
     )
-    error = api.fails("patch", Namespaces, "default", {"status": {"phase": "Terminating"}}, subresource="status")
+    error = api.fails(
+        "patch", Namespaces, "default", {"status": {"phase": "Terminating"}}, subresource="status"
+    )
     assert error.message == (
-        'Namespace "default" is invalid: status.Phase: Invalid value: "Terminating": may only be \'Active\' if '
+        'Namespace "default" is invalid: status.Phase: Invalid value: "Terminating": may only be '
+        "'Active' if "
         "`deletionTimestamp` is empty"
     )
 
 
 def test_a_service_loses_no_status_and_no_address_by_a_bare_put(api: Any) -> None:
     first = body(
-        api.create(Services, {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}], "type": "LoadBalancer"}})
+        api.create(
+            Services,
+            {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}], "type": "LoadBalancer"}},
+        )
     )
-    api.patch(Services, "s", {"status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}}, subresource="status")
+    api.patch(
+        Services,
+        "s",
+        {"status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}},
+        subresource="status",
+    )
     second = body(
         api.update(
-            Services, "s", {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}], "type": "LoadBalancer"}}
+            Services,
+            "s",
+            {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}], "type": "LoadBalancer"}},
         )
     )
     assert second["spec"] == first["spec"]
@@ -246,10 +314,13 @@ def test_a_service_loses_no_status_and_no_address_by_a_bare_put(api: Any) -> Non
 def test_finalizers_while_terminating(api: Any) -> None:
     api.create(ConfigMaps, {"metadata": {"name": "c", "finalizers": ["x.io/f"]}})
     api.delete(ConfigMaps, "c")
-    error = api.fails("update", ConfigMaps, "c", {"metadata": {"name": "c", "finalizers": ["x.io/f", "y.io/f"]}})
+    error = api.fails(
+        "update", ConfigMaps, "c", {"metadata": {"name": "c", "finalizers": ["x.io/f", "y.io/f"]}}
+    )
     assert error.code == 422
     assert error.message == (
-        'ConfigMap "c" is invalid: metadata.finalizers: Forbidden: no new finalizers can be added if the object is '
+        'ConfigMap "c" is invalid: metadata.finalizers: Forbidden: no new finalizers can be added '
+        "if the object is "
         'being deleted, found new finalizers []string{"y.io/f"}'
     )
     assert len(error.details["causes"]) == 2
@@ -280,7 +351,10 @@ def test_namespace_label_and_finalizers_are_the_servers(api: Any) -> None:
         api.update(
             Namespaces,
             "n",
-            {"metadata": {"name": "n", "labels": {"kubernetes.io/metadata.name": "x", "a": "b"}}, "spec": {}},
+            {
+                "metadata": {"name": "n", "labels": {"kubernetes.io/metadata.name": "x", "a": "b"}},
+                "spec": {},
+            },
         )
     )
     assert changed["metadata"]["labels"] == {"a": "b", "kubernetes.io/metadata.name": "n"}
@@ -290,22 +364,36 @@ def test_namespace_label_and_finalizers_are_the_servers(api: Any) -> None:
 
 def test_dry_run_updates_nothing(api: Any) -> None:
     first = api.create(ConfigMaps, {"metadata": {"name": "c"}})
-    outcome = api.update(ConfigMaps, "c", {"metadata": {"name": "c"}, "data": {"a": "b"}}, dry_run=True)
+    outcome = api.update(
+        ConfigMaps, "c", {"metadata": {"name": "c"}, "data": {"a": "b"}}, dry_run=True
+    )
     assert body(outcome)["data"] == {"a": "b"}
     assert outcome.revision == 0
     assert api.registry.get(api.ctx, api.target(ConfigMaps, "c")).body == first.body
 
 
 def test_deprecated_topology_becomes_a_node_name(api: Any) -> None:
-    """Only an object from before could have it; ours cannot be made with it, so it is put there by hand."""
+    """Only an object from before could have it; ours cannot be made with it, so it is put there by
+    hand.
+    """
     api.create(EndpointSlices, slice_document("10.0.0.1"))
     old = api.get(EndpointSlices, "s")
     old["endpoints"][0]["deprecatedTopology"] = {"kubernetes.io/hostname": "n1"}
     kept = {**old, "endpoints": [dict(old["endpoints"][0])]}
-    kind_of(EndpointSlices).prepare_update(api.registry._core, Target(resource=EndpointSlices), kept, old)
+    kind_of(EndpointSlices).prepare_update(
+        api.registry._core, Target(resource=EndpointSlices), kept, old
+    )
     assert "deprecatedTopology" in kept["endpoints"][0], "unchanged endpoints carry it along"
-    new = {**old, "endpoints": [{**old["endpoints"][0], "addresses": ["10.0.0.2"]}, {"addresses": ["10.0.0.3"]}]}
-    kind_of(EndpointSlices).prepare_update(api.registry._core, Target(resource=EndpointSlices), new, old)
+    new = {
+        **old,
+        "endpoints": [
+            {**old["endpoints"][0], "addresses": ["10.0.0.2"]},
+            {"addresses": ["10.0.0.3"]},
+        ],
+    }
+    kind_of(EndpointSlices).prepare_update(
+        api.registry._core, Target(resource=EndpointSlices), new, old
+    )
     assert new["endpoints"] == [
         {"addresses": ["10.0.0.2"], "conditions": {}, "nodeName": "n1"},
         {"addresses": ["10.0.0.3"]},
@@ -315,17 +403,26 @@ def test_deprecated_topology_becomes_a_node_name(api: Any) -> None:
 def test_pod_spec_stays(api: Any) -> None:
     api.create(Pods, POD)
     assert (
-        body(api.patch(Pods, "p", {"spec": {"containers": [{"name": "c", "image": "nginx:1.28"}]}}, "strategic"))[
-            "metadata"
-        ]["generation"]
+        body(
+            api.patch(
+                Pods,
+                "p",
+                {"spec": {"containers": [{"name": "c", "image": "nginx:1.28"}]}},
+                "strategic",
+            )
+        )["metadata"]["generation"]
         == 2
     )
     error = api.fails("patch", Pods, "p", {"spec": {"hostname": "h"}})
     assert error.details["causes"][0]["field"] == "spec"
-    assert error.message.startswith('Pod "p" is invalid: spec: Forbidden: pod updates may not change fields other than')
+    assert error.message.startswith(
+        'Pod "p" is invalid: spec: Forbidden: pod updates may not change fields other than'
+    )
     extra = {"spec": {"containers": [{"name": "d", "image": "i"}]}}
     error = api.fails("patch", Pods, "p", extra, "strategic")
-    assert error.message.endswith("spec.containers: Forbidden: pod updates may not add or remove containers")
+    assert error.message.endswith(
+        "spec.containers: Forbidden: pod updates may not add or remove containers"
+    )
 
 
 def test_node_cordon(api: Any) -> None:

@@ -19,7 +19,9 @@ def body(*endpoints: dict[str, Any], **rest: Any) -> dict[str, Any]:
     return {
         "metadata": {"name": "a"},
         "addressType": "IPv4",
-        "endpoints": [{"addresses": [f"10.0.0.{index}"], **each} for index, each in enumerate(endpoints, 1)],
+        "endpoints": [
+            {"addresses": [f"10.0.0.{index}"], **each} for index, each in enumerate(endpoints, 1)
+        ],
         **rest,
     }
 
@@ -41,13 +43,18 @@ def test_created_in_the_old_form_and_read_in_both(api: Any) -> None:
     assert api.get(EndpointSlicesV1beta1, "a") == created
     stored = api.get(EndpointSlices, "a")
     assert stored["apiVersion"] == "discovery.k8s.io/v1"
-    assert told(stored) == [{"nodeName": "n1", "zone": "z", "deprecatedTopology": {"rack": "r"}}, {}]
+    assert told(stored) == [
+        {"nodeName": "n1", "zone": "z", "deprecatedTopology": {"rack": "r"}},
+        {},
+    ]
     [record] = api.list(EndpointSlicesV1beta1).records
     assert json.loads(record.body) == created
 
 
 def test_members_of_the_other_version_are_unknown(api: Any) -> None:
-    outcome = api.create(EndpointSlicesV1beta1, body({"zone": "z", "deprecatedTopology": {"a": "b"}}))
+    outcome = api.create(
+        EndpointSlicesV1beta1, body({"zone": "z", "deprecatedTopology": {"a": "b"}})
+    )
     assert told(json.loads(outcome.body)) == [{}]
     outcome = api.create(EndpointSlices, body({"topology": {"a": "b"}}, metadata={"name": "b"}))
     assert told(json.loads(outcome.body)) == [{}]
@@ -65,9 +72,14 @@ def test_validation_names_the_fields_of_the_hub(api: Any) -> None:
 
 
 @pytest.mark.parametrize("storage", ["field", "annotation"])
-def test_what_an_old_client_read_it_can_write_back_without_a_write(make_api: Any, storage: str) -> None:
+def test_what_an_old_client_read_it_can_write_back_without_a_write(
+    make_api: Any, storage: str
+) -> None:
     api = make_api(topology_storage=storage)
-    api.create(EndpointSlicesV1beta1, body({"topology": {"rack": "r"}, "nodeName": "n"}, {"topology": {ZONE: "z"}}))
+    api.create(
+        EndpointSlicesV1beta1,
+        body({"topology": {"rack": "r"}, "nodeName": "n"}, {"topology": {ZONE: "z"}}),
+    )
     read = api.get(EndpointSlicesV1beta1, "a")
     assert api.update(EndpointSlicesV1beta1, "a", read).revision == 0
     assert api.get(EndpointSlicesV1beta1, "a") == read
@@ -75,17 +87,25 @@ def test_what_an_old_client_read_it_can_write_back_without_a_write(make_api: Any
     after = api.get(EndpointSlicesV1beta1, "a")
     assert after["endpoints"] == read["endpoints"]
     assert after["metadata"]["generation"] == 1
-    assert after["metadata"]["annotations"] == {"x": "y"}, "the topology's annotation is not shown to v1beta1"
+    assert after["metadata"]["annotations"] == {"x": "y"}, (
+        "the topology's annotation is not shown to v1beta1"
+    )
 
 
 @pytest.mark.parametrize("kind", ["json", "merge", "strategic"])
 def test_patches_apply_to_the_old_form(api: Any, kind: Any) -> None:
     api.create(EndpointSlicesV1beta1, body({"topology": {"rack": "r"}}))
     changed = [{"addresses": ["10.0.0.9"], "topology": {"rack": "s", ZONE: "z"}}]
-    patch = [{"op": "replace", "path": "/endpoints", "value": changed}] if kind == "json" else {"endpoints": changed}
+    patch = (
+        [{"op": "replace", "path": "/endpoints", "value": changed}]
+        if kind == "json"
+        else {"endpoints": changed}
+    )
     outcome = api.patch(EndpointSlicesV1beta1, "a", patch, kind)
     assert told(json.loads(outcome.body)) == [{"topology": {"rack": "s", ZONE: "z"}}]
-    assert told(api.get(EndpointSlices, "a")) == [{"zone": "z", "deprecatedTopology": {"rack": "s"}}]
+    assert told(api.get(EndpointSlices, "a")) == [
+        {"zone": "z", "deprecatedTopology": {"rack": "s"}}
+    ]
 
 
 def test_a_strict_patch_complains_of_the_new_members(api: Any) -> None:
@@ -97,7 +117,10 @@ def test_a_strict_patch_complains_of_the_new_members(api: Any) -> None:
 
 def test_the_annotation_is_written_when_configured_and_follows_the_endpoints(make_api: Any) -> None:
     api = make_api(topology_storage="annotation")
-    api.create(EndpointSlicesV1beta1, body({"topology": {"rack": "r", ZONE: "z"}}, {"topology": {"rack": "s"}}))
+    api.create(
+        EndpointSlicesV1beta1,
+        body({"topology": {"rack": "r", ZONE: "z"}}, {"topology": {"rack": "s"}}),
+    )
     stored = api.get(EndpointSlices, "a")
     assert stored["metadata"]["annotations"] == {ANNOTATION: '{"0":{"rack":"r"},"1":{"rack":"s"}}'}
     assert told(stored) == [{"zone": "z"}, {}]
@@ -112,14 +135,20 @@ def test_the_annotation_is_written_when_configured_and_follows_the_endpoints(mak
 
 def test_the_annotation_is_read_when_the_field_is_written(make_api: Any) -> None:
     api = make_api(topology_storage="field")
-    api.create(EndpointSlices, body({}, metadata={"name": "a", "annotations": {ANNOTATION: '{"0":{"rack":"r"}}'}}))
+    api.create(
+        EndpointSlices,
+        body({}, metadata={"name": "a", "annotations": {ANNOTATION: '{"0":{"rack":"r"}}'}}),
+    )
     read = api.get(EndpointSlicesV1beta1, "a")
     assert told(read) == [{"topology": {"rack": "r"}}]
     assert "annotations" not in read["metadata"]
     # The next write through v1beta1 moves it into the field; that is no change of the content.
     api.update(EndpointSlicesV1beta1, "a", read)
     stored = api.get(EndpointSlices, "a")
-    assert (told(stored), stored["metadata"]["generation"]) == ([{"deprecatedTopology": {"rack": "r"}}], 1)
+    assert (told(stored), stored["metadata"]["generation"]) == (
+        [{"deprecatedTopology": {"rack": "r"}}],
+        1,
+    )
 
 
 def test_the_address_type_ip_is_readable_and_refused_in_new_slices(api: Any) -> None:
@@ -140,9 +169,15 @@ def test_the_address_type_ip_is_readable_and_refused_in_new_slices(api: Any) -> 
 
 
 def test_deleting_answers_in_the_old_form(api: Any) -> None:
-    api.create(EndpointSlicesV1beta1, body({"topology": {ZONE: "z"}}, metadata={"name": "a", "finalizers": ["x.y/z"]}))
+    api.create(
+        EndpointSlicesV1beta1,
+        body({"topology": {ZONE: "z"}}, metadata={"name": "a", "finalizers": ["x.y/z"]}),
+    )
     marked = json.loads(api.delete(EndpointSlicesV1beta1, "a").body)
-    assert (marked["apiVersion"], told(marked)) == ("discovery.k8s.io/v1beta1", [{"topology": {ZONE: "z"}}])
+    assert (marked["apiVersion"], told(marked)) == (
+        "discovery.k8s.io/v1beta1",
+        [{"topology": {ZONE: "z"}}],
+    )
     listed = json.loads(api.delete_collection(EndpointSlicesV1beta1).body)
     assert listed["apiVersion"] == "discovery.k8s.io/v1beta1"
     assert told(listed["items"][0]) == [{"topology": {ZONE: "z"}}]

@@ -32,7 +32,12 @@ def test_a_rule_is_where_a_complaint_is_made_or_where_one_of_several_asks_for_it
 def test_there_are_hundreds_of_rules() -> None:
     found = rules.rules()
     assert len(found) > 400
-    assert {rule.file.partition("/")[0] for rule in found} == {"admission", "kinds", "metadata.py", "validation"}
+    assert {rule.file.partition("/")[0] for rule in found} == {
+        "admission",
+        "kinds",
+        "metadata.py",
+        "validation",
+    }
 
 
 def test_a_rule_that_is_broken_is_noted() -> None:
@@ -41,6 +46,8 @@ def test_a_rule_that_is_broken_is_noted() -> None:
     document = {"metadata": {"name": "a"}, "value": 1, "preemptionPolicy": "PreemptLowerPriority"}
     assert kind_of(PriorityClasses).validate(document) == []
     assert not rules.broken & classes
-    assert len(kind_of(PriorityClasses).validate({**document, "preemptionPolicy": "Sometimes"})) == 1
+    assert (
+        len(kind_of(PriorityClasses).validate({**document, "preemptionPolicy": "Sometimes"})) == 1
+    )
     (seen,) = rules.broken & classes
     assert "preemptionPolicy" in str(seen)

@@ -1,4 +1,6 @@
-"""Tokens of service accounts: what is granted, and for how long it is worth something (KEP-1205)."""
+"""Tokens of service accounts: what is granted, and for how long it is worth something
+(KEP-1205).
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Plane(Api):
         self.create(ServiceAccounts, {"metadata": {"name": "robot"}})
 
     def token(self, spec: Document | None = None, account: str = "robot", **head: str) -> Document:
-        target = Target(resource=ServiceAccounts, namespace="default", name=account, subresource="token")
+        target = Target(
+            resource=ServiceAccounts, namespace="default", name=account, subresource="token"
+        )
         body = Body(document={"metadata": head, "spec": spec or {}})
         return json.loads(self.registry.create(self.ctx, target, body, WriteOptions()).body)
 
@@ -62,7 +66,9 @@ class Plane(Api):
 
     def review(self, **spec: Any) -> Document:
         target = Target(resource=TokenReviews)
-        outcome = self.registry.create(self.ctx, target, Body(document={"spec": spec}), WriteOptions())
+        outcome = self.registry.create(
+            self.ctx, target, Body(document={"spec": spec}), WriteOptions()
+        )
         return json.loads(outcome.body)["status"]
 
 
@@ -101,13 +107,33 @@ def test_claims_are_upstreams(plane: Plane) -> None:
     )
 
 
-TOO_SHORT = "spec.expirationSeconds: Invalid value: 599: may not specify a duration less than 10 minutes"
-TOO_LONG = "spec.expirationSeconds: Invalid value: 4294967297: may not specify a duration larger than 2^32 seconds"
-OF_OTHERS = 'cannot bind token for serviceaccount "robot" to pod running with different serviceaccount name.'
+TOO_SHORT = (
+    "spec.expirationSeconds: Invalid value: 599: may not specify a duration less than 10 minutes"
+)
+TOO_LONG = (
+    "spec.expirationSeconds: Invalid value: 4294967297: may not specify a duration larger than "
+    "2^32 seconds"
+)
+OF_OTHERS = (
+    'cannot bind token for serviceaccount "robot" to pod running with different serviceaccount '
+    "name."
+)
 REFUSALS: list[tuple[Document, int, str]] = [
-    ({"expirationSeconds": 599}, 422, f'TokenRequest.authentication.k8s.io "" is invalid: {TOO_SHORT}'),
-    ({"expirationSeconds": (1 << 32) + 1}, 422, f'TokenRequest.authentication.k8s.io "" is invalid: {TOO_LONG}'),
-    ({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "no"}}, 404, 'pods "no" not found'),
+    (
+        {"expirationSeconds": 599},
+        422,
+        f'TokenRequest.authentication.k8s.io "" is invalid: {TOO_SHORT}',
+    ),
+    (
+        {"expirationSeconds": (1 << 32) + 1},
+        422,
+        f'TokenRequest.authentication.k8s.io "" is invalid: {TOO_LONG}',
+    ),
+    (
+        {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "no"}},
+        404,
+        'pods "no" not found',
+    ),
     ({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"}}, 400, OF_OTHERS),
     (
         {"boundObjectRef": {"kind": "ConfigMap", "apiVersion": "v1", "name": "c"}},
@@ -118,7 +144,8 @@ REFUSALS: list[tuple[Document, int, str]] = [
         {"boundObjectRef": {"kind": "Secret", "apiVersion": "v1", "name": "s", "uid": "other"}},
         409,
         (
-            'Operation cannot be fulfilled on Secret "s": the UID in the bound object reference (other) does not match '
+            'Operation cannot be fulfilled on Secret "s": the UID in the bound object reference '
+            "(other) does not match "
             "the UID in record. The object might have been deleted and then recreated"
         ),
     ),
@@ -170,7 +197,9 @@ def changed(**members: Any) -> Callable[[Document], Document]:
         changed(**{"kubernetes.io": {"namespace": 7, "serviceaccount": {"name": []}}}),
     ],
 )
-def test_claims_that_are_worth_nothing(plane: Plane, change: Callable[[Document], Document]) -> None:
+def test_claims_that_are_worth_nothing(
+    plane: Plane, change: Callable[[Document], Document]
+) -> None:
     assert plane.who(json.dumps(plane.claims())) is not None
     assert plane.who(json.dumps(change(plane.claims()))) is None
 
@@ -191,7 +220,9 @@ def test_a_token_ends_with_its_account(plane: Plane) -> None:
     assert plane.who(token) is None, "another account of the same name"
 
 
-@pytest.mark.parametrize(("resource", "kind"), [(Secrets, "Secret"), (Nodes, "Node"), (Pods, "Pod")])
+@pytest.mark.parametrize(
+    ("resource", "kind"), [(Secrets, "Secret"), (Nodes, "Node"), (Pods, "Pod")]
+)
 def test_a_token_ends_with_what_it_is_bound_to(plane: Plane, resource: Resource, kind: str) -> None:
     document = pod("robot") if resource is Pods else {"metadata": {"name": "p"}}
     plane.create(resource, document)
@@ -208,7 +239,9 @@ def test_a_token_ends_with_what_it_is_bound_to(plane: Plane, resource: Resource,
 def test_a_pods_token_tells_its_node(plane: Plane) -> None:
     plane.create(Nodes, {"metadata": {"name": "n"}})
     plane.create(Pods, pod("robot", "n"))
-    token = plane.token({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"}})["status"]["token"]
+    token = plane.token({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"}})[
+        "status"
+    ]["token"]
     user = plane.who(token)
     assert user is not None
     extra = dict(user.extra)
@@ -229,7 +262,10 @@ def test_token_reviews(plane: Plane) -> None:
     nobody = {"user": {}, "error": "invalid bearer token"}
     assert plane.review(token=token, audiences=["fourth"]) == nobody
     assert plane.review(token="junk") == nobody
-    assert plane.review(token="static")["user"] == {"username": "alice", "groups": ["system:authenticated"]}
+    assert plane.review(token="static")["user"] == {
+        "username": "alice",
+        "groups": ["system:authenticated"],
+    }
     assert plane.review(token="static", audiences=["fourth"]) == nobody
     with pytest.raises(StatusError, match="token is required for TokenReview in authentication"):
         plane.review()

@@ -1,4 +1,6 @@
-"""IPAddresses follow Services in the same commit; ServiceCIDRs give and bound ranges; repair is upstream's."""
+"""IPAddresses follow Services in the same commit; ServiceCIDRs give and bound ranges; repair is
+upstream's.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ PARENT = {"resource": "services", "namespace": "default", "name": "s"}
 
 
 def service(name: str = "s", **spec: Any) -> Any:
-    return {"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], "selector": {"a": "b"}, **spec}}
+    return {
+        "metadata": {"name": name},
+        "spec": {"ports": [{"port": 80}], "selector": {"a": "b"}, **spec},
+    }
 
 
 def names(api: Any, resource: Any = IPAddresses) -> list[str]:
@@ -27,7 +32,10 @@ def names(api: Any, resource: Any = IPAddresses) -> list[str]:
 
 
 def address(name: str, /, *, managed: bool = True, **parent: Any) -> Any:
-    labels = {"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io", "ipaddress.kubernetes.io/ip-family": "IPv4"}
+    labels = {
+        "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
+        "ipaddress.kubernetes.io/ip-family": "IPv4",
+    }
     head = {"name": name, "labels": labels if managed else {}}
     return {"metadata": head, "spec": {"parentRef": {**PARENT, **parent}}}
 
@@ -49,7 +57,10 @@ def test_one_address_object_for_each_cluster_ip_in_the_same_commit(api: Any) -> 
     before = names(api)
     api.commits = False
     created = json.loads(api.create(Services, service(ipFamilyPolicy="RequireDualStack")).body)
-    staged = [(event.type.value, event.record.key.resource, event.record.key.name) for event in api.store.take_staged()]
+    staged = [
+        (event.type.value, event.record.key.resource, event.record.key.name)
+        for event in api.store.take_staged()
+    ]
     addresses = created["spec"]["clusterIPs"]
     assert staged == [
         *(("ADDED", "ipaddresses.networking.k8s.io", each) for each in addresses),
@@ -104,7 +115,9 @@ def test_the_default_range(api: Any) -> None:
 
 
 def test_more_ranges(make_api: Any) -> None:
-    api = make_api(service_cidrs=("10.96.0.0/30",), advertise_address="192.0.2.1", advertise_port=443)
+    api = make_api(
+        service_cidrs=("10.96.0.0/30",), advertise_address="192.0.2.1", advertise_port=443
+    )
     assert names(api) == ["10.96.0.1"]
     api.create(Services, service())
     assert names(api) == ["10.96.0.1", "10.96.0.2"]
@@ -123,9 +136,12 @@ def test_more_ranges(make_api: Any) -> None:
     condition = api.get(ServiceCIDRs, "more")["status"]["conditions"][0]
     assert (condition["status"], condition["reason"]) == ("False", "Terminating")
     assert condition["message"] == (
-        "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR"
+        "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a "
+        "new ServiceCIDR"
     )
-    assert api.fails("create", Services, service("v")).code == 500, "nothing comes from a range that is going"
+    assert api.fails("create", Services, service("v")).code == 500, (
+        "nothing comes from a range that is going"
+    )
     api.delete(Services, "t")
     tend(api)
     assert "more" in names(api, ServiceCIDRs)
@@ -165,7 +181,9 @@ def test_the_default_range_cannot_vanish(api: Any) -> None:
     assert api.get(ServiceCIDRs, "kubernetes")["status"]["conditions"][0]["reason"] == "Terminating"
     api.delete(Services, "s")
     tend(api)
-    assert "deletionTimestamp" not in api.get(ServiceCIDRs, "kubernetes")["metadata"], "it is made again"
+    assert "deletionTimestamp" not in api.get(ServiceCIDRs, "kubernetes")["metadata"], (
+        "it is made again"
+    )
     assert api.create(Services, service()).code == 201
 
 
@@ -188,8 +206,12 @@ def test_changed_ranges_are_used_beside_the_old_ones(api: Any) -> None:
     api.registry = Registry(api.store, rng=Rng(7), config=config)
     api.registry.bootstrap(api.now)
     api.commit()
-    assert api.get(ServiceCIDRs, "kubernetes")["spec"]["cidrs"][0] == "10.96.0.0/16", "what is told stays"
-    assert json.loads(api.create(Services, service("t")).body)["spec"]["clusterIP"].startswith("10.97.")
+    assert api.get(ServiceCIDRs, "kubernetes")["spec"]["cidrs"][0] == "10.96.0.0/16", (
+        "what is told stays"
+    )
+    assert json.loads(api.create(Services, service("t")).body)["spec"]["clusterIP"].startswith(
+        "10.97."
+    )
     assert api.create(Services, service("u", clusterIP="10.96.44.44")).code == 201
     assert api.get(Services, "s")["spec"]["clusterIP"] == old
     assert told(api) == []
@@ -198,7 +220,9 @@ def test_changed_ranges_are_used_beside_the_old_ones(api: Any) -> None:
 def test_an_address_object_of_somebody_else_keeps_the_address(api: Any) -> None:
     api.create(IPAddresses, address("10.96.0.77", managed=False, resource="gateways", group="x.io"))
     error = api.fails("create", Services, service(clusterIP="10.96.0.77"))
-    assert error.message.endswith("failed to allocate IP 10.96.0.77: provided IP is already allocated")
+    assert error.message.endswith(
+        "failed to allocate IP 10.96.0.77: provided IP is already allocated"
+    )
     tend(api, 120.0)
     assert "10.96.0.77" in names(api)
 
@@ -208,7 +232,9 @@ def test_a_missing_address_object_is_made_again(api: Any) -> None:
     api.delete(IPAddresses, given)
     tend(api)
     assert api.get(IPAddresses, given)["spec"]["parentRef"] == PARENT
-    assert told(api) == [("ClusterIPNotAllocated", f"Cluster IP [IPv4]: {given} is not allocated; repairing")]
+    assert told(api) == [
+        ("ClusterIPNotAllocated", f"Cluster IP [IPv4]: {given} is not allocated; repairing")
+    ]
     assert tend(api) == 0
 
 
@@ -237,7 +263,9 @@ def test_changed_labels_are_set_right(api: Any) -> None:
         ({"resource": "pods"}, 0.0, "IPAddressNotAllocated", "not referencing a Service"),
     ],
 )
-def test_a_stray_address_object_is_removed(api: Any, parent: Any, wait_s: float, event: str, message: str) -> None:
+def test_a_stray_address_object_is_removed(
+    api: Any, parent: Any, wait_s: float, event: str, message: str
+) -> None:
     api.create(Services, service())
     api.create(IPAddresses, address("10.96.0.9", **parent))
     if wait_s:
@@ -266,10 +294,14 @@ def test_an_address_object_with_a_finalizer_waits(api: Any) -> None:
 
 
 def test_a_database_from_before_is_repaired_at_the_start_without_noise(api: Any) -> None:
-    given = json.loads(api.create(Services, service(ipFamilyPolicy="RequireDualStack")).body)["spec"]["clusterIPs"]
+    given = json.loads(api.create(Services, service(ipFamilyPolicy="RequireDualStack")).body)[
+        "spec"
+    ]["clusterIPs"]
     for resource in (IPAddresses, ServiceCIDRs):
         for record in api.list(resource).records:
-            api.store.stage_delete(record.key, lambda revision, record=record: _moved(record, revision))
+            api.store.stage_delete(
+                record.key, lambda revision, record=record: _moved(record, revision)
+            )
     api.commit()
     api.registry = Registry(api.store, rng=Rng(2), config=RegistryConfig())
     api.registry.bootstrap(api.now)
@@ -291,7 +323,13 @@ def _moved(record: Any, revision: int) -> Any:
 
 
 def test_low_numbers_are_given_out_last() -> None:
-    assert [static_band(size, share=16, most=256) for size in (8, 16, 32, 1024, 65536)] == [0, 0, 16, 64, 256]
+    assert [static_band(size, share=16, most=256) for size in (8, 16, 32, 1024, 65536)] == [
+        0,
+        0,
+        16,
+        64,
+        256,
+    ]
     ledger, rng = NumberLedger((Range(1, 100, 16), Range(200, 201, 0)), reserved=(1,)), Rng(1)
     given: list[int] = []
     while (number := ledger.choose(rng)) is not None:

@@ -1,4 +1,6 @@
-"""Verdicts of Kubernetes' own rules on random Pods and workloads, recorded by ``tests/peers/test_validation.py``."""
+"""Verdicts of Kubernetes' own rules on random Pods and workloads, recorded by
+``tests/peers/test_validation.py``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ VERDICTS: dict[str, list[Any]] = json.loads(RECORDED.read_text())
 
 @pytest.mark.parametrize("start", range(0, len(VERDICTS["objects"]), 100))
 def test_objects_are_judged_as_upstream_does(start: int) -> None:
-    compare(VERDICTS["objects"], range(start, min(start + 100, len(VERDICTS["objects"]))), updates=False)
+    compare(
+        VERDICTS["objects"], range(start, min(start + 100, len(VERDICTS["objects"]))), updates=False
+    )
 
 
 def test_updates_are_judged_as_upstream_does() -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.registry.test_validation_details import DUAL, SERVICE, TEMPLATE, WORKLOAD, bound, judge, made, quota
+from tests.registry.test_validation_details import (
+    DUAL,
+    SERVICE,
+    TEMPLATE,
+    WORKLOAD,
+    bound,
+    judge,
+    made,
+    quota,
+)
 
 from sliceplane.api.scheme import (
     ClusterRoleBindings,
@@ -36,7 +45,13 @@ CHANGED: dict[str, tuple[Resource, str, Any, Any, list[str]]] = {
     "owners": (
         ConfigMaps,
         "",
-        {"metadata": {"name": "x", "namespace": "default", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod"}]}},
+        {
+            "metadata": {
+                "name": "x",
+                "namespace": "default",
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod"}],
+            }
+        },
         {"metadata": {"name": "x", "namespace": "default"}},
         ["metadata.ownerReferences"] * 4,
     ),
@@ -71,7 +86,12 @@ CHANGED: dict[str, tuple[Resource, str, Any, Any, list[str]]] = {
     "class": (
         IngressClasses,
         "",
-        {"spec": {"controller": "x.y/z", "parameters": {"kind": "", "name": "n", "scope": "Cluster"}}},
+        {
+            "spec": {
+                "controller": "x.y/z",
+                "parameters": {"kind": "", "name": "n", "scope": "Cluster"},
+            }
+        },
         {"spec": {"controller": "x.y/z"}},
         ["spec.parameters.kind: Required value"],
     ),
@@ -80,7 +100,11 @@ CHANGED: dict[str, tuple[Resource, str, Any, Any, list[str]]] = {
         "status",
         {
             "spec": {},
-            "status": {"loadBalancer": {"ingress": [{"ip": "x"}, {"hostname": "_"}, {"hostname": "10.0.0.1"}]}},
+            "status": {
+                "loadBalancer": {
+                    "ingress": [{"ip": "x"}, {"hostname": "_"}, {"hostname": "10.0.0.1"}]
+                }
+            },
         },
         {"spec": {}},
         [
@@ -92,7 +116,10 @@ CHANGED: dict[str, tuple[Resource, str, Any, Any, list[str]]] = {
     "phase": (
         Namespaces,
         "status",
-        {"metadata": {"name": "x", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": "Active"}},
+        {
+            "metadata": {"name": "x", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "status": {"phase": "Active"},
+        },
         {"metadata": {"name": "x", "deletionTimestamp": "2026-01-01T00:00:00Z"}},
         ["status.Phase: Invalid value"],
     ),
@@ -134,8 +161,18 @@ CHANGED: dict[str, tuple[Resource, str, Any, Any, list[str]]] = {
     "resize": (
         Pods,
         "resize",
-        {"spec": {"containers": [{"name": "c", "image": "i:1", "resources": {"limits": {"cpu": "-1"}}}]}},
-        {"spec": {"containers": [{"name": "c", "image": "i:1", "resources": {"limits": {"cpu": "1"}}}]}},
+        {
+            "spec": {
+                "containers": [
+                    {"name": "c", "image": "i:1", "resources": {"limits": {"cpu": "-1"}}}
+                ]
+            }
+        },
+        {
+            "spec": {
+                "containers": [{"name": "c", "image": "i:1", "resources": {"limits": {"cpu": "1"}}}]
+            }
+        },
         ["spec.containers[0].resources.limits[cpu]: Invalid value"] * 1
         + ["spec.containers[0].resources.requests[cpu]: Invalid value"],
     ),
@@ -177,7 +214,13 @@ CHANGED: dict[str, tuple[Resource, str, Any, Any, list[str]]] = {
         bound(name="other"),
         ["subjects[0].kind: Unsupported value", "roleRef: Invalid value"],
     ),
-    "role": (RoleBindings, "", bound(name=""), bound(), ["roleRef.name: Required value", "roleRef: Invalid value"]),
+    "role": (
+        RoleBindings,
+        "",
+        bound(name=""),
+        bound(),
+        ["roleRef.name: Required value", "roleRef: Invalid value"],
+    ),
     "replica set": (
         ReplicaSets,
         "",
@@ -243,7 +286,10 @@ CHANGED: dict[str, tuple[Resource, str, Any, Any, list[str]]] = {
         "",
         {"spec": SERVICE | {"clusterIP": "", "clusterIPs": [], "ipFamilies": []}},
         {"spec": SERVICE | {"ipFamilies": ["IPv4"]}},
-        ["spec.clusterIPs[0]: Invalid value: []: primary clusterIP", "spec.ipFamilies[0]: Invalid value: []: primary"],
+        [
+            "spec.clusterIPs[0]: Invalid value: []: primary clusterIP",
+            "spec.ipFamilies[0]: Invalid value: []: primary",
+        ],
     ),
     "other addresses": (
         Services,
@@ -255,18 +301,22 @@ CHANGED: dict[str, tuple[Resource, str, Any, Any, list[str]]] = {
     "ingress of a balancer": (
         Services,
         "status",
-        {"spec": {**SERVICE, "type": "LoadBalancer"},
-            "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.9"}, {"hostname": "_"}]}}},
+        {
+            "spec": {**SERVICE, "type": "LoadBalancer"},
+            "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.9"}, {"hostname": "_"}]}},
+        },
         {"spec": {**SERVICE, "type": "LoadBalancer"}},
         [
             "status.loadBalancer.ingress[0].ipMode: Required value",
             "status.loadBalancer.ingress[1].hostname: Invalid value",
         ],
     ),
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize(("resource", "part", "members", "before", "beginnings"), CHANGED.values(), ids=CHANGED)
+@pytest.mark.parametrize(
+    ("resource", "part", "members", "before", "beginnings"), CHANGED.values(), ids=CHANGED
+)
 def test_a_bad_change_is_refused(
     resource: Resource, part: str, members: Any, before: Any, beginnings: list[str]
 ) -> None:

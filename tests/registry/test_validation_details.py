@@ -37,7 +37,10 @@ from sliceplane.api.scheme import (
 from sliceplane.server.registry.answers import validate_create
 from sliceplane.server.registry.kinds import kind_of
 
-TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}
+TEMPLATE = {
+    "metadata": {"labels": {"a": "b"}},
+    "spec": {"containers": [{"name": "c", "image": "i:1"}]},
+}
 WORKLOAD = {"selector": {"matchLabels": {"a": "b"}}, "template": TEMPLATE}
 RBAC = "rbac.authorization.k8s.io"
 ROLE = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "r"}
@@ -50,13 +53,23 @@ SERVICE = {
     "clusterIP": "10.0.0.1",
     "clusterIPs": ["10.0.0.1"],
 }
-VOLUME = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/a"}}
+VOLUME = {
+    "capacity": {"storage": "1Gi"},
+    "accessModes": ["ReadWriteOnce"],
+    "hostPath": {"path": "/a"},
+}
 DUAL = {"ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "RequireDualStack"}
 
 
 def made(resource: Resource, members: Any, *, plain: bool = False) -> Any:
     """*plain*: without defaults."""
-    document = {"metadata": {"name": "x", "uid": "u", **({"namespace": "default"} if resource.namespaced else {})}}
+    document = {
+        "metadata": {
+            "name": "x",
+            "uid": "u",
+            **({"namespace": "default"} if resource.namespaced else {}),
+        }
+    }
     document |= copy.deepcopy(members)
     if not plain:
         kind_of(resource).defaults(document)
@@ -96,21 +109,41 @@ CREATED: dict[str, tuple[Resource, Any, list[str]]] = {
     ),
     "binary key": (ConfigMaps, {"binaryData": {"a b": ""}}, ["binaryData[a b]: Invalid value"]),
     "long key": (ConfigMaps, {"data": {"a" * 254: ""}}, [f"data[{'a' * 254}]: Invalid value"]),
-    "dotted key": (ConfigMaps, {"data": {"..a": ""}}, ['data[..a]: Invalid value: "..a": must not start with']),
+    "dotted key": (
+        ConfigMaps,
+        {"data": {"..a": ""}},
+        ['data[..a]: Invalid value: "..a": must not start with'],
+    ),
     "key of a topology": (
         StorageClasses,
-        {"provisioner": "a/b", "allowedTopologies": [{"matchLabelExpressions": [{"values": ["v"]}]}]},
+        {
+            "provisioner": "a/b",
+            "allowedTopologies": [{"matchLabelExpressions": [{"values": ["v"]}]}],
+        },
         ["allowedTopologies[0].matchLabelExpressions[0].key: Required value"],
     ),
     "nodes of a volume": (
         PersistentVolumes,
         {"spec": {**VOLUME, "nodeAffinity": {}, "volumeAttributesClassName": "_"}},
-        ["spec.nodeAffinity.required: Required value", "spec.volumeAttributesClassName: Invalid value", "spec.csi: "],
+        [
+            "spec.nodeAffinity.required: Required value",
+            "spec.volumeAttributesClassName: Invalid value",
+            "spec.csi: ",
+        ],
     ),
-    "revision": (ControllerRevisions, {"revision": -1}, ["data: Required value", "revision: Invalid value: -1"]),
+    "revision": (
+        ControllerRevisions,
+        {"revision": -1},
+        ["data: Required value", "revision: Invalid value: -1"],
+    ),
     "rolling update": (
         Deployments,
-        {"spec": {**WORKLOAD, "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "x"}}}},
+        {
+            "spec": {
+                **WORKLOAD,
+                "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "x"}},
+            }
+        },
         ["spec.strategy.rollingUpdate.maxUnavailable: Invalid value"],
     ),
     "endpoints": (
@@ -144,14 +177,21 @@ CREATED: dict[str, tuple[Resource, Any, list[str]]] = {
     "selector of Pods": (
         Deployments,
         {"spec": {**WORKLOAD, "selector": {"matchExpressions": [{"key": "a", "operator": "x"}]}}},
-        ["spec.selector.matchExpressions[0].operator: Invalid value", "spec.selector: Invalid value"],
+        [
+            "spec.selector.matchExpressions[0].operator: Invalid value",
+            "spec.selector: Invalid value",
+        ],
     ),
     "manager": (
         ConfigMaps,
         {"metadata": {"name": "x", "namespace": "default", "managedFields": [{"manager": "a\n"}]}},
         ["metadata.managedFields[0].manager: Invalid value"],
     ),
-    "backend": (Ingresses, {"spec": {"defaultBackend": {}}}, ["spec.defaultBackend: Invalid value"]),
+    "backend": (
+        Ingresses,
+        {"spec": {"defaultBackend": {}}},
+        ["spec.defaultBackend: Invalid value"],
+    ),
     "limit": (
         LimitRanges,
         {"spec": {"limits": [{"type": "_", "max": {"_": "1"}}]}},
@@ -168,7 +208,11 @@ CREATED: dict[str, tuple[Resource, Any, list[str]]] = {
             "spec.taints[1]: Duplicate value",
         ],
     ),
-    "preemption": (PriorityClasses, {"value": 1, "preemptionPolicy": ""}, ["preemptionPolicy: Required value"]),
+    "preemption": (
+        PriorityClasses,
+        {"value": 1, "preemptionPolicy": ""},
+        ["preemptionPolicy: Required value"],
+    ),
     "aggregation": (
         ClusterRoles,
         {"aggregationRule": {}},
@@ -177,7 +221,11 @@ CREATED: dict[str, tuple[Resource, Any, list[str]]] = {
     "verbs": (
         Roles,
         role(),
-        ["rules[0].verbs: Required value", "rules[0].apiGroups: Required", "rules[0].resources: Required"],
+        [
+            "rules[0].verbs: Required value",
+            "rules[0].apiGroups: Required",
+            "rules[0].resources: Required",
+        ],
     ),
     "URLs": (
         Roles,
@@ -209,12 +257,18 @@ CREATED: dict[str, tuple[Resource, Any, list[str]]] = {
     "role": (
         RoleBindings,
         {"roleRef": {"apiGroup": "x", "kind": "x", "name": ""}},
-        ["roleRef.apiGroup: Unsupported", "roleRef.kind: Unsupported", "roleRef.name: Required value"],
+        [
+            "roleRef.apiGroup: Unsupported",
+            "roleRef.kind: Unsupported",
+            "roleRef.name: Required value",
+        ],
     ),
     "role name": (ClusterRoleBindings, bound(name="a/b"), ['roleRef.name: Invalid value: "a/b"']),
     "account": (
         ClusterRoleBindings,
-        bound({"kind": "ServiceAccount", "name": "_", "apiGroup": RBAC}, {"kind": "ServiceAccount"}),
+        bound(
+            {"kind": "ServiceAccount", "name": "_", "apiGroup": RBAC}, {"kind": "ServiceAccount"}
+        ),
         [
             "subjects[0].name: Invalid value",
             "subjects[0].apiGroup: Unsupported value",
@@ -232,7 +286,12 @@ CREATED: dict[str, tuple[Resource, Any, list[str]]] = {
         ResourceQuotas,
         quota(
             {"pods": "1"},
-            scopeSelector={"matchExpressions": [scope("BestEffort", "Exists"), scope("NotBestEffort", "Exists")]},
+            scopeSelector={
+                "matchExpressions": [
+                    scope("BestEffort", "Exists"),
+                    scope("NotBestEffort", "Exists"),
+                ]
+            },
         ),
         ["spec.scopeSelector.matchExpressions: Invalid value: []: conflicting scopes"],
     ),
@@ -241,7 +300,11 @@ CREATED: dict[str, tuple[Resource, Any, list[str]]] = {
         quota({"pods": "1"}, scopeSelector={"matchExpressions": [scope("x", "Exists", "a")]}),
         [
             'spec.scopeSelector.matchExpressions.scopeName: Invalid value: "x": unsupported scope',
-            'spec.scopeSelector.matchExpressions.scopeName: Invalid value: "x": unsupported scope applied',
+            (
+                'spec.scopeSelector.matchExpressions.scopeName: Invalid value: "x": unsupported '
+                "scope "
+                "applied"
+            ),
             'spec.scopeSelector.matchExpressions.values: Invalid value: ["a"]',
         ],
     ),
@@ -268,7 +331,12 @@ CREATED: dict[str, tuple[Resource, Any, list[str]]] = {
     ),
     "template": (
         ReplicaSets,
-        {"spec": {**WORKLOAD, "template": {**TEMPLATE, "metadata": {"labels": {"a": "b", "_": ""}}}}},
+        {
+            "spec": {
+                **WORKLOAD,
+                "template": {**TEMPLATE, "metadata": {"labels": {"a": "b", "_": ""}}},
+            }
+        },
         ["spec.template.labels: Invalid value"],
     ),
     "selector": (
@@ -305,7 +373,11 @@ CREATED: dict[str, tuple[Resource, Any, list[str]]] = {
 }
 #: what defaults never leave out
 PLAIN: dict[str, tuple[Resource, Any, list[str]]] = {
-    "no affinity": (Services, service(sessionAffinity=""), ["spec.sessionAffinity: Required value"]),
+    "no affinity": (
+        Services,
+        service(sessionAffinity=""),
+        ["spec.sessionAffinity: Required value"],
+    ),
     "no affinity config": (
         Services,
         service(sessionAffinity="ClientIP"),
@@ -328,7 +400,11 @@ PLAIN: dict[str, tuple[Resource, Any, list[str]]] = {
     ),
     "no internal policy": (
         Services,
-        {"spec": {name: value for name, value in SERVICE.items() if name != "internalTrafficPolicy"}},
+        {
+            "spec": {
+                name: value for name, value in SERVICE.items() if name != "internalTrafficPolicy"
+            }
+        },
         ["spec.internalTrafficPolicy: Required value"],
     ),
 }
@@ -345,8 +421,13 @@ def test_a_bad_object_is_refused(resource: Resource, members: Any, beginnings: l
 
 
 @pytest.mark.parametrize(("resource", "members", "beginnings"), PLAIN.values(), ids=PLAIN)
-def test_an_object_without_defaults_is_refused(resource: Resource, members: Any, beginnings: list[str]) -> None:
-    judge([str(error) for error in validate_create(resource, made(resource, members, plain=True))], beginnings)
+def test_an_object_without_defaults_is_refused(
+    resource: Resource, members: Any, beginnings: list[str]
+) -> None:
+    judge(
+        [str(error) for error in validate_create(resource, made(resource, members, plain=True))],
+        beginnings,
+    )
 
 
 # What needs a cluster
@@ -355,7 +436,11 @@ def test_an_object_without_defaults_is_refused(resource: Resource, members: Any,
 @pytest.mark.parametrize(
     ("ranges", "spec", "sentence"),
     [
-        (("10.96.0.0/16",), {"ipFamilyPolicy": "RequireDualStack"}, "not configured for dual-stack services"),
+        (
+            ("10.96.0.0/16",),
+            {"ipFamilyPolicy": "RequireDualStack"},
+            "not configured for dual-stack services",
+        ),
         (("10.96.0.0/16",), {"ipFamilies": ["IPv6"]}, "not configured on this cluster"),
         (
             ("10.96.0.0/16", "fd00::/112"),
@@ -364,7 +449,9 @@ def test_an_object_without_defaults_is_refused(resource: Resource, members: Any,
         ),
     ],
 )
-def test_families_are_those_of_the_cluster(make_api: Any, ranges: Any, spec: Any, sentence: str) -> None:
+def test_families_are_those_of_the_cluster(
+    make_api: Any, ranges: Any, spec: Any, sentence: str
+) -> None:
     api = make_api(service_cidrs=ranges)
     with pytest.raises(StatusError, match=sentence):
         api.create(Services, {"metadata": {"name": "a"}, "spec": {"ports": [{"port": 1}], **spec}})
@@ -375,5 +462,7 @@ def test_a_node_port_is_free_and_within_its_range(api: Any, number: int) -> None
     spec = {"type": "NodePort", "ports": [{"port": 1, "nodePort": 30_080}]}
     api.create(Services, {"metadata": {"name": "a"}, "spec": spec})
     spec["ports"] = [{"port": 1, "nodePort": number}]
-    with pytest.raises(StatusError, match=rf"spec.ports\[0\].nodePort: Invalid value: {number}: provided port is"):
+    with pytest.raises(
+        StatusError, match=rf"spec.ports\[0\].nodePort: Invalid value: {number}: provided port is"
+    ):
         api.create(Services, {"metadata": {"name": "b"}, "spec": spec})

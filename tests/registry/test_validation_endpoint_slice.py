@@ -1,4 +1,6 @@
-"""EndpointSlice: one row for each rule, with the exact complaint (``pkg/apis/discovery/validation/validation.go``)."""
+"""EndpointSlice: one row for each rule, with the exact complaint
+(``pkg/apis/discovery/validation/validation.go``).
+"""
 
 from __future__ import annotations
 
@@ -11,22 +13,27 @@ from sliceplane.api.scheme import EndpointSlices
 from sliceplane.server.registry.answers import validate_create, validate_update
 
 LABEL = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and "
+    "must start and end with "
     "an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
     "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
 )
 SUBDOMAIN = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or "
+    "'.', and must start and "
     "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
     r"'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
 LABEL_VALUE = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
-    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or "
+    "'.', and must start and "
+    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used "
+    "for validation is "
     "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
 QUALIFIED = (
-    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end "
+    "with an alphanumeric "
     "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
     "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
 )
@@ -71,7 +78,12 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
     (
         "type unknown",
         {"addressType": "IP"},
-        [("NotSupported", 'addressType: Unsupported value: "IP": supported values: "FQDN", "IPv4", "IPv6"')],
+        [
+            (
+                "NotSupported",
+                'addressType: Unsupported value: "IP": supported values: "FQDN", "IPv4", "IPv6"',
+            )
+        ],
     ),
     (
         "too many ports stop port checks",
@@ -82,11 +94,23 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
     ("port names differ", ports("a", "a"), [("Duplicate", 'ports[1].name: Duplicate value: "a"')]),
     ("one unnamed port", ports(""), []),
     ("two unnamed ports", ports("", ""), [("Duplicate", 'ports[1].name: Duplicate value: ""')]),
-    ("protocol missing", {"ports": [{"name": ""}]}, [("Required", "ports[0].protocol: Required value")]),
+    (
+        "protocol missing",
+        {"ports": [{"name": ""}]},
+        [("Required", "ports[0].protocol: Required value")],
+    ),
     (
         "protocol unknown",
         {"ports": [{"name": "", "protocol": "tcp"}]},
-        [("NotSupported", 'ports[0].protocol: Unsupported value: "tcp": supported values: "SCTP", "TCP", "UDP"')],
+        [
+            (
+                "NotSupported",
+                (
+                    'ports[0].protocol: Unsupported value: "tcp": supported values: "SCTP", "TCP", '
+                    '"UDP"'
+                ),
+            )
+        ],
     ),
     (
         "application protocol",
@@ -114,11 +138,20 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
             ("Invalid", f'endpoints[0].addresses[100]: Invalid value: "x": {NOT_AN_IP}'),
         ],
     ),
-    ("not an address", at("x"), [("Invalid", f'endpoints[0].addresses[0]: Invalid value: "x": {NOT_AN_IP}')]),
+    (
+        "not an address",
+        at("x"),
+        [("Invalid", f'endpoints[0].addresses[0]: Invalid value: "x": {NOT_AN_IP}')],
+    ),
     (
         "leading zeros",
         at("10.0.0.01"),
-        [("Invalid", 'endpoints[0].addresses[0]: Invalid value: "10.0.0.01": must not have leading 0s')],
+        [
+            (
+                "Invalid",
+                'endpoints[0].addresses[0]: Invalid value: "10.0.0.01": must not have leading 0s',
+            )
+        ],
     ),
     (
         "mapped address",
@@ -126,14 +159,22 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
         [
             (
                 "Invalid",
-                'endpoints[0].addresses[0]: Invalid value: "::ffff:10.0.0.1": must not be an IPv4-mapped IPv6 address',
+                (
+                    'endpoints[0].addresses[0]: Invalid value: "::ffff:10.0.0.1": must not be an '
+                    "IPv4-mapped IPv6 address"
+                ),
             )
         ],
     ),
     (
         "IPv6 in an IPv4 slice, told of the list",
         at("2001:db8::1"),
-        [("Invalid", 'endpoints[0].addresses: Invalid value: "2001:db8::1": must be an IPv4 address')],
+        [
+            (
+                "Invalid",
+                'endpoints[0].addresses: Invalid value: "2001:db8::1": must be an IPv4 address',
+            )
+        ],
     ),
     (
         "IPv4 in an IPv6 slice",
@@ -146,17 +187,36 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
         [
             (
                 "Invalid",
-                'endpoints[0].addresses[0]: Invalid value: "2001:DB8::1": must be in canonical form ("2001:db8::1")',
+                (
+                    'endpoints[0].addresses[0]: Invalid value: "2001:DB8::1": must be in canonical '
+                    'form ("2001:db8::1")'
+                ),
             )
         ],
     ),
     (
         "unspecified",
         at("0.0.0.0"),
-        [("Invalid", 'endpoints[0].addresses[0]: Invalid value: "0.0.0.0": may not be unspecified (0.0.0.0)')],
+        [
+            (
+                "Invalid",
+                (
+                    'endpoints[0].addresses[0]: Invalid value: "0.0.0.0": may not be unspecified '
+                    "(0.0.0.0)"
+                ),
+            )
+        ],
     ),
-    ("loopback", at("127.0.0.1"), [("Invalid", f'endpoints[0].addresses[0]: Invalid value: "127.0.0.1": {LOOPBACK}')]),
-    ("loopback 6", at("::1", "IPv6"), [("Invalid", f'endpoints[0].addresses[0]: Invalid value: "::1": {LOOPBACK}')]),
+    (
+        "loopback",
+        at("127.0.0.1"),
+        [("Invalid", f'endpoints[0].addresses[0]: Invalid value: "127.0.0.1": {LOOPBACK}')],
+    ),
+    (
+        "loopback 6",
+        at("::1", "IPv6"),
+        [("Invalid", f'endpoints[0].addresses[0]: Invalid value: "::1": {LOOPBACK}')],
+    ),
     (
         "link-local",
         at("169.254.1.1"),
@@ -187,17 +247,31 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
             (
                 "Invalid",
                 (
-                    'endpoints[0].addresses[0]: Invalid value: "com": should be a domain with at least two segments '
+                    'endpoints[0].addresses[0]: Invalid value: "com": should be a domain with at '
+                    "least two segments "
                     "separated by dots"
                 ),
             )
         ],
     ),
-    ("bad name", at("A.com", "FQDN"), [("Invalid", f'endpoints[0].addresses[0]: Invalid value: "A.com": {SUBDOMAIN}')]),
+    (
+        "bad name",
+        at("A.com", "FQDN"),
+        [("Invalid", f'endpoints[0].addresses[0]: Invalid value: "A.com": {SUBDOMAIN}')],
+    ),
     (
         "long label",
         at(f"{'a' * 64}.com", "FQDN"),
-        [("Invalid", f'endpoints[0].addresses[0]: Invalid value: "{"a" * 64}": must be no more than 63 bytes')],
+        [
+            (
+                "Invalid",
+                (
+                    f'endpoints[0].addresses[0]: Invalid value: "{"a" * 64}": must be no more '
+                    "than 63 "
+                    "bytes"
+                ),
+            )
+        ],
     ),
     ("trailing dot", at("example.com.", "FQDN"), []),
     (
@@ -205,8 +279,16 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
         {"addressType": "", "endpoints": [{"addresses": ["?"]}]},
         [("Required", "addressType: Required value")],
     ),
-    ("node name", endpoint(nodeName="N"), [("Invalid", f'endpoints[0].nodeName: Invalid value: "N": {SUBDOMAIN}')]),
-    ("host name", endpoint(hostname="A"), [("Invalid", f'endpoints[0].hostname: Invalid value: "A": {LABEL}')]),
+    (
+        "node name",
+        endpoint(nodeName="N"),
+        [("Invalid", f'endpoints[0].nodeName: Invalid value: "N": {SUBDOMAIN}')],
+    ),
+    (
+        "host name",
+        endpoint(hostname="A"),
+        [("Invalid", f'endpoints[0].hostname: Invalid value: "A": {LABEL}')],
+    ),
     (
         "host name with dots",
         endpoint(hostname="a.b"),
@@ -229,7 +311,8 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
             (
                 "InternalError",
                 (
-                    "endpoints[0].deprecatedTopology[topology.kubernetes.io/zone]: Internal error: reserved "
+                    "endpoints[0].deprecatedTopology[topology.kubernetes.io/zone]: Internal "
+                    "error: reserved "
                     "key was not "
                     "removed in conversion"
                 ),
@@ -267,15 +350,27 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
         endpoint(hints={"forNodes": [{"name": "N"}]}),
         [("Invalid", f'endpoints[0].hints.forNodes[0].name: Invalid value: "N": {SUBDOMAIN}')],
     ),
-    ("20000 ports", {"ports": [{"name": f"p{index}", "protocol": "TCP"} for index in range(20000)]}, []),
+    (
+        "20000 ports",
+        {"ports": [{"name": f"p{index}", "protocol": "TCP"} for index in range(20000)]},
+        [],
+    ),
     ("1000 endpoints", {"endpoints": [{"addresses": ["10.0.0.1"]}] * 1000}, []),
-    ("100 addresses", {"endpoints": [{"addresses": [f"10.0.0.{index}" for index in range(100)]}]}, []),
+    (
+        "100 addresses",
+        {"endpoints": [{"addresses": [f"10.0.0.{index}" for index in range(100)]}]},
+        [],
+    ),
     (
         "8 hints of each kind",
         endpoint(hints={"forZones": names(8), "forNodes": names(8)}),
         [],
     ),
-    ("16 keys of topology", endpoint(deprecatedTopology={f"k{index}": "v" for index in range(16)}), []),
+    (
+        "16 keys of topology",
+        endpoint(deprecatedTopology={f"k{index}": "v" for index in range(16)}),
+        [],
+    ),
     (
         "key of the topology",
         endpoint(deprecatedTopology={"a b": "v"}),
@@ -289,7 +384,12 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
     (
         "unspecified 6",
         at("::", "IPv6"),
-        [("Invalid", 'endpoints[0].addresses[0]: Invalid value: "::": may not be unspecified (::)')],
+        [
+            (
+                "Invalid",
+                'endpoints[0].addresses[0]: Invalid value: "::": may not be unspecified (::)',
+            )
+        ],
     ),
     (
         "the whole loopback range",
@@ -306,7 +406,10 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
         [
             (
                 "Invalid",
-                'endpoints[0].addresses[0]: Invalid value: "::ffff:10.0.0.1": must not be an IPv4-mapped IPv6 address',
+                (
+                    'endpoints[0].addresses[0]: Invalid value: "::ffff:10.0.0.1": must not be an '
+                    "IPv4-mapped IPv6 address"
+                ),
             )
         ],
     ),
@@ -339,7 +442,9 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("members", "expected"), [row[1:] for row in RULES], ids=[row[0] for row in RULES])
+@pytest.mark.parametrize(
+    ("members", "expected"), [row[1:] for row in RULES], ids=[row[0] for row in RULES]
+)
 def test_rule(members: Any, expected: list[tuple[str, str]]) -> None:
     assert told(validate_create(EndpointSlices, document(**members))) == expected
 
@@ -348,7 +453,13 @@ def test_order_of_complaints() -> None:
     bad = document(addressType="", ports=[{"name": "A"}], endpoints=[{"addresses": []}])
     bad["metadata"]["name"] = "S"
     fields = [error.field for error in validate_create(EndpointSlices, bad)]
-    assert fields == ["metadata.name", "addressType", "ports[0].name", "ports[0].protocol", "endpoints[0].addresses"]
+    assert fields == [
+        "metadata.name",
+        "addressType",
+        "ports[0].name",
+        "ports[0].protocol",
+        "endpoints[0].addresses",
+    ]
 
 
 def test_the_type_is_immutable() -> None:
@@ -365,11 +476,13 @@ def test_unchanged_endpoints_are_not_asked_about() -> None:
     relabelled["metadata"] = {**old["metadata"], "labels": {"a": "b"}}
     assert validate_update(EndpointSlices, relabelled, old) == []
     more = document(endpoints=[*bad["endpoints"], {"addresses": ["10.0.0.1"]}])
-    assert [error.field for error in validate_update(EndpointSlices, more, old)] == ["endpoints[0].addresses[0]"]
+    assert [error.field for error in validate_update(EndpointSlices, more, old)] == [
+        "endpoints[0].addresses[0]"
+    ]
 
 
 def test_ports_are_always_asked_about() -> None:
     bad = ports("", "")
-    assert [error.type for error in validate_update(EndpointSlices, document(**bad), document(**bad))] == [
-        "FieldValueDuplicate"
-    ]
+    assert [
+        error.type for error in validate_update(EndpointSlices, document(**bad), document(**bad))
+    ] == ["FieldValueDuplicate"]

@@ -26,12 +26,14 @@ from sliceplane.server.registry.answers import refuse, validate_create, validate
 from sliceplane.server.registry.kinds import kind_of
 
 QUALIFIED = (
-    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end "
+    "with an alphanumeric "
     "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
     "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
 )
 LABEL = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and "
+    "must start and end with "
     "an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
     "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
 )
@@ -54,11 +56,23 @@ def owner(**members: Any) -> Any:
 
 
 METADATA: list[tuple[str, Any, list[str]]] = [
-    ("fine", {"labels": {"a.b/c": "d", "e": ""}, "annotations": {"A.B/C": "?"}, "finalizers": ["orphan", "a.b/c"]}, []),
+    (
+        "fine",
+        {
+            "labels": {"a.b/c": "d", "e": ""},
+            "annotations": {"A.B/C": "?"},
+            "finalizers": ["orphan", "a.b/c"],
+        },
+        [],
+    ),
     ("no name", {"name": ""}, ["metadata.name: Required value: name or generateName is required"]),
     ("no namespace", {"namespace": ""}, ["metadata.namespace: Required value"]),
     ("trailing dash of a prefix", {"generateName": "web-"}, []),
-    ("label key", {"labels": {"a b": "c"}}, [f'metadata.labels: Invalid value: "a b": {QUALIFIED}']),
+    (
+        "label key",
+        {"labels": {"a b": "c"}},
+        [f'metadata.labels: Invalid value: "a b": {QUALIFIED}'],
+    ),
     (
         "label key prefix",
         {"labels": {"/b": "c"}},
@@ -69,7 +83,11 @@ METADATA: list[tuple[str, Any, list[str]]] = [
         {"labels": {"a": "x" * 64}},
         [f'metadata.labels: Invalid value: "{"x" * 64}": must be no more than 63 bytes'],
     ),
-    ("annotation key", {"annotations": {"a b": "c"}}, [f'metadata.annotations: Invalid value: "a b": {QUALIFIED}']),
+    (
+        "annotation key",
+        {"annotations": {"a b": "c"}},
+        [f'metadata.annotations: Invalid value: "a b": {QUALIFIED}'],
+    ),
     (
         "annotation size",
         {"annotations": {"a": "x" * 262144}},
@@ -105,10 +123,12 @@ METADATA: list[tuple[str, Any, list[str]]] = [
         {"ownerReferences": [owner(controller=True), owner(controller=True, name="b")]},
         [
             (
-                'metadata.ownerReferences: Invalid value: [{"apiVersion":"v1","kind":"Service","name":"a","uid":"u",'
+                "metadata.ownerReferences: Invalid value: "
+                '[{"apiVersion":"v1","kind":"Service","name":"a","uid":"u",'
                 '"controller":true},{"apiVersion":"v1","kind":"Service","name":"b","uid":"u",'
                 '"controller":true}]: Only one '
-                'reference can have Controller set to true. Found "true" in references for Service/a and Service/b'
+                'reference can have Controller set to true. Found "true" in references for '
+                "Service/a and Service/b"
             )
         ],
     ),
@@ -117,7 +137,8 @@ METADATA: list[tuple[str, Any, list[str]]] = [
         {"finalizers": ["nodomain"]},
         [
             (
-                'metadata.finalizers[0]: Invalid value: "nodomain": name is neither a standard finalizer '
+                'metadata.finalizers[0]: Invalid value: "nodomain": name is neither a standard '
+                "finalizer "
                 "name nor is it "
                 "fully qualified"
             )
@@ -128,7 +149,8 @@ METADATA: list[tuple[str, Any, list[str]]] = [
         {"finalizers": ["orphan", "foregroundDeletion"]},
         [
             (
-                'metadata.finalizers: Invalid value: ["orphan","foregroundDeletion"]: finalizer orphan and '
+                'metadata.finalizers: Invalid value: ["orphan","foregroundDeletion"]: finalizer '
+                "orphan and "
                 "foregroundDeletion cannot be both set"
             )
         ],
@@ -136,7 +158,9 @@ METADATA: list[tuple[str, Any, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("metadata", "expected"), [row[1:] for row in METADATA], ids=[row[0] for row in METADATA])
+@pytest.mark.parametrize(
+    ("metadata", "expected"), [row[1:] for row in METADATA], ids=[row[0] for row in METADATA]
+)
 def test_metadata(metadata: Any, expected: list[str]) -> None:
     assert told(ConfigMaps, made(ConfigMaps, metadata)) == expected
 
@@ -153,7 +177,10 @@ def test_metadata_rules_are_told_twice_as_causes_and_once_as_text() -> None:
     old, new = made(ConfigMaps, {"uid": "1"}), made(ConfigMaps, {"uid": "2"})
     with pytest.raises(StatusError) as caught:
         refuse(ConfigMaps, new["metadata"], validate_update(ConfigMaps, new, old))
-    assert caught.value.message == 'ConfigMap "x" is invalid: metadata.uid: Invalid value: "2": field is immutable'
+    assert (
+        caught.value.message
+        == 'ConfigMap "x" is invalid: metadata.uid: Invalid value: "2": field is immutable'
+    )
     assert len((caught.value.details or {})["causes"]) == 2
 
 
@@ -164,7 +191,12 @@ WORKLOAD = {"selector": {"matchLabels": {"a": "b"}}, "template": TEMPLATE}
 
 
 def pod(*containers: Any, **spec: Any) -> Any:
-    return {"spec": {"containers": [dict(container) for container in containers or (CONTAINER,)], **spec}}
+    return {
+        "spec": {
+            "containers": [dict(container) for container in containers or (CONTAINER,)],
+            **spec,
+        }
+    }
 
 
 MISMATCH = "`selector` does not match template `labels`"
@@ -182,7 +214,8 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         {"subsets": [{"notReadyAddresses": [{"ip": "127.0.0.1"}]}]},
         [
             (
-                'subsets[0].notReadyAddresses[0].ip: Invalid value: "127.0.0.1": may not be in the loopback range '
+                'subsets[0].notReadyAddresses[0].ip: Invalid value: "127.0.0.1": may not be in '
+                "the loopback range "
                 "(127.0.0.0/8, ::1/128)"
             )
         ],
@@ -196,11 +229,18 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
     (
         "endpoints ports",
         EndpointsObjects,
-        {"subsets": [{**SUBSET, "ports": [{"port": 0}, {"port": 1, "protocol": "x", "name": "n"}]}]},
+        {
+            "subsets": [
+                {**SUBSET, "ports": [{"port": 0}, {"port": 1, "protocol": "x", "name": "n"}]}
+            ]
+        },
         [
             "subsets[0].ports[0].name: Required value",
             "subsets[0].ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive",
-            'subsets[0].ports[1].protocol: Unsupported value: "x": supported values: "SCTP", "TCP", "UDP"',
+            (
+                'subsets[0].ports[1].protocol: Unsupported value: "x": supported values: "SCTP", '
+                '"TCP", "UDP"'
+            ),
         ],
     ),
     ("lease", Leases, {"spec": {}}, []),
@@ -231,7 +271,11 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         Namespaces,
         {"spec": {"finalizers": ["kubernetes", "x"]}},
         [
-            'spec.finalizers: Invalid value: "x": name is neither a standard finalizer name nor is it fully qualified',
+            (
+                'spec.finalizers: Invalid value: "x": name is neither a standard finalizer name '
+                "nor "
+                "is it fully qualified"
+            ),
         ],
     ),
     (
@@ -239,9 +283,14 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         Nodes,
         {"spec": {"podCIDRs": ["x"], "taints": [{"key": "a", "effect": "E"}, {"key": "a"}]}},
         [
-            'spec.podCIDRs[0]: Invalid value: "x": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)',
             (
-                'spec.taints[0].effect: Unsupported value: "E": supported values: "NoExecute", "NoSchedule", '
+                'spec.podCIDRs[0]: Invalid value: "x": must be a valid CIDR value, (e.g. '
+                "10.9.8.0/24 "
+                "or 2001:db8::/64)"
+            ),
+            (
+                'spec.taints[0].effect: Unsupported value: "E": supported values: "NoExecute", '
+                '"NoSchedule", '
                 '"PreferNoSchedule"'
             ),
             "spec.taints[1].effect: Required value",
@@ -252,13 +301,21 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
     (
         "containers",
         Pods,
-        pod({}, {"name": "A", "image": "i"}, {"name": "c", "image": " i"}, {"name": "c", "image": "i"}),
+        pod(
+            {},
+            {"name": "A", "image": "i"},
+            {"name": "c", "image": " i"},
+            {"name": "c", "image": "i"},
+        ),
         [
             "spec.containers[0].name: Required value",
             "spec.containers[0].image: Required value",
             f'spec.containers[1].name: Invalid value: "A": {LABEL}',
             'spec.containers[3].name: Duplicate value: "c"',
-            'spec.containers[2].image: Invalid value: " i": must not have leading or trailing whitespace',
+            (
+                'spec.containers[2].image: Invalid value: " i": must not have leading or trailing '
+                "whitespace"
+            ),
         ],
     ),
     (
@@ -267,8 +324,15 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         pod({**CONTAINER, "ports": [{}, {"containerPort": 70000, "name": "80"}]}),
         [
             "spec.containers[0].ports[0].containerPort: Required value",
-            'spec.containers[0].ports[1].name: Invalid value: "80": must contain at least one letter (a-z)',
-            "spec.containers[0].ports[1].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive",
+            (
+                'spec.containers[0].ports[1].name: Invalid value: "80": must contain at least one '
+                "letter (a-z)"
+            ),
+            (
+                "spec.containers[0].ports[1].containerPort: Invalid value: 70000: must be between "
+                "1 "
+                "and 65535, inclusive"
+            ),
         ],
     ),
     (
@@ -276,7 +340,11 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         Pods,
         pod(restartPolicy="x", terminationGracePeriodSeconds=-1, hostname="A"),
         [
-            'spec.restartPolicy: Unsupported value: "x": supported values: "Always", "OnFailure", "Never"',
+            (
+                'spec.restartPolicy: Unsupported value: "x": supported values: "Always", '
+                '"OnFailure", '
+                '"Never"'
+            ),
             f'spec.hostname: Invalid value: "A": {LABEL}',
         ],
     ),
@@ -285,7 +353,10 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         "no selector",
         Deployments,
         {"spec": {"template": TEMPLATE}},
-        ["spec.selector: Required value", f'spec.template.metadata.labels: Invalid value: {{"a":"b"}}: {MISMATCH}'],
+        [
+            "spec.selector: Required value",
+            f'spec.template.metadata.labels: Invalid value: {{"a":"b"}}: {MISMATCH}',
+        ],
     ),
     (
         "empty selector",
@@ -297,7 +368,13 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         "selector misses its template",
         ReplicaSets,
         {"spec": {"selector": {"matchLabels": {"a": "c"}}, "template": TEMPLATE}},
-        ['spec.template.metadata.labels: Invalid value: {"a":"b"}: `selector` does not match template `labels`'],
+        [
+            (
+                'spec.template.metadata.labels: Invalid value: {"a":"b"}: `selector` does not '
+                "match "
+                "template `labels`"
+            )
+        ],
     ),
     (
         "counts",
@@ -306,14 +383,30 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         [
             "spec.replicas: Invalid value: -1: must be greater than or equal to 0",
             "spec.revisionHistoryLimit: Invalid value: -1: must be greater than or equal to 0",
-            "spec.progressDeadlineSeconds: Invalid value: 600: must be greater than minReadySeconds",
+            (
+                "spec.progressDeadlineSeconds: Invalid value: 600: must be greater than "
+                "minReadySeconds"
+            ),
         ],
     ),
     (
         "template restart policy",
         Deployments,
-        {"spec": {**WORKLOAD, "template": {**TEMPLATE, "spec": {"containers": [CONTAINER], "restartPolicy": "Never"}}}},
-        ['spec.template.spec.restartPolicy: Unsupported value: "Never": supported values: "Always"'],
+        {
+            "spec": {
+                **WORKLOAD,
+                "template": {
+                    **TEMPLATE,
+                    "spec": {"containers": [CONTAINER], "restartPolicy": "Never"},
+                },
+            }
+        },
+        [
+            (
+                'spec.template.spec.restartPolicy: Unsupported value: "Never": supported values: '
+                '"Always"'
+            )
+        ],
     ),
     (
         "strategy type",
@@ -330,25 +423,51 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         "recreate",
         Deployments,
         {"spec": {**WORKLOAD, "strategy": {"type": "Recreate", "rollingUpdate": {}}}},
-        ["spec.strategy.rollingUpdate: Forbidden: may not be specified when strategy `type` is 'Recreate'"],
+        [
+            (
+                "spec.strategy.rollingUpdate: Forbidden: may not be specified when strategy "
+                "`type` is "
+                "'Recreate'"
+            )
+        ],
     ),
     (
         "standstill",
         Deployments,
-        {"spec": {**WORKLOAD, "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": "0%"}}}},
-        ["spec.strategy.rollingUpdate.maxUnavailable: Invalid value: 0: may not be 0 when `maxSurge` is 0"],
+        {
+            "spec": {
+                **WORKLOAD,
+                "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": "0%"}},
+            }
+        },
+        [
+            (
+                "spec.strategy.rollingUpdate.maxUnavailable: Invalid value: 0: may not be 0 when "
+                "`maxSurge` is 0"
+            )
+        ],
     ),
     (
         "percent",
         Deployments,
-        {"spec": {**WORKLOAD, "strategy": {"rollingUpdate": {"maxSurge": "x", "maxUnavailable": "101%"}}}},
+        {
+            "spec": {
+                **WORKLOAD,
+                "strategy": {"rollingUpdate": {"maxSurge": "x", "maxUnavailable": "101%"}},
+            }
+        },
         [
             (
-                'spec.strategy.rollingUpdate.maxSurge: Invalid value: "x": a valid percent string must be '
+                'spec.strategy.rollingUpdate.maxSurge: Invalid value: "x": a valid percent string '
+                "must be "
                 "a numeric string "
-                "followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
+                "followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is "
+                "'[0-9]+%')"
             ),
-            'spec.strategy.rollingUpdate.maxUnavailable: Invalid value: "101%": must not be greater than 100%',
+            (
+                'spec.strategy.rollingUpdate.maxUnavailable: Invalid value: "101%": must not be '
+                "greater than 100%"
+            ),
         ],
     ),
     (
@@ -359,7 +478,8 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
             (
                 'data[a b]: Invalid value: "a b": a valid config key must consist of alphanumeric '
                 "characters, '-', '_' "
-                "or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is "
+                "or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for "
+                "validation is "
                 "'[-._a-zA-Z0-9]+')"
             )
         ],
@@ -373,7 +493,9 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("resource", "members", "expected"), [row[1:] for row in KINDS], ids=[row[0] for row in KINDS])
+@pytest.mark.parametrize(
+    ("resource", "members", "expected"), [row[1:] for row in KINDS], ids=[row[0] for row in KINDS]
+)
 def test_kind(resource: Resource, members: Any, expected: list[str]) -> None:
     assert told(resource, made(resource, **copy.deepcopy(members))) == expected
 
@@ -387,15 +509,20 @@ def test_an_event_of_another_namespace_needs_an_object() -> None:
 def test_selectors_stay() -> None:
     old = made(Deployments, spec=dict(WORKLOAD))
     labels = {"a": "b", "c": "d"}
-    changed = {"selector": {"matchLabels": {"c": "d"}}, "template": {**TEMPLATE, "metadata": {"labels": labels}}}
-    assert [str(error) for error in validate_update(Deployments, made(Deployments, spec=changed), old)] == [
-        'spec.selector: Invalid value: {"matchLabels":{"c":"d"}}: field is immutable'
-    ]
+    changed = {
+        "selector": {"matchLabels": {"c": "d"}},
+        "template": {**TEMPLATE, "metadata": {"labels": labels}},
+    }
+    assert [
+        str(error) for error in validate_update(Deployments, made(Deployments, spec=changed), old)
+    ] == ['spec.selector: Invalid value: {"matchLabels":{"c":"d"}}: field is immutable']
 
 
 def test_immutable_config_maps() -> None:
     old = made(ConfigMaps, data={"a": "1"}, immutable=True)
-    assert [str(error) for error in validate_update(ConfigMaps, made(ConfigMaps, data={"a": "2"}), old)] == [
+    assert [
+        str(error) for error in validate_update(ConfigMaps, made(ConfigMaps, data={"a": "2"}), old)
+    ] == [
         "immutable: Forbidden: field is immutable when `immutable` is set",
         "data: Forbidden: field is immutable when `immutable` is set",
     ]
@@ -403,9 +530,10 @@ def test_immutable_config_maps() -> None:
 
 def test_pod_cidrs_stay() -> None:
     old = made(Nodes, spec={"podCIDRs": ["10.0.0.0/24"]})
-    assert [str(error) for error in validate_update(Nodes, made(Nodes, spec={"podCIDRs": ["10.1.0.0/24"]}), old)] == [
-        'spec.podCIDRs: Forbidden: node updates may not change podCIDR except from "" to valid'
-    ]
+    assert [
+        str(error)
+        for error in validate_update(Nodes, made(Nodes, spec={"podCIDRs": ["10.1.0.0/24"]}), old)
+    ] == ['spec.podCIDRs: Forbidden: node updates may not change podCIDR except from "" to valid']
     assert validate_update(Nodes, old, made(Nodes, spec={})) == []
 
 

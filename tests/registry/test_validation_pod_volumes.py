@@ -1,4 +1,6 @@
-"""Rules of volumes, profiles and updates of a Pod that no other quick test breaks: how each complaint begins."""
+"""Rules of volumes, profiles and updates of a Pod that no other quick test breaks: how each
+complaint begins.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +40,23 @@ SPECS: dict[str, tuple[Any, list[str]]] = {
         {"volumes": [{"name": "v", "emptyDir": {}}] * 2},
         [f'{V0[:-2]}1].name: Duplicate value: "v"'],
     ),
-    "tenant": (volume(quobyte={"registry": "a:1", "volume": "v", "tenant": "x" * 65}), [f"{V0}.quobyte.tenant"]),
+    "tenant": (
+        volume(quobyte={"registry": "a:1", "volume": "v", "tenant": "x" * 65}),
+        [f"{V0}.quobyte.tenant"],
+    ),
     "option": (
         volume(flexVolume={"driver": "a/b", "options": {"x.k8s.io/a": "b"}}),
         [f"{V0}.flexVolume.options[x.k8s.io/a]: Invalid value"],
     ),
     "driver": (volume(csi={"driver": "_"}), [f"{V0}.csi.driver: Invalid value"]),
-    "secret": (volume(csi={"driver": "a", "nodePublishSecretRef": {}}), [f"{V0}.csi.nodePublishSecretRef.name"]),
+    "secret": (
+        volume(csi={"driver": "a", "nodePublishSecretRef": {}}),
+        [f"{V0}.csi.nodePublishSecretRef.name"],
+    ),
     "amount": (
-        volume(downwardAPI={"items": [{"path": "p", "resourceFieldRef": {"resource": "limits.cpu"}}]}),
+        volume(
+            downwardAPI={"items": [{"path": "p", "resourceFieldRef": {"resource": "limits.cpu"}}]}
+        ),
         [f"{V0}.downwardAPI.resourceFieldRef.containerName: Required value"],
     ),
     "projected": (
@@ -57,21 +67,38 @@ SPECS: dict[str, tuple[Any, list[str]]] = {
         volume(configMap={"name": "a", "items": [{"key": "k", "path": "../p"}]}),
         [f"{V0}.configMap.items[0].path: Invalid value"],
     ),
-    "no key": (volume(configMap={"name": "a", "items": [{"path": "p"}]}), [f"{V0}.configMap.items[0].key: Required"]),
+    "no key": (
+        volume(configMap={"name": "a", "items": [{"path": "p"}]}),
+        [f"{V0}.configMap.items[0].key: Required"],
+    ),
     "partition": (
         volume(gcePersistentDisk={"pdName": "a", "partition": 256}),
         [f"{V0}.persistentDisk.partition: Invalid value: 256"],
     ),
-    "repository": (volume(gitRepo={"directory": "a"}), [f"{V0}.gitRepo.repository: Required value"]),
+    "repository": (
+        volume(gitRepo={"directory": "a"}),
+        [f"{V0}.gitRepo.repository: Required value"],
+    ),
     "kind of disk": (
-        volume(azureDisk={"diskName": "a", "diskURI": "https://b", "cachingMode": "x", "kind": "y"}),
-        [f'{V0}.azureDisk.cachingMode: Unsupported value: "x"', f'{V0}.azureDisk.kind: Unsupported value: "y"'],
+        volume(
+            azureDisk={"diskName": "a", "diskURI": "https://b", "cachingMode": "x", "kind": "y"}
+        ),
+        [
+            f'{V0}.azureDisk.cachingMode: Unsupported value: "x"',
+            f'{V0}.azureDisk.kind: Unsupported value: "y"',
+        ],
     ),
     "names of a volume": (
         volume(storageos={"volumeName": "_", "volumeNamespace": "_"}),
-        [f"{V0}.storageos.volumeName: Invalid value", f"{V0}.storageos.volumeNamespace: Invalid value"],
+        [
+            f"{V0}.storageos.volumeName: Invalid value",
+            f"{V0}.storageos.volumeNamespace: Invalid value",
+        ],
     ),
-    "groups": (context(supplementalGroupsPolicy="x"), [f'{CONTEXT}.supplementalGroupsPolicy: Unsupported value: "x"']),
+    "groups": (
+        context(supplementalGroupsPolicy="x"),
+        [f'{CONTEXT}.supplementalGroupsPolicy: Unsupported value: "x"'],
+    ),
     "group of a source": (
         claim(dataSource={"apiGroup": "_", "kind": "k", "name": "n"}),
         [f'{CLAIM}.spec.dataSource.apiGroup: Invalid value: "_"'],
@@ -81,20 +108,39 @@ SPECS: dict[str, tuple[Any, list[str]]] = {
         [f'{CLAIM}.spec.dataSourceRef.namespace: Invalid value: "_"'],
     ),
     "file of variables": (
-        container(env=[{"name": "A", "valueFrom": {"fileKeyRef": {"key": "k", "path": "p", "volumeName": "_"}}}]),
+        container(
+            env=[
+                {
+                    "name": "A",
+                    "valueFrom": {"fileKeyRef": {"key": "k", "path": "p", "volumeName": "_"}},
+                }
+            ]
+        ),
         [
             "spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName: Invalid value",
             "spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName: Not found",
         ],
     ),
-    "modes": (claim(accessModes=["ReadWriteOncePod", "ReadWriteOnce"]), [f"{CLAIM}.spec.accessModes: Forbidden"]),
+    "modes": (
+        claim(accessModes=["ReadWriteOncePod", "ReadWriteOnce"]),
+        [f"{CLAIM}.spec.accessModes: Forbidden"],
+    ),
     "size": (
         claim(resources={"requests": {"storage": "0"}}),
         [f"{CLAIM}.spec.resources[storage]: Invalid value"],
     ),
     "annotation": (
-        volume(ephemeral={"volumeClaimTemplate": {"metadata": {"annotations": {"_": ""}}, "spec": {
-            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}}),
+        volume(
+            ephemeral={
+                "volumeClaimTemplate": {
+                    "metadata": {"annotations": {"_": ""}},
+                    "spec": {
+                        "accessModes": ["ReadWriteOnce"],
+                        "resources": {"requests": {"storage": "1Gi"}},
+                    },
+                }
+            }
+        ),
         [f"{CLAIM}.metadata.annotations: Invalid value"],
     ),
     "seccomp path": (
@@ -115,16 +161,30 @@ SPECS: dict[str, tuple[Any, list[str]]] = {
         [f"{CONTEXT}.windowsOptions: Forbidden"],
     ),
     "host ports": (
-        {"initContainers": [{"name": "i", "image": "i:1",
-            "ports": [{"containerPort": 1, "hostPort": 1, "protocol": "TCP"}] * 2}]},
+        {
+            "initContainers": [
+                {
+                    "name": "i",
+                    "image": "i:1",
+                    "ports": [{"containerPort": 1, "hostPort": 1, "protocol": "TCP"}] * 2,
+                }
+            ]
+        },
         ["spec.initContainers[0].ports[1].hostPort: Duplicate value"],
     ),
     "restart by a resize": (
-        {"initContainers": [{"name": "i", "image": "i:1",
-            "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]}]},
+        {
+            "initContainers": [
+                {
+                    "name": "i",
+                    "image": "i:1",
+                    "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}],
+                }
+            ]
+        },
         ["spec.initContainers[0].resizePolicy[0].restartPolicy: Invalid value"],
     ),
-}  # fmt: skip
+}
 
 
 def pod(**members: Any) -> Any:
@@ -148,7 +208,12 @@ METADATA = {"name": "x", "namespace": "default"}
 ZONE = {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}
 RACK = {"matchExpressions": [{"key": "rack", "operator": "Exists"}]}
 CHANGES: dict[str, tuple[Resource, Any, Any, str]] = {
-    "deadline taken": (Pods, pod(), pod(activeDeadlineSeconds=9), "spec.activeDeadlineSeconds: Invalid value: null"),
+    "deadline taken": (
+        Pods,
+        pod(),
+        pod(activeDeadlineSeconds=9),
+        "spec.activeDeadlineSeconds: Invalid value: null",
+    ),
     "later": (
         Pods,
         pod(activeDeadlineSeconds=10),
@@ -156,8 +221,18 @@ CHANGES: dict[str, tuple[Resource, Any, Any, str]] = {
         "spec.activeDeadlineSeconds: Invalid value: 10",
     ),
     "gate": (Pods, gated(), pod(), "spec.schedulingGates[0].name: Forbidden"),
-    "node labels": (Pods, gated(), gated(nodeSelector={"a": "b"}), "spec.nodeSelector: Invalid value"),
-    "other terms": (Pods, gated(affinity=nodes(RACK)), gated(affinity=nodes(ZONE)), "spec.affinity.nodeAffinity"),
+    "node labels": (
+        Pods,
+        gated(),
+        gated(nodeSelector={"a": "b"}),
+        "spec.nodeSelector: Invalid value",
+    ),
+    "other terms": (
+        Pods,
+        gated(affinity=nodes(RACK)),
+        gated(affinity=nodes(ZONE)),
+        "spec.affinity.nodeAffinity",
+    ),
     "fewer terms": (Pods, gated(), gated(affinity=nodes(ZONE)), "spec.affinity.nodeAffinity"),
     "mirror": (
         Pods,
@@ -185,11 +260,19 @@ CHANGES: dict[str, tuple[Resource, Any, Any, str]] = {
     ),
     "annotation of a template": (
         StatefulSets,
-        {"spec": {**WORKLOAD, "template": {**TEMPLATE, "metadata": {"labels": {"a": "b"}, "annotations": {"_": ""}}}}},
+        {
+            "spec": {
+                **WORKLOAD,
+                "template": {
+                    **TEMPLATE,
+                    "metadata": {"labels": {"a": "b"}, "annotations": {"_": ""}},
+                },
+            }
+        },
         {"spec": WORKLOAD},
         "spec.template",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("members", "beginnings"), SPECS.values(), ids=SPECS)
@@ -198,13 +281,23 @@ def test_a_bad_volume_or_profile_is_refused(members: Any, beginnings: list[str])
 
 
 @pytest.mark.parametrize(("resource", "new", "old", "begins"), CHANGES.values(), ids=CHANGES)
-def test_a_change_that_a_pod_may_not_make_is_refused(resource: Resource, new: Any, old: Any, begins: str) -> None:
-    told = [str(error) for error in validate_update(resource, made(resource, new), made(resource, old))]
+def test_a_change_that_a_pod_may_not_make_is_refused(
+    resource: Resource, new: Any, old: Any, begins: str
+) -> None:
+    told = [
+        str(error) for error in validate_update(resource, made(resource, new), made(resource, old))
+    ]
     assert any(text.startswith(begins) for text in told), told
 
 
 def test_a_volume_has_a_type_and_its_claim_a_name() -> None:
     told = check_volumes("spec.volumes", [{"name": "v"}], None)[1]
-    judge([str(error) for error in told], ["spec.volumes[0]: Required value: must specify a volume type"])
+    judge(
+        [str(error) for error in told],
+        ["spec.volumes[0]: Required value: must specify a volume type"],
+    )
     ephemeral = claim()["volumes"]
-    judge([str(error) for error in check_volumes("v", ephemeral, "p" * 253)[1]], ["v[0].name: Invalid value"])
+    judge(
+        [str(error) for error in check_volumes("v", ephemeral, "p" * 253)[1]],
+        ["v[0].name: Invalid value"],
+    )

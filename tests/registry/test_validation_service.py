@@ -36,12 +36,23 @@ RULES: list[tuple[str, Any, list[str]]] = [
     (
         "headless node port",
         {"type": "NodePort", "clusterIP": "None", "clusterIPs": ["None"]},
-        ["spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for NodePort services"],
+        [
+            (
+                "spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for "
+                "NodePort "
+                "services"
+            )
+        ],
     ),
     (
         "headless load balancer",
         {"type": "LoadBalancer", "clusterIP": "None", "clusterIPs": ["None"]},
-        ["spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for LoadBalancer services"],
+        [
+            (
+                "spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for "
+                "LoadBalancer services"
+            )
+        ],
     ),
     ("no external name", {"type": "ExternalName"}, ["spec.externalName: Required value"]),
     (
@@ -73,7 +84,13 @@ RULES: list[tuple[str, Any, list[str]]] = [
     (
         "protocol",
         {"ports": [{"port": 80, "protocol": "tcp"}]},
-        ['spec.ports[0].protocol: Unsupported value: "tcp": supported values: "SCTP", "TCP", "UDP"'],
+        [
+            (
+                'spec.ports[0].protocol: Unsupported value: "tcp": supported values: "SCTP", '
+                '"TCP", '
+                '"UDP"'
+            )
+        ],
     ),
     (
         "target number",
@@ -127,10 +144,14 @@ RULES: list[tuple[str, Any, list[str]]] = [
     ),
     (
         "affinity timeout",
-        {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 0}}},
+        {
+            "sessionAffinity": "ClientIP",
+            "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 0}},
+        },
         [
             (
-                "spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 0: must be greater "
+                "spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 0: must be "
+                "greater "
                 "than 0 and less than "
                 "86400"
             )
@@ -141,7 +162,8 @@ RULES: list[tuple[str, Any, list[str]]] = [
         {"type": "Foo"},
         [
             (
-                'spec.type: Unsupported value: "Foo": supported values: "ClusterIP", "ExternalName", '
+                'spec.type: Unsupported value: "Foo": supported values: "ClusterIP", '
+                '"ExternalName", '
                 '"LoadBalancer", "NodePort"'
             )
         ],
@@ -154,30 +176,55 @@ RULES: list[tuple[str, Any, list[str]]] = [
     (
         "list alone",
         {"clusterIPs": ["10.96.0.6"]},
-        ['spec.clusterIPs: Invalid value: ["10.96.0.6"]: must be empty when `clusterIP` is not specified'],
+        [
+            (
+                'spec.clusterIPs: Invalid value: ["10.96.0.6"]: must be empty when `clusterIP` is '
+                "not "
+                "specified"
+            )
+        ],
     ),
     ("single alone", {"clusterIP": "10.96.0.6"}, ["spec.clusterIPs: Required value"]),
     (
         "not an address",
         {"clusterIP": "x", "clusterIPs": ["x"]},
-        ['spec.clusterIPs[0]: Invalid value: "x": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)'],
+        [
+            (
+                'spec.clusterIPs[0]: Invalid value: "x": must be a valid IP address, (e.g. '
+                "10.9.8.7 "
+                "or 2001:db8::ffff)"
+            )
+        ],
     ),
     (
         "None and more",
         {"clusterIP": "None", "clusterIPs": ["None", "10.96.0.6"]},
-        ['spec.clusterIPs: Invalid value: ["None","10.96.0.6"]: \'None\' must be the first and only value'],
+        [
+            (
+                'spec.clusterIPs: Invalid value: ["None","10.96.0.6"]: \'None\' must be the first '
+                "and "
+                "only value"
+            )
+        ],
     ),
     (
         "three addresses",
         {"clusterIP": "10.96.0.5", "clusterIPs": ["10.96.0.5", "fd00::1", "fd00::2"]},
-        ['spec.clusterIPs: Invalid value: ["10.96.0.5","fd00::1","fd00::2"]: may only hold up to 2 values'],
+        [
+            (
+                'spec.clusterIPs: Invalid value: ["10.96.0.5","fd00::1","fd00::2"]: may only hold '
+                "up "
+                "to 2 values"
+            )
+        ],
     ),
     (
         "two of one family",
         {"clusterIP": "10.96.0.5", "clusterIPs": ["10.96.0.5", "10.96.0.6"]},
         [
             (
-                'spec.clusterIPs: Invalid value: ["10.96.0.5","10.96.0.6"]: may specify no more than one '
+                'spec.clusterIPs: Invalid value: ["10.96.0.5","10.96.0.6"]: may specify no more '
+                "than one "
                 "IP for each IP "
                 "family"
             )
@@ -186,20 +233,31 @@ RULES: list[tuple[str, Any, list[str]]] = [
     (
         "family mismatch",
         {**IPS, "ipFamilies": ["IPv6"]},
-        ['spec.clusterIPs[0]: Invalid value: "10.96.0.5": expected an IPv6 value as indicated by `ipFamilies[0]`'],
+        [
+            (
+                'spec.clusterIPs[0]: Invalid value: "10.96.0.5": expected an IPv6 value as '
+                "indicated "
+                "by `ipFamilies[0]`"
+            )
+        ],
     ),
     (
         "family",
         {"ipFamilies": ["IPv5"]},
         ['spec.ipFamilies[0]: Unsupported value: "IPv5": supported values: "IPv4", "IPv6"'],
     ),
-    ("family twice", {"ipFamilies": ["IPv4", "IPv4"]}, ['spec.ipFamilies[1]: Duplicate value: "IPv4"']),
+    (
+        "family twice",
+        {"ipFamilies": ["IPv4", "IPv4"]},
+        ['spec.ipFamilies[1]: Duplicate value: "IPv4"'],
+    ),
     (
         "family policy",
         {"ipFamilyPolicy": "Foo"},
         [
             (
-                'spec.ipFamilyPolicy: Unsupported value: "Foo": supported values: "PreferDualStack", '
+                'spec.ipFamilyPolicy: Unsupported value: "Foo": supported values: '
+                '"PreferDualStack", '
                 '"RequireDualStack", '
                 '"SingleStack"'
             )
@@ -208,12 +266,22 @@ RULES: list[tuple[str, Any, list[str]]] = [
     (
         "external address",
         {"externalIPs": ["127.0.0.1"]},
-        ['spec.externalIPs[0]: Invalid value: "127.0.0.1": may not be in the loopback range (127.0.0.0/8, ::1/128)'],
+        [
+            (
+                'spec.externalIPs[0]: Invalid value: "127.0.0.1": may not be in the loopback range '
+                "(127.0.0.0/8, ::1/128)"
+            )
+        ],
     ),
     (
         "source ranges",
         {"loadBalancerSourceRanges": ["10.0.0.0/8"]},
-        ["spec.LoadBalancerSourceRanges: Forbidden: may only be used when `type` is 'LoadBalancer'"],
+        [
+            (
+                "spec.LoadBalancerSourceRanges: Forbidden: may only be used when `type` is "
+                "'LoadBalancer'"
+            )
+        ],
     ),
     (
         "bad source ranges",
@@ -251,7 +319,13 @@ RULES: list[tuple[str, Any, list[str]]] = [
     (
         "the kubelet's port",
         {"type": "LoadBalancer", "ports": [{"port": 10250}]},
-        ["spec.ports[0]: Invalid value: 10250: may not expose port 10250 externally since it is used by kubelet"],
+        [
+            (
+                "spec.ports[0]: Invalid value: 10250: may not expose port 10250 externally since "
+                "it "
+                "is used by kubelet"
+            )
+        ],
     ),
     (
         "a good class",
@@ -260,7 +334,10 @@ RULES: list[tuple[str, Any, list[str]]] = [
     ),
     (
         "affinity without a timeout",
-        {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 86401}}},
+        {
+            "sessionAffinity": "ClientIP",
+            "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 86401}},
+        },
         [
             (
                 "spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 86401: "
@@ -271,7 +348,12 @@ RULES: list[tuple[str, Any, list[str]]] = [
     (
         "allocate",
         {"allocateLoadBalancerNodePorts": True},
-        ["spec.allocateLoadBalancerNodePorts: Forbidden: may only be used when `type` is 'LoadBalancer'"],
+        [
+            (
+                "spec.allocateLoadBalancerNodePorts: Forbidden: may only be used when `type` is "
+                "'LoadBalancer'"
+            )
+        ],
     ),
     (
         "class",
@@ -282,25 +364,41 @@ RULES: list[tuple[str, Any, list[str]]] = [
         "external policy",
         {"externalTrafficPolicy": "Local"},
         [
-            'spec.externalTrafficPolicy: Invalid value: "Local": may only be set for externally-accessible services',
+            (
+                'spec.externalTrafficPolicy: Invalid value: "Local": may only be set for '
+                "externally-accessible services"
+            ),
         ],
     ),
     (
         "external policy value",
         {"type": "NodePort", "externalTrafficPolicy": "Foo"},
-        ['spec.externalTrafficPolicy: Unsupported value: "Foo": supported values: "Cluster", "Local"'],
+        [
+            (
+                'spec.externalTrafficPolicy: Unsupported value: "Foo": supported values: '
+                '"Cluster", '
+                '"Local"'
+            )
+        ],
     ),
     (
         "internal policy value",
         {"internalTrafficPolicy": "Foo"},
-        ['spec.internalTrafficPolicy: Unsupported value: "Foo": supported values: "Cluster", "Local"'],
+        [
+            (
+                'spec.internalTrafficPolicy: Unsupported value: "Foo": supported values: '
+                '"Cluster", '
+                '"Local"'
+            )
+        ],
     ),
     (
         "health check port",
         {"healthCheckNodePort": 30000},
         [
             (
-                "spec.healthCheckNodePort: Invalid value: 30000: may only be set when `type` is 'LoadBalancer' and "
+                "spec.healthCheckNodePort: Invalid value: 30000: may only be set when `type` is "
+                "'LoadBalancer' and "
                 "`externalTrafficPolicy` is 'Local'"
             )
         ],
@@ -310,7 +408,8 @@ RULES: list[tuple[str, Any, list[str]]] = [
         {"trafficDistribution": "Foo"},
         [
             (
-                'spec.trafficDistribution: Unsupported value: "Foo": supported values: "PreferClose", '
+                'spec.trafficDistribution: Unsupported value: "Foo": supported values: '
+                '"PreferClose", '
                 '"PreferSameNode", '
                 '"PreferSameZone"'
             )
@@ -325,7 +424,8 @@ RULES: list[tuple[str, Any, list[str]]] = [
         {"trafficDistribution": "Example.com/Nearest"},
         [
             (
-                'spec.trafficDistribution: Unsupported value: "Example.com/Nearest": supported values: "PreferClose", '
+                'spec.trafficDistribution: Unsupported value: "Example.com/Nearest": supported '
+                'values: "PreferClose", '
                 '"PreferSameNode", "PreferSameZone"'
             )
         ],
@@ -333,7 +433,9 @@ RULES: list[tuple[str, Any, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "expected"), [row[1:] for row in RULES], ids=[row[0] for row in RULES])
+@pytest.mark.parametrize(
+    ("spec", "expected"), [row[1:] for row in RULES], ids=[row[0] for row in RULES]
+)
 def test_rule(spec: Any, expected: list[str]) -> None:
     assert told(service(**spec)) == expected
 
@@ -355,12 +457,14 @@ UPDATES: list[tuple[str, Any, Any, list[str]]] = [
         {**SINGLE, "ipFamilyPolicy": "RequireDualStack"},
         [
             (
-                "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": must be set to 'SingleStack' "
+                'spec.ipFamilyPolicy: Invalid value: "RequireDualStack": must be set to '
+                "'SingleStack' "
                 "when releasing the "
                 "secondary clusterIP"
             ),
             (
-                "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": must be set to 'SingleStack' "
+                'spec.ipFamilyPolicy: Invalid value: "RequireDualStack": must be set to '
+                "'SingleStack' "
                 "when releasing the "
                 "secondary ipFamily"
             ),
@@ -386,14 +490,29 @@ UPDATES: list[tuple[str, Any, Any, list[str]]] = [
     ),
     (
         "health check port changed",
-        {**SINGLE, "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30001},
-        {**SINGLE, "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30002},
+        {
+            **SINGLE,
+            "type": "LoadBalancer",
+            "externalTrafficPolicy": "Local",
+            "healthCheckNodePort": 30001,
+        },
+        {
+            **SINGLE,
+            "type": "LoadBalancer",
+            "externalTrafficPolicy": "Local",
+            "healthCheckNodePort": 30002,
+        },
         ["spec.healthCheckNodePort: Forbidden: field is immutable"],
     ),
     (
         "headless from addressed",
         SINGLE,
-        {"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"},
+        {
+            "clusterIP": "None",
+            "clusterIPs": ["None"],
+            "ipFamilies": ["IPv4"],
+            "ipFamilyPolicy": "SingleStack",
+        },
         ['spec.clusterIPs[0]: Invalid value: ["None"]: may not change once set'],
     ),
     ("to a name", SINGLE, {"type": "ExternalName", "externalName": "a.b"}, []),
@@ -404,16 +523,28 @@ UPDATES: list[tuple[str, Any, Any, list[str]]] = [
         [
             'spec.ipFamilies[0]: Invalid value: ["IPv6","IPv4"]: may not change once set',
             'spec.ipFamilies[0]: Invalid value: ["IPv6","IPv4"]: may not change once set',
-            'spec.clusterIPs[0]: Invalid value: "10.96.0.5": expected an IPv6 value as indicated by `ipFamilies[0]`',
-            'spec.clusterIPs[1]: Invalid value: "fd00::5": expected an IPv4 value as indicated by `ipFamilies[1]`',
+            (
+                'spec.clusterIPs[0]: Invalid value: "10.96.0.5": expected an IPv6 value as '
+                "indicated "
+                "by `ipFamilies[0]`"
+            ),
+            (
+                'spec.clusterIPs[1]: Invalid value: "fd00::5": expected an IPv4 value as '
+                "indicated by "
+                "`ipFamilies[1]`"
+            ),
         ],
     ),
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "expected"), [row[1:] for row in UPDATES], ids=[row[0] for row in UPDATES])
+@pytest.mark.parametrize(
+    ("old", "new", "expected"), [row[1:] for row in UPDATES], ids=[row[0] for row in UPDATES]
+)
 def test_update(old: Any, new: Any, expected: list[str]) -> None:
-    assert [str(error) for error in validate_update(Services, service(**new), service(**old))] == expected
+    assert [
+        str(error) for error in validate_update(Services, service(**new), service(**old))
+    ] == expected
 
 
 SOURCE_RANGES = "service.beta.kubernetes.io/load-balancer-source-ranges"
@@ -428,26 +559,36 @@ MODE, HINTS = "service.kubernetes.io/topology-mode", "service.kubernetes.io/topo
             {MODE: "Auto", HINTS: "Disabled"},
             {},
             [
-                (f'metadata.annotations[{MODE}]: Invalid value: "Auto": '
-                f"must match annotations[{HINTS}] when both are specified")
+                (
+                    f'metadata.annotations[{MODE}]: Invalid value: "Auto": '
+                    f"must match annotations[{HINTS}] when both are specified"
+                )
             ],
         ),
         (
             {SOURCE_RANGES: "10.0.0.0/8"},
             {},
-            [f"metadata.annotations[{SOURCE_RANGES}]: Forbidden: may only be used when `type` is 'LoadBalancer'"],
+            [
+                (
+                    f"metadata.annotations[{SOURCE_RANGES}]: Forbidden: may only be used when "
+                    "`type` "
+                    "is 'LoadBalancer'"
+                )
+            ],
         ),
         ({SOURCE_RANGES: " 10.0.0.0/8, 10.1.0.0/16"}, {"type": "LoadBalancer"}, []),
         (
             {SOURCE_RANGES: "x"},
             {"type": "LoadBalancer"},
             [
-                (f'metadata.annotations[{SOURCE_RANGES}]: Invalid value: "x": '
-                "must be a list of IP ranges. For example, 10.240.0.0/24,10.250.0.0/24")
+                (
+                    f'metadata.annotations[{SOURCE_RANGES}]: Invalid value: "x": '
+                    "must be a list of IP ranges. For example, 10.240.0.0/24,10.250.0.0/24"
+                )
             ],
         ),
     ],
-)  # fmt: skip
+)
 def test_annotations(annotations: Any, spec: Any, expected: list[str]) -> None:
     document = service(**spec)
     document["metadata"]["annotations"] = annotations
@@ -459,10 +600,24 @@ def test_annotations(annotations: Any, spec: Any, expected: list[str]) -> None:
     [
         ({"ip": "10.0.0.1"}, []),
         ({"hostname": "a.example"}, []),
-        ({"ip": "x"}, ['ip: Invalid value: "x": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)']),
-        ({"ip": "10.0.0.1", "ipMode": "Foo"}, ['ipMode: Unsupported value: "Foo": supported values: "Proxy", "VIP"']),
+        (
+            {"ip": "x"},
+            [
+                (
+                    'ip: Invalid value: "x": must be a valid IP address, (e.g. 10.9.8.7 or '
+                    "2001:db8::ffff)"
+                )
+            ],
+        ),
+        (
+            {"ip": "10.0.0.1", "ipMode": "Foo"},
+            ['ipMode: Unsupported value: "Foo": supported values: "Proxy", "VIP"'],
+        ),
         ({"ipMode": "VIP"}, ["ipMode: Forbidden: may not be specified when `ip` is not set"]),
-        ({"hostname": "10.0.0.1"}, ['hostname: Invalid value: "10.0.0.1": must be a DNS name, not an IP address']),
+        (
+            {"hostname": "10.0.0.1"},
+            ['hostname: Invalid value: "10.0.0.1": must be a DNS name, not an IP address'],
+        ),
     ],
 )
 def test_status(ingress: Any, expected: list[str]) -> None:
@@ -472,4 +627,6 @@ def test_status(ingress: Any, expected: list[str]) -> None:
     kind_of(Services).defaults(new)
     errors = [str(error) for error in validate_update(Services, new, old, "status")]
     assert errors == [f"status.loadBalancer.ingress[0].{each}" for each in expected]
-    assert bool(ingress.get("ip")) <= bool(ingress.get("ipMode")), "an address is a VIP unless it is said otherwise"
+    assert bool(ingress.get("ip")) <= bool(ingress.get("ipMode")), (
+        "an address is a VIP unless it is said otherwise"
+    )

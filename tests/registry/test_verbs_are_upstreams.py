@@ -1,8 +1,8 @@
-"""What a kind can be asked is what upstream's published discovery documents say of it (``api/discovery/`` of
-kubernetes/kubernetes), but for what this table names.
+"""What a kind can be asked is what upstream's published discovery documents say of it
+(``api/discovery/`` of kubernetes/kubernetes), but for what this table names.
 
-The list is upstream's, in ``data/upstream_discovery.txt``; it is compared with the documents that our server sends.
-``WITHOUT`` is ours, and says why.
+The list is upstream's, in ``data/upstream_discovery.txt``; it is compared with the documents that
+our server sends. ``WITHOUT`` is ours, and says why.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from sliceplane.server.io.nonresource.discovery import resource_entry, subresour
 LIST: Final = Path(__file__).parent / "data" / "upstream_discovery.txt"
 ALL: Final = frozenset(ALL_VERBS)
 _NO_KUBELET: Final = "a kubelet or a Pod answers it, and nothing here runs containers"
-_BY_THE_SERVER: Final = "flow schemas and priority levels are the server's own and cannot be written"
+_BY_THE_SERVER: Final = (
+    "flow schemas and priority levels are the server's own and cannot be written"
+)
 _LISTED: Final = "only lists of it are served, always empty, for controllers that watch it"
 _WRITES: Final = ALL - {"get", "list", "watch"}
 _STATUS: Final = frozenset(("get", "patch", "update"))
-#: group version and resource, as a discovery document names it -> the verbs that we do without, and why
+#: group version and resource, as a discovery document names it -> the verbs that we do without, and
+#: why
 WITHOUT: Final[dict[tuple[str, str], tuple[frozenset[str], str]]] = {
     **{
         ("v1", f"pods/{name}"): (ALL, _NO_KUBELET)
@@ -48,7 +51,10 @@ WITHOUT: Final[dict[tuple[str, str], tuple[frozenset[str], str]]] = {
         )
         for subresource in subresources
     },
-    ("v1", "componentstatuses"): (ALL, "deprecated since 1.19; it tells of processes that are not here"),
+    ("v1", "componentstatuses"): (
+        ALL,
+        "deprecated since 1.19; it tells of processes that are not here",
+    ),
 }
 
 
@@ -65,7 +71,9 @@ def recorded() -> dict[tuple[str, str], Entry]:
     for line in LIST.read_text().splitlines():
         if not line.startswith("#"):
             version, name, kind, scope, *lists = line.split(" ")
-            short_names, categories, verbs = (() if text == "-" else tuple(text.split(",")) for text in lists)
+            short_names, categories, verbs = (
+                () if text == "-" else tuple(text.split(",")) for text in lists
+            )
             entries[version, name] = Entry(kind, scope, short_names, categories, frozenset(verbs))
     return entries
 
@@ -101,7 +109,9 @@ def test_every_verb_and_subresource_of_upstream_is_served_or_named_with_a_reason
         assert here.verbs <= theirs.verbs, place
         if here.verbs != theirs.verbs:
             missing[place] = theirs.verbs - here.verbs
-    assert missing == {place: verbs & upstream[place].verbs for place, (verbs, _) in WITHOUT.items()}
+    assert missing == {
+        place: verbs & upstream[place].verbs for place, (verbs, _) in WITHOUT.items()
+    }
     assert all(why for _, why in WITHOUT.values())
 
 

@@ -1,7 +1,9 @@
-"""The one address that clients of several servers have: a TCP load balancer that asks each server whether it is ready.
+"""The one address that clients of several servers have: a TCP load balancer that asks each server
+whether it is ready.
 
-It does what such programs do everywhere, and nothing kinder: a new connection goes to the next server whose ``/readyz``
-was green when it was last asked; a connection that is open stays where it is; nothing is tried twice.
+It does what such programs do everywhere, and nothing kinder: a new connection goes to the next
+server whose ``/readyz`` was green when it was last asked; a connection that is open stays where it
+is; nothing is tried twice.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ PROBE_SECONDS_MAX = 20.0
 
 @dataclass(frozen=True)
 class Seen:
-    """What a server showed from ``at`` on: "ready", "draining" (alive, and not ready), "unready", "gone"."""
+    """What a server showed from ``at`` on: "ready", "draining" (alive, and not ready), "unready",
+    "gone".
+    """
 
     at: float
     server: int
@@ -29,7 +33,9 @@ class Seen:
 
 
 class Balancer(Relay):
-    """``start``, then ``port`` leads to all of *ports*.  ``seen`` has every change of what they show."""
+    """``start``, then ``port`` leads to all of *ports*.  ``seen`` has every change of what they
+    show.
+    """
 
     def __init__(self, ports: list[int]) -> None:
         super().__init__()
@@ -62,7 +68,9 @@ class Balancer(Relay):
         while True:
             ready = await self._ask(number, "/readyz")
             alive = await self._ask(number, "/livez") if ready not in (0, 200) else 0
-            state = {0: "gone", 200: "ready"}.get(ready) or {0: "gone", 200: "draining"}.get(alive, "unready")
+            state = {0: "gone", 200: "ready"}.get(ready) or {0: "gone", 200: "draining"}.get(
+                alive, "unready"
+            )
             self.ready[number] = ready == 200
             if state != shown:
                 shown = state
@@ -74,8 +82,12 @@ class Balancer(Relay):
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(PROBE_SECONDS_MAX):
-                reader, writer = await asyncio.open_connection("127.0.0.1", self.ports[number], ssl=self._context)
-                writer.write(f"GET {page} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", self.ports[number], ssl=self._context
+                )
+                writer.write(
+                    f"GET {page} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+                )
                 return int((await reader.readline()).split()[1])
         except (OSError, TimeoutError, IndexError):
             return 0
@@ -104,7 +116,8 @@ class Balancer(Relay):
             self.misled += 1
             raise
         try:
-            # Each direction ends by itself: what a server still says after its end of file is not cut off.
+            # Each direction ends by itself: what a server still says after its end of file is not
+            # cut off.
             await asyncio.gather(pump(reader, there), pump(back, writer))
         finally:
             there.transport.abort()

@@ -1,7 +1,9 @@
-"""Kills, pauses and partitions of three etcd members and two API servers, under writers and watchers on both.
+"""Kills, pauses and partitions of three etcd members and two API servers, under writers and
+watchers on both.
 
-``python -m tests.replicated.chaos --seconds 1800`` prints what was done, what was seen, and every violation
-(``history``); it exits with 1 if there is any.  The same seed does the same things, at times that the machine decides.
+``python -m tests.replicated.chaos --seconds 1800`` prints what was done, what was seen, and every
+violation (``history``); it exits with 1 if there is any. The same seed does the same things, at
+times that the machine decides.
 """
 
 from __future__ import annotations
@@ -60,7 +62,10 @@ class Report:
         done = ", ".join(f"{name} {count}" for name, count in sorted(self.operations.items()))
         return [
             f"faults in {self.seconds:.0f} s: {shown}",
-            f"operations: {done}; longest time without an acknowledged write: {self.longest_pause_s:.1f} s",
+            (
+                f"operations: {done}; longest time without an acknowledged write: "
+                f"{self.longest_pause_s:.1f} s"
+            ),
             f"log: {self.batches} batches by {self.writers_of_batches} lives of servers",
             f"watches: {self.events} events over {self.streams} streams, {self.segments} lists",
             f"violations: {len(self.violations)}",
@@ -89,7 +94,10 @@ class Recorder:
 
     @property
     def reached(self) -> int:
-        return next((group.rows[-1].record.revision for group in reversed(self.groups) if group.rows), self.first)
+        return next(
+            (group.rows[-1].record.revision for group in reversed(self.groups) if group.rows),
+            self.first,
+        )
 
     def truth(self) -> Truth:
         batches = []
@@ -97,7 +105,10 @@ class Recorder:
             rows = [row for row in group.rows if row.record.key.resource == ConfigMaps.storage_key]
             batches.append([_version(row) for row in rows if row.record.key.namespace == "default"])
         truth = Truth(batches, self.first)
-        truth.ends = {self.first, *(group.rows[-1].record.revision for group in self.groups if group.rows)}
+        truth.ends = {
+            self.first,
+            *(group.rows[-1].record.revision for group in self.groups if group.rows),
+        }
         return truth
 
     def close(self) -> None:
@@ -113,7 +124,8 @@ def _version(row: Any) -> Version:
 class Nemesis:
     """Does something to the plane, and undoes it after a while; sometimes two things at once.
 
-    All kinds of faults in turn, in an order that changes from round to round: after one round each was there.
+    All kinds of faults in turn, in an order that changes from round to round: after one round each
+    was there.
     """
 
     def __init__(self, plane: ChaosPlane, seed: int, report: Report) -> None:
@@ -121,9 +133,16 @@ class Nemesis:
         self._random = random.Random(seed)
         self._report = report
         self._faults = [
-            self._kill_member, self._pause_member, self._isolate_member, self._kill_server, self._pause_server,
-            self._cut_server, self._deafen_server, self._kill_majority, self._pause_majority,
-        ]  # fmt: skip
+            self._kill_member,
+            self._pause_member,
+            self._isolate_member,
+            self._kill_server,
+            self._pause_server,
+            self._cut_server,
+            self._deafen_server,
+            self._kill_majority,
+            self._pause_majority,
+        ]
         self._left: list[Callable[[], Awaitable[None]]] = []
         self.rounds = 0
 
@@ -137,7 +156,9 @@ class Nemesis:
     async def run(self, stop: Callable[[], bool]) -> None:
         while not stop():
             await asyncio.sleep(self._random.uniform(0.5, 2.0))
-            chosen = list(dict.fromkeys(self._next() for _ in range(2 if self._random.random() < 0.2 else 1)))
+            chosen = list(
+                dict.fromkeys(self._next() for _ in range(2 if self._random.random() < 0.2 else 1))
+            )
             for fault in chosen:
                 self._report.faults[fault.__name__.strip("_").replace("_", " ")] += 1
             await asyncio.gather(*(fault() for fault in chosen))
@@ -198,10 +219,14 @@ class Nemesis:
         await self._while()
 
 
-async def play(folder: Path, *, seconds: float, seed: int, updates: int = 20, events: int = 40) -> Report:
-    """Plays and judges: for *seconds*, until every kind of fault was there, and until clients met enough of it.
+async def play(
+    folder: Path, *, seconds: float, seed: int, updates: int = 20, events: int = 40
+) -> Report:
+    """Plays and judges: for *seconds*, until every kind of fault was there, and until clients met
+    enough of it.
 
-    A slow machine needs longer for the acknowledged *updates* and the *events* without which a verdict means little.
+    A slow machine needs longer for the acknowledged *updates* and the *events* without which a
+    verdict means little.
     """
     report = Report(seconds)
     plane = ChaosPlane(folder)
@@ -219,7 +244,9 @@ async def play(folder: Path, *, seconds: float, seed: int, updates: int = 20, ev
         finally:
             await asyncio.to_thread(recorder.close)
             for server in plane.servers:
-                report.logs.append(server.folder.with_suffix(".log").read_text(errors="replace")[-3000:])
+                report.logs.append(
+                    server.folder.with_suffix(".log").read_text(errors="replace")[-3000:]
+                )
     finally:
         await plane.close()
     return report
@@ -242,11 +269,20 @@ async def _story(
         return time.monotonic() >= ends and nemesis.rounds > 0 and all(map(operator.gt, met, least))
 
     writers = [
-        Writer(f"c{index}{number}", session, url, urls[index - 1], NAMES, seed * 100 + index * 10 + number)
+        Writer(
+            f"c{index}{number}",
+            session,
+            url,
+            urls[index - 1],
+            NAMES,
+            seed * 100 + index * 10 + number,
+        )
         for index, url in enumerate(urls)
         for number in range(WRITERS_PER_SERVER)
     ]
-    watchers = [Watcher(f"w{number}", session, urls, seed * 100 + number) for number in range(WATCHERS)]
+    watchers = [
+        Watcher(f"w{number}", session, urls, seed * 100 + number) for number in range(WATCHERS)
+    ]
     watching = [asyncio.create_task(watcher.run()) for watcher in watchers]
     work: list[Awaitable[None]] = [writer.run(over) for writer in writers]
     try:
@@ -255,11 +291,14 @@ async def _story(
         final = await _last_write(session, urls)
         with contextlib.suppress(AssertionError):  # told below
             await eventually(
-                lambda: min(recorder.reached, *(each.reached for each in watchers)), lambda reached: reached >= final
+                lambda: min(recorder.reached, *(each.reached for each in watchers)),
+                lambda reached: reached >= final,
             )
         for watcher in watchers:
             if watcher.reached < final:
-                report.violations.append(f"watch {watcher.name} never got to {final}, it is at {watcher.reached}")
+                report.violations.append(
+                    f"watch {watcher.name} never got to {final}, it is at {watcher.reached}"
+                )
     finally:
         for task in watching:
             task.cancel()
@@ -290,14 +329,20 @@ async def _last_write(session: aiohttp.ClientSession, urls: list[str]) -> int:
 
 
 def _updates(writers: list[Writer]) -> int:
-    return sum(each.verb == "update" and each.outcome == "ok" for writer in writers for each in writer.history)
+    return sum(
+        each.verb == "update" and each.outcome == "ok"
+        for writer in writers
+        for each in writer.history
+    )
 
 
 def _events(watchers: list[Watcher]) -> int:
     return sum(len(segment.events) for watcher in watchers for segment in watcher.segments)
 
 
-def _judge(recorder: Recorder, writers: list[Writer], watchers: list[Watcher], report: Report) -> None:
+def _judge(
+    recorder: Recorder, writers: list[Writer], watchers: list[Watcher], report: Report
+) -> None:
     operations = [operation for writer in writers for operation in writer.history]
     segments = [segment for watcher in watchers for segment in watcher.segments]
     report.violations += recorder.gaps
@@ -309,8 +354,12 @@ def _judge(recorder: Recorder, writers: list[Writer], watchers: list[Watcher], r
     report.streams = sum(watcher.streams for watcher in watchers)
     report.batches = len(recorder.groups)
     report.writers_of_batches = len({group.name.server for group in recorder.groups})
-    acknowledged = sorted(each.end for each in operations if each.outcome == "ok" and each.verb != "read")
-    report.longest_pause_s = max((later - sooner for sooner, later in pairwise(acknowledged)), default=0.0)
+    acknowledged = sorted(
+        each.end for each in operations if each.outcome == "ok" and each.verb != "read"
+    )
+    report.longest_pause_s = max(
+        (later - sooner for sooner, later in pairwise(acknowledged)), default=0.0
+    )
 
 
 def main() -> None:

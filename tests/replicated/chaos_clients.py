@@ -16,7 +16,8 @@ from tests.replicated.history import Operation, Segment, Version
 COLLECTION = "/api/v1/namespaces/default/configmaps"
 #: Some writers lose patience sooner than others, and never know.
 PATIENCE_SECONDS_MIN, PATIENCE_SECONDS_MAX = 0.3, 6.0
-#: Lists and watches leave a silent server for another after so long, which is far above an answer of a slow machine.
+#: Lists and watches leave a silent server for another after so long, which is far above an answer
+#: of a slow machine.
 SILENT_SECONDS_MAX = 12.0
 NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
 
@@ -25,7 +26,13 @@ class Writer:
     """One client, on one server; what it wrote it sometimes reads from another at once."""
 
     def __init__(
-        self, name: str, session: aiohttp.ClientSession, url: str, other: str, names: list[str], seed: int
+        self,
+        name: str,
+        session: aiohttp.ClientSession,
+        url: str,
+        other: str,
+        names: list[str],
+        seed: int,
     ) -> None:
         self.name = name
         self._session = session
@@ -56,7 +63,10 @@ class Writer:
             operation = self._operation("delete", name, condition=known)
             condition = {"preconditions": {"resourceVersion": str(known)}}
             await self._perform(
-                operation, "DELETE", f"/{name}", {"kind": "DeleteOptions", "apiVersion": "v1", **condition}
+                operation,
+                "DELETE",
+                f"/{name}",
+                {"kind": "DeleteOptions", "apiVersion": "v1", **condition},
             )
         else:
             condition = known if chosen < 0.65 else 0
@@ -66,13 +76,19 @@ class Writer:
                 await self._go_elsewhere(name, operation.revision)
 
     async def _go_elsewhere(self, name: str, written: int) -> None:
-        """The other server must know what was acknowledged here: to read it, and to take it as a condition."""
+        """The other server must know what was acknowledged here: to read it, and to take it as a
+        condition.
+        """
         chosen = self._random.random()
         if chosen < 0.3:
-            await self._perform(self._operation("read", name), "GET", f"/{name}", None, at=self._other)
+            await self._perform(
+                self._operation("read", name), "GET", f"/{name}", None, at=self._other
+            )
         elif chosen < 0.6:
             operation = self._operation("update", name, condition=written)
-            await self._perform(operation, "PUT", f"/{name}", self._document(operation), at=self._other)
+            await self._perform(
+                operation, "PUT", f"/{name}", self._document(operation), at=self._other
+            )
 
     def _operation(self, verb: Any, name: str, condition: int = 0) -> Operation:
         self._count += 1
@@ -84,10 +100,19 @@ class Writer:
         head = {"name": operation.name}
         if operation.condition:
             head["resourceVersion"] = str(operation.condition)
-        return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": head, "data": {"value": operation.value}}
+        return {
+            "kind": "ConfigMap",
+            "apiVersion": "v1",
+            "metadata": head,
+            "data": {"value": operation.value},
+        }
 
-    async def _perform(self, operation: Operation, method: str, path: str, body: Any, at: str = "") -> None:
-        patience = aiohttp.ClientTimeout(total=self._random.uniform(PATIENCE_SECONDS_MIN, PATIENCE_SECONDS_MAX))
+    async def _perform(
+        self, operation: Operation, method: str, path: str, body: Any, at: str = ""
+    ) -> None:
+        patience = aiohttp.ClientTimeout(
+            total=self._random.uniform(PATIENCE_SECONDS_MIN, PATIENCE_SECONDS_MAX)
+        )
         try:
             async with self._session.request(
                 method, (at or self._url) + COLLECTION + path, json=body, timeout=patience
@@ -107,7 +132,9 @@ class Writer:
         if code in (200, 201):
             operation.outcome = "ok"
             if operation.verb != "delete":
-                operation.revision = self._known[operation.name] = int(answer["metadata"]["resourceVersion"])
+                operation.revision = self._known[operation.name] = int(
+                    answer["metadata"]["resourceVersion"]
+                )
             if operation.verb == "read":
                 operation.value = answer["data"]["value"]
         else:
@@ -122,9 +149,13 @@ class Writer:
 
 
 class Watcher:
-    """Lists and watches for ever; whatever ends a stream, the next one goes on where it ended, maybe elsewhere."""
+    """Lists and watches for ever; whatever ends a stream, the next one goes on where it ended,
+    maybe elsewhere.
+    """
 
-    def __init__(self, name: str, session: aiohttp.ClientSession, urls: list[str], seed: int) -> None:
+    def __init__(
+        self, name: str, session: aiohttp.ClientSession, urls: list[str], seed: int
+    ) -> None:
         self.name = name
         self._session = session
         self._urls = urls
@@ -151,7 +182,10 @@ class Watcher:
         if response.status != 200:
             return
         state = {
-            item["metadata"]["name"]: (int(item["metadata"]["resourceVersion"]), item["data"]["value"])
+            item["metadata"]["name"]: (
+                int(item["metadata"]["resourceVersion"]),
+                item["data"]["value"],
+            )
             for item in listed["items"]
         }
         self.reached = int(listed["metadata"]["resourceVersion"])
@@ -159,10 +193,14 @@ class Watcher:
 
     async def _watch(self, url: str) -> None:
         query = {
-            "watch": "1", "resourceVersion": str(self.reached), "allowWatchBookmarks": "true",
+            "watch": "1",
+            "resourceVersion": str(self.reached),
+            "allowWatchBookmarks": "true",
             "timeoutSeconds": str(self._random.randint(4, 20)),
-        }  # fmt: skip
-        timeout = aiohttp.ClientTimeout(total=None, sock_read=SILENT_SECONDS_MAX, sock_connect=SILENT_SECONDS_MAX)
+        }
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_read=SILENT_SECONDS_MAX, sock_connect=SILENT_SECONDS_MAX
+        )
         async with self._session.get(url + COLLECTION, params=query, timeout=timeout) as response:
             if response.status == 410:
                 self.reached = 0

@@ -1,4 +1,6 @@
-"""Three etcd members and two API servers as processes, every link between them in the hands of the test."""
+"""Three etcd members and two API servers as processes, every link between them in the hands of the
+test.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from sliceplane.server.io.storage.etcd.client import EtcdClient, EtcdConfig, NoA
 PREFIX = "/chaos"
 #: short, so that a server which was away has missed something for good
 COMPACTION_INTERVAL = "2s"
-#: A connection that a process accepted before it ended is reset; only a slow machine needs so long for an answer.
+#: A connection that a process accepted before it ended is reset; only a slow machine needs so long
+#: for an answer.
 ANSWER_SECONDS_MAX = 30.0
 
 
@@ -43,10 +46,23 @@ class ApiProcess:
     def start(self) -> None:
         servers = ",".join(f"http://127.0.0.1:{link.port}" for link in self.links)
         command = [
-            sys.executable, "-m", "sliceplane", "apiserver", "--data-dir", str(self.folder), "--secure-port",
-            str(self.port), "--etcd", servers, "--etcd-prefix", PREFIX, "--etcd-compaction-interval",
-            COMPACTION_INTERVAL, "--history-keep", "60s",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "sliceplane",
+            "apiserver",
+            "--data-dir",
+            str(self.folder),
+            "--secure-port",
+            str(self.port),
+            "--etcd",
+            servers,
+            "--etcd-prefix",
+            PREFIX,
+            "--etcd-compaction-interval",
+            COMPACTION_INTERVAL,
+            "--history-keep",
+            "60s",
+        ]
         environment = {**os.environ, "PYTHONPATH": "src"}
         with self.folder.with_suffix(".log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -71,7 +87,8 @@ class ApiProcess:
         async def answers() -> bool:
             if self.process is not None and self.process.poll() is not None:
                 self.process = None
-                self.start()  # etcd was not to be reached for too long: a supervisor would start it again
+                # etcd was not to be reached for too long: a supervisor would start it again
+                self.start()
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 _, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
             writer.transport.abort()
@@ -99,7 +116,9 @@ class ChaosPlane:
             await link.start()
             self.peer_links.append(link)
             self.members.append(Member(f"m{number}", self.folder, free_port(), listen, link.port))
-        everybody = ",".join(f"{each.name}=http://127.0.0.1:{each.advertised_peer_port}" for each in self.members)
+        everybody = ",".join(
+            f"{each.name}=http://127.0.0.1:{each.advertised_peer_port}" for each in self.members
+        )
         for each in self.members:
             each.everybody = everybody
             each.start()

@@ -1,4 +1,6 @@
-"""etcd's semantics in memory, as far as we use them, on the messages that we send: one history of transactions."""
+"""etcd's semantics in memory, as far as we use them, on the messages that we send: one history of
+transactions.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,18 @@ class FakeEtcd:
         touched = set()
         for operation in request.success if succeeded else request.failure:
             if operation.HasField("range"):
-                found = [self.state[key] for key in sorted(self.state) if _covers(operation.range, key)]
+                found = [
+                    self.state[key] for key in sorted(self.state) if _covers(operation.range, key)
+                ]
                 answers.append(SimpleNamespace(range=SimpleNamespace(kvs=found)))
                 continue
             key = operation.put.key if operation.HasField("put") else operation.delete.key
             assert key not in touched, f"duplicate key given in txn request: {key!r}"
             touched.add(key)
             if operation.HasField("put"):
-                made = SimpleNamespace(key=key, value=operation.put.value, mod_revision=next_revision)
+                made = SimpleNamespace(
+                    key=key, value=operation.put.value, mod_revision=next_revision
+                )
                 self.state[key] = made
                 events.append(SimpleNamespace(type=0, kv=made))
             elif key in self.state:

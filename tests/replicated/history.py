@@ -2,15 +2,15 @@
 
 The *truth* is etcd's log, read at the end: every batch, in order, with every event.  Against it:
 
-- **writes**: an acknowledged one is in the log, once, with its revision; a refused one is not; one without an answer is
-  there at most once.
-- **linearizable per key**: a key's versions are in one order (the log's).  Every operation takes effect somewhere in it
-  (a write at its version; a read at the version that it returned; a refusal at any version that explains it), between
-  its call and its return.
-- **watches** (names as in etcd's robustness tests): Ordered, Unique, Reliable, Resumable: what a watcher got, over all
-  its streams, is exactly the log's events of its resource after the list that it began with; Bookmarkable: a bookmark's
-  revision comes after everything up to it; Atomic: lists and bookmarks are never of the midst of a batch, and a list is
-  exactly the state at its revision.
+- **writes**: an acknowledged one is in the log, once, with its revision; a refused one is not; one
+  without an answer is there at most once.
+- **linearizable per key**: a key's versions are in one order (the log's). Every operation takes
+  effect somewhere in it (a write at its version; a read at the version that it returned; a refusal
+  at any version that explains it), between its call and its return.
+- **watches** (names as in etcd's robustness tests): Ordered, Unique, Reliable, Resumable: what a
+  watcher got, over all its streams, is exactly the log's events of its resource after the list that
+  it began with; Bookmarkable: a bookmark's revision comes after everything up to it; Atomic: lists
+  and bookmarks are never of the midst of a batch, and a list is exactly the state at its revision.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Version(NamedTuple):
 
 @dataclass
 class Operation:
-    """One request.  Times are of one clock.  ``value`` is what a write wrote (unique) or a read returned."""
+    """One request.  Times are of one clock.  ``value`` is what a write wrote (unique) or a read
+    returned.
+    """
 
     client: str
     verb: Literal["create", "update", "delete", "read"]
@@ -55,7 +57,9 @@ class Operation:
 
 @dataclass
 class Segment:
-    """What one watcher got without a break in its knowledge: a list, then events over any number of streams."""
+    """What one watcher got without a break in its knowledge: a list, then events over any number of
+    streams.
+    """
 
     watcher: str
     #: the list that it began with
@@ -75,7 +79,9 @@ class Truth:
         self.by_name: dict[str, list[Version]] = {}
         for batch in batches:
             for version in batch:
-                assert not self.versions or version.revision > self.versions[-1].revision, "the log is out of order"
+                assert not self.versions or version.revision > self.versions[-1].revision, (
+                    "the log is out of order"
+                )
                 self.versions.append(version)
                 self.by_name.setdefault(version.name, []).append(version)
             if batch:
@@ -107,12 +113,16 @@ def check(truth: Truth, operations: list[Operation], segments: list[Segment]) ->
 
 
 def _find_deletions(truth: Truth, operations: list[Operation]) -> list[str]:
-    """The answer to a deletion tells no revision; it is the version after the one that was its condition."""
+    """The answer to a deletion tells no revision; it is the version after the one that was its
+    condition.
+    """
     found = []
     for operation in operations:
         if operation.verb == "delete" and operation.outcome == "ok" and not operation.revision:
             versions = truth.by_name.get(operation.name, [])
-            index = bisect_right(versions, operation.condition, key=lambda version: version.revision)
+            index = bisect_right(
+                versions, operation.condition, key=lambda version: version.revision
+            )
             if index < len(versions) and versions[index].type == "DELETED":
                 operation.revision = versions[index].revision
             else:
@@ -133,7 +143,10 @@ def _check_writes(truth: Truth, operations: list[Operation]) -> list[str]:
             found.append(f"refused and written: {operation}")
         if operation.outcome == "ok":
             version = at.get(operation.revision)
-            if version is None or (version.name, version.value) != (operation.name, operation.value):
+            if version is None or (version.name, version.value) != (
+                operation.name,
+                operation.value,
+            ):
                 found.append(f"acknowledged and lost: {operation}; at its revision is {version}")
     return found
 
@@ -141,7 +154,11 @@ def _check_writes(truth: Truth, operations: list[Operation]) -> list[str]:
 def _check_key(name: str, versions: list[Version], operations: list[Operation]) -> list[str]:
     """*versions* have indexes from 1; 0 is the time before the first."""
     index_of = {version.revision: number for number, version in enumerate(versions, 1)}
-    index_of_value = {version.value: number for number, version in enumerate(versions, 1) if version.type != "DELETED"}
+    index_of_value = {
+        version.value: number
+        for number, version in enumerate(versions, 1)
+        if version.type != "DELETED"
+    }
     found: list[str] = []
     placed: list[tuple[Operation, int]] = []
     for operation in operations:
@@ -154,7 +171,9 @@ def _check_key(name: str, versions: list[Version], operations: list[Operation]) 
             version = versions[index - 1]
             if operation.verb == "read" and version.value != operation.value:
                 found.append(f"{name}: read what was never written: {operation}; it was {version}")
-            if operation.condition and (index < 2 or versions[index - 2].revision != operation.condition):
+            if operation.condition and (
+                index < 2 or versions[index - 2].revision != operation.condition
+            ):
                 found.append(f"{name}: the condition did not hold: {operation}")
         elif operation.outcome == "unknown" and operation.value in index_of_value:
             placed.append((operation, index_of_value[operation.value]))
@@ -164,7 +183,9 @@ def _check_key(name: str, versions: list[Version], operations: list[Operation]) 
         if operation.verb != "read":
             low += 1
         if not low <= index <= high:
-            found.append(f"{name}: version {index} of {low}..{high} cannot be the effect of {operation}")
+            found.append(
+                f"{name}: version {index} of {low}..{high} cannot be the effect of {operation}"
+            )
     for operation in operations:
         explains = _explanation(operation)
         if explains is not None:
@@ -185,19 +206,26 @@ class _Bounds:
         operations: list[Operation],
         newest: int,
     ) -> None:
-        ended = sorted((operation.end, index) for operation, index in placed if operation.end != float("inf"))
+        ended = sorted(
+            (operation.end, index) for operation, index in placed if operation.end != float("inf")
+        )
         self._ends = [end for end, _ in ended]
         self._reached: list[int] = []
         for _, index in ended:
             self._reached.append(max(index, self._reached[-1] if self._reached else 0))
-        # Versions that nobody had asked for yet cannot be seen: from each time on, the first that is asked for later.
+        # Versions that nobody had asked for yet cannot be seen: from each time on, the first that
+        # is asked for later.
         asked = sorted(
             [
                 (operation.start, index_of_value[operation.value])
                 for operation in operations
                 if operation.verb in ("create", "update") and operation.value in index_of_value
             ]
-            + [(operation.start, index) for operation, index in placed if operation.verb == "delete"]
+            + [
+                (operation.start, index)
+                for operation, index in placed
+                if operation.verb == "delete"
+            ]
         )
         self._asked = [start for start, _ in asked]
         self._first_later = [newest + 1]
@@ -241,9 +269,14 @@ def _check_segment(truth: Truth, segment: Segment) -> list[str]:
     if revisions != sorted(revisions):
         found.append(f"{who}: Ordered: {revisions}")
     if len(set(revisions)) != len(revisions):
-        found.append(f"{who}: Unique: {[revision for revision, times in Counter(revisions).items() if times > 1]}")
+        found.append(
+            f"{who}: Unique: "
+            f"{[revision for revision, times in Counter(revisions).items() if times > 1]}"
+        )
     reached = max((event.revision for event in segment.events), default=segment.revision)
-    expected = [version for version in truth.versions if segment.revision < version.revision <= reached]
+    expected = [
+        version for version in truth.versions if segment.revision < version.revision <= reached
+    ]
     if seen != expected:
         missing = [version for version in expected if version not in set(seen)]
         wrong = [event for event in seen if event not in set(expected)]

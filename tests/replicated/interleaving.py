@@ -1,8 +1,9 @@
 """Two or more servers over one fake etcd, with every message in the hands of the test.
 
-A *world* runs one thing at a time: a request at a server, a batch on its way to etcd, an answer on its way back (or
-lost), some of the feed, a crash, a reload.  What requests were told, and where in the log they took effect, is kept for
-the comparison with a server that does one thing after the other (``oracle_of``).
+A *world* runs one thing at a time: a request at a server, a batch on its way to etcd, an answer on
+its way back (or lost), some of the feed, a crash, a reload. What requests were told, and where in
+the log they took effect, is kept for the comparison with a server that does one thing after the
+other (``oracle_of``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.replica import Replica
 
-CONFIG = RegistryConfig(service_cidrs=("10.96.0.0/28",), node_port_first=30000, node_port_last=30003)
+CONFIG = RegistryConfig(
+    service_cidrs=("10.96.0.0/28",), node_port_first=30000, node_port_last=30003
+)
 NOW = 1_800_000_000.0
 CTX = Context(now=NOW, user=User(name="tester", groups=("system:masters",)))
 
@@ -36,7 +39,9 @@ Verb = Callable[[Registry], Any]
 
 @dataclass
 class Request:
-    """``place`` is where it took effect: (position, 0 for what is in the batch and 1 for what follows it, order)."""
+    """``place`` is where it took effect: (position, 0 for what is in the batch and 1 for what
+    follows it, order).
+    """
 
     number: int
     verb: Verb
@@ -93,9 +98,16 @@ class World:
         head = decode_head(state[layout.head].value)
         rows = [decode_row(kv.value) for key, kv in state.items() if key.startswith(layout.objects)]
         rows.sort(key=lambda row: row.record.revision)
-        turns = [(key[len(layout.turns) :].decode(), kv.mod_revision)
-                 for key, kv in state.items() if key.startswith(layout.turns)]  # fmt: skip
-        return Loaded(tuple(chain(rows, head.revision)), head.revision, head.revision), self.etcd.head, turns
+        turns = [
+            (key[len(layout.turns) :].decode(), kv.mod_revision)
+            for key, kv in state.items()
+            if key.startswith(layout.turns)
+        ]
+        return (
+            Loaded(tuple(chain(rows, head.revision)), head.revision, head.revision),
+            self.etcd.head,
+            turns,
+        )
 
     def head_name(self) -> HeadName:
         return decode_head(self.etcd.state[self.layout.head].value).name
@@ -140,7 +152,9 @@ class World:
                 request.told = told(result, error)
                 batch = 0 if ticket.until else 1
                 request.place = (node.replica.position, batch, request.order)
-                assert node.replica.position >= request.asked, f"{request.told} was decided by what was old when asked"
+                assert node.replica.position >= request.asked, (
+                    f"{request.told} was decided by what was old when asked"
+                )
             node.requests.remove(request)
 
         ticket = Ticket(step, lambda outcome: outcome.revision, done)
@@ -152,7 +166,9 @@ class World:
         head = self.etcd.head
 
         def done() -> None:
-            assert node.replica.position >= head, f"read at {node.replica.position}, the head was at {head}"
+            assert node.replica.position >= head, (
+                f"read at {node.replica.position}, the head was at {head}"
+            )
             self.reads += 1
 
         node.replica.reads.want(done)
@@ -171,7 +187,9 @@ class World:
             self.etcd.txn(_gone(self.layout.turn(replica.server)))
 
     def arrive(self, node: Node, *, lose_answer: bool) -> None:
-        """A batch reaches etcd.  Without its answer it is sent again, as long as its fate is open."""
+        """A batch reaches etcd.  Without its answer it is sent again, as long as its fate is
+        open.
+        """
         if not node.outbox:
             return
         batch = node.outbox.pop(0)
@@ -180,7 +198,9 @@ class World:
         if lose_answer:
             node.outbox.append(batch)
         elif answer.succeeded:
-            node.inbox.append(lambda: replica.on_taken(batch.number, answer.header.revision, self.now))
+            node.inbox.append(
+                lambda: replica.on_taken(batch.number, answer.header.revision, self.now)
+            )
         else:
             head = answer.responses[0].range.kvs[0].mod_revision
             node.inbox.append(lambda: replica.on_refused(batch.number, head))
@@ -218,7 +238,10 @@ class World:
                 self.answer(node)
                 self.feed(node, 1000)
             self.now += 0.01
-            if not any(node.requests or node.replica.busy or node.replica.reads.wanted for node in self.nodes):
+            if not any(
+                node.requests or node.replica.busy or node.replica.reads.wanted
+                for node in self.nodes
+            ):
                 break
         else:
             raise AssertionError("the servers never came to rest")
@@ -239,13 +262,18 @@ class World:
     def places(self) -> list[Request]:
         """The requests that took effect or were answered, in the order of the log."""
         position_of = {
-            (group.name.server, row.record.revision): group.position for group in self.groups() for row in group.rows
+            (group.name.server, row.record.revision): group.position
+            for group in self.groups()
+            for row in group.rows
         }
         for request in self.requests:
             landed = position_of.get((request.server, request.until))
             if request.lost and landed is not None:
                 request.place = (landed, 0, request.order)
-        return sorted((each for each in self.requests if each.place is not None), key=lambda each: each.place or ())
+        return sorted(
+            (each for each in self.requests if each.place is not None),
+            key=lambda each: each.place or (),
+        )
 
 
 def oracle_of(world: World) -> Store:
@@ -258,7 +286,9 @@ def oracle_of(world: World) -> Store:
         except StatusError as raised:
             result, error = None, raised
         if not request.lost:
-            assert told(result, error) == request.told, f"request {request.number} at {request.place}"
+            assert told(result, error) == request.told, (
+                f"request {request.number} at {request.place}"
+            )
         store.take_staged()
         store.on_durable(store.staged_revision)
     return store

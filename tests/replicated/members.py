@@ -30,8 +30,8 @@ class Member:
     #: further flags, for TLS
     flags: tuple[str, ...] = ()
     scheme: str = "http"
-    #: Else nothing waits for the disk: in tests processes end, never the machine, and a disk that others keep busy must
-    #: not make etcd silent.
+    #: Else nothing waits for the disk: in tests processes end, never the machine, and a disk that
+    #: others keep busy must not make etcd silent.
     durable: bool = False
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
@@ -43,18 +43,39 @@ class Member:
         assert self.process is None, f"{self.name} runs already"
         log = (self.folder / f"{self.name}.log").open("ab")
         command = [
-            "etcd", "--name", self.name, "--data-dir", str(self.folder / self.name),
-            "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
-            "--listen-peer-urls", f"http://127.0.0.1:{self.listen_peer_port}",
-            "--initial-advertise-peer-urls", f"http://127.0.0.1:{self.advertised_peer_port}",
-            "--initial-cluster", self.everybody, "--heartbeat-interval", "50", "--election-timeout", "500",
-            "--logger", "zap", "--log-level", "warn", *(() if self.durable else ("--unsafe-no-fsync",)), *self.flags,
-        ]  # fmt: skip
+            "etcd",
+            "--name",
+            self.name,
+            "--data-dir",
+            str(self.folder / self.name),
+            "--listen-client-urls",
+            self.url,
+            "--advertise-client-urls",
+            self.url,
+            "--listen-peer-urls",
+            f"http://127.0.0.1:{self.listen_peer_port}",
+            "--initial-advertise-peer-urls",
+            f"http://127.0.0.1:{self.advertised_peer_port}",
+            "--initial-cluster",
+            self.everybody,
+            "--heartbeat-interval",
+            "50",
+            "--election-timeout",
+            "500",
+            "--logger",
+            "zap",
+            "--log-level",
+            "warn",
+            *(() if self.durable else ("--unsafe-no-fsync",)),
+            *self.flags,
+        ]
         with log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def kill(self) -> None:
-        """As by the loss of power, as far as the process can tell; one that is paused does nothing more, either."""
+        """As by the loss of power, as far as the process can tell; one that is paused does nothing
+        more, either.
+        """
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -80,7 +101,13 @@ class Member:
     def account(self) -> str:
         """For a person: whether it runs, and what it said last."""
         code = None if self.process is None else self.process.poll()
-        state = "does not run" if self.process is None else "runs" if code is None else f"exited with {code}"
+        state = (
+            "does not run"
+            if self.process is None
+            else "runs"
+            if code is None
+            else f"exited with {code}"
+        )
         log = self.folder / f"{self.name}.log"
         said = log.read_text()[-2000:] if log.exists() else ""
         return f"{self.name} at {self.url} {state}; its log ends with: {said or '(nothing)'}"
@@ -91,7 +118,9 @@ def make(folder: Path, count: int) -> list[Member]:
     for number in range(count):
         peer = free_port()
         members.append(Member(f"m{number}", folder, free_port(), peer, peer))
-    everybody = ",".join(f"{each.name}=http://127.0.0.1:{each.advertised_peer_port}" for each in members)
+    everybody = ",".join(
+        f"{each.name}=http://127.0.0.1:{each.advertised_peer_port}" for each in members
+    )
     for each in members:
         each.everybody = everybody
     return members

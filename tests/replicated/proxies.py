@@ -1,8 +1,9 @@
-"""TCP between members and servers, in the hands of the test: each link can be made silent, or refused.
+"""TCP between members and servers, in the hands of the test: each link can be made silent, or
+refused.
 
-A link that is silent keeps its connections and loses what is sent, as a cut cable does; one end waits, nobody is told.
-Links between members are told apart by the header ``X-Server-From`` of etcd's requests to its peers: all others come to
-a member by one address.
+A link that is silent keeps its connections and loses what is sent, as a cut cable does; one end
+waits, nobody is told. Links between members are told apart by the header ``X-Server-From`` of
+etcd's requests to its peers: all others come to a member by one address.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ _FROM = re.compile(rb"x-server-from: *([0-9a-f]+)", re.IGNORECASE)
 
 
 class Link(Relay):
-    """A listening port that leads to another.  ``cut`` from everybody, or ``cut_from`` some members."""
+    """A listening port that leads to another.  ``cut`` from everybody, or ``cut_from`` some
+    members.
+    """
 
     def __init__(self, target: int) -> None:
         super().__init__()

@@ -9,7 +9,9 @@ from contextlib import suppress
 
 
 class Relay:
-    """``start``, then ``port`` listens; ``_carry`` says where a connection goes.  No task outlives ``close``."""
+    """``start``, then ``port`` listens; ``_carry`` says where a connection goes.  No task outlives
+    ``close``.
+    """
 
     def __init__(self) -> None:
         self.port = 0
@@ -44,9 +46,13 @@ class Relay:
         raise NotImplementedError
 
 
-async def pump(source: StreamReader, sink: StreamWriter, is_cut: Callable[[], bool] = lambda: False) -> None:
-    """What *source* says to *sink*, to its end of file.  What comes while it *is_cut* (asked once for each piece) is
-    lost, and whatever comes after that is the end: bytes are missing, and the connection is worth nothing any more."""
+async def pump(
+    source: StreamReader, sink: StreamWriter, is_cut: Callable[[], bool] = lambda: False
+) -> None:
+    """What *source* says to *sink*, to its end of file. What comes while it *is_cut* (asked once
+    for each piece) is lost, and whatever comes after that is the end: bytes are missing, and the
+    connection is worth nothing any more.
+    """
     lost = False
     while data := await source.read(65536):
         if is_cut():

@@ -1,7 +1,9 @@
-"""Clients of a plane that is upgraded under them: each writes down what it asked, what it was told, and when.
+"""Clients of a plane that is upgraded under them: each writes down what it asked, what it was told,
+and when.
 
-A request is sent again in the cases in which any client may: no connection, or one that broke before an answer, and 429
-or 503 with Retry-After.  Everything else that is not what was asked for is a failure.
+A request is sent again in the cases in which any client may: no connection, or one that broke
+before an answer, and 429 or 503 with Retry-After. Everything else that is not what was asked for is
+a failure.
 """
 
 from __future__ import annotations
@@ -42,12 +44,16 @@ class Record:
 
     @property
     def longest_gap_s(self) -> float:
-        return max((later - sooner for sooner, later in pairwise(sorted(self.acknowledged))), default=0.0)
+        return max(
+            (later - sooner for sooner, later in pairwise(sorted(self.acknowledged))), default=0.0
+        )
 
     def line(self) -> str:
         return (
-            f"{len(self.acknowledged)} writes acknowledged, {len(self.broken)} connections broken, {len(self.put_off)} "
-            f"put off, {len(self.failed)} failed; slowest {self.slowest_s * 1000:.0f} ms, longest gap "
+            f"{len(self.acknowledged)} writes acknowledged, {len(self.broken)} connections "
+            f"broken, {len(self.put_off)} "
+            f"put off, {len(self.failed)} failed; slowest {self.slowest_s * 1000:.0f} ms, longest "
+            "gap "
             f"{self.longest_gap_s * 1000:.0f} ms"
         )
 
@@ -63,7 +69,9 @@ class Requests:
     async def call(
         self, method: str, path: str, document: Any = None, content_type: str = "application/json"
     ) -> dict[str, Any]:
-        """The answer; ``{}`` for a failure, which is recorded.  A creation that turns out to have happened is one."""
+        """The answer; ``{}`` for a failure, which is recorded.  A creation that turns out to have
+        happened is one.
+        """
         began, in_doubt, record = time.monotonic(), False, self.record
         body = None if document is None else json.dumps(document)
         for _ in range(ATTEMPTS_MAX):
@@ -104,7 +112,9 @@ class Requests:
 
 
 class Flipper:
-    """Turns the readiness of its Pods on and off; alone does so, so each has the value that was acknowledged last."""
+    """Turns the readiness of its Pods on and off; alone does so, so each has the value that was
+    acknowledged last.
+    """
 
     def __init__(self, requests: Requests, pods: list[str], period_s: float) -> None:
         self._requests, self._pods, self._period_s = requests, pods, period_s
@@ -114,10 +124,16 @@ class Flipper:
         number = 0
         while not over():
             number += 1
-            pod, value = self._pods[number % len(self._pods)], str(bool(number // len(self._pods) % 2))
+            pod, value = (
+                self._pods[number % len(self._pods)],
+                str(bool(number // len(self._pods) % 2)),
+            )
             patch = {"status": {"conditions": [{"type": "Ready", "status": value}]}}
             answer = await self._requests.call(
-                "PATCH", f"{NAMESPACE}/pods/{pod}/status", patch, "application/strategic-merge-patch+json"
+                "PATCH",
+                f"{NAMESPACE}/pods/{pod}/status",
+                patch,
+                "application/strategic-merge-patch+json",
             )
             if answer:
                 self.ready[pod] = (value, int(answer["metadata"]["resourceVersion"]))
@@ -138,7 +154,10 @@ class Creator:
             number += 1
             name = f"made-{number}"
             ports = [{"port": 80, "targetPort": 8080}]
-            service = {"metadata": {"name": name}, "spec": {"selector": self._selector, "ports": ports}}
+            service = {
+                "metadata": {"name": name},
+                "spec": {"selector": self._selector, "ports": ports},
+            }
             answer = await self._requests.call("POST", f"{NAMESPACE}/services", service)
             if answer:
                 self.created[name] = answer["metadata"]["uid"]
@@ -146,7 +165,9 @@ class Creator:
 
 
 class RawWatch:
-    """Watches without a cache: every event as it came, resumed at the last version that was told."""
+    """Watches without a cache: every event as it came, resumed at the last version that was
+    told.
+    """
 
     def __init__(self, client: HttpClient, since: str, resource: Resource = Pods) -> None:
         self._client, self._resource = client, resource
@@ -197,7 +218,9 @@ class Holders:
     async def run(self) -> None:
         while True:
             with contextlib.suppress(Unreachable):
-                lease = json.loads(await self._client.get(Leases, "kube-system", "sliceplane-controllers"))
+                lease = json.loads(
+                    await self._client.get(Leases, "kube-system", "sliceplane-controllers")
+                )
                 holder = str(lease["spec"].get("holderIdentity") or "")
                 if not self.seen or self.seen[-1][1] != holder:
                     self.seen.append((time.monotonic(), holder))

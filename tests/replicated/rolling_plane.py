@@ -31,8 +31,10 @@ STOP_SECONDS_MAX = 60.0
 MAX_ENDPOINTS = 5
 #: short ones, so that the Lease of a leader that was killed ends soon
 LEASE_FLAGS = (
-    "--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms",
-)  # fmt: skip
+    "--leader-elect-lease-duration=3s",
+    "--leader-elect-renew-deadline=2s",
+    "--leader-elect-retry-period=500ms",
+)
 
 
 class Process:
@@ -57,7 +59,9 @@ class Process:
             return await asyncio.to_thread(process.wait, STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:
             process.kill()
-            raise AssertionError(f"no end after {how.name}\n{self.log.read_text()[-4000:]}") from None
+            raise AssertionError(
+                f"no end after {how.name}\n{self.log.read_text()[-4000:]}"
+            ) from None
 
     def kill(self) -> None:
         if self.process is not None:
@@ -70,19 +74,28 @@ class Controllers(Process):
     def __init__(self, folder: Path, number: int, config: Path, lease_s: float) -> None:
         self.port = free_port()
         super().__init__(
-            folder / f"c{number}.log", "controllers", "--kubeconfig", str(config),
-            f"--leader-elect-lease-duration={lease_s}s", f"--leader-elect-renew-deadline={lease_s * 2 / 3:.1f}s",
+            folder / f"c{number}.log",
+            "controllers",
+            "--kubeconfig",
+            str(config),
+            f"--leader-elect-lease-duration={lease_s}s",
+            f"--leader-elect-renew-deadline={lease_s * 2 / 3:.1f}s",
             "--leader-elect-retry-period=500ms",
-            f"--max-endpoints-per-slice={MAX_ENDPOINTS}", f"--healthz-bind-address=127.0.0.1:{self.port}",
-        )  # fmt: skip
+            f"--max-endpoints-per-slice={MAX_ENDPOINTS}",
+            f"--healthz-bind-address=127.0.0.1:{self.port}",
+        )
 
     async def says(self) -> str:
-        """Of its ``/readyz``: "ok: leading", "ok: standing by, ...", or why it is not ready; "" without an answer."""
+        """Of its ``/readyz``: "ok: leading", "ok: standing by, ...", or why it is not ready; ""
+        without an answer.
+        """
         return await asyncio.to_thread(self._says)
 
     def _says(self) -> str:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=20) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}/readyz", timeout=20
+            ) as answer:
                 return str(answer.read().decode().strip())
         except urllib.error.HTTPError as error:
             return error.read().decode().strip()
@@ -97,9 +110,17 @@ class RollingPlane:
     """``start``, then replace what you want, then ``close``."""
 
     def __init__(
-        self, folder: Path, etcd: Member, *, lease_s: float, embedded: bool = False, delay_s: float = DELAY_SECONDS
+        self,
+        folder: Path,
+        etcd: Member,
+        *,
+        lease_s: float,
+        embedded: bool = False,
+        delay_s: float = DELAY_SECONDS,
     ) -> None:
-        """*embedded*: the controllers are in the servers (``sliceplane up``), and there are no others."""
+        """*embedded*: the controllers are in the servers (``sliceplane up``), and there are no
+        others.
+        """
         self.folder = folder
         self.embedded = embedded
         self.delay_s = delay_s
@@ -107,7 +128,13 @@ class RollingPlane:
         ports = [free_port(), free_port()]
         prefix = f"/{os.urandom(6).hex()}"
         self.balancer = Balancer(ports)
-        flags = ("--etcd", etcd.url, "--etcd-prefix", prefix, f"--shutdown-delay-duration={delay_s}s")
+        flags = (
+            "--etcd",
+            etcd.url,
+            "--etcd-prefix",
+            prefix,
+            f"--shutdown-delay-duration={delay_s}s",
+        )
         if embedded:
             flags += (f"--max-endpoints-per-slice={MAX_ENDPOINTS}",)
         self.servers = [
@@ -141,8 +168,14 @@ class RollingPlane:
         if not self.embedded:
             config = self.folder / "shared.kubeconfig"
             text = (self._data(0) / "admin.kubeconfig").read_text()
-            config.write_text(text.replace(f"127.0.0.1:{self.balancer.ports[0]}", f"127.0.0.1:{self.balancer.port}"))
-            self.controllers = [Controllers(self.folder, number, config, self.lease_s) for number in range(2)]
+            config.write_text(
+                text.replace(
+                    f"127.0.0.1:{self.balancer.ports[0]}", f"127.0.0.1:{self.balancer.port}"
+                )
+            )
+            self.controllers = [
+                Controllers(self.folder, number, config, self.lease_s) for number in range(2)
+            ]
             for each in self.controllers:
                 each.start()
         await self.balancer.until_ready(1)
@@ -155,7 +188,9 @@ class RollingPlane:
     def client(self, server: int | None = None) -> HttpClient:
         """Of one server, or of the address of all; closed with the plane."""
         port = self.balancer.port if server is None else self.balancer.ports[server]
-        connection = kubeconfig.load_for(f"https://127.0.0.1:{port}", self._data(0) / "admin.kubeconfig")
+        connection = kubeconfig.load_for(
+            f"https://127.0.0.1:{port}", self._data(0) / "admin.kubeconfig"
+        )
         self._clients.append(HttpClient(connection, retries=Retries()))
         return self._clients[-1]
 

@@ -1,4 +1,6 @@
-"""API servers without sockets, in the test's process: store, registry and the committer over a real etcd."""
+"""API servers without sockets, in the test's process: store, registry and the committer over a real
+etcd.
+"""
 
 from __future__ import annotations
 
@@ -56,13 +58,23 @@ class Server:
             report_mended=self.mended.append,
         )
         self.client = InProcessClient(
-            self.registry, self.committer, self.hub, HeldReports(time.time), arm=lambda: None, clock=time.time,
+            self.registry,
+            self.committer,
+            self.hub,
+            HeldReports(time.time),
+            arm=lambda: None,
+            clock=time.time,
             user=User(name="tester", groups=("system:masters",)),
-        )  # fmt: skip
+        )
 
     async def put(self, name: str, value: str = "") -> int:
         """Create or replace a ConfigMap; its revision."""
-        document = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": name}, "data": {"value": value}}
+        document = {
+            "kind": "ConfigMap",
+            "apiVersion": "v1",
+            "metadata": {"name": name},
+            "data": {"value": value},
+        }
         body = json.dumps(document).encode()
         answer = await self.client.patch(ConfigMaps, "default", name, body, patch_type="apply")
         return revision_of(answer)
@@ -79,7 +91,10 @@ class Server:
         return self.hub.subscribe(interest, now=0.0, since=since)
 
     def names(self) -> list[str]:
-        return [record.key.name for record in self.store.list(ConfigMaps.storage_key, namespace="default").records]
+        return [
+            record.key.name
+            for record in self.store.list(ConfigMaps.storage_key, namespace="default").records
+        ]
 
 
 def revision_of(body: bytes) -> int:
@@ -88,14 +103,18 @@ def revision_of(body: bytes) -> int:
 
 @contextlib.asynccontextmanager
 async def servers(count: int, *urls: str, **options: Any) -> AsyncIterator[list[Server]]:
-    """*count* of them over one etcd, under a prefix of their own; the first makes what a cluster begins with."""
+    """*count* of them over one etcd, under a prefix of their own; the first makes what a cluster
+    begins with.
+    """
     config = EtcdConfig(servers=urls, prefix=f"/{os.urandom(6).hex()}", **options)
     running: list[Server] = []
     try:
         for _ in range(count):
             running.append(Server(config))
             running[-1].committer.start()
-            await running[-1].committer.write(lambda: running[-1].registry.bootstrap(time.time()), int)
+            await running[-1].committer.write(
+                lambda: running[-1].registry.bootstrap(time.time()), int
+            )
         yield running
     finally:
         for server in running:

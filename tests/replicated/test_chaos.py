@@ -1,4 +1,6 @@
-"""A round of the chaos each time, minutes of it on request: ``make soak``, ``python -m tests.replicated.chaos``."""
+"""A round of the chaos each time, minutes of it on request: ``make soak``, ``python -m
+tests.replicated.chaos``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""etcd in trouble that is not plain absence: what clients are told, and whether health says the truth meanwhile."""
+"""etcd in trouble that is not plain absence: what clients are told, and whether health says the
+truth meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,16 @@ from sliceplane.server.io.storage.committing import report_mended, report_troubl
 
 @contextlib.contextmanager
 def elsewhere() -> Iterator[Callable[[Coroutine[Any, Any, Any]], asyncio.Future[Any]]]:
-    """Runs coroutines in another thread's loop: a server that starts keeps its own, and what is between it and etcd
-    must go on."""
+    """Runs coroutines in another thread's loop: a server that starts keeps its own, and what is
+    between it and etcd must go on.
+    """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        yield lambda coroutine: asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
+        yield lambda coroutine: asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(coroutine, loop)
+        )
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
@@ -63,7 +68,9 @@ def urls(links: list[Link]) -> list[str]:
 async def until_failing(server: Server, failing: bool, seconds: float = PATIENCE_S) -> float:
     began = time.monotonic()
     await eventually(
-        lambda: server.committer.failing, lambda problem: (problem is not None) is failing, within_s=seconds
+        lambda: server.committer.failing,
+        lambda problem: (problem is not None) is failing,
+        within_s=seconds,
     )
     return time.monotonic() - began
 
@@ -72,7 +79,9 @@ async def test_a_member_that_is_cut_off_from_the_others_is_left(tmp_path: Path) 
     """It answers the server, which is all that the server can see."""
     async with three_members(tmp_path) as (plane, links), servers(1, *urls(links)) as (one,):
         await one.put("a", "1")
-        alone = links[[link.port for link in links].index(int(one.backend.client.current.rpartition(":")[2]))]
+        alone = links[
+            [link.port for link in links].index(int(one.backend.client.current.rpartition(":")[2]))
+        ]
         plane.isolate(links.index(alone), from_servers=False)
         async with asyncio.timeout(PATIENCE_S):
             await one.put("a", "2")
@@ -81,7 +90,9 @@ async def test_a_member_that_is_cut_off_from_the_others_is_left(tmp_path: Path) 
         assert one.committer.failing is None
 
 
-async def test_a_server_that_reaches_only_a_member_without_a_majority_says_so(tmp_path: Path) -> None:
+async def test_a_server_that_reaches_only_a_member_without_a_majority_says_so(
+    tmp_path: Path,
+) -> None:
     async with three_members(tmp_path) as (plane, links), servers(1, *urls(links)) as (one,):
         await one.put("a", "1")
         for link in links[1:]:
@@ -117,7 +128,10 @@ class Slow(Relay):
 
     async def _carry(self, reader: StreamReader, writer: StreamWriter) -> None:
         back, there = await asyncio.open_connection("127.0.0.1", self._target)
-        pumps = [asyncio.create_task(self._late(reader, there)), asyncio.create_task(self._late(back, writer))]
+        pumps = [
+            asyncio.create_task(self._late(reader, there)),
+            asyncio.create_task(self._late(back, writer)),
+        ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -143,7 +157,9 @@ class Slow(Relay):
             giving.cancel()
 
 
-async def test_an_etcd_that_needs_two_seconds_is_as_good_as_away_and_is_told_so(tmp_path: Path) -> None:
+async def test_an_etcd_that_needs_two_seconds_is_as_good_as_away_and_is_told_so(
+    tmp_path: Path,
+) -> None:
     with cluster(tmp_path, 1) as (member,), elsewhere() as run:
         slow = Slow(member.port)
         await run(slow.start())

@@ -32,12 +32,18 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = self._write(f"{name}.crt", self._certificate(subject, key, authority=False))
-        form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        form = (
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
         key_file = self.folder / f"{name}.key"
         key_file.write_bytes(key.private_bytes(*form))
         return certificate, key_file
 
-    def _certificate(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, authority: bool) -> x509.Certificate:
+    def _certificate(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, authority: bool
+    ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
         return (
@@ -66,9 +72,14 @@ async def test_client_certificates(tmp_path: Path) -> None:
     (member,) = make(tmp_path, 1)
     member.scheme = "https"
     member.flags = (
-        "--cert-file", str(server_cert), "--key-file", str(server_key), "--client-cert-auth",
-        "--trusted-ca-file", str(authority.file),
-    )  # fmt: skip
+        "--cert-file",
+        str(server_cert),
+        "--key-file",
+        str(server_key),
+        "--client-cert-auth",
+        "--trusted-ca-file",
+        str(authority.file),
+    )
     member.start()
     try:
         member.wait_ready()

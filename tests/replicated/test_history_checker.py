@@ -1,4 +1,6 @@
-"""The checker finds what it is there for: a good history passes, and each planted fault is named."""
+"""The checker finds what it is there for: a good history passes, and each planted fault is
+named.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ import pytest
 from tests.replicated.history import Operation, Segment, Truth, Version, check
 
 V1, V2, V3, V4 = (
-    Version(2, "ADDED", "a", "v1"), Version(3, "MODIFIED", "a", "v2"), Version(4, "ADDED", "b", "w1"),
+    Version(2, "ADDED", "a", "v1"),
+    Version(3, "MODIFIED", "a", "v2"),
+    Version(4, "ADDED", "b", "w1"),
     Version(5, "DELETED", "a", ""),
-)  # fmt: skip
+)
 V5 = Version(6, "ADDED", "a", "v5")
 
 
@@ -31,7 +35,9 @@ def operations() -> list[Operation]:
         Operation("d", "read", "a", 8, 8.5, "refused", code=404, reason="NotFound"),
         Operation("c", "create", "a", 9, 10, "ok", "v5", 6),
         Operation("d", "create", "a", 11, 12, "refused", "v6", code=409, reason="AlreadyExists"),
-        Operation("d", "update", "a", 11, 12, "refused", "v7", condition=3, code=409, reason="Conflict"),
+        Operation(
+            "d", "update", "a", 11, 12, "refused", "v7", condition=3, code=409, reason="Conflict"
+        ),
     ]
 
 

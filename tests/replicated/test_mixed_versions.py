@@ -22,7 +22,12 @@ def _upgrade(server: Server, version: bytes) -> None:
     """As a newer server would: the head moves with the format."""
     layout, client = server.backend.layout, server.backend.client
     (head,) = client.ask("range", wire.RangeRequest(key=layout.head)).kvs
-    client.ask("txn", wire.TxnRequest(success=[wire.put(layout.format, version), wire.put(layout.head, head.value)]))
+    client.ask(
+        "txn",
+        wire.TxnRequest(
+            success=[wire.put(layout.format, version), wire.put(layout.head, head.value)]
+        ),
+    )
 
 
 async def _until_unready(server: Server) -> None:
@@ -35,13 +40,17 @@ async def test_a_server_does_not_start_on_a_format_that_it_does_not_know(etcd: M
         await asyncio.to_thread(_upgrade, server, b"2")
         older = EtcdBackend(server.backend_config)
         try:
-            with pytest.raises(StorageError, match=r"has format 2, of another version of Sliceplane .* format 1"):
+            with pytest.raises(
+                StorageError, match=r"has format 2, of another version of Sliceplane .* format 1"
+            ):
                 await asyncio.to_thread(older.snapshot, patience_s=1.0)
         finally:
             older.close()
 
 
-async def test_a_server_that_runs_stops_writing_and_goes_on_when_it_is_set_back(etcd: Member) -> None:
+async def test_a_server_that_runs_stops_writing_and_goes_on_when_it_is_set_back(
+    etcd: Member,
+) -> None:
     async with servers(1, etcd.url) as (server,):
         await server.put("a", "1")
         await asyncio.to_thread(_upgrade, server, b"2")
@@ -63,7 +72,15 @@ async def test_objects_that_only_a_newer_server_knows_stay(etcd: Member) -> None
         body = b'{"apiVersion":"newer.dev/v1","kind":"Widget","metadata":{"name":"w","uid":"u-1"}}'
 
         def build(revision: int) -> Record:
-            return Record(key=key, revision=revision, created=revision, uid="u-1", body=body, labels={}, fields={})
+            return Record(
+                key=key,
+                revision=revision,
+                created=revision,
+                uid="u-1",
+                body=body,
+                labels={},
+                fields={},
+            )
 
         await one.committer.write(lambda: one.store.stage_put(key, build).revision, int)
         await other.put("a", "1")
@@ -89,5 +106,7 @@ async def test_a_server_whose_memory_is_old_is_not_ready_until_it_is_current(etc
         assert server.committer.unready == ""
         server.committer._confirmed_at -= 60
         assert server.committer.failing is None, "etcd answers"
-        assert re.fullmatch(r"memory was last known to be current \d+ s ago", server.committer.unready)
+        assert re.fullmatch(
+            r"memory was last known to be current \d+ s ago", server.committer.unready
+        )
         await eventually(lambda: server.committer.unready, lambda why: not why)

@@ -1,4 +1,6 @@
-"""Readiness of servers whose controllers take turns: a take-over must not take the server from its clients."""
+"""Readiness of servers whose controllers take turns: a take-over must not take the server from its
+clients.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def _running(service: ControllerService) -> ServerPlane:
     return ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), (service,))
 
 
-async def test_a_server_is_ready_when_the_first_caches_are_filled_and_stays_so_when_it_takes_over() -> None:
+async def test_a_server_is_ready_when_the_first_caches_are_filled_and_stays_so_when_it_takes_over() -> (
+    None
+):
     service = ControllerService(default_controllers(), elect=True)
     async with _running(service) as plane:
         assert _code(plane) == 500, "nobody is known to lead"

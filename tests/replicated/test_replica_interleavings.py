@@ -1,4 +1,6 @@
-"""Any interleaving of two servers does what one server would have done, and tells every client the same."""
+"""Any interleaving of two servers does what one server would have done, and tells every client the
+same.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,26 @@ OPTIONS = WriteOptions()
 POD = {"spec": {"containers": [{"name": "c", "image": "i"}], "automountServiceAccountToken": False}}
 
 
-def create(resource: Resource, name: str, namespace: str = "default", **members: Any) -> Callable[[Registry], Any]:
+def create(
+    resource: Resource, name: str, namespace: str = "default", **members: Any
+) -> Callable[[Registry], Any]:
     namespace = namespace if resource.namespaced else ""
     document = {"metadata": {"name": name}, **members}
     target = Target(resource=resource, namespace=namespace)
     return lambda registry: registry.create(CTX, target, Body(document=document), OPTIONS)
 
 
-def patch(resource: Resource, name: str, change: bytes, subresource: str = "") -> Callable[[Registry], Any]:
+def patch(
+    resource: Resource, name: str, change: bytes, subresource: str = ""
+) -> Callable[[Registry], Any]:
     target = Target(resource=resource, namespace="default", name=name, subresource=subresource)
     return lambda registry: registry.patch(CTX, target, "merge", change, OPTIONS)
 
 
 def delete(resource: Resource, name: str) -> Callable[[Registry], Any]:
-    target = Target(resource=resource, namespace="default" if resource.namespaced else "", name=name)
+    target = Target(
+        resource=resource, namespace="default" if resource.namespaced else "", name=name
+    )
     return lambda registry: registry.delete(CTX, target, DeleteOptions())
 
 
@@ -115,7 +123,9 @@ moves = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 999)), max_size=15
 
 @effort(40)
 @given(seed=st.integers(0, 1 << 30), history=moves, servers=st.integers(2, 3))
-def test_any_interleaving_is_a_sequence(seed: int, history: list[tuple[int, int]], servers: int) -> None:
+def test_any_interleaving_is_a_sequence(
+    seed: int, history: list[tuple[int, int]], servers: int
+) -> None:
     world = prepared(World(seed, servers))
     play(world, history)
     world.settle()
@@ -191,14 +201,19 @@ def test_a_lost_answer_is_not_written_twice() -> None:
     assert request.place is None
     world.settle()
     assert request.told == "201"
-    assert sum(len(group.rows) for group in world.groups() if group.rows[:1]) == node.store.revision - 1
+    assert (
+        sum(len(group.rows) for group in world.groups() if group.rows[:1])
+        == node.store.revision - 1
+    )
 
 
 def test_nothing_is_left_of_who_gave_up() -> None:
     world = prepared(World(6))
     node = world.nodes[0]
     refused = Ticket(
-        lambda: delete(ConfigMaps, "none")(node.registry), lambda outcome: outcome.revision, lambda *_: None
+        lambda: delete(ConfigMaps, "none")(node.registry),
+        lambda outcome: outcome.revision,
+        lambda *_: None,
     )
     node.replica.submit(refused, 0.0)
     refused.abandoned = True
@@ -215,7 +230,9 @@ def test_nothing_is_left_of_who_gave_up() -> None:
 
 
 def test_a_refusal_that_rests_on_what_never_became_true_is_decided_again() -> None:
-    """Server 0 has the name taken by a create that loses; who was refused because of it gets the name."""
+    """Server 0 has the name taken by a create that loses; who was refused because of it gets the
+    name.
+    """
     world = prepared(World(5))
     first, second = world.nodes
     world.submit(first, create(Namespaces, "other"))

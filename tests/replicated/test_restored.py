@@ -1,5 +1,7 @@
-"""etcd is restored from a backup under servers that run or hang: nothing that was acknowledged since is overwritten, no
-version means two things, and who knows a version of the lost history is told to list again."""
+"""etcd is restored from a backup under servers that run or hang: nothing that was acknowledged
+since is overwritten, no version means two things, and who knows a version of the lost history is
+told to list again.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from sliceplane.server.store.watcher import Interest
 
 
 class Restored(World):
-    """Two servers; ``hang`` knows batches that are lost, and the other one has written as many others since."""
+    """Two servers; ``hang`` knows batches that are lost, and the other one has written as many
+    others since.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -58,7 +62,9 @@ class Restored(World):
 
 def objects(world: World) -> dict[bytes, Any]:
     """And the head: all but turns."""
-    return {key: kv for key, kv in world.etcd.state.items() if not key.startswith(world.layout.turns)}
+    return {
+        key: kv for key, kv in world.etcd.state.items() if not key.startswith(world.layout.turns)
+    }
 
 
 def test_a_server_that_hung_overwrites_nothing_although_the_numbers_are_its_own() -> None:
@@ -97,7 +103,9 @@ def test_it_does_not_follow_a_feed_that_rests_on_something_else(batches: int) ->
 
 
 def test_servers_that_missed_nothing_go_on_beyond_as_well() -> None:
-    """One of them found that a history is lost; the others learn by the feed that versions mean something else."""
+    """One of them found that a history is lost; the others learn by the feed that versions mean
+    something else.
+    """
     world = prepared(World(4, servers=2))
     one, two = world.nodes
     watcher = two.hub.subscribe(Interest(resource=ConfigMaps.storage_key, encoder=Shown()), now=0.0)
@@ -131,7 +139,9 @@ class Shown:
 
 
 def restore(member: Member, backup: Path) -> None:
-    """The member's folder is what it was at *backup*; its number, and that of the cluster, stay the same."""
+    """The member's folder is what it was at *backup*; its number, and that of the cluster, stay the
+    same.
+    """
     member.kill()
     shutil.rmtree(member.folder / member.name)
     shutil.copytree(backup, member.folder / member.name)
@@ -158,7 +168,9 @@ async def reloaded(*running: Server) -> None:
     await eventually(lambda: [server.committer.reloads.value for server in running], all)
 
 
-async def test_servers_that_run_notice_and_versions_go_on_beyond_what_was_given_out(tmp_path: Path) -> None:
+async def test_servers_that_run_notice_and_versions_go_on_beyond_what_was_given_out(
+    tmp_path: Path,
+) -> None:
     with cluster(tmp_path, 1) as (member,):
         async with servers(2, member.url) as running:
             one, two = running
@@ -175,9 +187,12 @@ async def test_servers_that_run_notice_and_versions_go_on_beyond_what_was_given_
             for server in running:
                 assert await server.get("kept") == "1"
                 assert not [name for name in server.names() if name.startswith("lost")]
-                assert changed < server.store.compacted < 2 * REVISIONS_BEYOND, "one of them did it, once"
+                assert changed < server.store.compacted < 2 * REVISIONS_BEYOND, (
+                    "one of them did it, once"
+                )
                 assert any(
-                    "versions go on after" in report or "loading the state anew" in report for report in server.reports
+                    "versions go on after" in report or "loading the state anew" in report
+                    for report in server.reports
                 )
             assert [watcher.error and watcher.error.code for watcher in watchers] == [410, 410]
             assert one.store.revision == two.store.revision
@@ -191,8 +206,9 @@ async def test_servers_that_run_notice_and_versions_go_on_beyond_what_was_given_
 
 
 async def test_a_start_on_a_restored_etcd_goes_on_beyond(tmp_path: Path) -> None:
-    """All servers were stopped.  The cluster that is made of a backup has another number, or at least a log that began
-    anew, which is told by how far it is ahead of the revisions."""
+    """All servers were stopped. The cluster that is made of a backup has another number, or at
+    least a log that began anew, which is told by how far it is ahead of the revisions.
+    """
     with cluster(tmp_path, 1) as (member,):
         async with servers(1, member.url) as (one,):
             for number in range(60):
@@ -206,8 +222,19 @@ async def test_a_start_on_a_restored_etcd_goes_on_beyond(tmp_path: Path) -> None
             another = _pretending(config, wrong)
             snapshot = another.snapshot()
             assert "restored from a backup" in snapshot.told
-            assert snapshot.loaded.revision == snapshot.loaded.compacted == newest + REVISIONS_BEYOND
-            assert len([each for each in snapshot.loaded.history if each.record.key.resource == "configmaps"]) >= 60
+            assert (
+                snapshot.loaded.revision == snapshot.loaded.compacted == newest + REVISIONS_BEYOND
+            )
+            assert (
+                len(
+                    [
+                        each
+                        for each in snapshot.loaded.history
+                        if each.record.key.resource == "configmaps"
+                    ]
+                )
+                >= 60
+            )
             assert another.snapshot().told == "", "once is enough"
             another.close()
             # The next one pretends on what the real one has noted.
@@ -233,7 +260,9 @@ def _pretending(config: EtcdConfig, wrong: str) -> EtcdBackend:
 
 
 async def test_a_compaction_point_never_goes_back(etcd: Member) -> None:
-    """A server that learned by the feed has a target of before; history of the lost versions must stay refused."""
+    """A server that learned by the feed has a target of before; history of the lost versions must
+    stay refused.
+    """
     async with servers(1, etcd.url) as (one,):
         middle = await one.put("a")
         await one.put("b")
@@ -242,7 +271,9 @@ async def test_a_compaction_point_never_goes_back(etcd: Member) -> None:
         loop = asyncio.get_running_loop()
         backend.ask_head(lambda found: loop.call_soon_threadsafe(seen.put_nowait, found))
         head = await seen.get()
-        raised = backend.layout.going_beyond(head.position, head.head, "finder", Origin(head.cluster, 0), beyond)
+        raised = backend.layout.going_beyond(
+            head.position, head.head, "finder", Origin(head.cluster, 0), beyond
+        )
         assert (await asyncio.to_thread(backend.client.ask, "txn", raised)).succeeded
         await eventually(lambda: one.store.revision, lambda revision: revision >= beyond)
         for _ in range(3):
@@ -254,9 +285,16 @@ async def test_a_compaction_point_never_goes_back(etcd: Member) -> None:
 
 def unread(port: int) -> int:
     """Bytes that have arrived at connections of *port* and that its process has not taken."""
-    rows = Path("/proc/net/tcp").read_text().splitlines()[1:] + Path("/proc/net/tcp6").read_text().splitlines()[1:]
+    rows = (
+        Path("/proc/net/tcp").read_text().splitlines()[1:]
+        + Path("/proc/net/tcp6").read_text().splitlines()[1:]
+    )
     fields = [row.split() for row in rows]
-    return sum(int(row[4].partition(":")[2], 16) for row in fields if int(row[1].rpartition(":")[2], 16) == port)
+    return sum(
+        int(row[4].partition(":")[2], 16)
+        for row in fields
+        if int(row[1].rpartition(":")[2], 16) == port
+    )
 
 
 async def test_a_write_under_way_is_not_reported_as_stored(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
-"""Two servers and two controllers are replaced one after the other under load, and nobody but the log notices.
+"""Two servers and two controllers are replaced one after the other under load, and nobody but the
+log notices.
 
-With SIGTERM no request may fail at all, not even in a way in which it may be sent again; with ``kill -9`` only in such
-ways.  What was acknowledged stays, watches go on where they were, readers of endpoints lose none and see none twice.
+With SIGTERM no request may fail at all, not even in a way in which it may be sent again; with
+``kill -9`` only in such ways. What was acknowledged stays, watches go on where they were, readers
+of endpoints lose none and see none twice.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ class Load:
             if len(shown) != len(set(shown)):
                 self.wrong.append(f"doubled: {sorted(shown)}")
             if set(shown) != self.addresses:
-                self.wrong.append(f"lost {sorted(self.addresses - set(shown))}, new {set(shown) - self.addresses}")
+                self.wrong.append(
+                    f"lost {sorted(self.addresses - set(shown))}, new {set(shown) - self.addresses}"
+                )
             if not {_address(FLIPPED + number) for number in range(STEADY)} <= usable:
                 self.wrong.append(f"ready ones are not used: {sorted(usable)}")
 
@@ -87,7 +91,10 @@ def _address(number: int) -> str:
 
 async def _make_objects(requests: Requests) -> None:
     assert await requests.call("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})
-    service = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}
+    service = {
+        "metadata": {"name": "web"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]},
+    }
     assert await requests.call("POST", f"{NAMESPACE}/services", service)
     for number in range(FLIPPED + STEADY + GROUP):
         name = f"pod-{number}"
@@ -95,12 +102,17 @@ async def _make_objects(requests: Requests) -> None:
         spec = {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]}
         assert await requests.call("POST", f"{NAMESPACE}/pods", {"metadata": head, "spec": spec})
         status = {
-            "phase": "Running", "podIP": _address(number), "podIPs": [{"ip": _address(number)}],
+            "phase": "Running",
+            "podIP": _address(number),
+            "podIPs": [{"ip": _address(number)}],
             "conditions": [{"type": "Ready", "status": "True"}],
-        }  # fmt: skip
+        }
         patch = {"status": status}
         assert await requests.call(
-            "PATCH", f"{NAMESPACE}/pods/{name}/status", patch, "application/strategic-merge-patch+json"
+            "PATCH",
+            f"{NAMESPACE}/pods/{name}/status",
+            patch,
+            "application/strategic-merge-patch+json",
         )
 
 
@@ -114,7 +126,9 @@ async def under_load(
         await plane.start()
         connector = aiohttp.TCPConnector(ssl=plane.tls(), limit=0)
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX)
-        session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector, timeout=timeout))
+        session = await stack.enter_async_context(
+            aiohttp.ClientSession(connector=connector, timeout=timeout)
+        )
         # A request that is sent again behind our back is one that nobody counts.
         session._retry_connection = False
         requests = Requests(session, plane.url)
@@ -123,9 +137,16 @@ async def under_load(
         load = Load(
             plane,
             requests,
-            flippers=[Flipper(requests, [f"pod-{each}" for each in range(first, FLIPPED, 2)], 0.1) for first in (0, 1)],
+            flippers=[
+                Flipper(requests, [f"pod-{each}" for each in range(first, FLIPPED, 2)], 0.1)
+                for first in (0, 1)
+            ],
             creator=Creator(requests, {"app": "group"}, 0.25),
-            raw=[RawWatch(plane.client(0), since), RawWatch(plane.client(1), since), RawWatch(plane.client(), since)],
+            raw=[
+                RawWatch(plane.client(0), since),
+                RawWatch(plane.client(1), since),
+                RawWatch(plane.client(), since),
+            ],
             informers=[
                 Informer(plane.client(0), EndpointSlices, namespace="default"),
                 Informer(plane.client(1), EndpointSlices, namespace="default"),
@@ -142,11 +163,17 @@ async def under_load(
         await stack.enter_async_context(load.view)
         await load.view.wait_ready(SETTLE_SECONDS_MAX, count=FLIPPED + STEADY)
         requests.record = Record()
-        tasks = [asyncio.create_task(each.run()) for each in load.raw] + [asyncio.create_task(load.look())]
+        tasks = [asyncio.create_task(each.run()) for each in load.raw] + [
+            asyncio.create_task(load.look())
+        ]
         over = lambda: load.over  # noqa: E731
         work = [asyncio.create_task(each.run(over)) for each in (*load.flippers, load.creator)]
         try:
-            await eventually(lambda: all(each.streams for each in load.raw) and len(requests.record.acknowledged) > 5)
+            await eventually(
+                lambda: (
+                    all(each.streams for each in load.raw) and len(requests.record.acknowledged) > 5
+                )
+            )
             yield load
             load.over = True
             await asyncio.gather(*work)
@@ -166,12 +193,15 @@ async def _replace_server(load: Load, number: int, how: signal.Signals) -> str:
     homeless, misled = balancer.homeless, balancer.misled
     code = await plane.servers[number].end(how)
     ended = time.monotonic()
-    last = max((revision for each in load.flippers for _, revision in each.ready.values()), default=0)
+    last = max(
+        (revision for each in load.flippers for _, revision in each.ready.values()), default=0
+    )
     await eventually(lambda: balancer.ready[number], lambda ready: not ready)
     plane.servers[number].start()
     await balancer.until_ready(number)
     took = time.monotonic() - ended
-    # From memory, so that nobody is asked: what was acknowledged before it started is there when it is green.
+    # From memory, so that nobody is asked: what was acknowledged before it started is there when it
+    # is green.
     memory = await plane.client(number).list(Pods, namespace="default", resource_version="0")
     assert int(memory.resource_version) >= last, "a server was ready before it was current"
     states = balancer.states(number, began)
@@ -182,10 +212,15 @@ async def _replace_server(load: Load, number: int, how: signal.Signals) -> str:
         assert states[0] == "draining", states
         assert ended - began >= plane.delay_s, f"drained for {ended - began:.2f} s"
         assert balancer.misled == misled, "a client was sent to a server that was gone"
-    assert balancer.states(1 - number, began) == [], "the server that stayed was not ready for a moment"
+    assert balancer.states(1 - number, began) == [], (
+        "the server that stayed was not ready for a moment"
+    )
     assert states[-1] == "ready", states
     assert "ready" not in states[:-1], f"it was ready, and then not: {states}"
-    return f"server {number}: ended in {ended - began:.2f} s, the new one ready {took:.2f} s later, seen as {states}"
+    return (
+        f"server {number}: ended in {ended - began:.2f} s, the new one ready {took:.2f} s later, "
+        f"seen as {states}"
+    )
 
 
 async def _replace_controllers(load: Load, number: int, how: signal.Signals) -> str:
@@ -212,7 +247,9 @@ async def _roll(load: Load, how: signal.Signals) -> list[str]:
     leader = await load.plane.leader()
     told = [await _replace_server(load, number, how) for number in (0, 1)]
     if how is GRACEFUL:
-        assert await load.plane.leader() == leader, "the leader lost its Lease as a server was replaced"
+        assert await load.plane.leader() == leader, (
+            "the leader lost its Lease as a server was replaced"
+        )
     leader = await load.plane.leader()
     return told + [await _replace_controllers(load, number, how) for number in (leader, 1 - leader)]
 
@@ -227,7 +264,9 @@ async def _check_everything(load: Load) -> None:
     for flipper in load.flippers:
         for name, (value, revision) in flipper.ready.items():
             pod = pods[name]
-            assert pod["status"]["conditions"][0]["status"] == value, f"lost: {name} {value} of {revision}"
+            assert pod["status"]["conditions"][0]["status"] == value, (
+                f"lost: {name} {value} of {revision}"
+            )
     for name, uid in load.creator.created.items():
         assert services[name]["metadata"]["uid"] == uid, f"lost: {name}"
     assert not load.wrong, load.wrong[:5]
@@ -239,7 +278,9 @@ async def _check_everything(load: Load) -> None:
     last = int((await plane.client().list(Pods, namespace="default")).resource_version)
     histories = [[event for event in each.events if event[2] <= last] for each in load.raw]
     assert histories[0] == histories[1] == histories[2], "watches differ"
-    assert [informer.counters.lists for informer in load.informers] == [1] * len(load.informers), "somebody listed anew"
+    assert [informer.counters.lists for informer in load.informers] == [1] * len(load.informers), (
+        "somebody listed anew"
+    )
     assert load.view._informer.counters.lists == 1, "the view listed anew"
 
 
@@ -255,16 +296,23 @@ async def _objects(load: Load) -> tuple[list[bytes], dict[str, Any], dict[str, A
     client = load.plane.client()
     slices = (await client.list(EndpointSlices, namespace="default")).items
     listed = [(await client.list(each, namespace="default")).items for each in (Pods, Services)]
-    pods, services = ({each["metadata"]["name"]: each for each in map(json.loads, items)} for items in listed)
+    pods, services = (
+        {each["metadata"]["name"]: each for each in map(json.loads, items)} for items in listed
+    )
     return list(slices), pods, services
 
 
 async def _check_converged(load: Load) -> None:
-    """The slices are what the plain specification says; every informer and every watch is there, too."""
+    """The slices are what the plain specification says; every informer and every watch is there,
+    too.
+    """
     bodies, raw_pods, raw_services = await _objects(load)
     slices = [decode(each, EndpointSlice) for each in bodies]
     pods = [decode(json.dumps(each).encode(), Pod) for each in raw_pods.values()]
-    nodes = {each.metadata.name: each for each in [decode(await load.plane.client().get(Nodes, "", "n1"), Node)]}
+    nodes = {
+        each.metadata.name: each
+        for each in [decode(await load.plane.client().get(Nodes, "", "n1"), Node)]
+    }
     for name, document in raw_services.items():
         if name != "kubernetes":
             service = decode(json.dumps(document).encode(), Service)
@@ -278,7 +326,12 @@ async def _check_converged(load: Load) -> None:
 
 def _tell(load: Load, steps: list[str], record: Record) -> None:
     watches = ", ".join(f"{each.streams} streams, {len(each.broken)} broken" for each in load.raw)
-    print(*steps, record.line(), f"raw watches: {watches}; {load.looks} looks at the endpoints", sep="\n")
+    print(
+        *steps,
+        record.line(),
+        f"raw watches: {watches}; {load.looks} looks at the endpoints",
+        sep="\n",
+    )
 
 
 async def test_a_rolling_upgrade_is_not_noticed(etcd: Member, tmp_path: Path) -> None:
@@ -303,7 +356,9 @@ async def test_whoever_is_killed_is_replaced_as_well(etcd: Member, tmp_path: Pat
 
 
 @pytest.mark.slow
-async def test_without_a_delay_requests_fail_only_where_they_may_be_sent_again(etcd: Member, tmp_path: Path) -> None:
+async def test_without_a_delay_requests_fail_only_where_they_may_be_sent_again(
+    etcd: Member, tmp_path: Path
+) -> None:
     async with under_load(tmp_path, etcd, delay_s=0.0) as load:
         steps = [await _replace_server(load, number, GRACEFUL) for number in (0, 1)]
         record = load.requests.record
@@ -312,7 +367,9 @@ async def test_without_a_delay_requests_fail_only_where_they_may_be_sent_again(e
 
 
 @pytest.mark.slow
-async def test_servers_with_controllers_hand_them_over_and_stay_ready(etcd: Member, tmp_path: Path) -> None:
+async def test_servers_with_controllers_hand_them_over_and_stay_ready(
+    etcd: Member, tmp_path: Path
+) -> None:
     async with under_load(tmp_path, etcd, embedded=True) as load:
         holders = Holders(load.plane.client())
         following = asyncio.create_task(holders.run())
@@ -345,11 +402,18 @@ async def test_kubectl_does_not_notice_either(etcd: Member, tmp_path: Path) -> N
 
         async def ask() -> None:
             while not over[0]:
-                for arguments in (["get", "pods"], ["annotate", "node", "n1", f"seen={asked[0]}", "--overwrite"]):
+                for arguments in (
+                    ["get", "pods"],
+                    ["annotate", "node", "n1", f"seen={asked[0]}", "--overwrite"],
+                ):
                     process = await asyncio.create_subprocess_exec(
-                        "kubectl", "--kubeconfig", str(tmp_path / "shared.kubeconfig"), *arguments,
-                        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                    )  # fmt: skip
+                        "kubectl",
+                        "--kubeconfig",
+                        str(tmp_path / "shared.kubeconfig"),
+                        *arguments,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                    )
                     _, said = await process.communicate()
                     assert process.returncode == 0, said.decode()
                     asked[0] += 1

@@ -11,8 +11,9 @@ from sliceplane.server.store.turns import EXPECTED_S_MAX, PATIENCE_S, Turns
 
 
 def busy_rounds(world: World, rounds: int, *, feed_lag: int, requests: int = 8) -> list[int]:
-    """Each server always has so many requests under way, etcd takes what comes first, and a server learns of what
-    others did *feed_lag* rounds later.  Returns how many of each were answered."""
+    """Each server always has so many requests under way, etcd takes what comes first, and a server
+    learns of what others did *feed_lag* rounds later. Returns how many of each were answered.
+    """
     names = iter(f"c{world.etcd.revision}-{number}" for number in range(1_000_000))
     done = [0 for _ in world.nodes]
     behind = [[world.etcd.revision] * feed_lag for _ in world.nodes]
@@ -58,7 +59,9 @@ def test_most_work_is_not_done_twice() -> None:
 @pytest.mark.parametrize("servers", [2, 3])
 @pytest.mark.parametrize("requests", [1, 4])
 @pytest.mark.parametrize("feed_lag", [0, 2])
-def test_servers_that_stay_busy_write_in_turns_without_asking(servers: int, requests: int, feed_lag: int) -> None:
+def test_servers_that_stay_busy_write_in_turns_without_asking(
+    servers: int, requests: int, feed_lag: int
+) -> None:
     world = prepared(World(5, servers))
     busy_rounds(world, 40, feed_lag=feed_lag, requests=requests)
     conflicts = sum(node.replica.conflicts for node in world.nodes)
@@ -142,7 +145,9 @@ def test_a_server_that_hangs_with_a_turn_costs_its_time_once() -> None:
     world.send(live)
     world.send(hung)
     world.arrive(live, lose_answer=False)
-    world.arrive(hung, lose_answer=False)  # refused, and by that it asked for a turn; it hangs from here on
+    world.arrive(
+        hung, lose_answer=False
+    )  # refused, and by that it asked for a turn; it hangs from here on
     world.answer(live)
     world.feed(live, 100)
     request = world.submit(live, create(ConfigMaps, "c", data={}))
@@ -155,4 +160,6 @@ def test_a_server_that_hangs_with_a_turn_costs_its_time_once() -> None:
         world.answer(live)
         world.feed(live, 100)
     assert request.told == "201"
-    assert not [key for key in world.etcd.state if key.startswith(world.layout.turns)], "turns are taken away"
+    assert not [key for key in world.etcd.state if key.startswith(world.layout.turns)], (
+        "turns are taken away"
+    )

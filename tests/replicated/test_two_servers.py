@@ -1,4 +1,6 @@
-"""Two servers over a real etcd: what one wrote the other knows, nothing is lost, nothing is done twice."""
+"""Two servers over a real etcd: what one wrote the other knows, nothing is lost, nothing is done
+twice.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ async def test_of_two_who_create_the_same_one_is_told_so(etcd: Member) -> None:
     async with servers(2, etcd.url) as running:
         for number in range(10):
             results = await asyncio.gather(
-                *(server.create(f"c{number}") for server in running for _ in range(2)), return_exceptions=True
+                *(server.create(f"c{number}") for server in running for _ in range(2)),
+                return_exceptions=True,
             )
             failed = [result for result in results if isinstance(result, StatusError)]
             assert [error.reason for error in failed] == ["AlreadyExists"] * 3, results
@@ -56,7 +59,9 @@ async def test_both_hand_out_different_addresses(etcd: Member) -> None:
         answers = await asyncio.gather(
             *(
                 server.client.create(
-                    Services, "default", json.dumps({"metadata": {"name": f"s{index}-{number}"}, "spec": spec}).encode()
+                    Services,
+                    "default",
+                    json.dumps({"metadata": {"name": f"s{index}-{number}"}, "spec": spec}).encode(),
                 )
                 for number in range(20)
                 for index, server in enumerate(running)
@@ -85,10 +90,15 @@ async def test_both_get_on_under_load_and_their_watches_tell_the_same(etcd: Memb
 
         for server in running:
             await server.committer.current()
-        told = [[(item.type, item.revision, item.data) for item in watcher.take()] for watcher in watchers]
+        told = [
+            [(item.type, item.revision, item.data) for item in watcher.take()]
+            for watcher in watchers
+        ]
         assert len(told[0]) == sum(done)
         newest = min(told[0][-1][1], told[1][-1][1])
-        assert [each for each in told[0] if each[1] <= newest] == [each for each in told[1] if each[1] <= newest]
+        assert [each for each in told[0] if each[1] <= newest] == [
+            each for each in told[1] if each[1] <= newest
+        ]
 
 
 async def test_without_etcd_reads_of_any_version_go_on_and_nothing_else(
@@ -122,7 +132,8 @@ async def test_without_etcd_reads_of_any_version_go_on_and_nothing_else(
 async def test_a_gap_in_the_feed_ends_watches_and_loads_the_newest_state(
     etcd: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A feed that is stuck is begun anew, and would tell what is to be missed here if the writes take that long.
+    # A feed that is stuck is begun anew, and would tell what is to be missed here if the writes
+    # take that long.
     monkeypatch.setattr(replicated, "STUCK_S", math.inf)
     async with servers(2, etcd.url) as (one, two):
         await one.put("a", "1")
@@ -135,7 +146,9 @@ async def test_a_gap_in_the_feed_ends_watches_and_loads_the_newest_state(
             await one.put("a", value)
             await one.put("b", value)
             revision = one.committer.replica.position
-            await asyncio.to_thread(one.backend.client.ask, "compact", wire.CompactionRequest(revision=revision))
+            await asyncio.to_thread(
+                one.backend.client.ask, "compact", wire.CompactionRequest(revision=revision)
+            )
             if two.committer.replica.position == position:
                 break
             # On a busy machine the stream broke by itself, and was begun anew: nothing was missed.
@@ -151,8 +164,10 @@ async def test_a_gap_in_the_feed_ends_watches_and_loads_the_newest_state(
 
 
 async def test_a_log_that_went_back_is_followed_from_there(tmp_path: Path) -> None:
-    """etcd is restored to what it was before, here to nothing, under a server that runs: smaller positions.  Writes and
-    reads go on, history is dropped as ever, and etcd is not told of revisions to come."""
+    """etcd is restored to what it was before, here to nothing, under a server that runs: smaller
+    positions. Writes and reads go on, history is dropped as ever, and etcd is not told of revisions
+    to come.
+    """
     with cluster(tmp_path, 1) as (member,):
         async with servers(1, member.url) as (one,):
             for number in range(30):
@@ -187,7 +202,9 @@ async def test_a_log_that_went_back_is_followed_from_there(tmp_path: Path) -> No
 
 
 async def test_what_others_do_to_this_etcd_is_no_gap(etcd: Member) -> None:
-    """Another user of the cluster writes and compacts; we have missed nothing, and no watch ends."""
+    """Another user of the cluster writes and compacts; we have missed nothing, and no watch
+    ends.
+    """
     async with servers(1, etcd.url) as (one,):
         await one.put("a", "1")
         watcher, position = one.watch(), one.committer.replica.position
@@ -205,7 +222,9 @@ async def test_what_others_do_to_this_etcd_is_no_gap(etcd: Member) -> None:
         assert not watcher.closed
 
 
-async def test_one_of_them_compacts_and_a_start_after_it_has_the_history_since(etcd: Member) -> None:
+async def test_one_of_them_compacts_and_a_start_after_it_has_the_history_since(
+    etcd: Member,
+) -> None:
     async with servers(2, etcd.url, compaction_interval_s=0.2) as (one, two):
         for number in range(5):
             await one.put("a", str(number))
@@ -228,7 +247,9 @@ async def test_one_of_them_compacts_and_a_start_after_it_has_the_history_since(e
         try:
             assert third.store.revision == two.store.revision
             assert third.store.compacted >= middle - 1
-            events = third.store.events_since(max(middle, third.store.compacted), ConfigMaps.storage_key)
+            events = third.store.events_since(
+                max(middle, third.store.compacted), ConfigMaps.storage_key
+            )
             assert [event.revision for event in events][-5:] == list(
                 range(two.store.revision - 4, two.store.revision + 1)
             )
@@ -240,9 +261,14 @@ async def test_one_of_them_compacts_and_a_start_after_it_has_the_history_since(e
 async def test_an_object_that_is_too_large_is_refused_and_nothing_else(etcd: Member) -> None:
     async with servers(1, etcd.url) as (one,):
         container = {"name": "c", "image": "i", "env": [{"name": "X", "value": "x" * 1_600_000}]}
-        huge = json.dumps({"metadata": {"name": "huge"}, "spec": {"containers": [container]}}).encode()
+        huge = json.dumps(
+            {"metadata": {"name": "huge"}, "spec": {"containers": [container]}}
+        ).encode()
         results = await asyncio.gather(
-            one.put("a", "1"), one.client.create(Pods, "default", huge), one.put("b", "2"), return_exceptions=True
+            one.put("a", "1"),
+            one.client.create(Pods, "default", huge),
+            one.put("b", "2"),
+            return_exceptions=True,
         )
         assert isinstance(results[1], StatusError)
         assert results[1].code == 500
@@ -254,7 +280,9 @@ async def test_an_object_that_is_too_large_is_refused_and_nothing_else(etcd: Mem
 
 async def test_large_objects_go_in_batches_of_their_own(etcd: Member) -> None:
     async with servers(2, etcd.url) as running:
-        await asyncio.gather(*(running[number % 2].put(f"c{number}", "x" * 700_000) for number in range(6)))
+        await asyncio.gather(
+            *(running[number % 2].put(f"c{number}", "x" * 700_000) for number in range(6))
+        )
         assert await running[0].get("c5") == "x" * 700_000
 
 

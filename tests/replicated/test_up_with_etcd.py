@@ -23,7 +23,17 @@ class Up:
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self.folder = folder
-        command = [sys.executable, "-m", "sliceplane", "up", "--data-dir", str(folder), "--secure-port", "0", *flags]
+        command = [
+            sys.executable,
+            "-m",
+            "sliceplane",
+            "up",
+            "--data-dir",
+            str(folder),
+            "--secure-port",
+            "0",
+            *flags,
+        ]
         environment = {**os.environ, "PYTHONPATH": "src"}
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -44,8 +54,12 @@ class Up:
     def kubectl(self, *arguments: str, given: str = "") -> str:
         done = subprocess.run(
             ["kubectl", "--kubeconfig", str(self.folder / "admin.kubeconfig"), *arguments],
-            input=given, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -87,8 +101,12 @@ STATUS = """{"status":{"phase":"Running","podIP":"10.1.2.3","podIPs":[{"ip":"10.
 
 
 @pytest.mark.kubectl
-@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
-def test_two_servers_are_one_plane_and_controllers_move(etcd: Member, tmp_path: Path, how: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "how", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
+def test_two_servers_are_one_plane_and_controllers_move(
+    etcd: Member, tmp_path: Path, how: signal.Signals
+) -> None:
     shared = flags(etcd)
     first = Up(tmp_path / "a", *shared)
     with running(first):
@@ -97,21 +115,46 @@ def test_two_servers_are_one_plane_and_controllers_move(etcd: Member, tmp_path: 
         with running(second):
             first.kubectl("create", "service", "clusterip", "web", "--tcp=80")
             second.kubectl("apply", "-f", "-", given=POD)
-            first.kubectl("patch", "pod", "web-0", "--subresource=status", "--type=merge", "-p", STATUS)
+            first.kubectl(
+                "patch", "pod", "web-0", "--subresource=status", "--type=merge", "-p", STATUS
+            )
             endpoints = "jsonpath={.items[*].endpoints[*].addresses}"
-            slices = ("get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o", endpoints)
+            slices = (
+                "get",
+                "endpointslices",
+                "-l",
+                "kubernetes.io/service-name=web",
+                "-o",
+                endpoints,
+            )
             until(lambda: second.kubectl(*slices), lambda said: "10.1.2.3" in said)
             token = first.kubectl("create", "token", "default").strip()
             url = second.kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
             authority = str(tmp_path / "b/pki/ca.crt")
             who = subprocess.run(
-                ["kubectl", "--server", url, "--token", token, "--certificate-authority", authority,
-                 "--kubeconfig", "/dev/null", "auth", "whoami"],
-                capture_output=True, text=True, timeout=60, check=False,
-            )  # fmt: skip
+                [
+                    "kubectl",
+                    "--server",
+                    url,
+                    "--token",
+                    token,
+                    "--certificate-authority",
+                    authority,
+                    "--kubeconfig",
+                    "/dev/null",
+                    "auth",
+                    "whoami",
+                ],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
             assert "system:serviceaccount:default:default" in who.stdout, who.stderr
             assert second.kubectl("get", "--raw", "/readyz/etcd") == "ok"
-            assert "etcd_request_duration_seconds_bucket" in second.kubectl("get", "--raw", "/metrics")
+            assert "etcd_request_duration_seconds_bucket" in second.kubectl(
+                "get", "--raw", "/metrics"
+            )
             # The first one led, as it was there first.  Killed, it does not give the Lease back.
             first.end(how)
             second.kubectl("delete", "pod", "web-0", "--wait=false", "--grace-period=0", "--force")
@@ -129,7 +172,9 @@ def test_a_server_with_other_keys_does_not_start(etcd: Member, tmp_path: Path) -
         assert "another certificate authority" in said
 
 
-def test_an_etcd_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_etcd_that_is_not_there_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sliceplane.server.io.storage.committing import StorageError
     from sliceplane.server.io.storage.etcd.backend import EtcdBackend
     from sliceplane.server.io.storage.etcd.client import EtcdConfig

@@ -18,7 +18,10 @@ from sliceplane.watch.io.http import HttpClient
 
 NAMESPACE = "/api/v1/namespaces/default"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-PORTS = [{"name": "http", "port": 80, "targetPort": 8080}, {"name": "admin", "port": 81, "targetPort": 8081}]
+PORTS = [
+    {"name": "http", "port": 80, "targetPort": 8080},
+    {"name": "admin", "port": 81, "targetPort": 8081},
+]
 
 
 @contextmanager
@@ -55,7 +58,12 @@ def populate(server: Server, pods: int) -> None:
         node = {"metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}}}
         assert server.request("POST", "/api/v1/nodes", node).code == 201
     spec = {"selector": {"app": "web"}, "ports": PORTS, "trafficDistribution": "PreferSameZone"}
-    assert server.request("POST", f"{NAMESPACE}/services", {"metadata": {"name": "web"}, "spec": spec}).code == 201
+    assert (
+        server.request(
+            "POST", f"{NAMESPACE}/services", {"metadata": {"name": "web"}, "spec": spec}
+        ).code
+        == 201
+    )
     for number in range(pods):
         add_pod(server, number)
 
@@ -70,13 +78,21 @@ def add_pod(server: Server, number: int) -> None:
 
 
 def delete_pod(server: Server, number: int) -> None:
-    assert server.request("DELETE", f"{NAMESPACE}/pods/web-{number}", {"gracePeriodSeconds": 0}).code == 200
+    assert (
+        server.request("DELETE", f"{NAMESPACE}/pods/web-{number}", {"gracePeriodSeconds": 0}).code
+        == 200
+    )
 
 
 def set_ready(server: Server, number: int, ready: str = "True") -> None:
     address = f"10.9.{number // 200}.{number % 200 + 1}"
     conditions = [{"type": "Ready", "status": ready}]
-    status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}
+    status = {
+        "phase": "Running",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": conditions,
+    }
     patch = {"Content_Type": "application/merge-patch+json"}
     path = f"{NAMESPACE}/pods/web-{number}/status"
     assert server.request("PATCH", path, {"status": status}, **patch).code == 200
@@ -88,7 +104,11 @@ def slices(server: Server) -> list[Any]:
 
 def endpoints(server: Server) -> dict[str, bool]:
     """Pod -> ready."""
-    return {e["targetRef"]["name"]: e["conditions"]["ready"] for one in slices(server) for e in one["endpoints"]}
+    return {
+        e["targetRef"]["name"]: e["conditions"]["ready"]
+        for one in slices(server)
+        for e in one["endpoints"]
+    }
 
 
 def versions(server: Server) -> dict[str, str]:

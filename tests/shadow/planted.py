@@ -33,7 +33,11 @@ class Planted:
         return self._inner.info
 
     def on_change(self, change: Change[Object], now: float) -> None:
-        if change.new is None and self._never_lose is not None and isinstance(change.old, self._never_lose):
+        if (
+            change.new is None
+            and self._never_lose is not None
+            and isinstance(change.old, self._never_lose)
+        ):
             return
         old = None if change.old is None else self._distort(change.old)
         new = None if change.new is None else self._distort(change.new)
@@ -69,7 +73,9 @@ def sound(found: Object) -> Object:
 
 def terminating_stay_ready(found: Object) -> Object:
     return (
-        replace(found, metadata=replace(found.metadata, deletion_timestamp=None)) if isinstance(found, Pod) else found
+        replace(found, metadata=replace(found.metadata, deletion_timestamp=None))
+        if isinstance(found, Pod)
+        else found
     )
 
 
@@ -82,7 +88,11 @@ def wrong_zone(found: Object) -> Object:
 
 
 def no_hints(found: Object) -> Object:
-    return replace(found, spec=replace(found.spec, traffic_distribution=None)) if isinstance(found, Service) else found
+    return (
+        replace(found, spec=replace(found.spec, traffic_distribution=None))
+        if isinstance(found, Service)
+        else found
+    )
 
 
 def last_port_dropped(found: Object) -> Object:
@@ -92,8 +102,16 @@ def last_port_dropped(found: Object) -> Object:
 
 
 def labels_forgotten(found: Object) -> Object:
-    return replace(found, metadata=replace(found.metadata, labels=None)) if isinstance(found, Service) else found
+    return (
+        replace(found, metadata=replace(found.metadata, labels=None))
+        if isinstance(found, Service)
+        else found
+    )
 
 
 def one_family(found: Object) -> Object:
-    return replace(found, spec=replace(found.spec, ip_families=("IPv4",))) if isinstance(found, Service) else found
+    return (
+        replace(found, spec=replace(found.spec, ip_families=("IPv4",)))
+        if isinstance(found, Service)
+        else found
+    )

@@ -1,7 +1,8 @@
 """Slices from one controller to another and back, both of them ours; docs/hand-over.md.
 
-What is held for any two controllers that agree (which is what shadow mode shows): taking over writes nothing that did
-not change, and no reader ever misses an endpoint that was ready all the time.
+What is held for any two controllers that agree (which is what shadow mode shows): taking over
+writes nothing that did not change, and no reader ever misses an endpoint that was ready all the
+time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from tests.waiting import until
 from sliceplane.api.discovery import LABEL_SKIP_MIRROR
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
-from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
+from sliceplane.controllers.endpointslice_mirroring import (
+    EndpointSliceMirroringController,
+    MirroringConfig,
+)
 from sliceplane.server.io.plane import PlaneConfig
 from sliceplane.slices.succession import SelectorChanges
 from sliceplane.watch.io.hosting.host import ControllerHost
@@ -71,7 +75,9 @@ def test_nothing_is_written_where_nothing_changed_there_and_back(server: Server)
             assert writes_of(host) == 2
         after = versions(server)
         assert before.keys() == after.keys()
-        assert sum(before[name] != after[name] for name in before) == 1, "only the slice of the Pod that changed"
+        assert sum(before[name] != after[name] for name in before) == 1, (
+            "only the slice of the Pod that changed"
+        )
         before = after
 
 
@@ -93,9 +99,11 @@ SELECTED = f"{NAMESPACE}/endpoints/web"
 
 
 def worked(server: Server, changes: SelectorChanges, *, skips_mirror: bool) -> tuple[int, int]:
-    """Runs the controllers of Endpoints and of their mirror until they have done all that there was.
+    """Runs the controllers of Endpoints and of their mirror until they have done all that there
+    was.
 
-    Returns the number of their writes.  A Pod that turns unready and ready again shows that nothing else waits.
+    Returns the number of their writes. A Pod that turns unready and ready again shows that nothing
+    else waits.
     """
     config = EndpointsConfig(selector_changes=changes)
     mirroring = MirroringConfig(selector_changes=changes)
@@ -107,24 +115,36 @@ def worked(server: Server, changes: SelectorChanges, *, skips_mirror: bool) -> t
         until(lambda: label_of(server) == ("true" if skips_mirror else ""))
         for ready, places in (("False", PODS - 1), ("True", PODS)):
             set_ready(server, 0, ready)
-            until(lambda places=places: len(server.get(SELECTED).json["subsets"][0]["addresses"]) == places)  # type: ignore[misc]
+            until(
+                lambda places=places: (
+                    len(server.get(SELECTED).json["subsets"][0]["addresses"]) == places
+                )
+            )  # type: ignore[misc]
         until(lambda: mirrored(server) == ["192.0.2.5"])
         return writes_of(endpoints_host), writes_of(mirroring_host)
 
 
 def label_of(server: Server) -> str | None:
     reply = server.get(SELECTED)
-    return reply.json["metadata"]["labels"].get(LABEL_SKIP_MIRROR, "") if reply.code == 200 else None
+    return (
+        reply.json["metadata"]["labels"].get(LABEL_SKIP_MIRROR, "") if reply.code == 200 else None
+    )
 
 
 def mirrored(server: Server) -> list[str]:
     found = server.get(f"{SLICES}?labelSelector=kubernetes.io/service-name=db").json["items"]
-    return [address for one in found for endpoint in one["endpoints"] for address in endpoint["addresses"]]
+    return [
+        address
+        for one in found
+        for endpoint in one["endpoints"]
+        for address in endpoint["addresses"]
+    ]
 
 
 def test_endpoints_are_rewritten_once_each_way_and_mirrored_slices_never(server: Server) -> None:
-    """Upstream's controller does not know the label ``skip-mirror`` of KEP-0752, which ours sets; and nothing differs
-    with ``--selector-changes=upstream``."""
+    """Upstream's controller does not know the label ``skip-mirror`` of KEP-0752, which ours sets;
+    and nothing differs with ``--selector-changes=upstream``.
+    """
     populate(server, PODS)
     service = {"metadata": {"name": "db"}, "spec": {"ports": [{"port": 80}]}}
     assert server.request("POST", f"{NAMESPACE}/services", service).code == 201
@@ -132,14 +152,18 @@ def test_endpoints_are_rewritten_once_each_way_and_mirrored_slices_never(server:
     own = {"metadata": {"name": "db"}, "subsets": subsets}
     assert server.request("POST", f"{NAMESPACE}/endpoints", own).code == 201
     upstream, ours = SelectorChanges.UPSTREAM, SelectorChanges.HAND_OVER
-    assert worked(server, upstream, skips_mirror=False) == (3, 1), "both are made, and one Pod changes twice"
+    assert worked(server, upstream, skips_mirror=False) == (3, 1), (
+        "both are made, and one Pod changes twice"
+    )
     assert worked(server, ours, skips_mirror=True) == (3, 0), "there: one rewrite, and the Pod"
     assert worked(server, upstream, skips_mirror=False) == (3, 0), "back: one rewrite, and the Pod"
     assert worked(server, upstream, skips_mirror=False) == (2, 0), "the Pod alone"
 
 
 class Reader:
-    """Follows the slices as a node proxy does, and notes every endpoint that is gone from one moment to the next."""
+    """Follows the slices as a node proxy does, and notes every endpoint that is gone from one
+    moment to the next.
+    """
 
     def __init__(self, server: Server, always: set[str]) -> None:
         self._always = always
@@ -151,7 +175,9 @@ class Reader:
         self.events = 0
         self._connection: http.client.HTTPConnection = server.connect()
         version = listed["metadata"]["resourceVersion"]
-        self._connection.request("GET", f"{SLICES}?watch=true&resourceVersion={version}&timeoutSeconds=60")
+        self._connection.request(
+            "GET", f"{SLICES}?watch=true&resourceVersion={version}&timeoutSeconds=60"
+        )
         self._answer = self._connection.getresponse()
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
@@ -169,7 +195,11 @@ class Reader:
                 return
 
     def finish(self, server: Server) -> None:
-        marker = {"metadata": {"name": "zz-end", "labels": {"test": "end"}}, "addressType": "IPv4", "endpoints": []}
+        marker = {
+            "metadata": {"name": "zz-end", "labels": {"test": "end"}},
+            "addressType": "IPv4",
+            "endpoints": [],
+        }
         assert server.request("POST", SLICES, marker).code == 201
         self._thread.join(120)
         assert not self._thread.is_alive()
@@ -182,8 +212,9 @@ def _ready(item: Any) -> set[str]:
 
 @pytest.mark.parametrize("overlapping", [False, True])
 def test_no_reader_misses_an_endpoint_during_churn(server: Server, overlapping: bool) -> None:
-    """Some Pods come, go and flip all the time; the others must be there at every moment, whoever writes: one
-    controller after the other, or both at once, as when a leader is slow to go."""
+    """Some Pods come, go and flip all the time; the others must be there at every moment, whoever
+    writes: one controller after the other, or both at once, as when a leader is slow to go.
+    """
     populate(server, PODS)
     steady = {f"web-{n}" for n in range(6, PODS)}
     stop = threading.Event()
@@ -217,6 +248,8 @@ def test_no_reader_misses_an_endpoint_during_churn(server: Server, overlapping: 
     assert reader.events > 20
     assert reader.missed == []
     # nobody is in two slices for good
-    listed = [e["targetRef"]["name"] for one in server.get(SLICES).json["items"] for e in one["endpoints"]]
+    listed = [
+        e["targetRef"]["name"] for one in server.get(SLICES).json["items"] for e in one["endpoints"]
+    ]
     assert sorted(listed) == sorted(set(listed))
     assert server.get(f"{NAMESPACE}/services/web").code == 200

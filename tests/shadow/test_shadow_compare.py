@@ -1,4 +1,6 @@
-"""The comparison over the engine's own bytes against a dumb one over whole objects, for any slices."""
+"""The comparison over the engine's own bytes against a dumb one over whole objects, for any
+slices.
+"""
 
 from __future__ import annotations
 
@@ -91,14 +93,31 @@ def spoil(endpoint: SliceEndpoint, field: str, value: Any) -> SliceEndpoint:
 
 
 def make_slice(
-    name: str, kind: str, endpoints: list[SliceEndpoint], ports: tuple[EndpointPort, ...], **meta: Any
+    name: str,
+    kind: str,
+    endpoints: list[SliceEndpoint],
+    ports: tuple[EndpointPort, ...],
+    **meta: Any,
 ) -> Any:
-    labels = {LABEL_SERVICE_NAME: "web", LABEL_MANAGED_BY: MANAGED_BY_CONTROLLER, **(meta.get("labels") or {})}
-    owner = OwnerReference(api_version="v1", kind="Service", name="web", uid=meta.get("owner", "uid-web"))
-    metadata = ObjectMeta(
-        name=name, namespace="shop", uid=name, resource_version="1", labels=labels, owner_references=(owner,)
+    labels = {
+        LABEL_SERVICE_NAME: "web",
+        LABEL_MANAGED_BY: MANAGED_BY_CONTROLLER,
+        **(meta.get("labels") or {}),
+    }
+    owner = OwnerReference(
+        api_version="v1", kind="Service", name="web", uid=meta.get("owner", "uid-web")
     )
-    return EndpointSlice(metadata=metadata, address_type=kind, endpoints=tuple(endpoints), ports=ports)
+    metadata = ObjectMeta(
+        name=name,
+        namespace="shop",
+        uid=name,
+        resource_version="1",
+        labels=labels,
+        owner_references=(owner,),
+    )
+    return EndpointSlice(
+        metadata=metadata, address_type=kind, endpoints=tuple(endpoints), ports=ports
+    )
 
 
 @given(services, pods, st.data())
@@ -107,18 +126,27 @@ def test_the_same_as_a_dumb_comparison(
 ) -> None:
     service = make_service(ports=(ServicePort(name="http", port=80, target_port=8080),), **traits)
     nodes = {name: make_node(name, zone) for name, zone in (("n0", "a"), ("n1", ""))}
-    made = [make_pod(f"p-{n}", ips=(f"10.0.0.{n}", f"fd00::{n + 1:x}"), **each) for n, each in enumerate(members)]
+    made = [
+        make_pod(f"p-{n}", ips=(f"10.0.0.{n}", f"fd00::{n + 1:x}"), **each)
+        for n, each in enumerate(members)
+    ]
     numbers, slices = count(), []
     for kind in data.draw(st.lists(st.sampled_from(TYPES), unique=True)):
         groups: dict[tuple[EndpointPort, ...], list[SliceEndpoint]] = {PORTS: [], OTHER_PORTS: []}
-        for endpoint in (e for es in oracle.desired(service, kind, made, nodes).values() for e in es):
+        for endpoint in (
+            e for es in oracle.desired(service, kind, made, nodes).values() for e in es
+        ):
             field, value = data.draw(spoiled)
             if field != "drop":
-                groups[OTHER_PORTS if field == "ports" else PORTS].append(spoil(endpoint, field, value))
+                groups[OTHER_PORTS if field == "ports" else PORTS].append(
+                    spoil(endpoint, field, value)
+                )
             if field == "twice":
                 groups[data.draw(st.sampled_from((PORTS, OTHER_PORTS)))].append(endpoint)
         if data.draw(st.booleans()):
-            ghost = ObjectReference(kind=data.draw(st.sampled_from(("Pod", "Node"))), namespace="shop", name="ghost")
+            ghost = ObjectReference(
+                kind=data.draw(st.sampled_from(("Pod", "Node"))), namespace="shop", name="ghost"
+            )
             groups[PORTS].append(SliceEndpoint(addresses=("10.8.8.8",), target_ref=ghost))
         labels = data.draw(st.sampled_from((traits["labels"], {"team": "b"})))
         owner = data.draw(st.sampled_from(("uid-web", "uid-web", "earlier")))
@@ -137,11 +165,15 @@ def test_the_same_as_a_dumb_comparison(
         engine.on_slice(None, each)
     sight = engine.look("shop/web", 0.0)
     assert sight is not None
-    assert {(d.kind.value, d.address_type, d.subject) for d in compare(sight)} == dumb(service, made, nodes, slices)
+    assert {(d.kind.value, d.address_type, d.subject) for d in compare(sight)} == dumb(
+        service, made, nodes, slices
+    )
     assert all(d.desired != d.actual for d in compare(sight))
 
 
-def dumb(service: Any, made: list[Any], nodes: dict[str, Any], slices: list[Any]) -> set[tuple[str, str, str]]:
+def dumb(
+    service: Any, made: list[Any], nodes: dict[str, Any], slices: list[Any]
+) -> set[tuple[str, str, str]]:
     """Every field of every pair, from nothing."""
     found = set()
     types = oracle.address_types(service)
@@ -157,12 +189,19 @@ def dumb(service: Any, made: list[Any], nodes: dict[str, Any], slices: list[Any]
             if not oracle.is_owned(each, service):
                 found.add(("owner", kind, f"EndpointSlice {each.metadata.name}"))
         groups = oracle.desired(service, kind, made, nodes)
-        wanted = {e.target_ref.name: (p, e) for p, es in groups.items() for e in es if e.target_ref is not None}
+        wanted = {
+            e.target_ref.name: (p, e)
+            for p, es in groups.items()
+            for e in es
+            if e.target_ref is not None
+        }
         shown: dict[str, list[tuple[Any, Any]]] = {}
         for each in mine:
             for endpoint in each.endpoints:
                 if endpoint.target_ref.kind == "Pod":
-                    shown.setdefault(endpoint.target_ref.name, []).append((oracle.port_set(each.ports), endpoint))
+                    shown.setdefault(endpoint.target_ref.name, []).append(
+                        (oracle.port_set(each.ports), endpoint)
+                    )
                 else:
                     found.add(("endpoint-stale", kind, f"address {endpoint.addresses[0]}"))
         for name in {*wanted, *shown}:
@@ -195,7 +234,13 @@ def unlike(wanted: tuple[Any, Any], shown: list[tuple[Any, Any]]) -> set[str]:
     }
     kinds |= {name for name, (left, right) in pairs.items() if left != right}
     if mine.ready and ours.hints != theirs.hints:
-        kinds.add("hint-missing" if theirs.hints is None else "hint-unexpected" if ours.hints is None else "hints")
+        kinds.add(
+            "hint-missing"
+            if theirs.hints is None
+            else "hint-unexpected"
+            if ours.hints is None
+            else "hints"
+        )
     return kinds
 
 
@@ -216,9 +261,13 @@ def test_hints_by_zone_are_compared_by_presence() -> None:
     engine.on_service(service)
     sight = engine.look("shop/web", 0.0)
     assert sight is not None
-    ours = [msgspec.json.decode(each.body, type=SliceEndpoint) for each in sight.desired["IPv4"].values()]
+    ours = [
+        msgspec.json.decode(each.body, type=SliceEndpoint)
+        for each in sight.desired["IPv4"].values()
+    ]
     swapped = [
-        replace(each, hints=EndpointHints(for_zones=(ForZone(name="ab"[n < 2]),))) for n, each in enumerate(ours)
+        replace(each, hints=EndpointHints(for_zones=(ForZone(name="ab"[n < 2]),)))
+        for n, each in enumerate(ours)
     ]
     engine.on_slice(None, make_slice("web-1", "IPv4", swapped, PORTS))
     sight = engine.look("shop/web", 0.0)
@@ -228,4 +277,6 @@ def test_hints_by_zone_are_compared_by_presence() -> None:
     engine.on_slice(None, replace(bare, metadata=replace(bare.metadata, resource_version="2")))
     sight = engine.look("shop/web", 0.0)
     assert sight is not None
-    assert [(each.kind, each.pod) for each in compare(sight)] == [(DifferenceKind.HINT_MISSING, "p-0")]
+    assert [(each.kind, each.pod) for each in compare(sight)] == [
+        (DifferenceKind.HINT_MISSING, "p-0")
+    ]

@@ -1,4 +1,6 @@
-"""Shadow mode over the network: a server, controllers beside it that are sound or have a bug, and the command."""
+"""Shadow mode over the network: a server, controllers beside it that are sound or have a bug, and
+the command.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,14 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.diagnose.shadow.differences import DifferenceKind, SliceDifference
 from sliceplane.diagnose.shadow.io.hosting import ShadowRun
 from sliceplane.diagnose.shadow.ledger import DIFFERENCES_PER_SERVICE_MAX, DifferenceLedger, News
-from sliceplane.diagnose.shadow.report import ShadowSummary, findings, findings_of_lines, json_line, line, summary_of
+from sliceplane.diagnose.shadow.report import (
+    ShadowSummary,
+    findings,
+    findings_of_lines,
+    json_line,
+    line,
+    summary_of,
+)
 from sliceplane.server.io.plane import PlaneConfig
 from sliceplane.watch.io import kubeconfig
 from sliceplane.watch.io.base import ReadOnlyClient
@@ -51,7 +60,14 @@ def server() -> Iterator[Server]:
 
 
 def command(server: Server, *flags: str) -> list[str]:
-    program = [sys.executable, "-m", "sliceplane", "controllers", "--shadow", "--shadow-grace=500ms"]
+    program = [
+        sys.executable,
+        "-m",
+        "sliceplane",
+        "controllers",
+        "--shadow",
+        "--shadow-grace=500ms",
+    ]
     return [*program, "--kubeconfig", str(server.plane.kubeconfig), *flags]
 
 
@@ -101,14 +117,34 @@ def drain(server: Server, number: int) -> None:
 @pytest.mark.parametrize(
     ("bug", "expected"),
     [
-        ("terminating", {("ready", "Pod web-1", "false", "true"), ("terminating", "Pod web-1", "true", "false")}),
+        (
+            "terminating",
+            {
+                ("ready", "Pod web-1", "false", "true"),
+                ("terminating", "Pod web-1", "true", "false"),
+            },
+        ),
         ("zone", {("zone", f"Pod web-{n}", "a", "b") for n in (0, 2)}),
         ("stale", {("endpoint-stale", "Pod web-3", "(none)", "10.9.0.4")}),
-        ("hints", {("hint-missing", f"Pod web-{n}", f"zones {'ab'[n % 2]}", "(none)") for n in range(PODS)}),
-        ("ports", {("ports", f"Pod web-{n}", "admin:8081/TCP, http:8080/TCP", "http:8080/TCP") for n in range(PODS)}),
+        (
+            "hints",
+            {
+                ("hint-missing", f"Pod web-{n}", f"zones {'ab'[n % 2]}", "(none)")
+                for n in range(PODS)
+            },
+        ),
+        (
+            "ports",
+            {
+                ("ports", f"Pod web-{n}", "admin:8081/TCP, http:8080/TCP", "http:8080/TCP")
+                for n in range(PODS)
+            },
+        ),
     ],
 )
-def test_a_planted_bug_is_found_and_named(server: Server, bug: str, expected: set[tuple[str, ...]]) -> None:
+def test_a_planted_bug_is_found_and_named(
+    server: Server, bug: str, expected: set[tuple[str, ...]]
+) -> None:
     populate(server, PODS)
     distort = {
         "terminating": planted.terminating_stay_ready,
@@ -125,23 +161,35 @@ def test_a_planted_bug_is_found_and_named(server: Server, bug: str, expected: se
             delete_pod(server, 3)
         found = compared(server)
     assert {(each.what, each.standing.key) for each in found} == {("appeared", "default/web")}
-    named = {(d.kind.value, d.subject, d.desired, d.actual) for d in (each.standing.difference for each in found)}
+    named = {
+        (d.kind.value, d.subject, d.desired, d.actual)
+        for d in (each.standing.difference for each in found)
+    }
     assert named >= expected
     # a hint follows from the zone
     assert {kind for kind, *_ in named - expected} <= {"hints"}
     for number in range(PODS):
-        server.request("PATCH", f"{NAMESPACE}/pods/web-{number}", {"metadata": {"finalizers": None}})
+        server.request(
+            "PATCH", f"{NAMESPACE}/pods/web-{number}", {"metadata": {"finalizers": None}}
+        )
 
 
-def test_beside_a_sound_controller_there_is_no_difference_during_churn(server: Server, tmp_path: Path) -> None:
+def test_beside_a_sound_controller_there_is_no_difference_during_churn(
+    server: Server, tmp_path: Path
+) -> None:
     populate(server, PODS)
     output = tmp_path / "differences"
-    flags = (f"--metrics-bind-address=127.0.0.1:{(port := free_port())}", f"--shadow-output={output}")
+    flags = (
+        f"--metrics-bind-address=127.0.0.1:{(port := free_port())}",
+        f"--shadow-output={output}",
+    )
     with controlled(server, lambda: Planted(planted.sound)):
         until(lambda: len(endpoints(server)) == PODS)
         before = written(server)
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-        with subprocess.Popen(command(server, *flags), env=environment, stdout=subprocess.PIPE, text=True) as shadow:
+        with subprocess.Popen(
+            command(server, *flags), env=environment, stdout=subprocess.PIPE, text=True
+        ) as shadow:
             assert shadow.stdout is not None
             assert shadow.stdout.readline() == "ready shadow\n"
             began, rounds = time.monotonic(), 0
@@ -182,27 +230,52 @@ def test_once_says_that_all_is_the_same_and_an_account_that_may_only_read_is_eno
     server: Server, tmp_path: Path
 ) -> None:
     populate(server, PODS)
-    role: dict[str, Any] = {"metadata": {"name": "shadow"}, "rules": [
-        {"apiGroups": [""], "resources": ["services", "pods", "nodes"], "verbs": ["get", "list", "watch"]},
-        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]},
-    ]}  # fmt: skip
+    role: dict[str, Any] = {
+        "metadata": {"name": "shadow"},
+        "rules": [
+            {
+                "apiGroups": [""],
+                "resources": ["services", "pods", "nodes"],
+                "verbs": ["get", "list", "watch"],
+            },
+            {
+                "apiGroups": ["discovery.k8s.io"],
+                "resources": ["endpointslices"],
+                "verbs": ["get", "list", "watch"],
+            },
+        ],
+    }
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     assert server.request("POST", f"{rbac}/clusterroles", role).code == 201
     binding = {
         "metadata": {"name": "shadow"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "shadow"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "shadow",
+        },
         "subjects": [{"kind": "ServiceAccount", "name": "shadow", "namespace": "default"}],
     }
     assert server.request("POST", f"{rbac}/clusterrolebindings", binding).code == 201
-    assert server.request("POST", f"{NAMESPACE}/serviceaccounts", {"metadata": {"name": "shadow"}}).code == 201
-    made = server.request("POST", f"{NAMESPACE}/serviceaccounts/shadow/token", {"spec": {"expirationSeconds": 600}})
+    assert (
+        server.request(
+            "POST", f"{NAMESPACE}/serviceaccounts", {"metadata": {"name": "shadow"}}
+        ).code
+        == 201
+    )
+    made = server.request(
+        "POST", f"{NAMESPACE}/serviceaccounts/shadow/token", {"spec": {"expirationSeconds": 600}}
+    )
     config = json.loads(kubeconfig_with_token(server, made.json["status"]["token"]))
     path = Path(server.plane.kubeconfig).with_name("shadow.kubeconfig")
     path.write_text(json.dumps(config))
     with controlled(server, lambda: Planted(planted.sound)):
         until(lambda: len(endpoints(server)) == PODS)
         done = once(server, f"--kubeconfig={path}")
-        assert (done.returncode, done.stdout.splitlines()[-1][:28]) == (0, "no difference in 2 services "), done.stderr
+        assert (done.returncode, done.stdout.splitlines()[-1][:28]) == (
+            0,
+            "no difference in 2 services ",
+        ), done.stderr
     delete_pod(server, 1)
     done = once(server, f"--kubeconfig={path}", "--shadow-output=-")
     assert done.returncode == 1, done.stderr
@@ -224,11 +297,23 @@ def test_once_says_that_all_is_the_same_and_an_account_that_may_only_read_is_eno
     ]
     report = tmp_path / "report"
     report.write_text(done.stdout)
-    explained = [sys.executable, "-m", "sliceplane", "explain", "service", "web", "--shadow", str(report)]
+    explained = [
+        sys.executable,
+        "-m",
+        "sliceplane",
+        "explain",
+        "service",
+        "web",
+        "--shadow",
+        str(report),
+    ]
     said = subprocess.run(
         [*explained, "--kubeconfig", str(server.plane.kubeconfig)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "E1 certain: in the slices, and should not be: web-1 (IPv4)" in said.stdout, said.stderr
     assert (summary["event"], summary["differences"], summary["services"]) == ("summary", 1, 2)
 
@@ -256,7 +341,10 @@ def test_beside_nobody_a_person_is_told_so_and_reads_each_difference_once(server
     # the Service kubernetes has no selector: it is compared, and nothing is due to it
     assert summary.startswith("5 differences in 1 of 2 services after "), summary
     assert rows[0].startswith("SEVERITY")
-    assert [row.split()[:3] for row in rows[1:]] == [["error", "E1", "default/web"], ["warning", "E16", "default/web"]]
+    assert [row.split()[:3] for row in rows[1:]] == [
+        ["error", "E1", "default/web"],
+        ["warning", "E16", "default/web"],
+    ]
     assert "not in the slices: web-0, web-1, web-2 and 1 more (IPv4), for " in rows[1]
     assert not [row for row in rows if " appeared " in row]
 
@@ -266,7 +354,9 @@ def test_who_follows_a_cluster_without_controller_is_told_once_and_gets_no_table
 ) -> None:
     printed, ledger = Printed(None, to_stdout=False), DifferenceLedger(0.0)
     found = [
-        SliceDifference(DifferenceKind.ENDPOINT_MISSING, "IPv4", f"Pod p{n}", "10.0.0.1", "(none)", f"p{n}")
+        SliceDifference(
+            DifferenceKind.ENDPOINT_MISSING, "IPv4", f"Pod p{n}", "10.0.0.1", "(none)", f"p{n}"
+        )
         for n in range(3)
     ]
     ledger.observe("a/b", found, (), unrest=False, now=1.0)
@@ -276,7 +366,11 @@ def test_who_follows_a_cluster_without_controller_is_told_once_and_gets_no_table
         printed.look(ledger, summary_of(ledger, 4), now)
     printed.end(ledger, summary_of(ledger, 4), 4.0, complete=True)
     lines = capsys.readouterr().out.splitlines()
-    assert [sum(f"not in the slices: p{n} (IPv4)" in each for each in lines) for n in range(3)] == [1, 1, 1]
+    assert [sum(f"not in the slices: p{n} (IPv4)" in each for each in lines) for n in range(3)] == [
+        1,
+        1,
+        1,
+    ]
     assert lines[-3] == "3 differences in 1 of 4 services after 1 comparison"
     assert sum("Nobody seems" in each for each in lines) == 2, "when it shows, and in the summary"
     ledger.managed = 1
@@ -285,16 +379,23 @@ def test_who_follows_a_cluster_without_controller_is_told_once_and_gets_no_table
 
 def test_what_people_read() -> None:
     ledger = DifferenceLedger(5.0)
-    found = [SliceDifference(DifferenceKind.ZONE, "IPv4", f"Pod web-{n}", "a", "b" * 60, f"web-{n}") for n in range(3)]
+    found = [
+        SliceDifference(DifferenceKind.ZONE, "IPv4", f"Pod web-{n}", "a", "b" * 60, f"web-{n}")
+        for n in range(3)
+    ]
     ledger.observe("default/web", found, (), unrest=False, now=100.0)
     assert not list(findings(ledger.standing(), 100.0))
     ledger.confirm("default/web", ledger.due("default/web", 105.0), 105.0)
     (finding,) = findings(ledger.standing(), 130.0)
     assert (finding.code, str(finding.subject)) == ("E1", "Service default/web")
-    assert finding.sentence == f"zone of web-0, web-1, web-2: {'b' * 60}, should be a (IPv4), for 30 s"
+    assert (
+        finding.sentence == f"zone of web-0, web-1, web-2: {'b' * 60}, should be a (IPv4), for 30 s"
+    )
     first = ledger.take_news()[0]
     said = line(first)
-    assert said.startswith("1970-01-01T00:01:45.000000Z appeared E1 default/web: zone of web-0: bbb"), said
+    assert said.startswith(
+        "1970-01-01T00:01:45.000000Z appeared E1 default/web: zone of web-0: bbb"
+    ), said
     (again,) = findings_of_lines([json_line(first)])
     assert (again.code, again.sentence) == ("E1", f"zone of web-0: {'b' * 60}, should be a (IPv4)")
     assert again.evidence[0].wanted == "a"
@@ -303,7 +404,10 @@ def test_what_people_read() -> None:
 def test_differences_beyond_the_limit_are_counted_and_push_nobody_out() -> None:
     def differences(first: int, count: int) -> list[SliceDifference]:
         pods = [f"web-{n:05d}" for n in range(first, first + count)]
-        return [SliceDifference(DifferenceKind.READY, "IPv4", f"Pod {pod}", "true", "false", pod) for pod in pods]
+        return [
+            SliceDifference(DifferenceKind.READY, "IPv4", f"Pod {pod}", "true", "false", pod)
+            for pod in pods
+        ]
 
     ledger, beyond = DifferenceLedger(0.0), 5
     later = differences(50_000, DIFFERENCES_PER_SERVICE_MAX)
@@ -312,7 +416,9 @@ def test_differences_beyond_the_limit_are_counted_and_push_nobody_out() -> None:
     ledger.take_news()
     ledger.observe("a/b", [*differences(0, beyond), *later], (), unrest=False, now=2.0)
     assert (ledger.take_news(), ledger.beyond, ledger.pending) == ((), beyond, 0)
-    assert summary_of(ledger, 1).text.startswith(f"{DIFFERENCES_PER_SERVICE_MAX + beyond:,} differences in 1 service")
+    assert summary_of(ledger, 1).text.startswith(
+        f"{DIFFERENCES_PER_SERVICE_MAX + beyond:,} differences in 1 service"
+    )
     ledger.observe("a/b", later[:-1], (), unrest=False, now=3.0)
     assert ([news.what for news in ledger.take_news()], ledger.beyond) == (["resolved"], 0)
     ledger.check()
@@ -326,7 +432,11 @@ def test_a_terminal_shows_a_picture_and_only_when_it_changed(
     for now in (1.0, 2.0):
         printed.look(ledger, summary_of(ledger, 1), now)
     ledger.observe(
-        "a/b", [SliceDifference(DifferenceKind.READY, "IPv4", "Pod p", "true", "false", "p")], (), unrest=False, now=3.0
+        "a/b",
+        [SliceDifference(DifferenceKind.READY, "IPv4", "Pod p", "true", "false", "p")],
+        (),
+        unrest=False,
+        now=3.0,
     )
     ledger.confirm("a/b", ledger.due("a/b", 3.0), 3.0)
     printed.news(ledger.take_news())
@@ -353,7 +463,9 @@ class _SmallDisk(FileIO):
         return taken
 
 
-def test_lines_that_a_full_disk_does_not_take_are_counted_and_the_rest_can_be_read(tmp_path: Path) -> None:
+def test_lines_that_a_full_disk_does_not_take_are_counted_and_the_rest_can_be_read(
+    tmp_path: Path,
+) -> None:
     with _SmallDisk(tmp_path / "news", 25) as disk:
         printed = Printed(disk, to_stdout=False)
         for number in range(4):
@@ -382,14 +494,20 @@ async def test_no_write_reaches_the_server(server: Server) -> None:
                 await attempt(each)
             assert (error.value.code, "only reads" in error.value.message) == (405, True)
     assert client.refused == 4
-    assert {sample.labels[1] for family in transport.metrics.families() for sample in family.samples} == set()
+    assert {
+        sample.labels[1] for family in transport.metrics.families() for sample in family.samples
+    } == set()
     await client.close()
 
 
 @pytest.mark.parametrize(
     ("flags", "code", "text"),
     [
-        (("--shadow", "--controllers=endpoints-controller"), 64, "compares what endpointslice-controller writes"),
+        (
+            ("--shadow", "--controllers=endpoints-controller"),
+            64,
+            "compares what endpointslice-controller writes",
+        ),
         (("--shadow-output=-",), 64, "--shadow-output is for --shadow"),
         (("--shadow", "--once", "--kubeconfig=/nonexistent"), 2, "No such file"),
     ],

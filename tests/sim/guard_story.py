@@ -1,9 +1,10 @@
 """One seed of a mass removal that no Pod told: what a Service shows meanwhile, commit by commit.
 
-Pods are as they are (``alive``), whatever the API says of them.  In some stories what the API server says is wrong for
-good, and a hold is asked for: it is restored from a copy without Pods, or marks all Pods of Nodes that fell silent.  In
-the others it is wrong once, and a second look tells: part of a list, a watch that deletes everything, a list without
-Nodes.  Meanwhile users delete Pods and new ones come.
+Pods are as they are (``alive``), whatever the API says of them. In some stories what the API server
+says is wrong for good, and a hold is asked for: it is restored from a copy without Pods, or marks
+all Pods of Nodes that fell silent. In the others it is wrong once, and a second look tells: part of
+a list, a watch that deletes everything, a list without Nodes. Meanwhile users delete Pods and new
+ones come.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ OTHERS = 60
 
 
 class GuardStory:
-    """Raises ``lab.sim.steady.Broken`` where an invariant does not hold.  *hold*: the Service or Namespace asks for
-    it."""
+    """Raises ``lab.sim.steady.Broken`` where an invariant does not hold. *hold*: the Service or
+    Namespace asks for it.
+    """
 
     def __init__(self, seed: int, *, hold: bool = True) -> None:
         self.rng = Rng(seed)
@@ -54,7 +56,11 @@ class GuardStory:
         self.lines: list[str] = []
         self.sim = Simulation(
             Options(
-                seed=seed, steps=0, faults=parse_faults("none"), controllers=("endpointslice",), workload="classic"
+                seed=seed,
+                steps=0,
+                faults=parse_faults("none"),
+                controllers=("endpointslice",),
+                workload="classic",
             ),
             sink=self.lines.append,
         )
@@ -71,9 +77,15 @@ class GuardStory:
 
     # Writing
 
-    def _write(self, verb: Verb, resource: Resource, name: str, body: Document, subresource: str = "") -> None:
+    def _write(
+        self, verb: Verb, resource: Resource, name: str, body: Document, subresource: str = ""
+    ) -> None:
         namespace = "default" if resource.namespaced else ""
-        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **body} if verb == "create" else body
+        whole = (
+            {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+            if verb == "create"
+            else body
+        )
         at = name if verb != "create" else ""
         self.sim.server.perform(
             Write(
@@ -91,12 +103,19 @@ class GuardStory:
             {"type": "Ready", "status": str(ready)},
             {"type": "ContainersReady", "status": str(containers)},
         ]
-        status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}
+        status = {
+            "phase": "Running",
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "conditions": conditions,
+        }
         self._write("patch", Pods, name, {"status": status}, "status")
 
     def _create(self, name: str, app: str, node: int, address: str) -> None:
         spec = {"nodeName": f"node-{node % NODES}", "containers": [{"name": "main", "image": app}]}
-        self._write("create", Pods, name, {"metadata": {"name": name, "labels": {"app": app}}, "spec": spec})
+        self._write(
+            "create", Pods, name, {"metadata": {"name": name, "labels": {"app": app}}, "spec": spec}
+        )
         self._status(name, address, ready=True, containers=True)
 
     def _new_pod(self, address: str = "") -> str:
@@ -121,7 +140,11 @@ class GuardStory:
     def _fail_probe(self, name: str) -> None:
         """Its own containers say that they are not ready."""
         self._status(name, self._dies(name), ready=False, containers=False)
-        self._within(TOLD_S, lambda: name not in self.published(), f"{name} said that it is not ready and stayed")
+        self._within(
+            TOLD_S,
+            lambda: name not in self.published(),
+            f"{name} said that it is not ready and stayed",
+        )
 
     # What slices show
 
@@ -152,11 +175,21 @@ class GuardStory:
             self._write("create", Nodes, "", {"metadata": {"name": f"node-{number}"}})
         annotations = {}
         if self.hold and self.rng.below(2):
-            self._write("patch", Namespaces, "default", {"metadata": {"annotations": {ANNOTATION_MASS_REMOVAL: HOLD}}})
+            self._write(
+                "patch",
+                Namespaces,
+                "default",
+                {"metadata": {"annotations": {ANNOTATION_MASS_REMOVAL: HOLD}}},
+            )
         elif self.hold:
             annotations = {ANNOTATION_MASS_REMOVAL: HOLD}
         spec = {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}]}
-        self._write("create", Services, "web", {"metadata": {"name": "web", "annotations": annotations}, "spec": spec})
+        self._write(
+            "create",
+            Services,
+            "web",
+            {"metadata": {"name": "web", "annotations": annotations}, "spec": spec},
+        )
         if self.number == 3:
             for number in range(OTHERS):  # more than are lost: the list is not one that lacks most
                 self._create(f"other-{number}", "other", number, f"10.9.0.{1 + number}")
@@ -208,7 +241,11 @@ class GuardStory:
         if len(silent) > 1:
             taken = silent.pop()
             heir = self._new_pod(self._dies(taken))
-            self._within(TOLD_S, lambda: taken not in self.published(), f"{taken} has the address of {heir} and stayed")
+            self._within(
+                TOLD_S,
+                lambda: taken not in self.published(),
+                f"{taken} has the address of {heir} and stayed",
+            )
         self.wait(began + HOLD_S - 1.0 - self.sim.agenda.now)
         self.removals.check_alive()
         self.removals.alive.clear()
@@ -247,7 +284,9 @@ class GuardStory:
         informer = self._informer(Pods)
         for held in list(informer.reflector.cache):
             meta = replace(held.metadata, resource_version=informer.reflector.resource_version)
-            informer.reflector.on_watch_event("DELETED", encode(replace(held, metadata=meta)), self.sim.agenda.now)
+            informer.reflector.on_watch_event(
+                "DELETED", encode(replace(held, metadata=meta)), self.sim.agenda.now
+            )
         informer._go()
         self.wait(0.2)
         self._meanwhile(deletes=True)
@@ -262,7 +301,9 @@ class GuardStory:
         return process
 
     def _informer(self, resource: Resource) -> SimulatedInformer:
-        return next(each for each in self._process()._informers if each.selection.resource is resource)
+        return next(
+            each for each in self._process()._informers if each.selection.resource is resource
+        )
 
     def _relist(self) -> None:
         self._process().cut_watches()

@@ -1,4 +1,6 @@
-"""A simulation that follows a script: no chance but latency, no faults but those that the test makes."""
+"""A simulation that follows a script: no chance but latency, no faults but those that the test
+makes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ class Stage:
     """A Service ``web`` in namespace default, Nodes bare-0 to bare-2 in zones a to c."""
 
     def __init__(self, *controllers: str, **service: Any) -> None:
-        options = Options(seed=1, faults=parse_faults("none"), controllers=controllers or ALONE, workload="classic")
+        options = Options(
+            seed=1,
+            faults=parse_faults("none"),
+            controllers=controllers or ALONE,
+            workload="classic",
+        )
         self.sim = Simulation(options)
         self.people = self.sim.workload
         self.server = self.sim.server
@@ -36,7 +43,12 @@ class Stage:
     def pod(self, name: str, address: str, *, node: str = "bare-0", ready: bool = True) -> None:
         ports = [{"name": "web", "containerPort": 8080}]
         spec = {"nodeName": node, "containers": [{"name": "c", "image": "i", "ports": ports}]}
-        self.must("create", Pods, "default", {"metadata": {"name": name, "labels": {"app": "web"}}, "spec": spec})
+        self.must(
+            "create",
+            Pods,
+            "default",
+            {"metadata": {"name": name, "labels": {"app": "web"}}, "spec": spec},
+        )
         self.status(name, address, ready=ready)
 
     def status(self, name: str, address: str, *, ready: bool, phase: str = "Running") -> None:

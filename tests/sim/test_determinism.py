@@ -15,9 +15,15 @@ ROOT = Path(__file__).parents[2]
 
 
 def trace(hash_seed: str) -> str:
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": hash_seed,
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+    }
     script = str(Path(__file__).with_name("trace_of_a_rollout.py"))
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, env=environment, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -36,7 +42,12 @@ def test_the_story_ends_as_it_must() -> None:
     slices = cluster.list(EndpointSlices)
     by_service = {item["metadata"]["labels"].get("kubernetes.io/service-name") for item in slices}
     assert by_service == {"web"}, "the slices of a deleted Service are collected"
-    addresses = [e["addresses"][0] for item in slices for e in item["endpoints"] if item["addressType"] == "IPv4"]
+    addresses = [
+        e["addresses"][0]
+        for item in slices
+        for e in item["endpoints"]
+        if item["addressType"] == "IPv4"
+    ]
     assert len(addresses) == len(set(addresses)) == 9
     before = cluster.store.revision
     cluster.settle(limit_s=3600)

@@ -1,4 +1,6 @@
-"""Endpoints that are alive stay, whatever an API says that lost its Pods; what is told goes all the same."""
+"""Endpoints that are alive stay, whatever an API says that lost its Pods; what is told goes all the
+same.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,9 @@ from sliceplane.watch.controller.base import Measured
 
 
 def told(seed: int, *, hold: bool | None = None) -> GuardStory:
-    """A story that went well; raises ``Broken``.  Who does not say *hold* holds where a second look would not help, and
-    in every other seed elsewhere."""
+    """A story that went well; raises ``Broken``. Who does not say *hold* holds where a second look
+    would not help, and in every other seed elsewhere.
+    """
     needed = seed % len(STORIES) < LASTING or seed // len(STORIES) % 2 == 0
     story = GuardStory(seed, hold=needed if hold is None else hold)
     story.run()
@@ -58,7 +61,9 @@ def test_a_bug_that_confirms_nothing_is_found(seed: int, monkeypatch: pytest.Mon
 
 
 def test_a_bug_that_holds_what_is_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PodFacts, "is_silenced", property(lambda facts: not facts.serving and not facts.terminating))
+    monkeypatch.setattr(
+        PodFacts, "is_silenced", property(lambda facts: not facts.serving and not facts.terminating)
+    )
     with pytest.raises(Broken, match="told-is-never-held"):
         told(1)
 
@@ -73,7 +78,9 @@ def test_a_bug_that_holds_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(("bound_s", "is_bug"), [(CONFIRM_BOUND_S, False), (1e9, True)])
-def test_a_bug_that_doubts_for_ever_is_found(bound_s: float, is_bug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_that_doubts_for_ever_is_found(
+    bound_s: float, is_bug: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What no list can confirm stays for half a minute, and then goes."""
     monkeypatch.setattr(removal_doubt, "CONFIRM_BOUND_S", bound_s)
     story = GuardStory(1, hold=False)
@@ -99,7 +106,9 @@ class SimulatedClient:
 
     async def list(self, selection: Selection, **_: object) -> ListPage:
         outcome = self._server.page(selection, 0, "")
-        return ListPage(tuple(record.body for record in outcome.records), str(outcome.resource_version))
+        return ListPage(
+            tuple(record.body for record in outcome.records), str(outcome.resource_version)
+        )
 
     async def perform(self, write: Write) -> bytes:
         return self._server.perform(write)
@@ -137,7 +146,9 @@ def test_a_hold_is_told_and_released() -> None:
     }
     assert any("event" in line and REASON_HELD in line for line in story.lines)
     assert story.published() == story.alive.keys()
-    asyncio.run(release_holds(client, "default", ["web"], agenda.now - 300.0))  # by a clock that is behind
+    asyncio.run(
+        release_holds(client, "default", ["web"], agenda.now - 300.0)
+    )  # by a clock that is behind
     agenda.run_until(agenda.now + 1.0)
     assert story.published() == set()
     assert asyncio.run(read_held(client, "default")) == ()
@@ -187,5 +198,8 @@ def test_many_mass_removals(capsys: pytest.CaptureFixture[str]) -> None:
         stories[told(seed).story] += 1
         if (seed + 1 - first) % 250 == 0:
             with capsys.disabled():
-                print(f"{seed + 1 - first} of {count} at {time.process_time():.0f} s of CPU", flush=True)
+                print(
+                    f"{seed + 1 - first} of {count} at {time.process_time():.0f} s of CPU",
+                    flush=True,
+                )
     tell(f"{count:,} mass removals, 0 endpoints lost that were alive: {stories}")

@@ -17,13 +17,18 @@ from sliceplane.controllers.service_syncs import FirstSync
 from sliceplane.lab.sim.cluster import Cluster
 
 OVER_CAPACITY = "endpoints.kubernetes.io/over-capacity"
-SERVICE = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}
+SERVICE = {
+    "metadata": {"name": "web"},
+    "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]},
+}
 
 
 def begin(*, pods: int = 0) -> Cluster:
     first_sync = FirstSync()
     controllers = (EndpointSliceController(), EndpointsController(None, first_sync))
-    cluster = Cluster(*controllers, EndpointSliceMirroringController(None, first_sync), GarbageCollector())
+    cluster = Cluster(
+        *controllers, EndpointSliceMirroringController(None, first_sync), GarbageCollector()
+    )
     cluster.create(Nodes, {"metadata": {"name": "n1"}})
     cluster.create(Services, SERVICE)
     for number in range(pods):
@@ -34,7 +39,9 @@ def begin(*, pods: int = 0) -> Cluster:
 
 def pod(cluster: Cluster, number: int, *, ready: bool = True) -> None:
     spec = {"nodeName": "n1", "containers": [{"name": "main", "image": "x"}]}
-    cluster.create(Pods, {"metadata": {"name": f"p-{number}", "labels": {"app": "web"}}, "spec": spec})
+    cluster.create(
+        Pods, {"metadata": {"name": f"p-{number}", "labels": {"app": "web"}}, "spec": spec}
+    )
     status(cluster, number, ready=ready)
 
 
@@ -54,7 +61,11 @@ def endpoints(cluster: Cluster) -> Document:
 
 
 def addresses(cluster: Cluster, member: str = "addresses") -> list[str]:
-    return [each["ip"] for subset in endpoints(cluster).get("subsets") or () for each in subset.get(member) or ()]
+    return [
+        each["ip"]
+        for subset in endpoints(cluster).get("subsets") or ()
+        for each in subset.get(member) or ()
+    ]
 
 
 def told_capacity(cluster: Cluster) -> Any:
@@ -62,7 +73,9 @@ def told_capacity(cluster: Cluster) -> Any:
 
 
 def test_kubernetes_127370_over_a_thousand_addresses_and_back() -> None:
-    """Beyond the limit the object is still kept true, and on the way back down everything is in it again."""
+    """Beyond the limit the object is still kept true, and on the way back down everything is in it
+    again.
+    """
     cluster = begin(pods=1000)
     assert (len(addresses(cluster)), told_capacity(cluster)) == (1000, None)
     pod(cluster, 1000)
@@ -83,22 +96,33 @@ def test_kubernetes_127370_over_a_thousand_addresses_and_back() -> None:
     assert addresses(cluster, "notReadyAddresses") == [address(7)]
     status(cluster, 7, ready=True)
     cluster.settle()
-    assert sorted(addresses(cluster)) == sorted(address(number) for number in range(1001) if number != 8)
+    assert sorted(addresses(cluster)) == sorted(
+        address(number) for number in range(1001) if number != 8
+    )
     total = sum(len(each["endpoints"]) for each in cluster.list(EndpointSlices))
     assert total == 1000, "slices know of no limit"
 
 
 def test_llmkube_895_a_mirror_ends_with_its_service_and_does_not_come_back() -> None:
-    """A forgotten Endpoints object without a Service is fed to nobody, however often its slice is looked for."""
+    """A forgotten Endpoints object without a Service is fed to nobody, however often its slice is
+    looked for.
+    """
     cluster = begin()
     cluster.create(Services, {"metadata": {"name": "model"}, "spec": {"ports": [{"port": 80}]}})
-    own = {"metadata": {"name": "model"}, "subsets": [{"addresses": [{"ip": "192.0.2.9"}], "ports": [{"port": 80}]}]}
+    own = {
+        "metadata": {"name": "model"},
+        "subsets": [{"addresses": [{"ip": "192.0.2.9"}], "ports": [{"port": 80}]}],
+    }
     cluster.create(EndpointsObjects, own)
     cluster.settle()
 
     def mirrored() -> list[Document]:
         found = cluster.list(EndpointSlices)
-        return [each for each in found if each["metadata"]["labels"]["kubernetes.io/service-name"] == "model"]
+        return [
+            each
+            for each in found
+            if each["metadata"]["labels"]["kubernetes.io/service-name"] == "model"
+        ]
 
     assert len(mirrored()) == 1
     cluster.delete(Services, "model")
@@ -149,5 +173,7 @@ def test_kubernetes_102106_special_addresses_are_refused_and_nobody_mirrors_them
             cluster.create(EndpointsObjects, {"metadata": {"name": "own"}, "subsets": subsets})
     cluster.settle()
     assert [
-        each["metadata"]["name"] for each in cluster.list(EndpointSlices) if "own" in each["metadata"]["name"]
+        each["metadata"]["name"]
+        for each in cluster.list(EndpointSlices)
+        if "own" in each["metadata"]["name"]
     ] == []

@@ -1,6 +1,8 @@
-"""Bugs that others had, each named by its issue where it has one, as scenarios for store, watch and controllers.
+"""Bugs that others had, each named by its issue where it has one, as scenarios for store, watch and
+controllers.
 
-Each ends at a quiet point, where every named invariant is checked besides what the scenario itself says.
+Each ends at a quiet point, where every named invariant is checked besides what the scenario itself
+says.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def test_kopf_585_a_half_open_connection_is_found_out_by_silence() -> None:
 
 
 def test_kubernetes_127429_what_was_written_counts_before_the_cache_shows_it() -> None:
-    """Not ready, written; ready again before the cache shows it: compared with the cache, nothing would be to do."""
+    """Not ready, written; ready again before the cache shows it: compared with the cache, nothing
+    would be to do.
+    """
     stage = Stage()
     stage.pods(2)
     stage.rest()
@@ -61,7 +65,9 @@ def test_kubernetes_127429_ready_not_ready_ready_within_the_lag_and_one_conflict
     stage.rest()
     name = stage.slices()[0]["metadata"]["name"]
     stage.process().silence(EndpointSlices)
-    stage.must("patch", EndpointSlices, "default", {"metadata": {"annotations": {"theirs": "1"}}}, name)
+    stage.must(
+        "patch", EndpointSlices, "default", {"metadata": {"annotations": {"theirs": "1"}}}, name
+    )
     for ready in (False, True, False):
         stage.status("p-0", "10.1.0.1", ready=ready)
         stage.wait(0.03)
@@ -91,7 +97,9 @@ def test_kubernetes_123401_the_zone_label_comes_after_the_node() -> None:
     assert all("hints" not in each for each in stage.slices()[0]["endpoints"])
     stage.must("patch", Nodes, "", {"metadata": {"labels": {LABEL_ZONE: "b"}}}, "late")
     stage.rest()
-    assert [each["hints"] for each in stage.slices()[0]["endpoints"]] == [{"forZones": [{"name": "b"}]}]
+    assert [each["hints"] for each in stage.slices()[0]["endpoints"]] == [
+        {"forZones": [{"name": "b"}]}
+    ]
 
 
 def test_kuberesolver_66_one_pod_of_many_touches_one_slice() -> None:
@@ -99,10 +107,14 @@ def test_kuberesolver_66_one_pod_of_many_touches_one_slice() -> None:
     stage = Stage()
     stage.pods(21)
     stage.rest()
-    before = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in stage.slices()}
+    before = {
+        each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in stage.slices()
+    }
     stage.status("p-7", "10.1.0.8", ready=False)
     stage.rest()
-    after = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in stage.slices()}
+    after = {
+        each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in stage.slices()
+    }
     assert len(set(before.items()) - set(after.items())) == 1
     assert before.keys() == after.keys()
     assert len(stage.ready()) == 20
@@ -131,7 +143,11 @@ def test_kubernetes_135334_a_ghost_and_a_live_pod_with_one_address() -> None:
     stage.pod("p-9", "10.1.0.1", node="bare-1")
     stage.rest()
     assert stage.ready() == ["10.1.0.1", "10.1.0.2"]
-    found = {e["targetRef"]["name"]: e["conditions"] for each in stage.slices() for e in each["endpoints"]}
+    found = {
+        e["targetRef"]["name"]: e["conditions"]
+        for each in stage.slices()
+        for e in each["endpoints"]
+    }
     assert found["p-0"] == {"ready": False, "serving": True, "terminating": True}
     assert found["p-9"] == {"ready": True, "serving": True, "terminating": False}
     stage.gone("p-0")
@@ -140,7 +156,9 @@ def test_kubernetes_135334_a_ghost_and_a_live_pod_with_one_address() -> None:
 
 
 def test_kubernetes_103804_without_selector_and_as_external_name_and_back() -> None:
-    """kubernetes/kubernetes#103804, #105987, #118376: what is left in between is taken over or replaced."""
+    """kubernetes/kubernetes#103804, #105987, #118376: what is left in between is taken over or
+    replaced.
+    """
     stage = Stage()
     stage.pods(3)
     stage.rest()
@@ -222,7 +240,9 @@ def test_kubernetes_23034_a_restart_in_the_middle_of_a_rolling_update() -> None:
 def test_kubernetes_99382_more_than_a_hundred_ports() -> None:
     stage = Stage()
     stage.pods(3)
-    ports = [{"name": f"p{number}", "port": number, "targetPort": number} for number in range(1, 251)]
+    ports = [
+        {"name": f"p{number}", "port": number, "targetPort": number} for number in range(1, 251)
+    ]
     stage.service({"spec": {"ports": ports}})
     stage.rest()
     (only,) = stage.slices()
@@ -231,7 +251,9 @@ def test_kubernetes_99382_more_than_a_hundred_ports() -> None:
 
 
 def test_kubernetes_93374_own_creates_that_the_cache_does_not_show_are_not_repeated() -> None:
-    """A slice holds four here; the fifth Pod needs a new one, and the sixth finds its room there."""
+    """A slice holds four here; the fifth Pod needs a new one, and the sixth finds its room
+    there.
+    """
     stage = Stage()
     stage.pods(4)
     stage.rest()
@@ -256,8 +278,10 @@ def test_a_service_that_comes_back_under_its_name_has_its_own_slices() -> None:
 
 
 def test_seed_5245_nobody_makes_pods_for_a_replica_set_that_is_gone() -> None:
-    """Found by ``simulate --seed 5245``: while the watch of ReplicaSets was half open a set was deleted; the garbage
-    collector took the Pods away, the controller made new ones, 60 times a second, for a minute and a half."""
+    """Found by ``simulate --seed 5245``: while the watch of ReplicaSets was half open a set was
+    deleted; the garbage collector took the Pods away, the controller made new ones, 60 times a
+    second, for a minute and a half.
+    """
     stage = Stage("endpointslice", "garbage-collector", "deployment", "replicaset", "kubelet")
     stage.must("create", Deployments, "default", documents.deployment("web", "web", 3, "image:1"))
     stage.rest()

@@ -1,6 +1,8 @@
-"""A regression test that cannot fail tells nothing: each historic bug, put back into the code, fails its test.
+"""A regression test that cannot fail tells nothing: each historic bug, put back into the code,
+fails its test.
 
-Each is put back as small as it was: a comparison left out, an error that takes others along, a retry not made.
+Each is put back as small as it was: a comparison left out, an error that takes others along, a
+retry not made.
 """
 
 from __future__ import annotations
@@ -11,7 +13,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 import pytest
-from tests.controllers import test_endpoints_controller, test_endpointslice_controller, test_endpointslice_mirroring
+from tests.controllers import (
+    test_endpoints_controller,
+    test_endpointslice_controller,
+    test_endpointslice_mirroring,
+)
 from tests.controllers import test_event_cost as costs
 from tests.sim import test_history_endpoints as classic
 from tests.sim import test_history_endpointslice as slices
@@ -43,19 +49,27 @@ _Remembering: Final = type(lru_cache(int))
 
 def a_relist_forgets_silently(patch: Patch) -> None:
     original = Cache.replace
-    patch.setattr(Cache, "replace", lambda self, items: tuple(c for c in original(self, items) if c.new is not None))
+    patch.setattr(
+        Cache,
+        "replace",
+        lambda self, items: tuple(c for c in original(self, items) if c.new is not None),
+    )
 
 
 def silence_is_not_noticed(patch: Patch) -> None:
     init = Reflector.__init__
-    patch.setattr(Reflector, "__init__", lambda self, cache, rng: init(self, cache, rng, idle_timeout_s=1e9))
+    patch.setattr(
+        Reflector, "__init__", lambda self, cache, rng: init(self, cache, rng, idle_timeout_s=1e9)
+    )
 
 
 def a_watch_begins_now(patch: Patch) -> None:
     """What happened while there was no watch is nobody's."""
     watch = Server.watch
     patch.setattr(
-        Server, "watch", lambda self, watched, _, timeout: watch(self, watched, str(self.store.revision), timeout)
+        Server,
+        "watch",
+        lambda self, watched, _, timeout: watch(self, watched, str(self.store.revision), timeout),
     )
 
 
@@ -86,7 +100,9 @@ def a_full_object_is_not_looked_at(patch: Patch) -> None:
     desired = EndpointsState._desired
 
     def skip(self: Any, *args: Any) -> Any:
-        full = self._known is not None and ANNOTATION_OVER_CAPACITY in (self._known.annotations or {})
+        full = self._known is not None and ANNOTATION_OVER_CAPACITY in (
+            self._known.annotations or {}
+        )
         return None if full else desired(self, *args)
 
     patch.setattr(EndpointsState, "_desired", skip)
@@ -204,42 +220,94 @@ def selector_goes_and_comes() -> None:
 
 
 def event_cost_of(make: Callable[[], Any]) -> Callable[[], None]:
-    return lambda: costs.test_kubernetes_134739_a_pod_event_costs_the_same_in_a_namespace_of_any_size(make)
+    return lambda: (
+        costs.test_kubernetes_134739_a_pod_event_costs_the_same_in_a_namespace_of_any_size(make)
+    )
 
 
 BUGS: tuple[tuple[Callable[[Patch], None], Callable[[], None]], ...] = (
-    (a_relist_forgets_silently, slices.test_kubernetes_115658_a_delete_in_a_watch_gap_is_told_by_the_next_list),
-    (a_refused_version_is_tried_again, slices.test_fabric8_7896_a_history_that_is_gone_is_listed_anew_within_a_bound),
+    (
+        a_relist_forgets_silently,
+        slices.test_kubernetes_115658_a_delete_in_a_watch_gap_is_told_by_the_next_list,
+    ),
+    (
+        a_refused_version_is_tried_again,
+        slices.test_fabric8_7896_a_history_that_is_gone_is_listed_anew_within_a_bound,
+    ),
     (silence_is_not_noticed, slices.test_kopf_585_a_half_open_connection_is_found_out_by_silence),
     (
         the_cache_alone_is_believed,
         slices.test_kubernetes_127429_what_was_written_counts_before_the_cache_shows_it,
     ),
-    (a_conflict_is_the_end, slices.test_kubernetes_127429_ready_not_ready_ready_within_the_lag_and_one_conflict),
-    (a_full_object_is_not_looked_at, classic.test_kubernetes_127370_over_a_thousand_addresses_and_back),
-    (one_endpoint_left_out_holds_up_all, slices.test_kubernetes_107927_a_pod_on_an_unknown_node_degrades_alone),
-    (a_zone_that_comes_late_is_not_seen, slices.test_kubernetes_123401_the_zone_label_comes_after_the_node),
-    (pods_are_told_apart_by_address, slices.test_kubernetes_135334_a_ghost_and_a_live_pod_with_one_address),
+    (
+        a_conflict_is_the_end,
+        slices.test_kubernetes_127429_ready_not_ready_ready_within_the_lag_and_one_conflict,
+    ),
+    (
+        a_full_object_is_not_looked_at,
+        classic.test_kubernetes_127370_over_a_thousand_addresses_and_back,
+    ),
+    (
+        one_endpoint_left_out_holds_up_all,
+        slices.test_kubernetes_107927_a_pod_on_an_unknown_node_degrades_alone,
+    ),
+    (
+        a_zone_that_comes_late_is_not_seen,
+        slices.test_kubernetes_123401_the_zone_label_comes_after_the_node,
+    ),
+    (
+        pods_are_told_apart_by_address,
+        slices.test_kubernetes_135334_a_ghost_and_a_live_pod_with_one_address,
+    ),
     (nobody_hands_over, selector_goes_and_comes),
-    (any_service_is_good_enough, classic.test_llmkube_895_a_mirror_ends_with_its_service_and_does_not_come_back),
-    (a_watch_begins_now, slices.test_cilium_48050_a_deletion_while_the_api_is_away_and_nothing_after_it),
-    (finished_pods_stay, slices.test_kubernetes_109414_the_address_of_a_failed_pod_is_given_to_another),
+    (
+        any_service_is_good_enough,
+        classic.test_llmkube_895_a_mirror_ends_with_its_service_and_does_not_come_back,
+    ),
+    (
+        a_watch_begins_now,
+        slices.test_cilium_48050_a_deletion_while_the_api_is_away_and_nothing_after_it,
+    ),
+    (
+        finished_pods_stay,
+        slices.test_kubernetes_109414_the_address_of_a_failed_pod_is_given_to_another,
+    ),
     (finished_pods_stay, classic.test_kubernetes_109414_the_address_of_a_failed_pod_is_not_told),
-    (a_restart_begins_with_nothing, slices.test_nacos_10209_a_restart_pushes_nothing_empty_and_writes_nothing),
-    (nothing_is_forgotten, test_endpoints_controller.test_kubernetes_128928_churn_leaves_nothing_behind),
-    (nothing_is_forgotten, test_endpointslice_controller.test_kubernetes_128928_churn_leaves_nothing_behind),
-    (nothing_is_forgotten, test_endpointslice_mirroring.test_kubernetes_128928_churn_leaves_nothing_behind),
+    (
+        a_restart_begins_with_nothing,
+        slices.test_nacos_10209_a_restart_pushes_nothing_empty_and_writes_nothing,
+    ),
+    (
+        nothing_is_forgotten,
+        test_endpoints_controller.test_kubernetes_128928_churn_leaves_nothing_behind,
+    ),
+    (
+        nothing_is_forgotten,
+        test_endpointslice_controller.test_kubernetes_128928_churn_leaves_nothing_behind,
+    ),
+    (
+        nothing_is_forgotten,
+        test_endpointslice_mirroring.test_kubernetes_128928_churn_leaves_nothing_behind,
+    ),
     (every_selector_is_looked_at, event_cost_of(SliceEngine)),
     (every_selector_is_looked_at, event_cost_of(EndpointsEngine)),
-    (any_address_will_do, classic.test_kubernetes_102106_special_addresses_are_refused_and_nobody_mirrors_them),
+    (
+        any_address_will_do,
+        classic.test_kubernetes_102106_special_addresses_are_refused_and_nobody_mirrors_them,
+    ),
     (a_hundred_ports_are_the_limit, slices.test_kubernetes_99382_more_than_a_hundred_ports),
-    (own_creates_are_forgotten, slices.test_kubernetes_93374_own_creates_that_the_cache_does_not_show_are_not_repeated),
+    (
+        own_creates_are_forgotten,
+        slices.test_kubernetes_93374_own_creates_that_the_cache_does_not_show_are_not_repeated,
+    ),
 )
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_known_from_a_bug() -> Iterator[None]:
-    """What was remembered while a rule was broken is forgotten: later tests run in the same process."""
+    """What was remembered while a rule was broken is forgotten: later tests run in the same
+    process.
+    """
     yield
     for each in gc.get_objects():
         if type(each) is Passed:
@@ -248,7 +316,9 @@ def nothing_is_known_from_a_bug() -> Iterator[None]:
             each.cache_clear()
 
 
-@pytest.mark.parametrize(("bug", "scenario"), BUGS, ids=[f"{b.__name__}-{s.__name__}" for b, s in BUGS])
+@pytest.mark.parametrize(
+    ("bug", "scenario"), BUGS, ids=[f"{b.__name__}-{s.__name__}" for b, s in BUGS]
+)
 def test_a_bug_put_back_is_found(
     bug: Callable[[Patch], None], scenario: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

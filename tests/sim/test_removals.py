@@ -1,4 +1,6 @@
-"""``told-is-never-held``: what a Pod says itself goes from slices in time, and the check knows since when."""
+"""``told-is-never-held``: what a Pod says itself goes from slices in time, and the check knows
+since when.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +24,40 @@ class Stage:
     """A cluster in which only this test writes."""
 
     def __init__(self) -> None:
-        options = Options(seed=1, steps=0, faults=parse_faults("none"), controllers=("serviceaccount",))
+        options = Options(
+            seed=1, steps=0, faults=parse_faults("none"), controllers=("serviceaccount",)
+        )
         self.sim = Simulation(options)
         self.removals = Removals(self.sim.server, self.sim.agenda, told_s=TOLD_S, inferred_s=TOLD_S)
         self.sim.server.listeners.append(self.removals.on_commit)
         self.sim.begin()
 
-    def write(self, verb: Verb, resource: Resource, name: str, body: dict[str, Any], subresource: str = "") -> Any:
-        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **body} if verb == "create" else body
+    def write(
+        self, verb: Verb, resource: Resource, name: str, body: dict[str, Any], subresource: str = ""
+    ) -> Any:
+        whole = (
+            {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+            if verb == "create"
+            else body
+        )
         at = "" if verb == "create" else name
         return self.sim.server.perform(
             Write(
-                verb=verb, resource=resource, namespace="default", name=at, subresource=subresource, body=encode(whole)
+                verb=verb,
+                resource=resource,
+                namespace="default",
+                name=at,
+                subresource=subresource,
+                body=encode(whole),
             )
         )
 
     def service(self, *, publishes: bool) -> None:
-        spec = {"selector": {"app": "web"}, "ports": [{"port": 80}], "publishNotReadyAddresses": publishes}
+        spec = {
+            "selector": {"app": "web"},
+            "ports": [{"port": 80}],
+            "publishNotReadyAddresses": publishes,
+        }
         self.write("create", Services, "shop", {"metadata": {"name": "shop"}, "spec": spec})
 
     def rest(self, seconds: float) -> None:
@@ -46,15 +65,30 @@ class Stage:
 
     def not_ready_and_shown(self) -> None:
         spec = {"nodeName": "node-1", "containers": [{"name": "main", "image": "web"}]}
-        self.write("create", Pods, "p", {"metadata": {"name": "p", "labels": {"app": "web"}}, "spec": spec})
+        self.write(
+            "create", Pods, "p", {"metadata": {"name": "p", "labels": {"app": "web"}}, "spec": spec}
+        )
         conditions = [{"type": kind, "status": "False"} for kind in ("Ready", "ContainersReady")]
-        status = {"phase": "Running", "podIP": "10.0.0.9", "podIPs": [{"ip": "10.0.0.9"}], "conditions": conditions}
+        status = {
+            "phase": "Running",
+            "podIP": "10.0.0.9",
+            "podIPs": [{"ip": "10.0.0.9"}],
+            "conditions": conditions,
+        }
         self.write("patch", Pods, "p", {"status": status}, "status")
         uid = next(record.uid for record in self.sim.server.records(Pods) if record.key.name == "p")
         labels = {LABEL_SERVICE_NAME: "shop", LABEL_MANAGED_BY: MANAGED_BY_CONTROLLER}
         reference = {"kind": "Pod", "namespace": "default", "name": "p", "uid": uid}
-        endpoint = {"addresses": ["10.0.0.9"], "conditions": {"ready": True}, "targetRef": reference}
-        body = {"metadata": {"name": "shop-1", "labels": labels}, "addressType": "IPv4", "endpoints": [endpoint]}
+        endpoint = {
+            "addresses": ["10.0.0.9"],
+            "conditions": {"ready": True},
+            "targetRef": reference,
+        }
+        body = {
+            "metadata": {"name": "shop-1", "labels": labels},
+            "addressType": "IPv4",
+            "endpoints": [endpoint],
+        }
         self.write("create", EndpointSlices, "shop-1", {**body, "ports": [{"port": 80}]})
 
 
@@ -70,7 +104,9 @@ def test_an_endpoint_that_stays_is_found() -> None:
 
 
 @pytest.mark.parametrize("anew", [True, False])
-def test_seed_100211_a_service_that_showed_pods_that_are_not_ready_has_time_from_its_change(anew: bool) -> None:
+def test_seed_100211_a_service_that_showed_pods_that_are_not_ready_has_time_from_its_change(
+    anew: bool,
+) -> None:
     """Its slices were right until then, also those that a Service of the same name has left."""
     stage = Stage()
     stage.service(publishes=True)

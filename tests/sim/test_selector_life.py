@@ -1,4 +1,5 @@
-"""A selector comes and goes, a Service becomes a name and a Service again: three controllers over the real registry.
+"""A selector comes and goes, a Service becomes a name and a Service again: three controllers over
+the real registry.
 
 After every write that anybody makes, whoever reads the Service's slices finds endpoints.
 """
@@ -13,7 +14,10 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Services
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
-from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
+from sliceplane.controllers.endpointslice_mirroring import (
+    EndpointSliceMirroringController,
+    MirroringConfig,
+)
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.service_syncs import FirstSync
 from sliceplane.lab.sim.cluster import Cluster
@@ -27,7 +31,9 @@ NATIVE, MIRRORED = "endpointslice-controller.k8s.io", "endpointslicemirroring-co
 class Watched(Cluster):
     """Notes, after every write, which addresses the Service has."""
 
-    def __init__(self, changes: SelectorChanges = SelectorChanges.HAND_OVER, *, order: int = 0, seed: int = 1) -> None:
+    def __init__(
+        self, changes: SelectorChanges = SelectorChanges.HAND_OVER, *, order: int = 0, seed: int = 1
+    ) -> None:
         self.least: int | None = None
         first_sync = FirstSync()
         controllers = [
@@ -46,10 +52,19 @@ class Watched(Cluster):
 
     def web(self) -> list[Document]:
         found = self.list(EndpointSlices)
-        return [each for each in found if each["metadata"]["labels"].get("kubernetes.io/service-name") == "web"]
+        return [
+            each
+            for each in found
+            if each["metadata"]["labels"].get("kubernetes.io/service-name") == "web"
+        ]
 
     def addresses(self) -> set[str]:
-        return {a for each in self.web() for endpoint in each["endpoints"] for a in endpoint["addresses"]}
+        return {
+            a
+            for each in self.web()
+            for endpoint in each["endpoints"]
+            for a in endpoint["addresses"]
+        }
 
     def managers(self) -> set[str]:
         return {each["metadata"]["labels"][MANAGED_BY] for each in self.web()}
@@ -61,12 +76,21 @@ class Watched(Cluster):
 def begin(*args: Any, families: tuple[str, ...] = ("IPv4", "IPv6"), **kwargs: Any) -> Watched:
     cluster = Watched(*args, **kwargs)
     cluster.create(Nodes, {"metadata": {"name": "n1"}})
-    spec = {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}], "ipFamilies": list(families)}
+    spec = {
+        "selector": {"app": "web"},
+        "ports": [{"port": 80, "targetPort": 8080}],
+        "ipFamilies": list(families),
+    }
     policy = "RequireDualStack" if len(families) == 2 else "SingleStack"
-    cluster.create(Services, {"metadata": {"name": "web"}, "spec": {**spec, "ipFamilyPolicy": policy}})
+    cluster.create(
+        Services, {"metadata": {"name": "web"}, "spec": {**spec, "ipFamilyPolicy": policy}}
+    )
     for number in range(3):
         container = {"name": "main", "image": "x"}
-        pod = {"metadata": {"name": f"p-{number}", "labels": {"app": "web"}}, "spec": {"nodeName": "n1"}}
+        pod = {
+            "metadata": {"name": f"p-{number}", "labels": {"app": "web"}},
+            "spec": {"nodeName": "n1"},
+        }
         pod["spec"]["containers"] = [container]  # type: ignore[index]  # a Pod
         cluster.create(Pods, pod)
         ips = [{"ip": f"10.0.0.{number + 1}"}, {"ip": f"fd00::{number + 1}"}]
@@ -81,7 +105,9 @@ def begin(*args: Any, families: tuple[str, ...] = ("IPv4", "IPv6"), **kwargs: An
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_kubernetes_103804_a_selector_goes_and_comes_and_traffic_has_somewhere_to_go(order: int, seed: int) -> None:
+def test_kubernetes_103804_a_selector_goes_and_comes_and_traffic_has_somewhere_to_go(
+    order: int, seed: int
+) -> None:
     """kubernetes/kubernetes#103804, #105987: and no foreign slice is left behind."""
     cluster = begin(order=order, seed=seed, families=("IPv4",))
     cluster.least = len(cluster.addresses())
@@ -149,13 +175,18 @@ def test_custom_endpoints_of_a_service_that_gets_a_selector() -> None:
     cluster = Watched()
     cluster.create(Nodes, {"metadata": {"name": "n1"}})
     cluster.create(Services, {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}})
-    own = {"metadata": {"name": "web"}, "subsets": [{"addresses": [{"ip": "192.0.2.7"}], "ports": [{"port": 80}]}]}
+    own = {
+        "metadata": {"name": "web"},
+        "subsets": [{"addresses": [{"ip": "192.0.2.7"}], "ports": [{"port": 80}]}],
+    }
     cluster.create(EndpointsObjects, own)
     cluster.settle()
     assert cluster.addresses() == {"192.0.2.7"}
     cluster.service(selector={"app": "web"})
     cluster.settle()
-    assert cluster.addresses() == set(), "no Pod is selected: the Service has no endpoints, and says so"
+    assert cluster.addresses() == set(), (
+        "no Pod is selected: the Service has no endpoints, and says so"
+    )
     assert cluster.managers() == {NATIVE}
     cluster.delete(Services, "web")
     cluster.settle()
@@ -182,9 +213,11 @@ def test_everything_restarts_in_the_middle() -> None:
             cluster._work()
         first_sync = FirstSync()
         cluster.replace(
-            EndpointSliceController(), EndpointsController(None, first_sync),
-            EndpointSliceMirroringController(None, first_sync), GarbageCollector(),
-        )  # fmt: skip
+            EndpointSliceController(),
+            EndpointsController(None, first_sync),
+            EndpointSliceMirroringController(None, first_sync),
+            GarbageCollector(),
+        )
         cluster.settle()
         assert cluster.managers() == {MIRRORED}, f"cut {cut}"
         assert cluster.least == 3

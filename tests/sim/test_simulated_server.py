@@ -15,7 +15,9 @@ from sliceplane.server.registry.decoding import body_of_json
 from sliceplane.watch.controller.base import Write
 
 
-@pytest.mark.parametrize("row", [row for row in SUBRESOURCES.values() if row.body], ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row", [row for row in SUBRESOURCES.values() if row.body], ids=lambda row: row.name
+)
 def test_an_object_of_another_kind_at_a_subresource(row: Subresource) -> None:
     """A strict reader of the resource's own kind would complain of every member."""
     assert row.body is not None
@@ -30,11 +32,17 @@ def test_a_token_is_asked_for_and_not_a_service_account() -> None:
     server = Server(Agenda(0.0), Rng(1))
     body = json.dumps({"metadata": {"name": "builder"}}).encode()
     server.perform(Write(verb="create", resource=ServiceAccounts, namespace="default", body=body))
-    asked = json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
+    asked = json.dumps(
+        {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    )
     write = Write(
-        verb="create", resource=ServiceAccounts, namespace="default", name="builder", subresource="token",
+        verb="create",
+        resource=ServiceAccounts,
+        namespace="default",
+        name="builder",
+        subresource="token",
         body=asked.encode(),
-    )  # fmt: skip
+    )
     token = json.loads(server.perform(write))["status"]["token"]
     user = server.registry.authenticate(token, 1.0)
     assert user is not None

@@ -1,4 +1,6 @@
-"""The simulator: the same bytes for the same seed, seeds that hold, what it says about a failure, and its command."""
+"""The simulator: the same bytes for the same seed, seeds that hold, what it says about a failure,
+and its command.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,16 @@ for seed in range(1, 4):
 
 
 def run(
-    seed: int, steps: int = 50, faults: str = "normal", controllers: str = "all", workload: str = "full"
+    seed: int,
+    steps: int = 50,
+    faults: str = "normal",
+    controllers: str = "all",
+    workload: str = "full",
 ) -> RunVerdict:
     chosen = all_controllers(workload) if controllers == "all" else parse_controllers(controllers)
-    options = Options(seed=seed, steps=steps, faults=parse_faults(faults), controllers=chosen, workload=workload)
+    options = Options(
+        seed=seed, steps=steps, faults=parse_faults(faults), controllers=chosen, workload=workload
+    )
     return Simulation(options).run()
 
 
@@ -91,7 +99,8 @@ def test_every_invariant_holds(seed: int, faults: str, workload: str) -> None:
 
 @pytest.mark.parametrize("seed", [130, 1049, 5245, 40136])
 def test_seeds_that_failed_once(seed: int) -> None:
-    """130, 1049: a paused process saw a stream out of order (a fault of the simulator).  5245: a hot loop.
+    """130, 1049: a paused process saw a stream out of order (a fault of the simulator). 5245: a hot
+    loop.
 
     40136: a Node that went and came back behind publishNotReadyAddresses (a fault of ``steady``).
     """
@@ -127,15 +136,17 @@ def test_recorded_seeds_mean_what_they_did() -> None:
 def test_seeds_of_the_full_workload_that_failed_once(seed: int, steps: int, faults: str) -> None:
     """1003: a candidate whose term had ended by the clock never led again.
 
-    1021: the contents of a namespace that was back were deleted as stragglers of the one that had gone; and what came
-    and went between two lists was not made again.  10041, 30045: endpoints that change their subset with a node's zone
-    left an empty slice behind.  20029: the answer to an update undid a later change of the slice's owners.  100267: a
-    quota was opened while its controller was dead; the slice controller had given up when that wrote the status, and
-    nobody made the change that it waits for; 100411, 101320: the same, where that controller was slow.  100376: an
-    update was performed twice, the answer was the second one's, a conflict, and the watch came later than the next
-    plan: that took an endpoint out of its slice, since the one it had just left was believed to have it.  101971: a
-    Service was made anew while a quota refused slices, and the old ones kept Pods that were gone.  102134: the
-    create of an older ReplicaSet came late, and a quota kept the newer one's Pods from being made: the check.
+    1021: the contents of a namespace that was back were deleted as stragglers of the one that had
+    gone; and what came and went between two lists was not made again. 10041, 30045: endpoints that
+    change their subset with a node's zone left an empty slice behind. 20029: the answer to an
+    update undid a later change of the slice's owners. 100267: a quota was opened while its
+    controller was dead; the slice controller had given up when that wrote the status, and nobody
+    made the change that it waits for; 100411, 101320: the same, where that controller was slow.
+    100376: an update was performed twice, the answer was the second one's, a conflict, and the
+    watch came later than the next plan: that took an endpoint out of its slice, since the one it
+    had just left was believed to have it. 101971: a Service was made anew while a quota refused
+    slices, and the old ones kept Pods that were gone. 102134: the create of an older ReplicaSet
+    came late, and a quota kept the newer one's Pods from being made: the check.
     """
     verdict = run(seed, steps, faults)
     assert verdict.violation is None, report(verdict)
@@ -251,7 +262,9 @@ def test_a_failure_is_told_shrunk_and_replayed() -> None:
 @pytest.mark.usefixtures("broken")
 def test_the_command_says_what_broke_and_ends_with_1() -> None:
     few = ["--steps", "20", "--controllers", "endpointslice"]
-    result = CliRunner().invoke(main, ["simulate", "--seed", "1", *few, "--faults", "light", "--shrink"])
+    result = CliRunner().invoke(
+        main, ["simulate", "--seed", "1", *few, "--faults", "light", "--shrink"]
+    )
     assert result.exit_code == 1
     assert "FAILED" in result.stdout
     last = result.stdout.rstrip().splitlines()[-1]
@@ -263,7 +276,9 @@ def test_the_command_says_what_broke_and_ends_with_1() -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     path = tmp_path / "trace"
-    result = CliRunner().invoke(main, ["simulate", "--seed", "2", "--steps", "10", "--trace", str(path)])
+    result = CliRunner().invoke(
+        main, ["simulate", "--seed", "2", "--steps", "10", "--trace", str(path)]
+    )
     assert result.exit_code == 0, result.output
     for name in INVARIANTS:
         assert f"  {name} " in result.stdout

@@ -1,4 +1,5 @@
-"""A simulator that finds nothing may be blind: each of these faults in production code is found within a few seeds.
+"""A simulator that finds nothing may be blind: each of these faults in production code is found
+within a few seeds.
 
 Every mutation is a mistake that somebody made before.
 """
@@ -38,12 +39,20 @@ SEEDS = 12
 
 
 def found(
-    faults: str = "heavy", steps: int = 50, *, first: int = 1, controllers: tuple[str, ...] = CLASSIC
+    faults: str = "heavy",
+    steps: int = 50,
+    *,
+    first: int = 1,
+    controllers: tuple[str, ...] = CLASSIC,
 ) -> set[str]:
-    """Which invariant a seed of the classic workload breaks; *first*, which did so when it was tried, comes first."""
+    """Which invariant a seed of the classic workload breaks; *first*, which did so when it was
+    tried, comes first.
+    """
     for seed in (first, *range(1, SEEDS + 1)):
         chosen = parse_faults(faults)
-        options = Options(seed=seed, steps=steps, faults=chosen, controllers=controllers, workload="classic")
+        options = Options(
+            seed=seed, steps=steps, faults=chosen, controllers=controllers, workload="classic"
+        )
         violation = Simulation(options).run().violation
         if violation is not None:
             return {violation.invariant}
@@ -51,7 +60,9 @@ def found(
 
 
 def test_a_delete_lost_in_a_relist(monkeypatch: pytest.MonkeyPatch) -> None:
-    """production-stack#1091: the informer takes a new list and forgets what is not in it any more."""
+    """production-stack#1091: the informer takes a new list and forgets what is not in it any
+    more.
+    """
     original = Cache.replace
 
     def replace(self: Cache[Any], items: Any) -> Any:
@@ -71,13 +82,27 @@ def test_an_expired_version_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         self._version = version
 
     monkeypatch.setattr(Reflector, "on_watch_ended", on_watch_ended)
-    assert found("none,compaction=0.3") & {"caches-current", "convergence", "quiescence", "no-part-fails"}
+    assert found("none,compaction=0.3") & {
+        "caches-current",
+        "convergence",
+        "quiescence",
+        "no-part-fails",
+    }
 
 
-def test_an_own_create_that_the_cache_does_not_show_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kubernetes/kubernetes#93374, for Pods: without read-your-writes a ReplicaSet makes too many."""
+def test_an_own_create_that_the_cache_does_not_show_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """kubernetes/kubernetes#93374, for Pods: without read-your-writes a ReplicaSet makes too
+    many.
+    """
     monkeypatch.setattr(Expectations, "pending", lambda self, key, now: None)
-    assert found("none,watch-delay=0.9", 25, first=2) & {"no-part-fails", "bounded-writes", "replicas", "quiescence"}
+    assert found("none,watch-delay=0.9", 25, first=2) & {
+        "no-part-fails",
+        "bounded-writes",
+        "replicas",
+        "quiescence",
+    }
 
 
 def test_a_full_slice_is_filled_further(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,20 +116,26 @@ def test_a_full_slice_is_filled_further(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_failed_sync_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kubernetes/kubernetes#127429: one 409, and the endpoint stays wrong until something else happens."""
+    """kubernetes/kubernetes#127429: one 409, and the endpoint stays wrong until something else
+    happens.
+    """
     monkeypatch.setattr(WorkQueue, "add_rate_limited", lambda self, key, now: None)
     assert found(first=8) - {"no-part-fails"}
 
 
 def test_an_endpoint_moves_by_way_of_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """nacos#10209, kubernetes/kubernetes#23034: a restart that empties what it finds and fills it again."""
+    """nacos#10209, kubernetes/kubernetes#23034: a restart that empties what it finds and fills it
+    again.
+    """
     original = slice_service.ServiceState._plan_family
 
     def plan_family(self: Any, shape: Any, family: Any, writes: Any) -> Any:
         changes = original(self, shape, family, writes)
         if not getattr(self, "_emptied", True):
             self._emptied = True
-            writes[:] = [slice_service.delete_slice(each) for _, each in sorted(self.slices.items())]
+            writes[:] = [
+                slice_service.delete_slice(each) for _, each in sorted(self.slices.items())
+            ]
         return changes
 
     monkeypatch.setattr(slice_service.ServiceState, "_plan_family", plan_family)
@@ -113,8 +144,15 @@ def test_an_endpoint_moves_by_way_of_nowhere(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_collector_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage_collector.GarbageCollector, "take_work", lambda self, now, most: Work())
-    assert found("none") & {"no-dead-owner", "replicas", "namespaces-end", "deleted-services-leave-nothing"}
+    monkeypatch.setattr(
+        garbage_collector.GarbageCollector, "take_work", lambda self, now, most: Work()
+    )
+    assert found("none") & {
+        "no-dead-owner",
+        "replicas",
+        "namespaces-end",
+        "deleted-services-leave-nothing",
+    }
 
 
 def test_a_rollout_forgets_that_its_deployment_was_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +165,9 @@ def test_an_address_is_given_out_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found("none,crash=0.3", first=2) & {"one-address-one-pod", "no-part-fails"}
 
 
-def test_a_collector_believes_a_cache_that_does_not_show_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collector_believes_a_cache_that_does_not_show_an_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """kubernetes#88097: dependents seen before their owner, and collected at once."""
     monkeypatch.setattr(OwnershipGraph, "is_gone", lambda self, claim: self.find(claim) is None)
     assert found("none,watch-delay=0.9", 25, first=8) & {"no-premature-collection"}
@@ -158,7 +198,9 @@ def test_pods_of_a_node_that_is_gone_are_let_alone(monkeypatch: pytest.MonkeyPat
 
 
 def found_by_proxies(seeds: Iterable[int] = range(1, 7)) -> set[str]:
-    """As ``found``, in the full workload, where there are node proxies; few controllers, since it is not about them."""
+    """As ``found``, in the full workload, where there are node proxies; few controllers, since it
+    is not about them.
+    """
     chosen = parse_faults("normal")
     names = ("endpointslice", "kubelet", "replicaset", "deployment", "traffic-distribution")
     for seed in seeds:
@@ -169,7 +211,9 @@ def found_by_proxies(seeds: Iterable[int] = range(1, 7)) -> set[str]:
     return set()
 
 
-def test_a_version_is_told_that_came_while_rules_were_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_is_told_that_came_while_rules_were_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def on_written(self: Progress, family: Any) -> None:
         self._held[family] = dict(self._seen)
 
@@ -177,7 +221,9 @@ def test_a_version_is_told_that_came_while_rules_were_written(monkeypatch: pytes
     assert found_by_proxies() == {"mark-never-early"}
 
 
-def test_a_slice_that_left_every_reading_stays_in_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slice_that_left_every_reading_stays_in_the_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     original = Union.on_change
 
     def on_change(self: Union, selection: str, old: Any, new: Any) -> Any:
@@ -187,7 +233,9 @@ def test_a_slice_that_left_every_reading_stays_in_the_kernel(monkeypatch: pytest
     assert found_by_proxies() == {"mark-never-early"}
 
 
-def test_the_greatest_version_of_all_readings_is_told_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_greatest_version_of_all_readings_is_told_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What one watch showed says nothing of another."""
     original = Progress.on_mark
 
@@ -209,12 +257,18 @@ def test_a_lost_event_is_named_by_its_digest(monkeypatch: pytest.MonkeyPatch) ->
         original(self, name, () if seen[self.actor] == 30 else changes)
 
     monkeypatch.setattr(SimulatedProxy, "_on_changes", on_changes)
-    monkeypatch.setattr(SimulatedProxy, "_check", lambda self, told: None)  # the simulator knows it sooner
-    assert found_by_proxies() == {"no-false-alarm"}, "the controllers name it, and this time they are right"
+    monkeypatch.setattr(
+        SimulatedProxy, "_check", lambda self, told: None
+    )  # the simulator knows it sooner
+    assert found_by_proxies() == {"no-false-alarm"}, (
+        "the controllers name it, and this time they are right"
+    )
 
 
 def test_bookmarks_are_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slice of another zone is deleted: only a bookmark says that this concerns nothing that is read here."""
+    """A slice of another zone is deleted: only a bookmark says that this concerns nothing that is
+    read here.
+    """
     original = Reflector.on_watch_event
 
     def on_watch_event(self: Reflector[Any], kind: str, body: bytes, now: float) -> None:
@@ -228,7 +282,9 @@ def test_bookmarks_are_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(SliceHistory, "last", last)
     seeds = (1,)  # at which it shows: what is true of it with bookmarks must be false without
-    assert found_by_proxies(seeds) == set(), "bookmarks raise every reading to the last commit of all"
+    assert found_by_proxies(seeds) == set(), (
+        "bookmarks raise every reading to the last commit of all"
+    )
     monkeypatch.setattr(Reflector, "on_watch_event", on_watch_event)
     assert found_by_proxies(seeds) == {"mark-reaches-all"}
 
@@ -236,4 +292,7 @@ def test_bookmarks_are_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_half_a_list_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list that was cut short takes endpoints from traffic that are alive."""
     monkeypatch.setattr(doubt, "part_kept", lambda held, items: 1.0)
-    assert found("none,short-list=1,compaction=0.3", first=2) & {"no-lost-endpoint", "caches-current"}
+    assert found("none,short-list=1,compaction=0.3", first=2) & {
+        "no-lost-endpoint",
+        "caches-current",
+    }

@@ -34,7 +34,11 @@ def deployment(name: str, replicas: int, image: str) -> dict[str, Any]:
     labels = {"app": name}
     template = {
         "metadata": {"labels": labels},
-        "spec": {"containers": [{"name": "c", "image": image, "ports": [{"name": "web", "containerPort": 8080}]}]},
+        "spec": {
+            "containers": [
+                {"name": "c", "image": image, "ports": [{"name": "web", "containerPort": 8080}]}
+            ]
+        },
     }
     spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
     return {"metadata": {"name": name, "labels": labels}, "spec": spec}
@@ -78,9 +82,19 @@ def main() -> None:
         for event in cluster.store.events_since(cluster.store.compacted, resource):
             print(event.revision, event.type.value, event.record.body.decode())
     for outcome, write in cluster.writes:
-        print(outcome, write.verb, write.resource.key, write.namespace, write.name, write.body.decode())
+        print(
+            outcome,
+            write.verb,
+            write.resource.key,
+            write.namespace,
+            write.name,
+            write.body.decode(),
+        )
     slices = cluster.list(EndpointSlices)
-    print(len(slices), sorted(item["metadata"]["labels"]["kubernetes.io/service-name"] for item in slices))
+    print(
+        len(slices),
+        sorted(item["metadata"]["labels"]["kubernetes.io/service-name"] for item in slices),
+    )
 
 
 if __name__ == "__main__":

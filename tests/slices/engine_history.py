@@ -1,12 +1,14 @@
 """A long random history of one engine, compared after every step: the oracle at scale.
 
-Two Services select overlapping Pods.  A step changes one thing (a Pod, a Node, a Service, a slice by another hand), or
-brings a fault (a write refused, an answer lost, a late echo, a restart); then the engine syncs until it has nothing to
-write, and what the server holds must be what the oracle says, in slices that are well packed.
+Two Services select overlapping Pods. A step changes one thing (a Pod, a Node, a Service, a slice by
+another hand), or brings a fault (a write refused, an answer lost, a late echo, a restart); then the
+engine syncs until it has nothing to write, and what the server holds must be what the oracle says,
+in slices that are well packed.
 
-``Upstream``, the packing of upstream, is told of each sync twice: over the very slices that the server holds,
-where it must never write less, and with slices of its own through the whole history, for the totals.  After what the
-text does not cover (a foreign edit, a fault) the latter adopts the server's slices.
+``Upstream``, the packing of upstream, is told of each sync twice: over the very slices that the
+server holds, where it must never write less, and with slices of its own through the whole history,
+for the totals. After what the text does not cover (a foreign edit, a fault) the latter adopts the
+server's slices.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ FAMILIES: Final = ("IPv4", "IPv6")
 KEYS: Final = ("shop/web", "shop/front")
 SELECTORS: Final = {"shop/web": {"app": "web"}, "shop/front": {"tier": "front"}}
 NUMERIC = (ServicePort(name="http", port=80, target_port=8080),)
-NAMED = (ServicePort(name="http", port=80, target_port="http"), ServicePort(name="x", port=81, target_port="none"))
+NAMED = (
+    ServicePort(name="http", port=80, target_port="http"),
+    ServicePort(name="x", port=81, target_port="none"),
+)
 replace = msgspec.structs.replace
 
 #: port set -> identity -> the endpoint's JSON
@@ -45,7 +50,9 @@ Groups = dict[oracle.PortSet, dict[str, bytes]]
 
 def identity(endpoint: SliceEndpoint) -> str:
     target = endpoint.target_ref
-    return f"{target.name if target else ''} {' '.join(endpoint.addresses)} {endpoint.hostname or ''}"
+    return (
+        f"{target.name if target else ''} {' '.join(endpoint.addresses)} {endpoint.hostname or ''}"
+    )
 
 
 class History:
@@ -53,7 +60,9 @@ class History:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.steps = self.syncs = self.writes = self.sent_bytes = self.base_writes = self.base_bytes = 0
+        self.steps = self.syncs = self.writes = self.sent_bytes = self.base_writes = (
+            self.base_bytes
+        ) = 0
         self.random = random.Random(seed)
         self.now = 1000.0
         self.revision = 0
@@ -71,7 +80,9 @@ class History:
         #: counts what endpoints are made of
         self.inputs, self.wanted_at = 0, -1
         self.groups: dict[tuple[str, str], Groups] = {}
-        self.memory: dict[tuple[str, str, str], tuple[tuple[str, str, str], list[tuple[oracle.PortSet, Any]]]] = {}
+        self.memory: dict[
+            tuple[str, str, str], tuple[tuple[str, str, str], list[tuple[oracle.PortSet, Any]]]
+        ] = {}
         self.traits_of: dict[str, tuple[list[str], dict[str, str]]] = {}
         self.fault: tuple[int, str] | None = None
         for which in range(NODES):
@@ -79,7 +90,9 @@ class History:
         for which in range(6):
             self.pods[f"p-{which}"] = self.stamp(make_pod(f"p-{which}", **self.pod_traits(which)))
         for key in KEYS:
-            self.services[key] = self.stamp(make_service(key.partition("/")[2], selector=SELECTORS[key]))
+            self.services[key] = self.stamp(
+                make_service(key.partition("/")[2], selector=SELECTORS[key])
+            )
         self.begin()
         self.sync()
 
@@ -105,7 +118,8 @@ class History:
         for node in self.nodes.values():
             self.engine.on_node(None, node)
 
-    # -- one step ---------------------------------------------------------------------------------------
+    # -- one step
+    # ---------------------------------------------------------------------------------------
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -127,7 +141,15 @@ class History:
         pick = self.random.choice
         ips = (f"10.0.0.{which + 1}", f"fd00::{which + 1:x}")
         return {
-            "labels": pick(({"app": "web"}, {"app": "web"}, {"app": "web", "tier": "front"}, {"tier": "front"}, {})),
+            "labels": pick(
+                (
+                    {"app": "web"},
+                    {"app": "web"},
+                    {"app": "web", "tier": "front"},
+                    {"tier": "front"},
+                    {},
+                )
+            ),
             "node": pick(("n0", "n1", "n2", "n2", "lost")),
             "ips": pick((ips, ips, ips[:1], ips[1:], ())),
             "ready": self.random.random() < 0.8,
@@ -187,7 +209,9 @@ class History:
         name = f"n{self.random.randrange(NODES)}"
         old = self.nodes.pop(name, None)
         if old is None or self.random.random() < 0.7:
-            self.nodes[name] = self.stamp(make_node(name, self.random.choice(("a", "b", "c", ""))), old)
+            self.nodes[name] = self.stamp(
+                make_node(name, self.random.choice(("a", "b", "c", ""))), old
+            )
         self.engine.on_node(old, self.nodes.get(name))
 
     def service_changes(self) -> None:
@@ -199,21 +223,32 @@ class History:
             case 0:
                 spec = replace(spec, ports=pick((NUMERIC, NUMERIC, NAMED, ())))
             case 1:
-                spec = replace(spec, ip_families=pick((("IPv4",), ("IPv6",), ("IPv4", "IPv6"), None)))
+                spec = replace(
+                    spec, ip_families=pick((("IPv4",), ("IPv6",), ("IPv4", "IPv6"), None))
+                )
             case 2:
-                spec = replace(spec, publish_not_ready_addresses=not spec.publish_not_ready_addresses)
+                spec = replace(
+                    spec, publish_not_ready_addresses=not spec.publish_not_ready_addresses
+                )
             case 3:
-                spec = replace(spec, traffic_distribution=pick((None, "PreferClose", "PreferSameNode")))
+                spec = replace(
+                    spec, traffic_distribution=pick((None, "PreferClose", "PreferSameNode"))
+                )
             case 4:
                 spec = replace(spec, cluster_ip=pick(("10.96.0.1", "None")))
-        labels = pick((None, {"team": "a"}, {"team": "b"})) if spec is old.spec else old.metadata.labels
-        self.services[key] = self.stamp(replace(old, spec=spec, metadata=replace(old.metadata, labels=labels)), old)
+        labels = (
+            pick((None, {"team": "a"}, {"team": "b"})) if spec is old.spec else old.metadata.labels
+        )
+        self.services[key] = self.stamp(
+            replace(old, spec=spec, metadata=replace(old.metadata, labels=labels)), old
+        )
         self.engine.on_service(self.services[key])
 
     def any(self, names: dict[str, Any]) -> str:
         return self.random.choice(sorted(names)) if names else ""
 
-    # -- other hands, and faults ------------------------------------------------------------------------
+    # -- other hands, and faults
+    # ------------------------------------------------------------------------
 
     def foreign_edit(self) -> None:
         name = self.any(self.slices)
@@ -227,13 +262,20 @@ class History:
             case 1:
                 number = self.revision % 250 + 1
                 stray = SliceEndpoint(
-                    addresses=(f"10.9.9.{number}" if found.address_type == "IPv4" else f"fd99::{number:x}",)
+                    addresses=(
+                        f"10.9.9.{number}" if found.address_type == "IPv4" else f"fd99::{number:x}",
+                    )
                 )
                 self.put_slice(name, replace(found, endpoints=(*(found.endpoints or ()), stray)))
             case 2:
-                self.put_slice(name, replace(found, metadata=replace(found.metadata, labels=labels_taken(found))))
+                self.put_slice(
+                    name,
+                    replace(found, metadata=replace(found.metadata, labels=labels_taken(found))),
+                )
             case 3:
-                self.put_slice(name, replace(found, metadata=replace(found.metadata, owner_references=None)))
+                self.put_slice(
+                    name, replace(found, metadata=replace(found.metadata, owner_references=None))
+                )
             case 4:
                 self.put_slice(name, None)
 
@@ -242,9 +284,13 @@ class History:
 
     def refused(self) -> None:
         self.pod_turns()
-        self.fault = (self.random.randrange(3), self.random.choice(("refused", "conflict", "lost answer", "no answer")))
+        self.fault = (
+            self.random.randrange(3),
+            self.random.choice(("refused", "conflict", "lost answer", "no answer")),
+        )
 
-    # -- the server -------------------------------------------------------------------------------------
+    # -- the server
+    # -------------------------------------------------------------------------------------
 
     def put_slice(self, name: str, new: EndpointSlice | None) -> EndpointSlice | None:
         old = self.slices.pop(name, None)
@@ -274,7 +320,8 @@ class History:
             raise conflict("endpointslices", "discovery.k8s.io", write.name, "modified")
         return encode(self.put_slice(write.name, decode(write.body, EndpointSlice)))
 
-    # -- the host ---------------------------------------------------------------------------------------
+    # -- the host
+    # ---------------------------------------------------------------------------------------
 
     def hear(self, most: int) -> None:
         """The watch shows what it has not shown yet, up to *most*."""
@@ -288,7 +335,11 @@ class History:
         if not clean:
             self.hear(self.random.randrange(4))
         counted, sent, asked = self.writes, self.sent_bytes, self.asked
-        over = {} if not clean else {(key, kind): self.adopted(key, kind) for key in KEYS for kind in FAMILIES}
+        over = (
+            {}
+            if not clean
+            else {(key, kind): self.adopted(key, kind) for key in KEYS for kind in FAMILIES}
+        )
         for _ in range(12):
             wrote = [self.sync_one(key) for key in KEYS]
             heard = not self.echoes
@@ -303,7 +354,9 @@ class History:
         if clean:
             self.base_writes += self.writes - counted
             self.base_bytes += self.sent_bytes - sent
-            self.compare_writes(over, self.writes - counted, self.sent_bytes - sent, self.asked - asked)
+            self.compare_writes(
+                over, self.writes - counted, self.sent_bytes - sent, self.asked - asked
+            )
         for key in KEYS:
             self.sync_upstream(key, clean)
         self.tell_upstream, self.fault = True, None
@@ -336,7 +389,9 @@ class History:
         return True
 
     def confirm(self, key: str) -> bool:
-        """Many Pods that went without a word stay until a list says so, too.  Whether there was something to say."""
+        """Many Pods that went without a word stay until a list says so, too.  Whether there was
+        something to say.
+        """
         question = self.engine.question(key)
         if question is None or question.due > self.now:
             return False
@@ -359,20 +414,28 @@ class History:
             return
         model.sync(self.wanted(key, kind), labels)
 
-    def compare_writes(self, over: dict[tuple[str, str], Upstream], made: int, sent: int, asked: int) -> None:
-        """This sync, over the very same slices: never more writes, and with as many never more bytes.
+    def compare_writes(
+        self, over: dict[tuple[str, str], Upstream], made: int, sent: int, asked: int
+    ) -> None:
+        """This sync, over the very same slices: never more writes, and with as many never more
+        bytes.
 
-        What else changed does not wait for a list that says whether Pods are gone, so each list that was *asked* for
-        may cost each family of its Service a write that upstream, which believes at once, saves.
+        What else changed does not wait for a list that says whether Pods are gone, so each list
+        that was *asked* for may cost each family of its Service a write that upstream, which
+        believes at once, saves.
         """
         for (key, kind), model in over.items():
             self.sync_model(model, key, kind)
         most = sum(each.writes for each in over.values())
         most_asked = most + asked * len(FAMILIES)
-        assert made <= most_asked, f"{made} writes, upstream's packing makes {most}, and {asked} lists were asked for"
+        assert made <= most_asked, (
+            f"{made} writes, upstream's packing makes {most}, and {asked} lists were asked for"
+        )
         if made == most and not asked:
             most = sum(each.most_bytes for each in over.values())
-            assert sent <= most, f"{sent} bytes in {made} writes, upstream's packing sends {most} at most"
+            assert sent <= most, (
+                f"{sent} bytes in {made} writes, upstream's packing sends {most} at most"
+            )
 
     def sync_upstream(self, key: str, clean: bool) -> None:
         for kind in FAMILIES:
@@ -384,12 +447,18 @@ class History:
 
     def kind_of(self, name: str) -> tuple[str, str]:
         found = self.slices[name]
-        return f"shop/{(found.metadata.labels or {}).get('kubernetes.io/service-name')}", found.address_type
+        return (
+            f"shop/{(found.metadata.labels or {}).get('kubernetes.io/service-name')}",
+            found.address_type,
+        )
 
-    # -- comparing --------------------------------------------------------------------------------------
+    # -- comparing
+    # --------------------------------------------------------------------------------------
 
     def wanted(self, key: str, kind: str) -> Groups:
-        """What each Pod gives, as the oracle says; remembered for as long as nothing of it changes."""
+        """What each Pod gives, as the oracle says; remembered for as long as nothing of it
+        changes.
+        """
         if self.wanted_at != self.inputs:
             self.wanted_at, self.groups = self.inputs, {}
         groups = self.groups.get((key, kind))
@@ -398,17 +467,29 @@ class History:
             stamp = self.services[key].metadata.resource_version
             for name, pod in self.pods.items():
                 node = self.nodes.get(pod.spec.node_name)
-                version = (stamp, pod.metadata.resource_version, node.metadata.resource_version if node else "")
+                version = (
+                    stamp,
+                    pod.metadata.resource_version,
+                    node.metadata.resource_version if node else "",
+                )
                 known = self.memory.get((key, kind, name))
                 if known is None or known[0] != version:
-                    known = self.memory[key, kind, name] = (version, self.given(self.services[key], kind, pod))
+                    known = self.memory[key, kind, name] = (
+                        version,
+                        self.given(self.services[key], kind, pod),
+                    )
                 for ports, endpoints in known[1]:
                     groups.setdefault(ports, {}).update(endpoints)
         return groups
 
-    def given(self, service: Service, kind: str, pod: Pod) -> list[tuple[oracle.PortSet, dict[str, bytes]]]:
+    def given(
+        self, service: Service, kind: str, pod: Pod
+    ) -> list[tuple[oracle.PortSet, dict[str, bytes]]]:
         found = oracle.desired(service, kind, [pod], self.nodes)
-        return [(ports, {identity(each): encode(each) for each in endpoints}) for ports, endpoints in found.items()]
+        return [
+            (ports, {identity(each): encode(each) for each in endpoints})
+            for ports, endpoints in found.items()
+        ]
 
     def traits(self, key: str) -> tuple[list[str], dict[str, str]]:
         """Address types and labels of a Service's slices."""
@@ -434,16 +515,22 @@ class History:
         if self.steps % FULL_CHECK_STEPS == 0:
             self.engine.check()
             for service in self.services.values():
-                oracle.check_converged(service, self.pods.values(), self.nodes, self.slices.values(), MAX)
+                oracle.check_converged(
+                    service, self.pods.values(), self.nodes, self.slices.values(), MAX
+                )
 
-    def compare_slices(self, key: str, names: list[str], wanted: Groups, labels: dict[str, str]) -> None:
+    def compare_slices(
+        self, key: str, names: list[str], wanted: Groups, labels: dict[str, str]
+    ) -> None:
         assert names, f"{key} has no slice, not even a placeholder"
         shown: Groups = {}
         count = 0
         for name in names:
             ports, endpoints = self.shown[name]
             assert len(endpoints) <= MAX, f"{name} has {len(endpoints)} endpoints"
-            assert self.slices[name].metadata.labels == labels, f"{name} has labels {self.slices[name].metadata.labels}"
+            assert self.slices[name].metadata.labels == labels, (
+                f"{name} has labels {self.slices[name].metadata.labels}"
+            )
             assert ports in wanted or len(names) == 1, f"{key} keeps {name}"
             count += len(endpoints)
             if endpoints:
@@ -477,4 +564,6 @@ _WEIGHTED: tuple[tuple[int, Callable[[History], None]], ...] = (
     (3, History.refused),
 )
 ACTIONS = [action for _, action in _WEIGHTED]
-CUMULATIVE = [sum(weight for weight, _ in _WEIGHTED[: index + 1]) for index in range(len(_WEIGHTED))]
+CUMULATIVE = [
+    sum(weight for weight, _ in _WEIGHTED[: index + 1]) for index in range(len(_WEIGHTED))
+]

@@ -1,4 +1,6 @@
-"""A tiny API server for controller cores: versions, generations, preconditions, and a watch that can lag."""
+"""A tiny API server for controller cores: versions, generations, preconditions, and a watch that
+can lag.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,14 @@ from sliceplane.api.core import (
     TopologySpreadConstraint,
 )
 from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice, SliceEndpoint
-from sliceplane.api.errors import StatusError, already_exists, conflict, invalid, invalid_value, not_found
+from sliceplane.api.errors import (
+    StatusError,
+    already_exists,
+    conflict,
+    invalid,
+    invalid_value,
+    not_found,
+)
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, Services
 from sliceplane.watch.cache import Change
@@ -37,8 +46,9 @@ Key = tuple[str, str, str]
 
 
 def make_pod(name: str, **over: Any) -> Pod:
-    """A ready pod on node n0; *over*: ips, labels, node, ready, phase, terminating, port, hostname, uid, since,
-    spread."""
+    """A ready pod on node n0; *over*: ips, labels, node, ready, phase, terminating, port, hostname,
+    uid, since, spread.
+    """
     ips = over.get("ips", (f"10.0.0.{int(name.rpartition('-')[2]) + 1}",))
     ports = (ContainerPort(name="http", container_port=over.get("port", 8080)),)
     ready = Condition(
@@ -92,7 +102,9 @@ def make_service(name: str = "web", **over: Any) -> Service:
     return Service(metadata=meta, spec=ServiceSpec(**{**spec, **over}))
 
 
-def make_node(name: str, zone: str = "", *, cpu: str = "4", ready: bool = True, **labels: str) -> Node:
+def make_node(
+    name: str, zone: str = "", *, cpu: str = "4", ready: bool = True, **labels: str
+) -> Node:
     condition = Condition(type="Ready", status="True" if ready else "False")
     return Node(
         metadata=ObjectMeta(name=name, labels={**({LABEL_ZONE: zone} if zone else {}), **labels}),
@@ -120,14 +132,17 @@ class FakeCluster:
         self.created = 0
         self.writes: list[Write] = []
 
-    # -- the server -------------------------------------------------------------------------------------
+    # -- the server
+    # -------------------------------------------------------------------------------------
 
     def put(self, new: Object, resource: Resource | None = None) -> Object:
         resource = resource or RESOURCE_OF[type(new)]
         key = (resource.key, new.metadata.namespace, new.metadata.name)
         old = self.objects.get(key)
         self.revision += 1
-        generation = 1 if old is None else old.metadata.generation + (_content(old) != _content(new))
+        generation = (
+            1 if old is None else old.metadata.generation + (_content(old) != _content(new))
+        )
         meta = replace(new.metadata, resource_version=str(self.revision), generation=generation)
         stored = replace(new, metadata=meta)
         self.objects[key] = stored
@@ -155,7 +170,10 @@ class FakeCluster:
             new = decode(write.body, resource.projection)
             self.created += 1
             # names that sort against the order of creation now and then, as random suffixes do
-            name = new.metadata.name or f"{new.metadata.generate_name}{self.created * 7 % 10}{self.created:03d}"
+            name = (
+                new.metadata.name
+                or f"{new.metadata.generate_name}{self.created * 7 % 10}{self.created:03d}"
+            )
             if (resource.key, write.namespace, name) in self.objects:
                 raise already_exists(resource.plural, resource.group, name)
             uid = f"{resource.singular.removeprefix('endpoint')}-{self.created}"
@@ -189,18 +207,29 @@ class FakeCluster:
         return self._delete(write, old)
 
     def _patch(self, write: Write, old: Object) -> bytes:
-        """A merge patch; of strategic ones, that which takes owners out.  Metadata comes and goes as a whole member."""
+        """A merge patch; of strategic ones, that which takes owners out.  Metadata comes and goes
+        as a whole member.
+        """
         resource = write.resource
         document = msgspec.to_builtins(old)
         for member, value in decode_document(write.body).items():
             document[member] = {**document.get(member, {}), **value}
         if write.patch_type == "strategic" and not write.subresource:
-            out = {each["uid"] for each in document["metadata"]["ownerReferences"] if each["$patch"] == "delete"}
+            out = {
+                each["uid"]
+                for each in document["metadata"]["ownerReferences"]
+                if each["$patch"] == "delete"
+            }
             owners = [each for each in old.metadata.owner_references or () if each.uid not in out]
             document["metadata"]["ownerReferences"] = msgspec.to_builtins(owners) or None
         found = document["metadata"]
         if found.get("uid") != old.metadata.uid:
-            raise invalid(resource.kind, resource.group, write.name, [invalid_value("metadata.uid", "x", "immutable")])
+            raise invalid(
+                resource.kind,
+                resource.group,
+                write.name,
+                [invalid_value("metadata.uid", "x", "immutable")],
+            )
         if found["resourceVersion"] != old.metadata.resource_version:
             raise _conflict(write)
         new = msgspec.convert(document, type(old))
@@ -211,20 +240,35 @@ class FakeCluster:
         wanted = options.get("preconditions", {})
         if wanted.get("uid", old.metadata.uid) != old.metadata.uid:
             raise _conflict(write)
-        if wanted.get("resourceVersion", old.metadata.resource_version) != old.metadata.resource_version:
+        if (
+            wanted.get("resourceVersion", old.metadata.resource_version)
+            != old.metadata.resource_version
+        ):
             raise _conflict(write)
-        self.delete(write.resource, write.namespace, write.name, options.get("propagationPolicy", "Background"))
+        self.delete(
+            write.resource,
+            write.namespace,
+            write.name,
+            options.get("propagationPolicy", "Background"),
+        )
         return b"{}"
 
-    def delete(self, resource: Resource, namespace: str, name: str, policy: str = "Background") -> None:
+    def delete(
+        self, resource: Resource, namespace: str, name: str, policy: str = "Background"
+    ) -> None:
         """As a client would: finalizers hold the object back."""
         old = self.objects.get((resource.key, namespace, name))
         if old is None:
             return
         finalizer = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}.get(policy)
-        finalizers = tuple(dict.fromkeys((*(old.metadata.finalizers or ()), *((finalizer,) if finalizer else ()))))
+        finalizers = tuple(
+            dict.fromkeys((*(old.metadata.finalizers or ()), *((finalizer,) if finalizer else ())))
+        )
         when = old.metadata.deletion_timestamp or "2026-11-21T12:00:00Z"
-        ending = replace(old, metadata=replace(old.metadata, finalizers=finalizers or None, deletion_timestamp=when))
+        ending = replace(
+            old,
+            metadata=replace(old.metadata, finalizers=finalizers or None, deletion_timestamp=when),
+        )
         if ending != old:
             self._settle(ending, resource)
 
@@ -237,7 +281,8 @@ class FakeCluster:
             return new
         return self.put(new, resource)
 
-    # -- the watch --------------------------------------------------------------------------------------
+    # -- the watch
+    # --------------------------------------------------------------------------------------
 
     def deliver(self, controller: Controller, now: float, count: int | None = None) -> None:
         batch = self.pending[: len(self.pending) if count is None else count]
@@ -254,7 +299,9 @@ class FakeCluster:
                 self._show(Change(key[0], old, new), controller, now)
 
     def _show(self, change: Change[Object], controller: Controller, now: float) -> None:
-        if not any(selection.resource.key == change.resource for selection in controller.info.watches):
+        if not any(
+            selection.resource.key == change.resource for selection in controller.info.watches
+        ):
             return
         meta = change.object.metadata
         key = (change.resource, meta.namespace, meta.name)
@@ -271,12 +318,20 @@ class FakeCluster:
         self.relist(controller, now)
         controller.on_synced(now)
 
-    # -- the host ---------------------------------------------------------------------------------------
+    # -- the host
+    # ---------------------------------------------------------------------------------------
 
     def run(
-        self, job: Job, *, fail_at: int | None = None, error: StatusError | None = None, lost: bool = False
+        self,
+        job: Job,
+        *,
+        fail_at: int | None = None,
+        error: StatusError | None = None,
+        lost: bool = False,
     ) -> Done:
-        """Perform *job*.  At write *fail_at* answer *error*; *lost*: although the write was made."""
+        """Perform *job*.  At write *fail_at* answer *error*; *lost*: although the write was
+        made.
+        """
         results: list[bytes] = []
         for index, write in enumerate(job.writes):
             try:
@@ -293,7 +348,9 @@ class FakeCluster:
         return Done(job, tuple(results))
 
     def settle(self, controller: Controller, now: float) -> tuple[float, list[EventNote]]:
-        """Let everything happen that is going to happen without further input; gives the time then."""
+        """Let everything happen that is going to happen without further input; gives the time
+        then.
+        """
         notes: list[EventNote] = []
         for _ in range(300):
             self.deliver(controller, now)
@@ -311,7 +368,9 @@ class FakeCluster:
 
 
 def _conflict(write: Write) -> StatusError:
-    return conflict(write.resource.plural, write.resource.group, write.name, "the object has been modified")
+    return conflict(
+        write.resource.plural, write.resource.group, write.name, "the object has been modified"
+    )
 
 
 def _content(each: Object) -> bytes:

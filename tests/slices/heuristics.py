@@ -24,12 +24,18 @@ class TwoZones:
     name = "test.dev/TwoZones"
     kind: Literal["zonal"] = "zonal"
 
-    def allocate(self, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]) -> Allocation:
+    def allocate(
+        self, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]
+    ) -> Allocation:
         names = [zone.name for zone in zones]
         found = {}
         for zone, count in endpoints.items():
             own = (zone,) if zone else ()
-            others = tuple(sorted({zone, names[(names.index(zone) + 1) % len(names)]})) if zone in names else ()
+            others = (
+                tuple(sorted({zone, names[(names.index(zone) + 1) % len(names)]}))
+                if zone in names
+                else ()
+            )
             found[zone] = (Portion(count // 2, own), Portion(count - count // 2, others))
         return found
 
@@ -40,12 +46,16 @@ class NoThrees:
     name = "test.dev/NoThrees"
     kind: Literal["zonal"] = "zonal"
 
-    def allocate(self, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]) -> Allocation:
+    def allocate(
+        self, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]
+    ) -> Allocation:
         if 3 in endpoints.values():
             raise HeuristicError(f"{sorted(endpoints.items())} has a three")
         if 2 in endpoints.values():
             raise KeyError("a two")
-        return {zone: (Portion(count, (zone,) if zone else ()),) for zone, count in endpoints.items()}
+        return {
+            zone: (Portion(count, (zone,) if zone else ()),) for zone, count in endpoints.items()
+        }
 
 
 class Local:
@@ -58,7 +68,9 @@ class Local:
         self.answer = answer
         self.asked: list[EndpointPlace] = []
 
-    def hints(self, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]) -> Hints:
+    def hints(
+        self, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]
+    ) -> Hints:
         self.asked.append(endpoint)
         found = self.answer(endpoint, zones) if callable(self.answer) else self.answer
         assert found is None or isinstance(found, Hints | str), found

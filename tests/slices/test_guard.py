@@ -25,7 +25,9 @@ from sliceplane.slices.guard import (
 START = 6000.0
 
 
-def losses(ready: int, missed: int, *, asks: bool = True, released_at: float = 0.0, storm: bool = False) -> Losses:
+def losses(
+    ready: int, missed: int, *, asks: bool = True, released_at: float = 0.0, storm: bool = False
+) -> Losses:
     return Losses(ready=ready, missed=missed, asks=asks, released_at=released_at, storm=storm)
 
 
@@ -65,7 +67,9 @@ def test_a_peak_forgets_after_ten_minutes() -> None:
     assert peak.standing(900.0) == 3
 
 
-@pytest.mark.parametrize(("ready", "missed", "held"), [(4, 6, True), (5, 5, False), (0, 10, True), (9, 1, False)])
+@pytest.mark.parametrize(
+    ("ready", "missed", "held"), [(4, 6, True), (5, 5, False), (0, 10, True), (9, 1, False)]
+)
 def test_more_than_half_must_be_missed(ready: int, missed: int, held: bool) -> None:
     guard = stood(10)
     assert guard.weigh(losses(ready, missed), START) == missed, "it waits for others at least"
@@ -131,7 +135,9 @@ def test_the_guard_rests_on_what_is_there_and_not_on_what_it_holds() -> None:
     for minute in range(1, 20):
         guard.weigh(losses(0, 10), START + 60.0 * minute)
     assert guard.hold is None
-    assert guard.weigh(losses(0, 10), START + 1300.0) == 0, "ten minutes without endpoints: there is no peak"
+    assert guard.weigh(losses(0, 10), START + 1300.0) == 0, (
+        "ten minutes without endpoints: there is no peak"
+    )
 
 
 @given(st.integers(4, 500), st.integers(0, 40))
@@ -155,7 +161,9 @@ def test_nothing_is_held_beyond_its_bound(peak: int, late: int) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 90)), max_size=20), st.integers(0, 40))
-def test_a_guard_that_rested_holds_what_one_that_was_asked_holds(quiet: list[tuple[int, int]], left: int) -> None:
+def test_a_guard_that_rested_holds_what_one_that_was_asked_holds(
+    quiet: list[tuple[int, int]], left: int
+) -> None:
     asked, rested = ServiceGuard(), ServiceGuard()
     now = START
     for ready, pause_s in quiet:

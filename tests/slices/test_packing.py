@@ -12,7 +12,9 @@ from sliceplane.slices.packer import Desired, SlicePacker
 from sliceplane.slices.packplan import PackPlan
 
 LABELS = {"l": "1"}
-RESOLVER = PortResolver((ServicePort(name="a", port=80), ServicePort(name="b", port=81, target_port="http")))
+RESOLVER = PortResolver(
+    (ServicePort(name="a", port=80), ServicePort(name="b", port=81, target_port="http"))
+)
 GROUP = RESOLVER.group_of(PodFacts(make_pod("p-1")))
 OTHER = RESOLVER.group_of(PodFacts(make_pod("p-1", port=9)))
 
@@ -28,7 +30,9 @@ class Bench:
         for pod in pods:
             self.packer.want(pod, Desired(GROUP if group is GROUP else OTHER, f"{pod} ip", body))
 
-    def hold(self, name: str, *pods: str, group: object = GROUP, labels: dict[str, str] = LABELS) -> None:
+    def hold(
+        self, name: str, *pods: str, group: object = GROUP, labels: dict[str, str] = LABELS
+    ) -> None:
         ports = GROUP.ports if group is GROUP else OTHER.ports if group is OTHER else ()
         meta = ObjectMeta(name=name, uid=name, labels=labels)
         self.packer.attach(Stored(meta, "IPv4", ports, {f"{pod} ip": b"{}" for pod in pods}))
@@ -42,7 +46,11 @@ class Bench:
             return " ".join(identity.split(" ")[0] for identity in content)
 
         creates = [show(each.content) for each in plan.creates]
-        return creates, {u.slice.name: show(u.content) for u in plan.updates}, [s.name for s in plan.deletes]
+        return (
+            creates,
+            {u.slice.name: show(u.content) for u in plan.updates},
+            [s.name for s in plan.deletes],
+        )
 
 
 def test_new_endpoints_fill_new_slices() -> None:

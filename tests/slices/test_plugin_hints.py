@@ -1,4 +1,6 @@
-"""Hints by heuristics: what users see, what a bad plug-in can do, how much moves and what it costs."""
+"""Hints by heuristics: what users see, what a bad plug-in can do, how much moves and what it
+costs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ from sliceplane.api.scheme import Pods
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.slices import oracle
-from sliceplane.slices.heuristics.asking import PROBLEM_MAX, ask_local, ask_zonal, problem_of_heuristic
+from sliceplane.slices.heuristics.asking import (
+    PROBLEM_MAX,
+    ask_local,
+    ask_zonal,
+    problem_of_heuristic,
+)
 from sliceplane.slices.heuristics.balanced import ANNOTATION_MAX_OVERLOAD, Balanced
 from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.heuristics.spread_constraints import KEY_HOSTNAME, KEY_REGION, KEY_ZONE
@@ -45,13 +52,21 @@ class Counting:
     def __init__(self) -> None:
         self.asked: list[dict[str, int]] = []
 
-    def allocate(self, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]) -> Allocation:
+    def allocate(
+        self, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]
+    ) -> Allocation:
         self.asked.append(dict(endpoints))
         return TwoZones().allocate(service, endpoints, zones)
 
 
 class Plane:
-    def __init__(self, distribution: str, *others: Heuristic, zones: dict[str, str] | None = None, **over: Any) -> None:
+    def __init__(
+        self,
+        distribution: str,
+        *others: Heuristic,
+        zones: dict[str, str] | None = None,
+        **over: Any,
+    ) -> None:
         self.cluster = FakeCluster()
         for node, zone in (zones or TWO).items():
             self.cluster.put(make_node(node, zone))
@@ -89,7 +104,9 @@ class Plane:
         for each in self.cluster.endpoints():
             if each.target_ref is not None and each.hints is not None:
                 zones = "+".join(zone.name for zone in each.hints.for_zones or ())
-                found[each.target_ref.name] = zones + "".join(f"@{node.name}" for node in each.hints.for_nodes or ())
+                found[each.target_ref.name] = zones + "".join(
+                    f"@{node.name}" for node in each.hints.for_nodes or ()
+                )
         return found
 
     def check(self) -> None:
@@ -97,17 +114,21 @@ class Plane:
         pods = [each for each in objects if isinstance(each, Pod)]
         nodes = {each.metadata.name: each for each in objects if isinstance(each, Node)}
         service = self.cluster.objects["services", "shop", "web"]
-        oracle.check_converged(service, pods, nodes, self.cluster.slices(), self.max, find=self.find)  # type: ignore[arg-type]  # it is a Service
+        oracle.check_converged(
+            service, pods, nodes, self.cluster.slices(), self.max, find=self.find
+        )  # type: ignore[arg-type]  # it is a Service
 
 
-# -- what comes with us ---------------------------------------------------------------------------------
+# -- what comes with us
+# ---------------------------------------------------------------------------------
 
 
 def test_balanced_spills_just_enough() -> None:
     plane = Plane(BALANCED)
     plane.pods(*["n0"] * 8, *["n1"] * 2)
     assert plane.settle() == []
-    # each zone sends half: 5 fair shares; with 20% overload ceil(5 / 1.2) = 5 endpoints are enough for each
+    # each zone sends half: 5 fair shares; with 20% overload ceil(5 / 1.2) = 5 endpoints are enough
+    # for each
     assert Counter(plane.hints().values()) == {"a": 5, "b": 5}
     plane.check()
 
@@ -117,7 +138,9 @@ def test_a_parameter_is_an_annotation() -> None:
     plane.pods(*["n0"] * 8, *["n1"] * 2)
     plane.settle()
     assert Counter(plane.hints().values()) == {"a": 7, "b": 3}
-    plane.cluster.put(make_service(**plane.over | {"annotations": {ANNOTATION_MAX_OVERLOAD: "25%"}}))
+    plane.cluster.put(
+        make_service(**plane.over | {"annotations": {ANNOTATION_MAX_OVERLOAD: "25%"}})
+    )
     plane.settle()
     assert Counter(plane.hints().values()) == {"a": 6, "b": 4}
     plane.check()
@@ -147,11 +170,18 @@ def test_the_annotation_is_stronger() -> None:
 def test_metrics_do_not_have_a_label_for_each_name() -> None:
     plane = Plane("nobody.dev/Knows")
     plane.settle()
-    (family,) = (f for f in plane.controller.samples(0.0) if f.name.endswith("services_count_by_traffic_distribution"))
-    assert [(each.labels, each.value) for each in family.samples] == [(("ImplementationSpecific",), 1)]
+    (family,) = (
+        f
+        for f in plane.controller.samples(0.0)
+        if f.name.endswith("services_count_by_traffic_distribution")
+    )
+    assert [(each.labels, each.value) for each in family.samples] == [
+        (("ImplementationSpecific",), 1)
+    ]
 
 
-# -- bad plug-ins ---------------------------------------------------------------------------------------
+# -- bad plug-ins
+# ---------------------------------------------------------------------------------------
 
 
 def failing(text: str) -> tuple[str, str, str]:
@@ -173,7 +203,10 @@ def refuse(*_: object) -> Hints:
         (refuse, "the moon is full"),
         (None, "its answer cannot be used: the answer is a NoneType, not Hints"),
         ("a", "its answer cannot be used: the answer is a str, not Hints"),
-        (Hints(("",)), "its answer cannot be used: hinted zones [''] have an empty or a repeated name"),
+        (
+            Hints(("",)),
+            "its answer cannot be used: hinted zones [''] have an empty or a repeated name",
+        ),
         (Hints("abc"), "its answer cannot be used: hinted zones are 'abc', not a tuple of names"),  # type: ignore[arg-type]
         (Hints(tuple("abcdefghi")), "its answer cannot be used: 9 zones are hinted, 8 are allowed"),
     ],
@@ -190,7 +223,11 @@ def test_a_failure_costs_the_hints_of_its_service_alone(answer: Any, text: str) 
     bad.answer = lambda *_: Hints(("a",))
     plane.cluster.put(make_node("n2", "c"))
     assert plane.settle() == [
-        ("Normal", "TrafficDistributionEnabled", "test.dev/Local: hints are given again, addressType: IPv4")
+        (
+            "Normal",
+            "TrafficDistributionEnabled",
+            "test.dev/Local: hints are given again, addressType: IPv4",
+        )
     ]
     plane.check()
 
@@ -209,7 +246,9 @@ def test_a_name_that_nobody_has() -> None:
     plane = Plane("nobody.dev/Knows", ip_families=("IPv4", "IPv6"))
     plane.pods("n0")
     told = plane.settle()
-    assert told == [("Warning", "TrafficDistributionUnsupported", "no heuristic nobody.dev/Knows is installed")]
+    assert told == [
+        ("Warning", "TrafficDistributionUnsupported", "no heuristic nobody.dev/Knows is installed")
+    ]
     assert plane.hints() == {}
     plane.cluster.put(make_service(**plane.over | {"ports": ()}))
     assert plane.settle() == [], "another shape of the same service is no news"
@@ -217,7 +256,14 @@ def test_a_name_that_nobody_has() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [None, {}, {"a": (Portion(1, ("a",)),)}, {"a": (Portion(2.0, ("a",)),)}, {"a": (Portion(2, "a"),)}, {"a": 2}],
+    [
+        None,
+        {},
+        {"a": (Portion(1, ("a",)),)},
+        {"a": (Portion(2.0, ("a",)),)},
+        {"a": (Portion(2, "a"),)},
+        {"a": 2},
+    ],
 )
 def test_nonsense_about_zones(answer: Any) -> None:
     class Nonsense(Counting):
@@ -254,7 +300,9 @@ def test_what_a_plug_in_must_be() -> None:
     assert problem_of_heuristic(Balanced(), BALANCED) == ""
     assert problem_of_heuristic(Balanced(), "x.dev/Y") == f"its name is {BALANCED!r}"
     assert problem_of_heuristic(object(), "x.dev/Y") == "its name is None"
-    assert "its kind is None" in problem_of_heuristic(type("X", (), {"name": "x.dev/Y"})(), "x.dev/Y")
+    assert "its kind is None" in problem_of_heuristic(
+        type("X", (), {"name": "x.dev/Y"})(), "x.dev/Y"
+    )
     bare = type("X", (), {"name": "x.dev/Y", "kind": "local"})()
     assert problem_of_heuristic(bare, "x.dev/Y") == "it has no method hints"
 
@@ -265,7 +313,8 @@ def test_names() -> None:
         assert not is_domain_qualified(bad), bad
 
 
-# -- how much moves, and what it costs ------------------------------------------------------------------
+# -- how much moves, and what it costs
+# ------------------------------------------------------------------
 
 
 def test_several_zones_in_one_portion() -> None:
@@ -308,7 +357,9 @@ def test_nodes_that_change_ask_anew() -> None:
     plane.pods(*["n0", "n1"] * 6)
     plane.settle()
     assert Counter(plane.hints().values()) == {"a": 6, "b": 6}
-    plane.cluster.put(make_node("n0", "a", cpu="12"))  # three quarters: 9 fair shares need 8 endpoints
+    plane.cluster.put(
+        make_node("n0", "a", cpu="12")
+    )  # three quarters: 9 fair shares need 8 endpoints
     plane.settle()
     assert Counter(plane.hints().values()) == {"a": 8, "b": 4}
     plane.check()

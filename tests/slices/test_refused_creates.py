@@ -1,4 +1,6 @@
-"""A quota refuses new slices, and a Service was made anew: what is gone leaves the old one's slices all the same."""
+"""A quota refuses new slices, and a Service was made anew: what is gone leaves the old one's slices
+all the same.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ FULL = StatusError(403, "Forbidden", "exceeded quota")
 def stored(engine: SliceEngine, write_body: bytes, version: str) -> EndpointSlice:
     made = decode(write_body, EndpointSlice)
     name = made.metadata.name or "old"
-    shown = replace(made, metadata=replace(made.metadata, name=name, uid=name, resource_version=version))
+    shown = replace(
+        made, metadata=replace(made.metadata, name=name, uid=name, resource_version=version)
+    )
     engine.on_slice(None, shown)
     return shown
 
@@ -55,7 +59,11 @@ def scene() -> tuple[SliceEngine, list[object]]:
 
 
 def names(body: bytes) -> list[str]:
-    return sorted(each.target_ref.name for each in decode(body, EndpointSlice).endpoints or () if each.target_ref)
+    return sorted(
+        each.target_ref.name
+        for each in decode(body, EndpointSlice).endpoints or ()
+        if each.target_ref
+    )
 
 
 def test_seed_101971_what_is_gone_leaves_a_slice_that_waits_for_a_refused_one() -> None:
@@ -66,7 +74,9 @@ def test_seed_101971_what_is_gone_leaves_a_slice_that_waits_for_a_refused_one() 
     engine.on_pod(pods[1], None)
     plan = engine.plan(KEY, 2.0)
     assert [write.verb for write in plan.writes] == ["update", "create"]
-    assert names(plan.writes[0].body) == ["p-0", "p-2"], "those that are alive stay until they are elsewhere"
+    assert names(plan.writes[0].body) == ["p-0", "p-2"], (
+        "those that are alive stay until they are elsewhere"
+    )
     refused(engine, plan)
     plan = engine.plan(KEY, 3.0)
     assert [write.verb for write in plan.writes] == ["create", "delete"], "written once"
@@ -86,7 +96,11 @@ def test_when_there_is_room_again_the_old_slice_goes_at_once() -> None:
     update, create = plan.writes
     made = decode(create.body, EndpointSlice)
     answers = [
-        encode(replace(known, metadata=replace(known.metadata, name=name, uid=name, resource_version="9")))
+        encode(
+            replace(
+                known, metadata=replace(known.metadata, name=name, uid=name, resource_version="9")
+            )
+        )
         for known, name in ((decode(update.body, EndpointSlice), "old"), (made, "new"))
     ]
     engine.finish(KEY, plan, answers, None, 2.0)

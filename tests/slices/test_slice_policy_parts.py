@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from tests.slices.fake_cluster import make_node, make_pod, make_service, replace
 
 from sliceplane.api.codec import encode
-from sliceplane.api.core import Container, ContainerPort, Pod, PodIP, PodSpec, PodStatus, ServicePort
+from sliceplane.api.core import (
+    Container,
+    ContainerPort,
+    Pod,
+    PodIP,
+    PodSpec,
+    PodStatus,
+    ServicePort,
+)
 from sliceplane.api.meta import Condition, ObjectMeta
 from sliceplane.kit.times import format_nano_time, parse_nanoseconds
 from sliceplane.slices import oracle
@@ -19,13 +27,18 @@ from sliceplane.slices.pod_routes import PodIndex, SelectorIndex
 from sliceplane.slices.shape import HintMode, families_of, hint_mode, shape_of, slice_labels
 from sliceplane.slices.writes import MemberChanges
 
-WEB = {"kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
+WEB = {
+    "kubernetes.io/service-name": "web",
+    "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+}
 
 
 @pytest.mark.parametrize("distribution", [None, "PreferClose", "PreferSameNode", "Nonsense"])
 @pytest.mark.parametrize("zone", ["", 'z"one\u00e9'])
 @pytest.mark.parametrize("publish", [False, True])
-def test_pieces_make_what_the_codec_makes(distribution: str | None, zone: str, publish: bool) -> None:
+def test_pieces_make_what_the_codec_makes(
+    distribution: str | None, zone: str, publish: bool
+) -> None:
     service = make_service(traffic_distribution=distribution, publish_not_ready_addresses=publish)
     pods = [
         make_pod("p-1"),
@@ -46,7 +59,9 @@ def test_pieces_make_what_the_codec_makes(distribution: str | None, zone: str, p
 
 
 def test_addresses_are_canonical_and_come_from_pod_ips_only() -> None:
-    spelled = PodFacts(make_pod("p-1", ips=("010.0.0.1", "FD00:0::1", "::ffff:10.0.0.2", "nonsense")))
+    spelled = PodFacts(
+        make_pod("p-1", ips=("010.0.0.1", "FD00:0::1", "::ffff:10.0.0.2", "nonsense"))
+    )
     assert spelled.addresses["IPv4"].identity == "p-1 10.0.0.1,10.0.0.2"
     assert spelled.addresses["IPv6"].identity == "p-1 fd00::1"
     only_pod_ip = Pod(metadata=ObjectMeta(name="p"), status=PodStatus(pod_ip="10.0.0.1"))
@@ -56,27 +71,38 @@ def test_addresses_are_canonical_and_come_from_pod_ips_only() -> None:
 
 @pytest.mark.parametrize(
     ("phase", "ips", "excluded"),
-    [("Running", ("10.0.0.1",), False), ("Failed", ("10.0.0.1",), True), ("Succeeded", ("10.0.0.1",), True),
-     ("Pending", (), True)],
-)  # fmt: skip
-def test_finished_and_addressless_pods_are_no_endpoints(phase: str, ips: tuple[str, ...], excluded: bool) -> None:
+    [
+        ("Running", ("10.0.0.1",), False),
+        ("Failed", ("10.0.0.1",), True),
+        ("Succeeded", ("10.0.0.1",), True),
+        ("Pending", (), True),
+    ],
+)
+def test_finished_and_addressless_pods_are_no_endpoints(
+    phase: str, ips: tuple[str, ...], excluded: bool
+) -> None:
     assert PodFacts(make_pod("p-1", phase=phase, ips=ips)).excluded is excluded
 
 
 def test_named_ports_come_from_containers_then_sidecars() -> None:
     def container(port: int, protocol: str = "TCP", restart: str | None = None) -> Container:
         return Container(
-            ports=(ContainerPort(name="http", container_port=port, protocol=protocol),), restart_policy=restart
+            ports=(ContainerPort(name="http", container_port=port, protocol=protocol),),
+            restart_policy=restart,
         )
 
     def ports_of(spec: PodSpec) -> list[int | None]:
         facts = PodFacts(Pod(spec=spec))
-        found = resolve_ports((ServicePort(name="a", port=80, target_port="http"),), facts.named_ports)
+        found = resolve_ports(
+            (ServicePort(name="a", port=80, target_port="http"),), facts.named_ports
+        )
         return [each.port for each in found]
 
     assert ports_of(PodSpec(containers=(container(1, "UDP"), container(2), container(3)))) == [2]
     assert ports_of(PodSpec(init_containers=(container(4, restart="Always"),))) == [4]
-    assert ports_of(PodSpec(containers=(container(5),), init_containers=(container(4, restart="Always"),))) == [5]
+    assert ports_of(
+        PodSpec(containers=(container(5),), init_containers=(container(4, restart="Always"),))
+    ) == [5]
     assert ports_of(PodSpec(init_containers=(container(6),))) == []
 
 
@@ -107,7 +133,11 @@ def test_families(spec: dict[str, object], families: tuple[str, ...]) -> None:
 
 
 def test_labels_of_slices() -> None:
-    labels = {"team": "a", "kubernetes.io/service-name": "x", "service.kubernetes.io/headless": "yes"}
+    labels = {
+        "team": "a",
+        "kubernetes.io/service-name": "x",
+        "service.kubernetes.io/headless": "yes",
+    }
     assert slice_labels(make_service(labels=labels)) == {**WEB, "team": "a"}
     headless = {**WEB, "service.kubernetes.io/headless": ""}
     assert slice_labels(make_service(cluster_ip="None")) == headless
@@ -131,7 +161,10 @@ def test_labels_of_slices() -> None:
     ],
 )
 def test_annotation_beats_the_field(annotations: dict[str, str], mode: HintMode) -> None:
-    assert hint_mode(make_service(annotations=annotations, traffic_distribution="PreferSameZone")) is mode
+    assert (
+        hint_mode(make_service(annotations=annotations, traffic_distribution="PreferSameZone"))
+        is mode
+    )
 
 
 def test_empty_selector_and_external_name_are_not_ours() -> None:
@@ -140,14 +173,22 @@ def test_empty_selector_and_external_name_are_not_ours() -> None:
 
 
 def test_times_keep_nanoseconds() -> None:
-    assert format_nano_time(parse_nanoseconds("2026-11-21T10:00:00.123456789Z")) == "2026-11-21T10:00:00.123456789Z"
-    assert format_nano_time(parse_nanoseconds("2026-11-21T12:00:00.5+02:00")) == "2026-11-21T10:00:00.5Z"
+    assert (
+        format_nano_time(parse_nanoseconds("2026-11-21T10:00:00.123456789Z"))
+        == "2026-11-21T10:00:00.123456789Z"
+    )
+    assert (
+        format_nano_time(parse_nanoseconds("2026-11-21T12:00:00.5+02:00"))
+        == "2026-11-21T10:00:00.5Z"
+    )
     assert parse_nanoseconds("no time") == parse_nanoseconds(None) == 0
 
 
 def test_the_earliest_change_of_a_member_counts_and_none_that_goes_back() -> None:
     def version(second: int) -> PodFacts:
-        ready = Condition(type="Ready", status="True", last_transition_time=f"1970-01-01T00:00:0{second}Z")
+        ready = Condition(
+            type="Ready", status="True", last_transition_time=f"1970-01-01T00:00:0{second}Z"
+        )
         return PodFacts(Pod(status=PodStatus(conditions=(ready,))))
 
     changes = MemberChanges(None)
@@ -164,7 +205,9 @@ def test_the_earliest_change_of_a_member_counts_and_none_that_goes_back() -> Non
 
 def test_read_slice_knows_what_no_pod_made() -> None:
     service = make_service()
-    endpoint = oracle.desired(service, "IPv4", [make_pod("p-1")], {"n0": make_node("n0")}).popitem()[1][0]
+    endpoint = oracle.desired(
+        service, "IPv4", [make_pod("p-1")], {"n0": make_node("n0")}
+    ).popitem()[1][0]
     with_version = replace(endpoint, target_ref=replace(endpoint.target_ref, resource_version="7"))
     foreign = replace(endpoint, target_ref=replace(endpoint.target_ref, namespace="other"))
     observed = oracle.EndpointSlice(
@@ -196,7 +239,12 @@ def test_selector_index_finds_what_a_scan_finds(
     assert index.matching("other", labels) == {}
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), label_sets | st.none(), st.sampled_from(("n0", "n1", "")))), label_sets)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), label_sets | st.none(), st.sampled_from(("n0", "n1", "")))
+    ),
+    label_sets,
+)
 def test_pod_index_finds_what_a_scan_finds(
     changes: list[tuple[int, dict[str, str] | None, str]], selector: dict[str, str]
 ) -> None:
@@ -215,11 +263,15 @@ def test_pod_index_finds_what_a_scan_finds(
             found = {each.name for each in index.selected("shop", pair, selector)}
             assert found == {n for n, f in pods.items() if selector.items() <= f.labels.items()}
         index.check()
-    assert {f.name for f in index.on_node("n0")} == {n for n, f in pods.items() if f.node_name == "n0"}
+    assert {f.name for f in index.on_node("n0")} == {
+        n for n, f in pods.items() if f.node_name == "n0"
+    }
 
 
 def test_two_ips() -> None:
-    assert PodFacts(Pod(status=PodStatus(pod_ips=(PodIP(ip="fd00::2"), PodIP(ip="10.0.0.3"))))).addresses.keys() == {
+    assert PodFacts(
+        Pod(status=PodStatus(pod_ips=(PodIP(ip="fd00::2"), PodIP(ip="10.0.0.3"))))
+    ).addresses.keys() == {
         "IPv4",
         "IPv6",
     }

@@ -40,12 +40,22 @@ class Scene:
         self.z = self.show("z", "12", 2)
         assert self.engine.plan(KEY, 1.0).writes == ()
 
-    def show(self, name: str, version: str, *pods: int, before: EndpointSlice | None = None) -> EndpointSlice:
+    def show(
+        self, name: str, version: str, *pods: int, before: EndpointSlice | None = None
+    ) -> EndpointSlice:
         """The watch tells of it."""
-        meta = replace(self.whole.metadata, name=name, uid=name, generate_name="", resource_version=version)
+        meta = replace(
+            self.whole.metadata, name=name, uid=name, generate_name="", resource_version=version
+        )
         wanted = {f"p-{number}" for number in pods}
-        endpoints = [each for each in self.whole.endpoints or () if each.target_ref and each.target_ref.name in wanted]
-        made = replace(self.whole, metadata=replace(meta, annotations=None), endpoints=tuple(endpoints))
+        endpoints = [
+            each
+            for each in self.whole.endpoints or ()
+            if each.target_ref and each.target_ref.name in wanted
+        ]
+        made = replace(
+            self.whole, metadata=replace(meta, annotations=None), endpoints=tuple(endpoints)
+        )
         self.engine.on_slice(before, made)
         return made
 
@@ -53,7 +63,9 @@ class Scene:
         old: Pod = self.pods[number]
         made = make_pod(f"p-{number}", ready=ready)
         version = str(int(old.metadata.resource_version or 0) + 1)
-        new = self.pods[number] = replace(made, metadata=replace(made.metadata, resource_version=version))
+        new = self.pods[number] = replace(
+            made, metadata=replace(made.metadata, resource_version=version)
+        )
         self.engine.on_pod(old, new)
 
     def refuse(self) -> None:
@@ -62,7 +74,9 @@ class Scene:
         plan = self.engine.plan(KEY, 2.0)
         assert [write.name for write in plan.writes] == ["a"]
         self.engine.finish(KEY, plan, (), CONFLICT, 2.0)
-        assert [self.engine.plan(KEY, 3.0).stale for _ in range(STALE_PLANS)] == [True] * STALE_PLANS
+        assert [self.engine.plan(KEY, 3.0).stale for _ in range(STALE_PLANS)] == [
+            True
+        ] * STALE_PLANS
 
 
 def answer(write: SliceWrite, version: str) -> bytes:
@@ -71,9 +85,13 @@ def answer(write: SliceWrite, version: str) -> bytes:
 
 
 @pytest.mark.parametrize("turned_back", [False, True])
-def test_seed_100376_an_endpoint_is_not_taken_out_because_a_suspect_is_believed_to_have_it(turned_back: bool) -> None:
-    """A request was performed twice, and the answer to the second time came, a conflict.  p-1 is in slice z, and slice
-    a is believed to have it, too: what takes it out of z comes after a write of a."""
+def test_seed_100376_an_endpoint_is_not_taken_out_because_a_suspect_is_believed_to_have_it(
+    turned_back: bool,
+) -> None:
+    """A request was performed twice, and the answer to the second time came, a conflict. p-1 is in
+    slice z, and slice a is believed to have it, too: what takes it out of z comes after a write of
+    a.
+    """
     scene = Scene()
     scene.refuse()
     if turned_back:
@@ -83,7 +101,9 @@ def test_seed_100376_an_endpoint_is_not_taken_out_because_a_suspect_is_believed_
     assert plan.writes[0].name == "a"
     assert plan.writes[0].resource_version == scene.a.metadata.resource_version
     scene.engine.finish(KEY, plan, (), CONFLICT, 9.0)
-    assert scene.engine.plan(KEY, 10.0).stale, "nothing but that was written, and the cache is waited for again"
+    assert scene.engine.plan(KEY, 10.0).stale, (
+        "nothing but that was written, and the cache is waited for again"
+    )
 
 
 def test_a_suspect_that_proves_itself_is_none_any_more() -> None:

@@ -1,4 +1,6 @@
-"""Topology-mode Auto: the arithmetic against fractions, the choice of slices, and any history against the oracle."""
+"""Topology-mode Auto: the arithmetic against fractions, the choice of slices, and any history
+against the oracle.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,14 @@ from sliceplane.slices.topology import ZoneShares, allocate, holds, transfers
 from sliceplane.watch.controller.base import EventNote
 
 AUTO = {"service.kubernetes.io/topology-mode": "Auto"}
-NO_INFORMATION = "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"
-ENABLED = ("Normal", "TopologyAwareHintsEnabled", "Topology Aware Hints has been enabled, addressType: IPv4")
+NO_INFORMATION = (
+    "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"
+)
+ENABLED = (
+    "Normal",
+    "TopologyAwareHintsEnabled",
+    "Topology Aware Hints has been enabled, addressType: IPv4",
+)
 
 
 def disabled(message: str, family: str = "IPv4") -> tuple[str, str, str]:
@@ -75,7 +83,8 @@ def _told(note: EventNote) -> tuple[str, str, str]:
     return note.type, note.reason, note.note
 
 
-# -- arithmetic -----------------------------------------------------------------------------------------
+# -- arithmetic
+# -----------------------------------------------------------------------------------------
 
 cpus = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 64_000), min_size=2)
 
@@ -86,10 +95,14 @@ def test_the_minimum_is_that_of_the_reference(cpu: dict[str, int], total: int) -
     shares = {zone: Fraction(each, sum(cpu.values())) for zone, each in cpu.items()}
     least = oracle.least_of_zones(total, shares)
     if len(cpu) > total:
-        assert allocation.problem == f"Insufficient number of endpoints ({total} endpoints, {len(cpu)} zones)"
+        assert (
+            allocation.problem
+            == f"Insufficient number of endpoints ({total} endpoints, {len(cpu)} zones)"
+        )
     elif sum(least.values()) > total:
         assert allocation.problem == (
-            "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold "
+            "Unable to allocate minimum required endpoints to each zone without exceeding "
+            "overload threshold "
             f"({total} endpoints, {len(cpu)} zones)"
         )
     else:
@@ -97,7 +110,9 @@ def test_the_minimum_is_that_of_the_reference(cpu: dict[str, int], total: int) -
 
 
 @given(cpu=cpus, counts=st.dictionaries(st.sampled_from("abcdefg"), st.integers(0, 40)))
-def test_transfers_leave_every_zone_with_enough_and_near_its_share(cpu: dict[str, int], counts: dict[str, int]) -> None:
+def test_transfers_leave_every_zone_with_enough_and_near_its_share(
+    cpu: dict[str, int], counts: dict[str, int]
+) -> None:
     shares = dict(sorted(cpu.items()))
     total = sum(counts.values())
     allocation = allocate(total, shares)
@@ -109,20 +124,30 @@ def test_transfers_leave_every_zone_with_enough_and_near_its_share(cpu: dict[str
     after = {z: counts.get(z, 0) - giving.get(z, 0) + getting.get(z, 0) for z in {*counts, *shares}}
     assert holds(after, allocation.minimum), f"{after} is not enough for {allocation.minimum}"
     # no transfer is left that would be worth it, but for what a minimum takes
-    over = {z: after[z] - max(Fraction(total * shares[z], sum(cpu.values())), allocation.minimum[z]) for z in shares}
+    over = {
+        z: after[z] - max(Fraction(total * shares[z], sum(cpu.values())), allocation.minimum[z])
+        for z in shares
+    }
     most, least = max(over.values()), -min(over.values())
-    assert most < 1 or least < Fraction(1, 2) or (most < Fraction(1, 2)), f"{over} after {giving} -> {getting}"
+    assert most < 1 or least < Fraction(1, 2) or (most < Fraction(1, 2)), (
+        f"{over} after {giving} -> {getting}"
+    )
 
 
 def test_the_even_cluster_is_left_alone() -> None:
     shares = {"a": 4000, "b": 4000, "c": 4000}
     assert allocate(9, shares).minimum == {"a": 3, "b": 3, "c": 3}
     assert transfers({"a": 4, "b": 4, "c": 4}, allocate(12, shares).minimum, shares) == ({}, {})
-    assert transfers({"a": 6, "b": 3, "c": 0}, allocate(9, shares).minimum, shares) == ({"a": 3}, {"c": 3})
+    assert transfers({"a": 6, "b": 3, "c": 0}, allocate(9, shares).minimum, shares) == (
+        {"a": 3},
+        {"c": 3},
+    )
 
 
 @given(
-    slices=st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=4), min_size=1, max_size=6),
+    slices=st.lists(
+        st.lists(st.sampled_from("ab"), min_size=1, max_size=4), min_size=1, max_size=6
+    ),
     wanted=st.integers(1, 8),
     free=st.sets(st.integers(0, 5)),
 )
@@ -130,7 +155,8 @@ def test_the_fewest_slices_are_written_where_one_zone_gives(
     slices: list[list[str]], wanted: int, free: set[int]
 ) -> None:
     movable = {
-        f"s{n}": [Movable(f"p{n}-{k}", zone, zone) for k, zone in enumerate(zones)] for n, zones in enumerate(slices)
+        f"s{n}": [Movable(f"p{n}-{k}", zone, zone) for k, zone in enumerate(zones)]
+        for n, zones in enumerate(slices)
     }
     room = {name: sum(each.given == "a" for each in found) for name, found in movable.items()}
     wanted = min(wanted, sum(room.values()))
@@ -139,10 +165,14 @@ def test_the_fewest_slices_are_written_where_one_zone_gives(
     unpaid = frozenset(f"s{n}" for n in free if n < len(slices))
     moves = choose(movable, {"a": wanted}, {"b": wanted}, unpaid)
     assert len(moves) == wanted
-    written = {name for name, found in movable.items() for each in found if each.pod in moves} - unpaid
+    written = {
+        name for name, found in movable.items() for each in found if each.pod in moves
+    } - unpaid
     left = wanted - sum(room[name] for name in unpaid)
     paid = [room[name] for name in movable if name not in unpaid]
-    best = next(k for k in range(len(paid) + 1) if any(sum(some) >= left for some in combinations(paid, k)))
+    best = next(
+        k for k in range(len(paid) + 1) if any(sum(some) >= left for some in combinations(paid, k))
+    )
     assert len(written) == best, f"{sorted(written)} written, {best} would do"
 
 
@@ -154,14 +184,27 @@ def test_endpoints_come_home_before_others_leave() -> None:
 
 node_facts = st.builds(
     lambda zone, cpu, ready, control: NodeFacts(
-        make_node("n", zone, cpu=cpu, ready=ready, **({"node-role.kubernetes.io/control-plane": ""} if control else {}))
+        make_node(
+            "n",
+            zone,
+            cpu=cpu,
+            ready=ready,
+            **({"node-role.kubernetes.io/control-plane": ""} if control else {}),
+        )
     ),
-    *(st.sampled_from(("", "a", "b")), st.sampled_from(("0", "2", "1500m", "bad")), st.booleans(), st.booleans()),
+    *(
+        st.sampled_from(("", "a", "b")),
+        st.sampled_from(("0", "2", "1500m", "bad")),
+        st.booleans(),
+        st.booleans(),
+    ),
 )
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.one_of(st.none(), node_facts)), max_size=25))
-def test_shares_by_differences_are_those_of_a_count(history: list[tuple[int, NodeFacts | None]]) -> None:
+def test_shares_by_differences_are_those_of_a_count(
+    history: list[tuple[int, NodeFacts | None]],
+) -> None:
     kept, nodes = ZoneShares(), {}
     for which, facts in history:
         before = kept.shares
@@ -178,7 +221,8 @@ def test_shares_by_differences_are_those_of_a_count(history: list[tuple[int, Nod
         assert kept.shares == (dict(sorted(cpu.items())) if clear else {})
 
 
-# -- what a user sees -----------------------------------------------------------------------------------
+# -- what a user sees
+# -----------------------------------------------------------------------------------
 
 TWO = {"n0": "a", "n1": "b"}
 
@@ -248,7 +292,10 @@ def test_no_allocation_within_the_overload_threshold() -> None:
     plane = Plane(TWO)
     plane.cluster.put(make_node("n0", "a", cpu="60"))
     plane.pods("n0", "n1", "n0")
-    words = "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold"
+    words = (
+        "Unable to allocate minimum required endpoints to each zone without exceeding overload "
+        "threshold"
+    )
     assert plane.settle() == [disabled(f"{words} (3 endpoints, 2 zones)")]
     assert plane.hints() == {}
 
@@ -268,12 +315,17 @@ def test_the_annotation_comes_and_goes() -> None:
     plane.cluster.put(make_service())
     assert plane.settle() == [disabled("Topology Aware Hints has been disabled")]
     assert plane.hints() == {}
-    plane.cluster.put(make_service(annotations={"service.kubernetes.io/topology-aware-hints": "auto"}))
+    plane.cluster.put(
+        make_service(annotations={"service.kubernetes.io/topology-aware-hints": "auto"})
+    )
     assert plane.settle() == [ENABLED]
     off = {"service.kubernetes.io/topology-aware-hints": "Disabled", **AUTO}
     plane.cluster.put(make_service(annotations=off, traffic_distribution="PreferSameZone"))
     plane.settle()
-    assert plane.hints() == {"p-0": "a", "p-1": "b"}  # the field counts where the annotation does not say Auto
+    assert plane.hints() == {
+        "p-0": "a",
+        "p-1": "b",
+    }  # the field counts where the annotation does not say Auto
 
 
 def test_a_problem_is_told_once_and_again_when_the_event_could_be_gone() -> None:
@@ -320,19 +372,27 @@ def test_a_flip_within_bounds_writes_one_slice_and_moves_no_hint() -> None:
     assert Counter(plane.hints().values()) == {"a": 19, "b": 20}
 
 
-@pytest.mark.parametrize("control", ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"])
+@pytest.mark.parametrize(
+    "control", ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"]
+)
 def test_control_plane_nodes_have_no_share(control: str) -> None:
     assert NodeFacts(make_node("n", "a", **{control: ""})).topology is None
     assert NodeFacts(make_node("n", "a")).topology == ("a", "", 4000)
 
 
-# -- any history ----------------------------------------------------------------------------------------
+# -- any history
+# ----------------------------------------------------------------------------------------
 
 steps = st.one_of(
     st.tuples(st.just("pods"), st.integers(0, 30), st.integers(1, 12), st.integers(0, 3)),
     st.tuples(st.just("unready"), st.integers(0, 30), st.integers(1, 6), st.just(0)),
     st.tuples(st.just("go"), st.integers(0, 30), st.integers(1, 12), st.just(0)),
-    st.tuples(st.just("node"), st.integers(0, 3), st.sampled_from((0, 1, 4, 9)), st.sampled_from((0, 1, 2, 3))),
+    st.tuples(
+        st.just("node"),
+        st.integers(0, 3),
+        st.sampled_from((0, 1, 4, 9)),
+        st.sampled_from((0, 1, 2, 3)),
+    ),
     st.tuples(st.just("node goes"), st.integers(0, 3), st.just(0), st.just(0)),
     st.tuples(st.just("restart"), st.just(0), st.just(0), st.just(0)),
 )
@@ -340,7 +400,9 @@ steps = st.one_of(
 
 @effort(60)
 @given(st.lists(steps, min_size=1, max_size=10))
-def test_after_every_step_hints_are_what_they_must_be(history: list[tuple[str, int, int, int]]) -> None:
+def test_after_every_step_hints_are_what_they_must_be(
+    history: list[tuple[str, int, int, int]],
+) -> None:
     planes = [Plane({f"n{n}": "abc"[n % 3] for n in range(4)}, max_endpoints=4) for _ in range(2)]
     for plane in planes:
         plane.pods(*["n0", "n1", "n2"] * 3)
@@ -356,23 +418,34 @@ def test_after_every_step_hints_are_what_they_must_be(history: list[tuple[str, i
                     for number in range(which, which + count):
                         plane.cluster.remove(Pods, "shop", f"p-{number}")
                 case "node":
-                    plane.cluster.put(make_node(f"n{which}", ("a", "b", "c", "")[more], cpu=str(count)))
+                    plane.cluster.put(
+                        make_node(f"n{which}", ("a", "b", "c", "")[more], cpu=str(count))
+                    )
                 case "node goes":
                     plane.cluster.remove(Nodes, "", f"n{which}")
                 case "restart":
                     plane.restart()
             plane.settle()
             plane.check()
-    assert planes[0].cluster.slices() == planes[1].cluster.slices(), "equal histories, different slices"
+    assert planes[0].cluster.slices() == planes[1].cluster.slices(), (
+        "equal histories, different slices"
+    )
 
 
-def test_kubernetes_122437_four_four_three_over_equal_zones_is_refused_with_the_reason_and_heals() -> None:
-    """Each zone needs 4 of 11 within the threshold, 12 in all: the arithmetic says no, and people are told why."""
+def test_kubernetes_122437_four_four_three_over_equal_zones_is_refused_with_the_reason_and_heals() -> (
+    None
+):
+    """Each zone needs 4 of 11 within the threshold, 12 in all: the arithmetic says no, and people
+    are told why.
+    """
     plane = Plane({**TWO, "n2": "c"})
     plane.pods(*["n0", "n1", "n2"] * 4)
     assert plane.settle() == [ENABLED]
     plane.cluster.remove(Pods, "shop", "p-11")
-    words = "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold"
+    words = (
+        "Unable to allocate minimum required endpoints to each zone without exceeding overload "
+        "threshold"
+    )
     assert plane.settle() == [disabled(f"{words} (11 endpoints, 3 zones)")]
     assert plane.hints() == {}
     plane.pods("n2", first=11)

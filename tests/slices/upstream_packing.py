@@ -1,8 +1,9 @@
-"""Upstream's packing (``staging/src/k8s.io/endpointslice/reconciler.go``) as a machine of its own, over a history.
+"""Upstream's packing (``staging/src/k8s.io/endpointslice/reconciler.go``) as a machine of its own,
+over a history.
 
-It keeps its own slices, shares no code with the engine or with ``slices.oracle``, and is as plain as the text.  Where
-upstream leaves the choice to the order of a map it takes the oldest slice first, and counts in ``most_bytes`` what
-the largest of those that it may choose would have cost.
+It keeps its own slices, shares no code with the engine or with ``slices.oracle``, and is as plain
+as the text. Where upstream leaves the choice to the order of a map it takes the oldest slice first,
+and counts in ``most_bytes`` what the largest of those that it may choose would have cost.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Upstream:
     updates: int = 0
     deletes: int = 0
     sent_bytes: int = 0
-    #: no less than ``sent_bytes``: had each choice among equally full slices taken the largest in bytes
+    #: no less than ``sent_bytes``: had each choice among equally full slices taken the largest in
+    #: bytes
     most_bytes: int = 0
     _named: int = 0
 
@@ -45,7 +47,9 @@ class Upstream:
         return self.creates + self.updates + self.deletes
 
     def adopt(self, found: list[tuple[Ports, Endpoints, dict[str, str]]]) -> None:
-        """Go on from these slices, in their order (after something that the text says nothing of)."""
+        """Go on from these slices, in their order (after something that the text says nothing
+        of).
+        """
         self.slices = []
         for ports, endpoints, labels in found:
             self._named += 1
@@ -63,7 +67,12 @@ class Upstream:
             self._pack(ports, dict(endpoints), labels, create, update, delete)
         delete += [each for each in self.slices if each.ports not in desired]
         if len(delete) == len(self.slices) and not create:
-            if len(delete) == 1 and not delete[0].ports and not delete[0].endpoints and delete[0].labels == labels:
+            if (
+                len(delete) == 1
+                and not delete[0].ports
+                and not delete[0].endpoints
+                and delete[0].labels == labels
+            ):
                 delete = []
             else:
                 create.append((frozenset(), {}))
@@ -102,7 +111,9 @@ class Upstream:
                 name = next(iter(waiting))
                 each.endpoints[name] = waiting.pop(name)
         while waiting:
-            fitting = [each for each in unchanged if len(each.endpoints) + len(waiting) <= self.most]
+            fitting = [
+                each for each in unchanged if len(each.endpoints) + len(waiting) <= self.most
+            ]
             if len(waiting) < self.most and fitting:
                 fullest = max(fitting, key=lambda one: len(one.endpoints))
                 equal = [each for each in fitting if len(each.endpoints) == len(fullest.endpoints)]
@@ -116,7 +127,11 @@ class Upstream:
         update += changed
 
     def _write(
-        self, create: list[tuple[Ports, Endpoints]], update: list[Slice], delete: list[Slice], labels: dict[str, str]
+        self,
+        create: list[tuple[Ports, Endpoints]],
+        update: list[Slice],
+        delete: list[Slice],
+        labels: dict[str, str],
     ) -> None:
         for ports, endpoints in create:
             self._named += 1
@@ -124,7 +139,9 @@ class Upstream:
         for each in update:
             each.labels = labels
         written = FRAME_BYTES * (len(create) + len(update))
-        written += sum(sum(map(len, endpoints.values())) for _, endpoints in create) + sum(map(size, update))
+        written += sum(sum(map(len, endpoints.values())) for _, endpoints in create) + sum(
+            map(size, update)
+        )
         self.sent_bytes += written
         self.most_bytes += written
         gone = {each.name for each in delete}

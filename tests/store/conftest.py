@@ -13,9 +13,16 @@ Put = Callable[..., Record]
 
 
 def make_record(
-    key: Key, revision: int, created: int, labels: Mapping[str, str] | None = None, owners: tuple[str, ...] = ()
+    key: Key,
+    revision: int,
+    created: int,
+    labels: Mapping[str, str] | None = None,
+    owners: tuple[str, ...] = (),
 ) -> Record:
-    body = b'{"kind":"Pod","metadata":{"name":"%s","resourceVersion":"%d"}}' % (key.name.encode(), revision)
+    body = b'{"kind":"Pod","metadata":{"name":"%s","resourceVersion":"%d"}}' % (
+        key.name.encode(),
+        revision,
+    )
     return Record(
         key=key,
         revision=revision,
@@ -34,18 +41,25 @@ class Writer:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def put(self, key: Key, labels: Mapping[str, str] | None = None, owners: tuple[str, ...] = ()) -> Record:
+    def put(
+        self, key: Key, labels: Mapping[str, str] | None = None, owners: tuple[str, ...] = ()
+    ) -> Record:
         previous = self.store.latest(key)
         return self.store.stage_put(
             key,
-            lambda revision: make_record(key, revision, previous.created if previous else revision, labels, owners),
+            lambda revision: make_record(
+                key, revision, previous.created if previous else revision, labels, owners
+            ),
         )
 
     def delete(self, key: Key) -> Record:
         previous = self.store.latest(key)
         assert previous is not None
         return self.store.stage_delete(
-            key, lambda revision: make_record(key, revision, previous.created, previous.labels, previous.owners)
+            key,
+            lambda revision: make_record(
+                key, revision, previous.created, previous.labels, previous.owners
+            ),
         )
 
     def commit(self) -> tuple[StoreEvent, ...]:

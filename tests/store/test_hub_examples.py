@@ -49,7 +49,9 @@ class Plane:
         names = ("namespace", "name", "matches", "selector", "local")
         scope = {name: options.pop(name) for name in names if name in options}
         encoder = options.pop("encoder", self.encoder)
-        return self.hub.subscribe(Interest(resource=resource, encoder=encoder, **scope), now=0.0, **options)
+        return self.hub.subscribe(
+            Interest(resource=resource, encoder=encoder, **scope), now=0.0, **options
+        )
 
 
 @pytest.fixture
@@ -62,7 +64,10 @@ def types(watcher: Watcher) -> list[tuple[str, int]]:
 
 
 def test_bytes_are_encoded_once_and_shared(plane):
-    watchers = [plane.watch() for _ in range(10)] + [plane.watch(namespace="ns"), plane.watch(name="a")]
+    watchers = [plane.watch() for _ in range(10)] + [
+        plane.watch(namespace="ns"),
+        plane.watch(name="a"),
+    ]
     plane.put(A)
     taken = [watcher.take() for watcher in watchers]
     assert plane.encoder.calls == 1
@@ -72,7 +77,9 @@ def test_bytes_are_encoded_once_and_shared(plane):
 
 def test_it_counts_to_how_many_watchers_elsewhere_an_event_went(plane):
     told: list[tuple[int, int, int]] = []
-    plane.hub.on_sent["pods"] = lambda event, watchers, size: told.append((event.revision, watchers, size))
+    plane.hub.on_sent["pods"] = lambda event, watchers, size: told.append(
+        (event.revision, watchers, size)
+    )
 
     def web(record: Record) -> bool:
         return record.labels.get("app") == "web"
@@ -96,7 +103,12 @@ def test_only_watchers_in_scope_are_asked(plane):
     def never(record: Record) -> bool:
         raise AssertionError("asked about something out of scope")
 
-    for scope in ({"namespace": "other"}, {"name": "b"}, {"namespace": "ns", "name": "b"}, {"resource": "nodes"}):
+    for scope in (
+        {"namespace": "other"},
+        {"name": "b"},
+        {"namespace": "ns", "name": "b"},
+        {"resource": "nodes"},
+    ):
         assert not plane.watch(matches=never, **scope).closed
     plane.put(A)
     assert len(plane.hub) == 4
@@ -104,7 +116,9 @@ def test_only_watchers_in_scope_are_asked(plane):
 
 
 def test_selector_transitions(plane):
-    watcher = plane.watch(matches=lambda record: record.labels.get("app") == "web", selector="app=web")
+    watcher = plane.watch(
+        matches=lambda record: record.labels.get("app") == "web", selector="app=web"
+    )
     plane.put(A)
     plane.put(A, labels={"app": "web"})
     plane.put(A, labels={"app": "web"})
@@ -160,7 +174,11 @@ def test_a_start_slower_than_the_history_is_long(plane):
         for number in range(600):
             plane.writer.put(Key("pods", "ns", f"{number:04}"))
     plane.hub.publish(plane.writer.commit())
-    starting, resuming, ended = plane.watch(initial=True), plane.watch(since=10), plane.watch(initial=True)
+    starting, resuming, ended = (
+        plane.watch(initial=True),
+        plane.watch(since=10),
+        plane.watch(initial=True),
+    )
     plane.hub.close_all()
     for watcher in (starting, resuming, ended):
         assert len(watcher.take(100)) > 0
@@ -200,7 +218,9 @@ def test_bookmarks_are_spread_and_carry_the_newest_revision(plane):
     for watcher in watchers:
         assert types(watcher)[0] == ("BOOKMARK", 2)
     assert not quiet.pending
-    assert plane.encoder.calls == plane.hub.bookmarked.value, "one at a time here, so nothing to share"
+    assert plane.encoder.calls == plane.hub.bookmarked.value, (
+        "one at a time here, so nothing to share"
+    )
     for watcher in watchers[:-1]:
         plane.hub.unsubscribe(watcher)
     assert plane.hub.next_deadline() is not None

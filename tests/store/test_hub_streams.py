@@ -1,7 +1,9 @@
-"""Recorded watch streams against named guarantees (Ordered, Unique, Reliable, Resumable, Bookmarkable, Filter), over
-interleaved writes, takes, selectors, bookmarks, overflows and compactions.
+"""Recorded watch streams against named guarantees (Ordered, Unique, Reliable, Resumable,
+Bookmarkable, Filter), over interleaved writes, takes, selectors, bookmarks, overflows and
+compactions.
 
-The validators know nothing of the hub: they have the list of all commits, and what a client received.
+The validators know nothing of the hub: they have the list of all commits, and what a client
+received.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import EventType, Key, Record, StoreEvent
 from sliceplane.server.store.watcher import Interest, Watcher
 
-KEYS = [Key("pods", namespace, name) for namespace in ("a", "b") for name in ("x", "y")] + [Key("nodes", "", "x")]
+KEYS = [Key("pods", namespace, name) for namespace in ("a", "b") for name in ("x", "y")] + [
+    Key("nodes", "", "x")
+]
 
 
 class BodyEncoder:
@@ -75,7 +79,9 @@ class Stream:
                 state.pop(event.record.key.path, None)
                 if event.type is not EventType.DELETED and self.wants(event.record):
                     state[event.record.key.path] = event.record
-        return [("ADDED", state[path].revision, b"ADDED " + state[path].body) for path in sorted(state)]
+        return [
+            ("ADDED", state[path].revision, b"ADDED " + state[path].body) for path in sorted(state)
+        ]
 
     def live(self, history: list[StoreEvent]) -> list[tuple[str, int, bytes]]:
         """What a perfect server sends after ``since``."""
@@ -111,7 +117,9 @@ def ordered(stream: Stream, history: list[StoreEvent]) -> None:
     _, rest = split(stream, history)
     newest = stream.since
     for item in rest:
-        assert item.revision > newest or (item.type == "BOOKMARK" and item.revision == newest), stream.items
+        assert item.revision > newest or (item.type == "BOOKMARK" and item.revision == newest), (
+            stream.items
+        )
         newest = item.revision
 
 
@@ -125,7 +133,10 @@ def reliable(stream: Stream, history: list[StoreEvent]) -> None:
     start, rest = split(stream, history)
     expected = stream.initial(history)
     if stream.watcher.bookmarks and stream.initial_at is not None:
-        expected = [*expected, ("BOOKMARK", stream.initial_at, b"BOOKMARK %d complete" % stream.initial_at)]
+        expected = [
+            *expected,
+            ("BOOKMARK", stream.initial_at, b"BOOKMARK %d complete" % stream.initial_at),
+        ]
     assert start == expected[: len(start)]
     got = [item for item in rest if item.type != "BOOKMARK"]
     expected = stream.live(history)
@@ -142,7 +153,9 @@ def bookmarkable(stream: Stream, history: list[StoreEvent]) -> None:
             before += 1
             continue
         assert item.data == b"BOOKMARK %d" % item.revision
-        assert before >= sum(revision <= item.revision for _, revision, _ in stream.live(history)), stream.items
+        assert before >= sum(
+            revision <= item.revision for _, revision, _ in stream.live(history)
+        ), stream.items
 
 
 def filtered(stream: Stream, history: list[StoreEvent]) -> None:
@@ -166,7 +179,9 @@ def filtered(stream: Stream, history: list[StoreEvent]) -> None:
         state[event.record.key] = event.record
         if event.type is EventType.DELETED:
             del state[event.record.key]
-    assert cache == {record.key.path: record.body for record in state.values() if stream.wants(record)}
+    assert cache == {
+        record.key.path: record.body for record in state.values() if stream.wants(record)
+    }
 
 
 VALIDATORS = (ordered, unique, reliable, bookmarkable, filtered)
@@ -201,9 +216,14 @@ class HubMachine(RuleBasedStateMachine):
             metadata = {"name": key.path, "resourceVersion": str(revision), "labels": labels or {}}
             kept = labels if labels is not None else previous.labels
             return Record(
-                key=key, revision=revision, created=previous.created if previous else revision, uid="",
-                body=msgspec.json.encode({"kind": "Pod", "metadata": metadata}), labels=kept, fields={},
-            )  # fmt: skip
+                key=key,
+                revision=revision,
+                created=previous.created if previous else revision,
+                uid="",
+                body=msgspec.json.encode({"kind": "Pod", "metadata": metadata}),
+                labels=kept,
+                fields={},
+            )
 
         if labels is None:
             self.store.stage_delete(key, build)
@@ -212,7 +232,9 @@ class HubMachine(RuleBasedStateMachine):
 
     @rule(
         writes=st.lists(
-            st.tuples(st.sampled_from(KEYS), st.sampled_from((None, {}, {"app": "web"}, {"app": "db"}))),
+            st.tuples(
+                st.sampled_from(KEYS), st.sampled_from((None, {}, {"app": "web"}, {"app": "db"}))
+            ),
             min_size=1,
             max_size=4,
         )
@@ -226,27 +248,47 @@ class HubMachine(RuleBasedStateMachine):
     def subscribe(self, data: Any, bookmarks: bool, bound: int) -> None:
         resource, namespace, name = data.draw(
             st.sampled_from(
-                (("pods", "", ""), ("pods", "a", ""), ("pods", "a", "x"), ("pods", "", "y"), ("nodes", "", "x"))
+                (
+                    ("pods", "", ""),
+                    ("pods", "a", ""),
+                    ("pods", "a", "x"),
+                    ("pods", "", "y"),
+                    ("nodes", "", "x"),
+                )
             )
         )
         selector = data.draw(st.sampled_from(sorted(PREDICATES)))
         interest = Interest(
-            resource=resource, namespace=namespace, name=name, selector=selector, matches=PREDICATES[selector],
+            resource=resource,
+            namespace=namespace,
+            name=name,
+            selector=selector,
+            matches=PREDICATES[selector],
             encoder=data.draw(st.sampled_from(ENCODERS)),
-        )  # fmt: skip
+        )
         mode = data.draw(st.sampled_from(("initial", "now", "since")))
         since = data.draw(st.integers(1, self.store.revision + 2)) if mode == "since" else None
         watcher = self.hub.subscribe(
-            interest, now=self.now, since=since, initial=mode == "initial", bookmarks=bookmarks, bound_bytes=bound
+            interest,
+            now=self.now,
+            since=since,
+            initial=mode == "initial",
+            bookmarks=bookmarks,
+            bound_bytes=bound,
         )
         if since is not None and since < self.store.compacted:
             assert watcher.closed
             assert watcher.error is not None
-            assert watcher.error.message == f"too old resource version: {since} ({self.store.compacted})"
+            assert (
+                watcher.error.message
+                == f"too old resource version: {since} ({self.store.compacted})"
+            )
             return
         watcher.notify = lambda: self.notified.add(watcher.number)
         at = self.store.revision
-        self.streams.append(Stream(watcher, at if mode == "initial" else None, at if since is None else since))
+        self.streams.append(
+            Stream(watcher, at if mode == "initial" else None, at if since is None else since)
+        )
 
     @precondition(lambda self: self.streams)
     @rule(data=st.data(), limit=st.sampled_from((1, 100, 10_000)))
@@ -283,7 +325,9 @@ class HubMachine(RuleBasedStateMachine):
         if not rest:
             return
         position = data.draw(st.integers(0, len(rest) - 1))
-        again = self.hub.subscribe(stream.watcher.interest, now=self.now, since=rest[position].revision)
+        again = self.hub.subscribe(
+            stream.watcher.interest, now=self.now, since=rest[position].revision
+        )
         if again.closed:
             assert rest[position].revision < self.store.compacted
             return

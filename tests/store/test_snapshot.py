@@ -1,4 +1,6 @@
-"""Snapshots: what was written is read back, and whatever happens to the bytes in between is noticed."""
+"""Snapshots: what was written is read back, and whatever happens to the bytes in between is
+noticed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.server.store.mvcc import Store
-from sliceplane.server.store.snapshot import CHUNK_BYTES, BadSnapshot, SnapshotReader, records_of, restored, written
+from sliceplane.server.store.snapshot import (
+    CHUNK_BYTES,
+    BadSnapshot,
+    SnapshotReader,
+    records_of,
+    restored,
+    written,
+)
 from sliceplane.server.store.types import EventType, Key, Record
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12)
@@ -26,7 +35,9 @@ def record(draw: st.DrawFn) -> Record:
         revision=revision,
         created=draw(st.integers(1, revision)),
         uid=draw(NAMES),
-        body=msgspec.json.encode({"kind": "X", "data": draw(LABELS), "text": draw(st.text(max_size=20))}),
+        body=msgspec.json.encode(
+            {"kind": "X", "data": draw(LABELS), "text": draw(st.text(max_size=20))}
+        ),
         labels=draw(LABELS),
         fields=draw(LABELS),
         owners=tuple(draw(st.lists(NAMES, max_size=2))),
@@ -74,13 +85,16 @@ def test_a_byte_that_was_changed_is_noticed(records: list[Record], data: st.Data
         found = read(bytes(text))
     except BadSnapshot:
         return
-    # What is left is another way to write the last line: the digest's own letters are not covered by it.
+    # What is left is another way to write the last line: the digest's own letters are not covered
+    # by it.
     assert found == records
     assert json.loads(lines(bytes(text))[-1]) == before
 
 
 @given(RECORDS.filter(bool), st.data())
-def test_lines_that_were_taken_out_or_doubled_are_noticed(records: list[Record], data: st.DataObject) -> None:
+def test_lines_that_were_taken_out_or_doubled_are_noticed(
+    records: list[Record], data: st.DataObject
+) -> None:
     found = lines(b"".join(written(records, REVISION)))
     place = data.draw(st.integers(0, len(found) - 1))
     with pytest.raises(BadSnapshot):
@@ -95,8 +109,14 @@ def test_lines_that_were_taken_out_or_doubled_are_noticed(records: list[Record],
         (b"", "this is no snapshot of Sliceplane"),
         (b"SQLite format 3\0", "this is no snapshot of Sliceplane"),
         (b'{"format":"other","version":1,"revision":1,"objects":0}\n', "this is a 'other'"),
-        (b'{"format":"sliceplane-snapshot","version":2,"revision":1,"objects":0}\n', "written by a newer Sliceplane"),
-        (b'{"format":"sliceplane-snapshot","version":1,"revision":1,"objects":3}\n', "cut off after 0 of 3 objects"),
+        (
+            b'{"format":"sliceplane-snapshot","version":2,"revision":1,"objects":0}\n',
+            "written by a newer Sliceplane",
+        ),
+        (
+            b'{"format":"sliceplane-snapshot","version":1,"revision":1,"objects":3}\n',
+            "cut off after 0 of 3 objects",
+        ),
     ],
 )
 def test_it_says_what_is_wrong(text: bytes, told: str) -> None:
@@ -132,4 +152,6 @@ def test_a_store_made_of_it_shows_the_same_and_no_past(records: list[Record]) ->
     assert all(event.type is EventType.ADDED for event in events)
     store = Store.restore(events, REVISION + 7, REVISION + 7)
     store.check()
-    assert sorted(records_of(store), key=lambda each: each.revision) == [unique[each] for each in sorted(unique)]
+    assert sorted(records_of(store), key=lambda each: each.revision) == [
+        unique[each] for each in sorted(unique)
+    ]

@@ -101,7 +101,12 @@ def test_a_page_at_the_newest_revision_says_how_many_remain(writer_of):
             writer.put(Key("pods", namespace, name))
     writer.commit()
     page = store.list("pods", limit=4)
-    assert [record.key.path for record in page.records] == ["zz-b/c1", "zz-b/c2", "zz-b/c3", "zz/c1"]
+    assert [record.key.path for record in page.records] == [
+        "zz-b/c1",
+        "zz-b/c2",
+        "zz-b/c3",
+        "zz/c1",
+    ]
     assert (page.more, page.remaining) == (True, 5)
     page = store.list("pods", namespace="zz", after="zz/c1", limit=1)
     assert ([record.key.name for record in page.records], page.remaining) == (["c2"], 1)
@@ -133,6 +138,9 @@ def test_staging_while_walking(writer_of):
     writer.put(A)
     writer.commit()
     writer.put(B)
-    assert [writer.delete(record.key).key.name for record in store.iter_latest("pods", "ns")] == ["a", "b"]
+    assert [writer.delete(record.key).key.name for record in store.iter_latest("pods", "ns")] == [
+        "a",
+        "b",
+    ]
     assert list(store.iter_latest("pods")) == []
     assert store.get(A) is not None

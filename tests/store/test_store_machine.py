@@ -14,7 +14,11 @@ from sliceplane.server.store.types import EventType, Key, Record, StoreEvent
 
 RESOURCES = ("pods", "nodes")
 #: names whose byte order is not the order of namespaces
-KEYS = [Key("pods", namespace, name) for namespace in ("zz", "zz-b", "zz0", "a") for name in ("c1", "c-1", "c.1")]
+KEYS = [
+    Key("pods", namespace, name)
+    for namespace in ("zz", "zz-b", "zz0", "a")
+    for name in ("c1", "c-1", "c.1")
+]
 KEYS += [Key("nodes", "", name) for name in ("n1", "n2")]
 UIDS = ("u1", "u2")
 
@@ -57,7 +61,9 @@ class Oracle:
             state[event.record.key] = event.record
 
     def list(self, resource: str, namespace: str, revision: int) -> list[Record]:
-        found = [record for key, record in self.states[revision].items() if key.resource == resource]
+        found = [
+            record for key, record in self.states[revision].items() if key.resource == resource
+        ]
         return sorted(
             (record for record in found if not namespace or record.key.namespace == namespace),
             key=lambda record: record.key.path.encode(),
@@ -66,7 +72,14 @@ class Oracle:
 
 def record(key: Key, revision: int, created: int, owners: tuple[str, ...]) -> Record:
     return Record(
-        key=key, revision=revision, created=created, uid="", body=b"%d" % revision, labels={}, fields={}, owners=owners
+        key=key,
+        revision=revision,
+        created=created,
+        uid="",
+        body=b"%d" % revision,
+        labels={},
+        fields={},
+        owners=owners,
     )
 
 
@@ -83,7 +96,10 @@ class StoreMachine(RuleBasedStateMachine):
         previous = self.oracle.latest().get(key)
         assert self.store.latest(key) == previous
         made = self.store.stage_put(
-            key, lambda revision: record(key, revision, previous.created if previous else revision, owners)
+            key,
+            lambda revision: record(
+                key, revision, previous.created if previous else revision, owners
+            ),
         )
         assert made.revision not in self.given, "a revision names one commit for ever"
         self.given.add(made.revision)
@@ -96,7 +112,9 @@ class StoreMachine(RuleBasedStateMachine):
         state = self.oracle.latest()
         key = data.draw(st.sampled_from(sorted(state)))
         previous = state[key]
-        made = self.store.stage_delete(key, lambda revision: record(key, revision, previous.created, previous.owners))
+        made = self.store.stage_delete(
+            key, lambda revision: record(key, revision, previous.created, previous.owners)
+        )
         assert made.revision not in self.given
         self.given.add(made.revision)
         self.oracle.staged.append(StoreEvent(made.revision, EventType.DELETED, made, previous))
@@ -138,7 +156,9 @@ class StoreMachine(RuleBasedStateMachine):
         expected = self.oracle.list(resource, namespace, revision)
         after, got = "", []
         while True:
-            page = self.store.list(resource, namespace=namespace, revision=revision, after=after, limit=limit)
+            page = self.store.list(
+                resource, namespace=namespace, revision=revision, after=after, limit=limit
+            )
             got += page.records
             assert page.revision == revision
             assert page.remaining == len(expected) - len(got)
@@ -158,7 +178,10 @@ class StoreMachine(RuleBasedStateMachine):
             return
         events = [event for event in self.oracle.events if event.revision > revision]
         expected = [event for event in events if event.record.key.resource == resource]
-        assert list(self.store.events_since(revision, resource, limit=limit)) == expected[: limit or None]
+        assert (
+            list(self.store.events_since(revision, resource, limit=limit))
+            == expected[: limit or None]
+        )
 
     @rule(data=st.data(), key=st.sampled_from(KEYS))
     def get_in_the_past(self, data: Any, key: Key) -> None:
@@ -171,23 +194,34 @@ class StoreMachine(RuleBasedStateMachine):
         store.check()
         durable = oracle.states[oracle.revision]
         assert store.revision == oracle.revision
-        assert store.staged_revision == (oracle.staged[-1].revision if oracle.staged else oracle.revision)
+        assert store.staged_revision == (
+            oracle.staged[-1].revision if oracle.staged else oracle.revision
+        )
         assert {key: store.get(key) for key in KEYS} == {key: durable.get(key) for key in KEYS}
         latest = oracle.latest()
         for resource, namespace in (("pods", ""), ("pods", "zz"), ("nodes", "")):
-            expected = [key for key in latest if key.resource == resource and namespace in ("", key.namespace)]
+            expected = [
+                key
+                for key in latest
+                if key.resource == resource and namespace in ("", key.namespace)
+            ]
             expected.sort(key=lambda key: key.path)
             assert [found.key for found in store.iter_latest(resource, namespace)] == expected
-            assert store.count(resource, namespace) == len(oracle.list(resource, namespace, oracle.revision))
+            assert store.count(resource, namespace) == len(
+                oracle.list(resource, namespace, oracle.revision)
+            )
         for uid in UIDS:
             assert list(store.owned_by(uid)) == sorted(
-                (found for found in durable.values() if uid in found.owners), key=lambda found: found.key
+                (found for found in durable.values() if uid in found.owners),
+                key=lambda found: found.key,
             )
 
     @invariant()
     def restores(self) -> None:
         """What a back end would remember gives the same store."""
-        state = sorted(self.oracle.states[self.oracle.compacted].values(), key=lambda found: found.revision)
+        state = sorted(
+            self.oracle.states[self.oracle.compacted].values(), key=lambda found: found.revision
+        )
         history = [StoreEvent(found.revision, EventType.ADDED, found, None) for found in state]
         history += [event for event in self.oracle.events if event.revision > self.oracle.compacted]
         restored = Store.restore(history, self.oracle.revision, self.oracle.compacted)

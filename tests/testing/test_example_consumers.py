@@ -1,4 +1,6 @@
-"""The examples of consumers with tests of their own, in Python and in Go, run as their authors would."""
+"""The examples of consumers with tests of their own, in Python and in Go, run as their authors
+would.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def test_python(example: Path, tmp_path: Path) -> None:
 @pytest.mark.peer
 @pytest.mark.timeout(900)
 def test_go(tmp_path: Path) -> None:
-    """client-go against planes that ``python -m sliceplane.testing`` runs; ``python3`` is this one."""
+    """client-go against planes that ``python -m sliceplane.testing`` runs; ``python3`` is
+    this one.
+    """
     tmp_path.joinpath("python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     tmp_path.joinpath("python3").chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"

@@ -76,7 +76,9 @@ async def test_a_view_outlives_watches_that_are_cut(plane: Plane) -> None:
         await plane.until(lambda: plane.faults.watches)
         assert plane.faults.cut_watches(where="/endpointslices") == 1
         plane.set_endpoints("web", ["10.0.0.2:80"])
-        await plane.until(lambda: [each.authority for each in view.endpoints] == ["10.0.0.2:80"], timeout=60)
+        await plane.until(
+            lambda: [each.authority for each in view.endpoints] == ["10.0.0.2:80"], timeout=60
+        )
 
 
 async def test_expired_means_410_for_every_version_that_a_client_can_know(plane: Plane) -> None:
@@ -118,7 +120,9 @@ async def test_a_silent_watch_is_noticed_by_who_listens_for_silence(plane: Plane
         # The patient one may be between two watches just now.
         await plane.until(lambda: plane.faults.silence_watches() == 2)
         plane.set_endpoints("web", ["10.0.0.3:80"])
-        await plane.until(lambda: [each.authority for each in patient.endpoints] == ["10.0.0.3:80"], timeout=60)
+        await plane.until(
+            lambda: [each.authority for each in patient.endpoints] == ["10.0.0.3:80"], timeout=60
+        )
         assert [each.authority for each in trusting.endpoints] == ["10.0.0.1:80"]
         assert trusting.last_error is None, "it does not know that anything is wrong"
 

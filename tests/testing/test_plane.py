@@ -47,7 +47,9 @@ def test_nothing_outlives_the_block() -> None:
 async def test_a_coroutine_may_be_blocked_while_its_plane_goes_on() -> None:
     async with Plane(nodes=1) as plane:
         plane.apply(WEB)
-        until(lambda: plane.endpoints("web"))  # the caller's loop does nothing meanwhile, as in a test that blocks
+        until(
+            lambda: plane.endpoints("web")
+        )  # the caller's loop does nothing meanwhile, as in a test that blocks
         async with plane.client() as client:
             assert client.server == plane.url
         assert len(await plane.until(lambda: plane.endpoints("web"))) >= 1
@@ -59,7 +61,11 @@ def test_many_at_once_are_apart() -> None:
     def life(number: int) -> list[str]:
         with Plane(controllers=number % 2 == 0) as plane:
             plane.apply([config_map(f"of-{number}"), config_map("all")])
-            return [each["metadata"]["name"] for each in plane.list("configmaps") if "of-" in each["metadata"]["name"]]
+            return [
+                each["metadata"]["name"]
+                for each in plane.list("configmaps")
+                if "of-" in each["metadata"]["name"]
+            ]
 
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(life, range(6))) == [[f"of-{number}"] for number in range(6)]
@@ -94,7 +100,9 @@ def test_emulated_pods_become_endpoints_and_ready_is_what_the_test_says() -> Non
         assert {endpoint.zone for endpoint in plane.endpoints("web")} == {"east", "west"}
         name = plane.endpoints("web")[0].pod
         plane.set_ready(name, False)
-        plane.wait_for(lambda: [each.pod for each in plane.endpoints("web") if not each.ready] == [name])
+        plane.wait_for(
+            lambda: [each.pod for each in plane.endpoints("web") if not each.ready] == [name]
+        )
         plane.set_ready(name)
         plane.wait_for(lambda: all(each.ready for each in plane.endpoints("web")))
 
@@ -107,7 +115,10 @@ def test_pods_of_a_plane_without_nodes_are_as_the_test_writes_them() -> None:
         plane.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}})
         plane.apply({**POD, "spec": {**POD["spec"], "nodeName": "node-1"}, "status": status})
         plane.wait_for(
-            lambda: [(each.authority, each.ready) for each in plane.endpoints("web")] == [("10.1.0.7:8080", False)]
+            lambda: (
+                [(each.authority, each.ready) for each in plane.endpoints("web")]
+                == [("10.1.0.7:8080", False)]
+            )
         )
         plane.set_ready("web-1")
         plane.wait_for(lambda: [each.ready for each in plane.endpoints("web")] == [True])
@@ -119,14 +130,16 @@ def test_endpoints_by_hand_have_ports_of_their_own() -> None:
         plane.apply(SERVICE)
         plane.set_endpoints("web", ["10.0.0.1:80", "10.0.0.1:81", "[fd00::1]:82"])
         named = plane.list("endpointslices", label_selector="kubernetes.io/service-name=web")
-        assert sorted((each["endpoints"][0]["addresses"][0], each["ports"][0]["port"]) for each in named) == [
-            ("10.0.0.1", 80), ("10.0.0.1", 81), ("fd00::1", 82)
-        ]  # fmt: skip
+        assert sorted(
+            (each["endpoints"][0]["addresses"][0], each["ports"][0]["port"]) for each in named
+        ) == [("10.0.0.1", 80), ("10.0.0.1", 81), ("fd00::1", 82)]
         versions = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in named}
         plane.set_endpoints("web", ["10.0.0.1:81"])
         (left,) = plane.list("endpointslices", label_selector="kubernetes.io/service-name=web")
         assert left["ports"][0]["port"] == 81
-        assert left["metadata"]["resourceVersion"] == versions[left["metadata"]["name"]], "what stays is not written"
+        assert left["metadata"]["resourceVersion"] == versions[left["metadata"]["name"]], (
+            "what stays is not written"
+        )
         with pytest.raises(StatusError, match="loopback"):
             plane.set_endpoints("web", ["127.0.0.1:80"])
         with pytest.raises(ValueError, match=r"expected an address like 10\.0\.0\.1:80"):
@@ -138,18 +151,28 @@ def test_what_is_no_object_is_named() -> None:
         with pytest.raises(ValueError, match="it has no kind"):
             plane.apply("- just\n- a list\n")
         with pytest.raises(ValueError, match="no kind 'Gateway'"):
-            plane.apply({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": "x"}})
+            plane.apply(
+                {
+                    "apiVersion": "gateway.networking.k8s.io/v1",
+                    "kind": "Gateway",
+                    "metadata": {"name": "x"},
+                }
+            )
         with pytest.raises(ValueError, match=r"has no metadata\.name"):
             plane.apply({"apiVersion": "v1", "kind": "ConfigMap"})
         with pytest.raises(StatusError, match="not declared in schema"):
             plane.apply(SERVICE.replace("ports:", "prots:"))
-        many = plane.apply({"apiVersion": "v1", "kind": "List", "items": [config_map("a"), config_map("b")]})
+        many = plane.apply(
+            {"apiVersion": "v1", "kind": "List", "items": [config_map("a"), config_map("b")]}
+        )
         assert [each["metadata"]["name"] for each in many] == ["a", "b"]
 
 
 def test_waiting_in_vain_says_for_what() -> None:
     with Plane(controllers=False) as plane:
-        with pytest.raises(TimeoutError, match=r"line \d+ of test_plane.* was not so within 0\.05 s; it gave \[\]"):
+        with pytest.raises(
+            TimeoutError, match=r"line \d+ of test_plane.* was not so within 0\.05 s; it gave \[\]"
+        ):
             plane.wait_for(lambda: plane.list("pods"), timeout=0.05)
 
         def is_there() -> bool:
@@ -192,7 +215,8 @@ def test_the_wall_clock_can_be_set_ahead() -> None:
 def test_without_the_extra_a_sentence_says_what_to_install() -> None:
     program = (
         "import sys\n"
-        "for name in ('uvicorn', 'uvloop', 'httptools', 'cryptography', 'jsonpatch'): sys.modules[name] = None\n"
+        "for name in ('uvicorn', 'uvloop', 'httptools', 'cryptography', 'jsonpatch'): "
+        "sys.modules[name] = None\n"
         "from sliceplane.testing import Plane\n"
         "from sliceplane.testing import check_heuristic\n"
         "Plane().start()\n"
@@ -209,7 +233,9 @@ def test_without_the_extra_a_sentence_says_what_to_install() -> None:
 
 
 def test_a_plane_is_there_at_once() -> None:
-    """The promise is 0.2 s on a machine at rest, kept by ``benchmarks.startup``; here, time of the processor."""
+    """The promise is 0.2 s on a machine at rest, kept by ``benchmarks.startup``; here, time of the
+    processor.
+    """
     times = []
     for _ in range(5):
         began = time.process_time()

@@ -1,4 +1,6 @@
-"""The plug-in as a user's project has it: found by its entry point, free when unused, the same in every mode."""
+"""The plug-in as a user's project has it: found by its entry point, free when unused, the same in
+every mode.
+"""
 
 from __future__ import annotations
 
@@ -71,24 +73,35 @@ def test_it_costs_nothing_when_it_is_not_used(tmp_path: Path) -> None:
 
 def test_a_plane_for_each_test_and_any_number_of_them(tmp_path: Path) -> None:
     tmp_path.joinpath("test_plain.py").write_text(PLAIN)
-    assert "3 passed" in passed(run_pytest(tmp_path, "-W", "error", "-p", "no:asyncio", site=tmp_path))
+    assert "3 passed" in passed(
+        run_pytest(tmp_path, "-W", "error", "-p", "no:asyncio", site=tmp_path)
+    )
 
 
 @pytest.mark.parametrize(
     ("marks", "modes"),
     [
-        (("@pytest.mark.asyncio", "@pytest.mark.asyncio(loop_scope='session')"), ("asyncio_mode=strict",)),
+        (
+            ("@pytest.mark.asyncio", "@pytest.mark.asyncio(loop_scope='session')"),
+            ("asyncio_mode=strict",),
+        ),
         (("",), ("asyncio_mode=auto",)),
         (("@pytest.mark.anyio",), ()),
     ],
     ids=["strict", "auto", "anyio"],
 )
-def test_coroutines_in_every_mode(tmp_path: Path, marks: tuple[str, ...], modes: tuple[str, ...]) -> None:
+def test_coroutines_in_every_mode(
+    tmp_path: Path, marks: tuple[str, ...], modes: tuple[str, ...]
+) -> None:
     backend = "" if modes else "\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
     for number, mark in enumerate(marks):
-        tmp_path.joinpath(f"test_coroutine_{number}.py").write_text(COROUTINE.format(mark=mark) + backend)
+        tmp_path.joinpath(f"test_coroutine_{number}.py").write_text(
+            COROUTINE.format(mark=mark) + backend
+        )
     flags = ("-o", *modes, *SCOPE) if modes else ("-p", "no:asyncio")
-    assert f"{len(marks)} passed" in passed(run_pytest(tmp_path, "-W", "error", *flags, site=tmp_path))
+    assert f"{len(marks)} passed" in passed(
+        run_pytest(tmp_path, "-W", "error", *flags, site=tmp_path)
+    )
 
 
 def test_workers_side_by_side(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""``python -m sliceplane.testing``: ready when its objects are there, and gone with whoever started it."""
+"""``python -m sliceplane.testing``: ready when its objects are there, and gone with whoever started
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,14 @@ COMMAND = [sys.executable, "-m", "sliceplane.testing"]
 
 
 @contextmanager
-def started(*arguments: str, stdin: int = subprocess.PIPE) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def started(
+    *arguments: str, stdin: int = subprocess.PIPE
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """The process, and its kubeconfig; at the end it must be gone, and what it wrote with it."""
     command = [*COMMAND, *arguments]
-    with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+    with subprocess.Popen(
+        command, stdin=stdin, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
@@ -60,14 +66,17 @@ def test_it_ends_when_a_test_that_started_it_is_killed(tmp_path: Path) -> None:
     """Its input is held open by somebody else: the end of the parent alone counts."""
     parent = (
         "import subprocess, sys, time\n"
-        f"child = subprocess.Popen({COMMAND!r} + ['--no-controllers'], stdin=0, stdout=subprocess.PIPE, text=True)\n"
+        f"child = subprocess.Popen({COMMAND!r} + ['--no-controllers'], stdin=0, "
+        "stdout=subprocess.PIPE, text=True)\n"
         "print(child.pid, child.stdout.readline(), flush=True)\n"
         "time.sleep(60)\n"
     )
     reading, writing = os.pipe()
     command = [sys.executable, "-c", parent]
     try:
-        with subprocess.Popen(command, stdin=reading, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as test:
+        with subprocess.Popen(
+            command, stdin=reading, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+        ) as test:
             assert test.stdout is not None
             told = test.stdout.readline()
             kubeconfig = Path(told.strip().partition("kubeconfig=")[2])
@@ -86,7 +95,9 @@ def test_it_ends_when_a_test_that_started_it_is_killed(tmp_path: Path) -> None:
         (("FILE",), "it has no kind"),
     ],
 )
-def test_what_cannot_be_is_a_sentence(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+def test_what_cannot_be_is_a_sentence(
+    tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
     file = tmp_path / "wrong.yaml"
     file.write_text("nothing: here\n")
     done = subprocess.run(

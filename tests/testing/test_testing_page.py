@@ -34,7 +34,11 @@ def test_the_program_prints_what_the_page_says(tmp_path: Path) -> None:
     (program,) = PROGRAMS
     printed = PAGE.split(program)[1].split("```")[2].strip()
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment(tmp_path), capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout.strip() == printed, done.stderr
 
@@ -65,7 +69,10 @@ def test_every_public_name_is_on_the_page_and_no_other() -> None:
     rows = "\n".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `"))
     told = set(re.findall(r"`(\w+)", rows))
     public = {
-        name for kind in (Plane, Faults) for name in vars(kind) if not name.startswith("_") and name not in INTERNAL
+        name
+        for kind in (Plane, Faults)
+        for name in vars(kind)
+        if not name.startswith("_") and name not in INTERNAL
     }
     options = set(inspect.signature(Plane).parameters)
     fixtures = {name for name in vars(pytest_plugin) if name.startswith("sliceplane")}
@@ -73,7 +80,10 @@ def test_every_public_name_is_on_the_page_and_no_other() -> None:
     assert "`plane.faults.watches`" in PAGE
     signature = re.search(r"^`Plane\((.*)\)`$", PAGE, re.MULTILINE)
     assert signature is not None
-    shown = [f"{name}={each.default!r}".replace("'", '"') for name, each in inspect.signature(Plane).parameters.items()]
+    shown = [
+        f"{name}={each.default!r}".replace("'", '"')
+        for name, each in inspect.signature(Plane).parameters.items()
+    ]
     assert signature[1] == ", ".join(shown)
 
 

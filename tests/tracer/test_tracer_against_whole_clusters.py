@@ -1,4 +1,6 @@
-"""Random clusters: the answer is what the rules of *all* Services do, and each reason given is a true one."""
+"""Random clusters: the answer is what the rules of *all* Services do, and each reason given is a
+true one.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ ELSEWHERE = pod("elsewhere", "node-b", "198.51.100.99", "203.0.113.5")
 FOR_ZONE = "endpointslice.kubernetes.io/for-zone"
 
 endpoints = st.builds(
-    lambda address, on, flags, hint, for_node: ep(address, address, on, flags=flags, hint=hint, for_node=for_node),
+    lambda address, on, flags, hint, for_node: ep(
+        address, address, on, flags=flags, hint=hint, for_node=for_node
+    ),
     st.sampled_from(ADDRESSES),
     st.sampled_from(["node-a", "node-b", ""]),
     st.sampled_from(["rs", "rs", "rs", "", "st", "t"]),
@@ -50,9 +54,9 @@ def port(number: int, node_port: int, protocol: str) -> dict[str, Any]:
 specs = st.fixed_dictionaries(
     {
         "type": st.sampled_from(["ClusterIP", "NodePort", "LoadBalancer"]),
-        "ports": st.builds(port, st.sampled_from([80, 81]), st.sampled_from([0, 80, 30080]), st.just("TCP")).map(
-            lambda each: [each]
-        ),
+        "ports": st.builds(
+            port, st.sampled_from([80, 81]), st.sampled_from([0, 80, 30080]), st.just("TCP")
+        ).map(lambda each: [each]),
         "internalTrafficPolicy": st.sampled_from(["Cluster", "Local"]),
         "externalTrafficPolicy": st.sampled_from(["Cluster", "Local"]),
         "externalIPs": st.sampled_from([[], ["198.51.100.99"]]),
@@ -82,7 +86,11 @@ def worlds(draw: st.DrawFn) -> World:
             rows = draw(st.lists(endpoints, max_size=4))
             version = draw(st.integers(1, 9))
             ports = [{"name": "http", "port": draw(st.sampled_from([80, 8080])), "protocol": "TCP"}]
-            slices.append(slice_of(f"{name}-{number}", rows, of=name, version=version, labels=labels, ports=ports))
+            slices.append(
+                slice_of(
+                    f"{name}-{number}", rows, of=name, version=version, labels=labels, ports=ports
+                )
+            )
     rules = draw(st.sampled_from([PODS, RulesConfig(), replace(PODS, masquerade_all=True)]))
     return World(tuple(services), tuple(slices), rules, draw(st.sampled_from(["", SUBSETTING])))
 
@@ -110,7 +118,9 @@ def by_the_whole_cluster(world: World, sent: Sent) -> dict[PacketOutcome, Fracti
     for each in world.services:
         plane.on_service(None, each, 0.0)
     gates = Gates.parse(world.gates)
-    selectors = [parse_labels(text) for text in (common_selector(gates), *own_selectors(gates, NODES[0]))]
+    selectors = [
+        parse_labels(text) for text in (common_selector(gates), *own_selectors(gates, NODES[0]))
+    ]
     for found in world.slices:
         if any(selector.matches(found.metadata.labels) for selector in selectors):
             plane.on_slice(None, found, 0.0)
@@ -145,7 +155,9 @@ def by_the_answer(answer: TraceAnswer) -> dict[PacketOutcome, Fraction]:
 def asked(world: World, sent: Sent) -> TraceAnswer:
     to = f"{sent.destination}:{sent.port}"
     objects = (*world.services, *world.slices, ELSEWHERE)
-    return ask(*objects, to=to, source=sent.source, at="node-a", rules=world.rules, gates=world.gates)
+    return ask(
+        *objects, to=to, source=sent.source, at="node-a", rules=world.rules, gates=world.gates
+    )
 
 
 @given(worlds(), packets)
@@ -181,7 +193,9 @@ def test_every_endpoint_of_the_service_is_told_once_with_a_reason(world: World, 
 
 @given(worlds(), packets)
 def test_each_reason_goes_away_with_what_it_names(world: World, sent: Sent) -> None:
-    """Whoever was not chosen is, or is not for another reason, once what was held against it is different."""
+    """Whoever was not chosen is, or is not for another reason, once what was held against it is
+    different.
+    """
     for each in asked(world, sent).others:
         if "counts" in each.why or "refused before" in each.why:
             continue
@@ -216,10 +230,20 @@ def repaired(world: World, view: TracedEndpoint) -> World:
         rows = [ep_of(endpoint) for endpoint in each.endpoints or ()]
         labels = dict(each.metadata.labels or {})
         owner = labels.pop("kubernetes.io/service-name")
-        ports = [{"name": port.name, "port": port.port, "protocol": port.protocol} for port in each.ports or ()]
+        ports = [
+            {"name": port.name, "port": port.port, "protocol": port.protocol}
+            for port in each.ports or ()
+        ]
         kept = [row for row in rows if row["addresses"] != [view.address]]
         version = int(each.metadata.resource_version)
-        return slice_of(each.metadata.name, [*kept, mended], of=owner, version=version, labels=labels, ports=ports)
+        return slice_of(
+            each.metadata.name,
+            [*kept, mended],
+            of=owner,
+            version=version,
+            labels=labels,
+            ports=ports,
+        )
 
     return dataclasses.replace(world, slices=tuple(map(one, world.slices)))
 

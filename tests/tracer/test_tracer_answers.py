@@ -32,7 +32,11 @@ NODE_PORT: dict[str, Any] = {
     "type": "NodePort",
     "ports": [{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080}],
 }
-LOAD_BALANCER: dict[str, Any] = {**NODE_PORT, "type": "LoadBalancer", "ingress": [{"ip": "203.0.113.5"}]}
+LOAD_BALANCER: dict[str, Any] = {
+    **NODE_PORT,
+    "type": "LoadBalancer",
+    "ingress": [{"ip": "203.0.113.5"}],
+}
 
 GOLDEN = """\
 verdict     dnat: Service prod/api port http leads to one of 2 endpoints, evenly
@@ -62,8 +66,13 @@ def test_the_example_of_kep_4444_reads_so() -> None:
 
 
 def test_an_only_endpoint_is_reached_by_an_element_and_told_like_any_other() -> None:
-    answer = ask(service(trafficDistribution="PreferClose"), slice_of("api-abc", [ZONES[0], ZONES[2]]))
-    assert (answer.chains, answer.element) == ((), "single-endpoints { 10.96.0.10 . tcp . 80 : 10.1.1.1 . 8080 }")
+    answer = ask(
+        service(trafficDistribution="PreferClose"), slice_of("api-abc", [ZONES[0], ZONES[2]])
+    )
+    assert (answer.chains, answer.element) == (
+        (),
+        "single-endpoints { 10.96.0.10 . tcp . 80 : 10.1.1.1 . 8080 }",
+    )
     assert answer.reason == "Service prod/api port http leads to 1 endpoint"
     assert why(answer, "10.1.1.1") == "ready, its hint names zone zone-a"
     assert f"element     {answer.element}" in as_text(answer).splitlines()
@@ -74,8 +83,14 @@ def test_an_only_endpoint_is_reached_by_an_element_and_told_like_any_other() -> 
 
 
 def test_a_chain_that_only_lets_pass_did_not_decide() -> None:
-    """The address of a load balancer with source ranges is the cluster IP of another Service, with an only endpoint."""
-    ranges = {**LOAD_BALANCER, "ingress": [{"ip": "10.96.0.10"}], "loadBalancerSourceRanges": ["10.1.0.0/16"]}
+    """The address of a load balancer with source ranges is the cluster IP of another Service, with
+    an only endpoint.
+    """
+    ranges = {
+        **LOAD_BALANCER,
+        "ingress": [{"ip": "10.96.0.10"}],
+        "loadBalancerSourceRanges": ["10.1.0.0/16"],
+    }
     balanced = service("zeta", "10.96.0.12", **ranges)
     slices = (slice_of("api-1", [ep("10.1.1.1")]), slice_of("zeta-1", [ep("10.1.9.9")], of="zeta"))
     answer = ask(service(), balanced, *slices)
@@ -90,16 +105,26 @@ def test_a_chain_that_only_lets_pass_did_not_decide() -> None:
     ("endpoints", "nodes", "sentence"),
     [
         (TWO, NODES, "none"),
-        ((*ZONES[:2], ep("10.1.2.1")), NODES, "passed over: 1 of 3 ready endpoints without a zone: 10.1.2.1"),
+        (
+            (*ZONES[:2], ep("10.1.2.1")),
+            NODES,
+            "passed over: 1 of 3 ready endpoints without a zone: 10.1.2.1",
+        ),
         (ZONES[2:], NODES, "passed over: every ready endpoint names zones, none of them zone-a"),
         (ZONES, (node("node-a", "", "192.0.2.1"),), "passed over: this node has no zone"),
         (
-            (ep("10.1.1.1", for_node="node-b", hint="zone-a"), ep("10.1.1.2", for_node="node-c", hint="zone-b")),
+            (
+                ep("10.1.1.1", for_node="node-b", hint="zone-a"),
+                ep("10.1.1.2", for_node="node-c", hint="zone-b"),
+            ),
             NODES,
             "honoured: every ready endpoint names zones, 1 of 2 zone zone-a",
         ),
         (
-            (ep("10.1.1.1", for_node="node-a", hint="zone-a"), ep("10.1.1.2", for_node="node-c", hint="zone-a")),
+            (
+                ep("10.1.1.1", for_node="node-a", hint="zone-a"),
+                ep("10.1.1.2", for_node="node-c", hint="zone-a"),
+            ),
             NODES,
             "honoured: every ready endpoint names nodes, 1 of 2 node node-a",
         ),
@@ -114,7 +139,9 @@ def test_a_chain_that_only_lets_pass_did_not_decide() -> None:
         ((ep("10.1.1.1", flags="st"),), NODES, "not looked at: no endpoint is ready"),
     ],
 )
-def test_what_became_of_hints(endpoints: tuple[Any, ...], nodes: tuple[Any, ...], sentence: str) -> None:
+def test_what_became_of_hints(
+    endpoints: tuple[Any, ...], nodes: tuple[Any, ...], sentence: str
+) -> None:
     answer = ask(service(), slice_of("api-1", [*endpoints]), *nodes)
     assert answer.hints is not None
     assert answer.hints.sentence == sentence
@@ -148,7 +175,10 @@ def test_conditions() -> None:
         "none of the 2 endpoints of Service prod/api port http is usable for this port",
         False,
     )
-    assert [each.why for each in answer.others] == ["not ready", "terminating, and it serves no more"]
+    assert [each.why for each in answer.others] == [
+        "not ready",
+        "terminating, and it serves no more",
+    ]
 
 
 def test_internal_policy() -> None:
@@ -166,7 +196,10 @@ def test_internal_policy() -> None:
         "and no endpoint of this node is usable; others are elsewhere"
     )
     answer = ask(local, slice_of("api-1", []))
-    assert (answer.verdict, answer.reason) == ("reject", "Service prod/api port http has no endpoints")
+    assert (answer.verdict, answer.reason) == (
+        "reject",
+        "Service prod/api port http has no endpoints",
+    )
 
 
 def test_external_policy() -> None:
@@ -178,13 +211,22 @@ def test_external_policy() -> None:
         answer = ask(balanced, slices, to=to)
         assert (shares(answer), answer.masquerade) == ({"10.1.1.1": "1/2", "10.1.2.1": "1/2"}, "no")
         assert answer.notes == (
-            "externalTrafficPolicy Local is for clients outside: those on this node may use every endpoint",
+            (
+                "externalTrafficPolicy Local is for clients outside: those on this node may use "
+                "every "
+                "endpoint"
+            ),
         )
         answer = ask(balanced, slices, to=to, source="192.0.2.1")
-        assert answer.masquerade == "yes: it came to an address for clients outside, from the node itself"
+        assert (
+            answer.masquerade
+            == "yes: it came to an address for clients outside, from the node itself"
+        )
         answer = ask(balanced, slice_of("api-1", [*REMOTE]), to=to, source=OUTSIDE, at="node-a")
         assert answer.verdict == "drop"
-        assert answer.reason.startswith("externalTrafficPolicy of Service prod/api port http is Local, and no endpoint")
+        assert answer.reason.startswith(
+            "externalTrafficPolicy of Service prod/api port http is Local, and no endpoint"
+        )
         assert [finding.code for finding in answer.findings] == ["X2"]
         assert answer.service is not None
         assert (answer.service.policy, answer.service.used) == ("Local", "Local")
@@ -222,11 +264,16 @@ def test_source_ranges() -> None:
     assert ask(narrow, slices, to="203.0.113.5:80", source=OUTSIDE, at="node-a").arrives
     answer = ask(narrow, slices, to="203.0.113.5:80", source="203.0.113.77", at="node-a")
     assert answer.verdict == "drop"
-    assert answer.reason == "203.0.113.77 is in no loadBalancerSourceRanges of Service prod/api: 198.51.100.0/25"
+    assert (
+        answer.reason
+        == "203.0.113.77 is in no loadBalancerSourceRanges of Service prod/api: 198.51.100.0/25"
+    )
     (finding,) = answer.as_document()["findings"]
     assert (finding["code"], finding["sentence"]) == ("S9", answer.reason)
     assert as_text(answer).splitlines()[1].startswith("finding     S9 error: ")
-    assert [each.why for each in answer.others] == ["would be used, but the packet is refused before"] * 2
+    assert [each.why for each in answer.others] == [
+        "would be used, but the packet is refused before"
+    ] * 2
 
 
 # Masquerade, affinity
@@ -248,16 +295,25 @@ def test_masquerade() -> None:
     answer = ask(service(), slices, itself, source="10.1.1.1")
     assert answer.masquerade == "only towards 10.1.1.1: an endpoint that calls itself"
     assert [each.masquerade for each in answer.targets] == [True, False]
-    by_interface = RulesConfig(detect_local_mode="InterfaceNamePrefix", pod_interface_name_prefix="pods")
+    by_interface = RulesConfig(
+        detect_local_mode="InterfaceNamePrefix", pod_interface_name_prefix="pods"
+    )
     assert ask(service(), slices, rules=by_interface).masquerade == "no"
-    assert ask(service(), slices, rules=by_interface, source=OUTSIDE, at="node-a").masquerade.startswith("yes")
+    assert ask(
+        service(), slices, rules=by_interface, source=OUTSIDE, at="node-a"
+    ).masquerade.startswith("yes")
 
 
 def test_affinity() -> None:
-    sticky = service(sessionAffinity="ClientIP", sessionAffinityConfig={"clientIP": {"timeoutSeconds": 60}})
+    sticky = service(
+        sessionAffinity="ClientIP", sessionAffinityConfig={"clientIP": {"timeoutSeconds": 60}}
+    )
     answer = ask(sticky, slice_of("api-1", [*TWO]))
     assert shares(answer) == {"10.1.1.1": "1/2", "10.1.2.1": "1/2"}
-    assert "ClientIP: a client stays where its first connection went, for 60 s after its last" in as_text(answer)
+    assert (
+        "ClientIP: a client stays where its first connection went, for 60 s after its last"
+        in as_text(answer)
+    )
 
 
 # Slices
@@ -267,8 +323,12 @@ def test_slices_that_do_not_count() -> None:
     answer = ask(
         service(),
         slice_of("api-1", [*ZONES]),
-        slice_of("api-2", [ep("10.1.9.1")], ports=[{"name": "web", "port": 8080, "protocol": "TCP"}]),
-        slice_of("api-3", [ep("10.1.9.2")], ports=[{"name": "http", "port": 8080, "protocol": "UDP"}]),
+        slice_of(
+            "api-2", [ep("10.1.9.1")], ports=[{"name": "web", "port": 8080, "protocol": "TCP"}]
+        ),
+        slice_of(
+            "api-3", [ep("10.1.9.2")], ports=[{"name": "http", "port": 8080, "protocol": "UDP"}]
+        ),
         slice_of("api-4", [{"addresses": ["a.example"]}], addressType="FQDN"),
         slice_of("api-5", [{"addresses": ["fd01::1"]}], addressType="IPv6"),
         slice_of("api-6", [ep("10.1.9.3")], labels={"service.kubernetes.io/headless": ""}),
@@ -284,18 +344,30 @@ def test_slices_that_do_not_count() -> None:
 
 
 def test_a_misnamed_port_is_found() -> None:
-    answer = ask(service(), slice_of("api-1", [*TWO], ports=[{"name": "web", "port": 8080, "protocol": "TCP"}]))
+    answer = ask(
+        service(),
+        slice_of("api-1", [*TWO], ports=[{"name": "web", "port": 8080, "protocol": "TCP"}]),
+    )
     assert (answer.verdict, answer.arrives) == ("reject", False)
-    assert answer.reason == "none of the 2 endpoints of Service prod/api port http is usable for this port"
+    assert (
+        answer.reason
+        == "none of the 2 endpoints of Service prod/api port http is usable for this port"
+    )
     assert answer.slices[0].why == "has no port http/TCP; it has web/TCP"
 
 
 def test_subsetting_selectors() -> None:
     """KEP-2030: slices for other zones and regions are not read where the gate is on."""
     slices = (
-        slice_of("api-1", [ep("10.1.1.1")], labels={"endpointslice.kubernetes.io/for-zone": "zone-a"}),
-        slice_of("api-2", [ep("10.1.1.2")], labels={"endpointslice.kubernetes.io/for-zone": "zone-b"}),
-        slice_of("api-3", [ep("10.1.1.3")], labels={"endpointslice.kubernetes.io/for-region": "north"}),
+        slice_of(
+            "api-1", [ep("10.1.1.1")], labels={"endpointslice.kubernetes.io/for-zone": "zone-a"}
+        ),
+        slice_of(
+            "api-2", [ep("10.1.1.2")], labels={"endpointslice.kubernetes.io/for-zone": "zone-b"}
+        ),
+        slice_of(
+            "api-3", [ep("10.1.1.3")], labels={"endpointslice.kubernetes.io/for-region": "north"}
+        ),
         slice_of("api-4", [ep("10.1.1.4")]),
     )
     answer = ask(service(), *slices, gates="EndpointSliceSubsetting=true")
@@ -314,7 +386,9 @@ def test_an_address_in_two_slices() -> None:
         slice_of("api-2", [ep("10.1.1.1", "live")], version=3),
     )
     assert [(each.pod, each.slice) for each in answer.targets] == [("live", "api-2")]
-    assert [(each.pod, each.why) for each in answer.others] == [("ghost", "the same address in slice api-2 counts")]
+    assert [(each.pod, each.why) for each in answer.others] == [
+        ("ghost", "the same address in slice api-2 counts")
+    ]
 
 
 # What no Service translates
@@ -322,10 +396,16 @@ def test_an_address_in_two_slices() -> None:
 
 def test_a_port_that_the_service_does_not_have() -> None:
     answer = ask(service(), slice_of("api-1", [*TWO]), to="10.96.0.10:81")
-    assert (answer.verdict, answer.reason) == ("reject", "Service prod/api has no port 81/TCP; it has 80/TCP")
+    assert (answer.verdict, answer.reason) == (
+        "reject",
+        "Service prod/api has no port 81/TCP; it has 80/TCP",
+    )
     assert [finding.code for finding in answer.findings] == ["S2"]
     answer = ask(service(), slice_of("api-1", [*TWO]), protocol="UDP")
-    assert (answer.verdict, answer.reason) == ("reject", "Service prod/api has no port 80/UDP; it has 80/TCP")
+    assert (answer.verdict, answer.reason) == (
+        "reject",
+        "Service prod/api has no port 80/UDP; it has 80/TCP",
+    )
     assert [finding.code for finding in answer.findings] == ["S3"]
     answer = ask(service(**LOAD_BALANCER), to="203.0.113.5:81")
     assert answer.verdict == "accept"
@@ -335,7 +415,10 @@ def test_a_port_that_the_service_does_not_have() -> None:
 def test_an_unallocated_address() -> None:
     answer = ask(service(), to="10.96.7.7:80")
     assert answer.verdict == "drop"
-    assert answer.reason == "10.96.7.7 is in the range 10.96.0.0/16 of cluster IPs, and no Service has it"
+    assert (
+        answer.reason
+        == "10.96.7.7 is in the range 10.96.0.0/16 of cluster IPs, and no Service has it"
+    )
     assert answer.chains == ("cluster-ips-check",)
 
 
@@ -350,11 +433,17 @@ def test_pods_and_nodes_are_left_alone() -> None:
     answer = ask(service(**NODE_PORT), slice_of("api-1", [*TWO]), to="192.0.2.2:30080")
     assert answer.verdict == "accept", "it meets the rules of the other node"
     assert answer.notes == (
-        "192.0.2.2 is an address of node node-b: what becomes of the packet there, --node node-b tells",
+        (
+            "192.0.2.2 is an address of node node-b: what becomes of the packet there, --node "
+            "node-b "
+            "tells"
+        ),
     )
     answer = ask(service(**NODE_PORT), slice_of("api-1", [*TWO]), to="192.0.2.2:30080", at="node-b")
     assert len(answer.targets) == 2
-    assert answer.notes == ("Pod prod/client is on node node-a: its packets meet the rules there first",)
+    assert answer.notes == (
+        "Pod prod/client is on node node-a: its packets meet the rules there first",
+    )
 
 
 def test_a_service_of_another_proxy() -> None:
@@ -362,7 +451,10 @@ def test_a_service_of_another_proxy() -> None:
     answer = ask(other, slice_of("api-1", [*TWO]))
     assert answer.verdict == "drop"
     assert answer.destination.is_ == (
-        "cluster IP of Service prod/api, which no proxy serves: label service.kubernetes.io/service-proxy-name",
+        (
+            "cluster IP of Service prod/api, which no proxy serves: label "
+            "service.kubernetes.io/service-proxy-name"
+        ),
     )
 
 
@@ -370,10 +462,17 @@ def test_a_service_of_another_proxy() -> None:
 
 
 def test_an_endpoint_that_is_itself_a_cluster_ip() -> None:
-    answer = ask(service(), slice_of("api-1", [ep("10.1.1.1"), ep("10.96.0.11")]), service("other", "10.96.0.11"))
+    answer = ask(
+        service(),
+        slice_of("api-1", [ep("10.1.1.1"), ep("10.96.0.11")]),
+        service("other", "10.96.0.11"),
+    )
     assert shares(answer) == {"10.1.1.1": "1/2", "10.96.0.11": "1/2"}
     assert [each.verdict for each in answer.targets] == ["dnat", "reject"]
-    assert why(answer, "10.96.0.11") == "ready; but 10.96.0.11 is itself cluster IP of Service prod/other"
+    assert (
+        why(answer, "10.96.0.11")
+        == "ready; but 10.96.0.11 is itself cluster IP of Service prod/other"
+    )
     assert answer.notes == ("1/2 of the connections are refused after the translation",)
     assert not answer.arrives
     answer = ask(service(), slice_of("api-1", [ep("10.96.0.11")]), service("other", "10.96.0.11"))
@@ -396,7 +495,9 @@ def test_two_services_with_one_address() -> None:
     )
     assert answer.service is not None
     assert (answer.service.name, set(shares(answer))) == ("api", {"10.1.1.1", "10.1.2.1"})
-    assert answer.notes == (f"{refused('zeta')}: 198.51.100.99 port 80/TCP is served for Service prod/api",)
+    assert answer.notes == (
+        f"{refused('zeta')}: 198.51.100.99 port 80/TCP is served for Service prod/api",
+    )
 
 
 @pytest.mark.parametrize(
@@ -410,26 +511,42 @@ def test_two_services_with_one_address() -> None:
 def test_an_address_that_a_service_asks_for_and_does_not_get(claimed: str, holder: str) -> None:
     evil = service("evil", "10.96.0.12", externalIPs=[claimed])
     answer = ask(
-        service(), slice_of("api-1", [*TWO]), evil, slice_of("evil-1", [ep("10.1.9.9")], of="evil"), to=f"{claimed}:80"
+        service(),
+        slice_of("api-1", [*TWO]),
+        evil,
+        slice_of("evil-1", [ep("10.1.9.9")], of="evil"),
+        to=f"{claimed}:80",
     )
     assert answer.service is None
     assert not shares(answer)
     told = (answer.reason, *answer.notes)
     # in the range of cluster IPs nobody may pass at all, whoever asks
     dropped = answer.reason.startswith("10.96.0.99 is in the range")
-    assert dropped or f"Service prod/evil asks for this destination and does not get it: {holder}" in told
+    assert (
+        dropped
+        or f"Service prod/evil asks for this destination and does not get it: {holder}" in told
+    )
 
 
 def test_a_cluster_ip_that_another_service_asks_for() -> None:
     evil = service("a-evil", "10.96.0.12", externalIPs=["10.96.0.10"])
-    answer = ask(evil, slice_of("evil-1", [ep("10.1.9.9")], of="a-evil"), service(), slice_of("api-1", [*TWO]))
+    answer = ask(
+        evil,
+        slice_of("evil-1", [ep("10.1.9.9")], of="a-evil"),
+        service(),
+        slice_of("api-1", [*TWO]),
+    )
     assert answer.service is not None
     assert (answer.service.name, set(shares(answer))) == ("api", {"10.1.1.1", "10.1.2.1"})
-    assert answer.notes == (f"{refused('a-evil')}: 10.96.0.10 is the cluster IP of Service prod/api",)
+    assert answer.notes == (
+        f"{refused('a-evil')}: 10.96.0.10 is the cluster IP of Service prod/api",
+    )
 
 
 def test_what_could_not_be_read_is_told() -> None:
-    answer = ask(service(), slice_of("api-1", [*TWO]), unread=("servicecidrs, the server answers 403",))
+    answer = ask(
+        service(), slice_of("api-1", [*TWO]), unread=("servicecidrs, the server answers 403",)
+    )
     assert answer.notes == ("not looked at: servicecidrs, the server answers 403",)
 
 

@@ -1,4 +1,6 @@
-"""Questions: how they are written, what a name stands for, and sentences for those without an answer."""
+"""Questions: how they are written, what a name stands for, and sentences for those without an
+answer.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def test_forms_of_a_destination(text: str, found: AddressTarget | NameTarget) ->
     assert parse_to(text) == found
 
 
-@pytest.mark.parametrize("text", ["10.96.0.10:0", "10.96.0.10:http", "10.96.0.10:65536", "api.a.b", "A", "", ":80"])
+@pytest.mark.parametrize(
+    "text", ["10.96.0.10:0", "10.96.0.10:http", "10.96.0.10:65536", "api.a.b", "A", "", ":80"]
+)
 def test_what_is_no_destination(text: str) -> None:
     with pytest.raises(Unanswerable, match="--to"):
         parse_to(text)
@@ -111,7 +115,10 @@ def test_the_node_follows_from_the_sender() -> None:
     assert ask(service(), slices, source="192.0.2.2").node.name == "node-b"
     assert ask(service(), slices, at="node-b").node.name == "node-b"
     answer = ask(
-        service(type="NodePort", ports=[{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080}]),
+        service(
+            type="NodePort",
+            ports=[{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080}],
+        ),
         slices,
         to="192.0.2.2:30080",
         source=OUTSIDE,
@@ -134,8 +141,16 @@ def test_a_pod_that_has_ended_has_no_address() -> None:
     ("spec", "asked", "sentence"),
     [
         ({}, {"to": "api.prod:grpc"}, "Service prod/api has no port grpc; it has http/TCP"),
-        ({}, {"to": "api.prod", "protocol": "UDP"}, "Service prod/api has no port UDP; it has http/TCP"),
-        ({"ports": DNS_PORTS}, {"to": "api.prod"}, "several ports, name one: dns/UDP, dns-tcp/TCP, metrics/TCP"),
+        (
+            {},
+            {"to": "api.prod", "protocol": "UDP"},
+            "Service prod/api has no port UDP; it has http/TCP",
+        ),
+        (
+            {"ports": DNS_PORTS},
+            {"to": "api.prod"},
+            "several ports, name one: dns/UDP, dns-tcp/TCP, metrics/TCP",
+        ),
         ({}, {"to": "api"}, "there is no Service default/api; is prod/api meant?"),
         ({}, {"to": "apo.prod"}, "there is no Service prod/apo; is prod/api meant?"),
         ({}, {"to": "elsewhere.other"}, "there is no Service other/elsewhere"),
@@ -145,15 +160,43 @@ def test_a_pod_that_has_ended_has_no_address() -> None:
             {"to": "api.prod"},
             "type ExternalName, a name for db.example",
         ),
-        ({"clusterIP": ""}, {"to": "api.prod"}, "no proxy serves Service prod/api: no cluster IP yet"),
-        ({}, {"to": "api.prod", "source": "fd01::9", "at": "node-a"}, "has no IPv6 address, and fd01::9 is IPv6"),
-        ({}, {"source": "fd01::9", "at": "node-a"}, "fd01::9 is IPv6 and 10.96.0.10 is IPv4: no packet has both"),
-        ({}, {"to": "10.96.0.10"}, "--to 10.96.0.10 lacks a port, 10.96.0.10:80 is one with it; Services have 80/TCP"),
-        ({}, {"to": "9.9.9.9:80"}, "9.9.9.9 is nothing here: no cluster IP, external IP or load balancer address"),
-        ({}, {"to": "9.9.9.9:80", "unread": ("pods, 403",)}, r"range of cluster IPs \(not looked at: pods, 403\)"),
+        (
+            {"clusterIP": ""},
+            {"to": "api.prod"},
+            "no proxy serves Service prod/api: no cluster IP yet",
+        ),
+        (
+            {},
+            {"to": "api.prod", "source": "fd01::9", "at": "node-a"},
+            "has no IPv6 address, and fd01::9 is IPv6",
+        ),
+        (
+            {},
+            {"source": "fd01::9", "at": "node-a"},
+            "fd01::9 is IPv6 and 10.96.0.10 is IPv4: no packet has both",
+        ),
+        (
+            {},
+            {"to": "10.96.0.10"},
+            "--to 10.96.0.10 lacks a port, 10.96.0.10:80 is one with it; Services have 80/TCP",
+        ),
+        (
+            {},
+            {"to": "9.9.9.9:80"},
+            "9.9.9.9 is nothing here: no cluster IP, external IP or load balancer address",
+        ),
+        (
+            {},
+            {"to": "9.9.9.9:80", "unread": ("pods, 403",)},
+            r"range of cluster IPs \(not looked at: pods, 403\)",
+        ),
         ({}, {"at": "node-x"}, "there is no Node node-x; is node-a or node-b meant?"),
         ({}, {"source": OUTSIDE}, "is no address of a Pod or Node: say with --node which node"),
-        ({}, {"source": OUTSIDE, "unread": ("pods, 403",)}, r"no address of a Pod or Node \(pods, 403\): say with"),
+        (
+            {},
+            {"source": OUTSIDE, "unread": ("pods, 403",)},
+            r"no address of a Pod or Node \(pods, 403\): say with",
+        ),
     ],
 )
 def test_no_answer(spec: dict[str, object], asked: dict[str, str], sentence: str) -> None:
@@ -162,17 +205,23 @@ def test_no_answer(spec: dict[str, object], asked: dict[str, str], sentence: str
 
 
 def test_a_pod_without_a_node() -> None:
-    with pytest.raises(Unanswerable, match="Pod prod/new, which is on no node yet: say with --node"):
+    with pytest.raises(
+        Unanswerable, match="Pod prod/new, which is on no node yet: say with --node"
+    ):
         ask(service(), pod("new", "", "10.1.0.8"), source="10.1.0.8")
 
 
 def test_long_lists_of_names_are_cut() -> None:
     nodes = [node(f"n{number:02}", "", f"192.0.2.{number}") for number in range(1, 13)]
-    with pytest.raises(Unanswerable, match="there are n01, n02, n03, n04, n05, n06, n07, n08 and 4 more"):
+    with pytest.raises(
+        Unanswerable, match="there are n01, n02, n03, n04, n05, n06, n07, n08 and 4 more"
+    ):
         ask(service(), *nodes, source=CLIENT, at="node-x")
 
 
 def test_a_cluster_without_services_has_none_to_name() -> None:
     nobody: tuple[Service, ...] = ()
-    with pytest.raises(Unanswerable, match=r"there is no Service default/api; there is none in default$"):
+    with pytest.raises(
+        Unanswerable, match=r"there is no Service default/api; there is none in default$"
+    ):
         ask(*nobody, to="api")

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.tracer.traced import CLIENT, NODES, PODS, RANGE, SENDER, TWO, pod, service, shares, slice_of
+from tests.tracer.traced import (
+    CLIENT,
+    NODES,
+    PODS,
+    RANGE,
+    SENDER,
+    TWO,
+    pod,
+    service,
+    shares,
+    slice_of,
+)
 
 from sliceplane.api import codec
 from sliceplane.api.core import Endpoints, Pod
@@ -13,7 +24,15 @@ from sliceplane.api.errors import expired, forbidden, not_found
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, ServiceCIDRs, Services
+from sliceplane.api.scheme import (
+    EndpointSlices,
+    EndpointsObjects,
+    Nodes,
+    Pods,
+    Resource,
+    ServiceCIDRs,
+    Services,
+)
 from sliceplane.diagnose.io.tracing import question_of, trace, trace_xds, xds_question_of
 from sliceplane.diagnose.trace.answer import TraceAnswer
 from sliceplane.diagnose.trace.inquiry import TracedProxy
@@ -38,11 +57,17 @@ ENDPOINTS = codec.decode(
 
 
 class Server:
-    """Lists what it has, two objects a page; remembers what it was asked; refuses what it is told to refuse."""
+    """Lists what it has, two objects a page; remembers what it was asked; refuses what it is told
+    to refuse.
+    """
 
     def __init__(self, **refuses: Exception) -> None:
         self.has: dict[str, tuple[Object, ...]] = {
-            Services.plural: (service(), service("web", "10.96.0.11"), service("dns", "10.96.0.12")),
+            Services.plural: (
+                service(),
+                service("web", "10.96.0.11"),
+                service("dns", "10.96.0.12"),
+            ),
             Nodes.plural: NODES,
             Pods.plural: (SENDER,),
             ServiceCIDRs.plural: (RANGE,),
@@ -54,7 +79,11 @@ class Server:
 
     async def list(self, selection: Selection, *, limit: int, continue_token: str = "") -> ListPage:
         assert limit == 500
-        resource, label, field = selection.resource, selection.label_selector, selection.field_selector
+        resource, label, field = (
+            selection.resource,
+            selection.label_selector,
+            selection.field_selector,
+        )
         selectors = " ".join(text for text in (selection.namespace, label, field) if text)
         self.asked.append((resource.plural, selectors))
         refused = self.refuses.pop(f"once_{resource.plural}", None) if continue_token else None
@@ -62,10 +91,16 @@ class Server:
         if refused is not None:
             raise refused
         found = [
-            each for each in self.has[resource.plural] if label in ("", f"kubernetes.io/service-name={owner(each)}")
+            each
+            for each in self.has[resource.plural]
+            if label in ("", f"kubernetes.io/service-name={owner(each)}")
         ]
         if field and resource is Pods:
-            found = [pod for pod in found if isinstance(pod, Pod) and field == f"status.podIP={pod.status.pod_ip}"]
+            found = [
+                pod
+                for pod in found
+                if isinstance(pod, Pod) and field == f"status.podIP={pod.status.pod_ip}"
+            ]
         start = int(continue_token or 0)
         rest = str(start + 2) if len(found) > start + 2 else ""
         return ListPage(tuple(codec.encode(each) for each in found[start : start + 2]), "7", rest)
@@ -107,7 +142,9 @@ async def test_a_list_whose_token_expires_begins_anew() -> None:
 
 async def test_what_may_not_be_listed_is_a_note_where_there_is_an_answer() -> None:
     no_pods = forbidden("pods", "", "", "no")
-    answer = await asked(Server(pods=no_pods, servicecidrs=not_found("servicecidrs", "", "")), node="node-a")
+    answer = await asked(
+        Server(pods=no_pods, servicecidrs=not_found("servicecidrs", "", "")), node="node-a"
+    )
     assert len(answer.targets) == 2
     assert answer.notes == (
         "not looked at: pods, the server answers 403",
@@ -147,7 +184,9 @@ async def test_endpoints_are_read_where_slices_are_not() -> None:
     assert answer.verdict == "reject"
 
 
-async def from_here(server: Any, source: str = "", to: str = "api.prod", node: str = "") -> TraceAnswer:
+async def from_here(
+    server: Any, source: str = "", to: str = "api.prod", node: str = ""
+) -> TraceAnswer:
     question = await question_of(server, source, to, protocol=None, node=node, namespace="prod")
     return await trace(server, question, TracedProxy(PODS, Gates.parse("")))
 
@@ -157,13 +196,26 @@ async def test_without_a_sender_it_is_this_machine_if_that_is_a_node_and_else_a_
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "Node-B")
     answer = await from_here(Server())
-    assert (answer.source.name, answer.source.address, answer.node.name) == ("node-b", "192.0.2.2", "node-b")
+    assert (answer.source.name, answer.source.address, answer.node.name) == (
+        "node-b",
+        "192.0.2.2",
+        "node-b",
+    )
     monkeypatch.setattr("socket.gethostname", lambda: "laptop")
     answer = await from_here(Server())
-    assert (answer.source.kind, answer.source.address, answer.node.name) == ("other", "203.0.113.1", "node-a")
-    assert "a client outside may come to any node; of node-a this is the answer, --node names another" in answer.notes
+    assert (answer.source.kind, answer.source.address, answer.node.name) == (
+        "other",
+        "203.0.113.1",
+        "node-a",
+    )
+    assert (
+        "a client outside may come to any node; of node-a this is the answer, --node names another"
+        in answer.notes
+    )
     assert (await from_here(Server(), "outside", node="node-b")).node.name == "node-b"
-    assert (await from_here(Server(), "outside", "192.0.2.2:30080")).node.name == "node-b", "it dials that node"
+    assert (await from_here(Server(), "outside", "192.0.2.2:30080")).node.name == "node-b", (
+        "it dials that node"
+    )
 
 
 async def test_a_client_outside_sends_in_the_family_that_the_service_has() -> None:
@@ -178,7 +230,10 @@ async def test_a_client_outside_sends_in_the_family_that_the_service_has() -> No
 async def test_where_no_node_is_nothing_leads_a_packet() -> None:
     server = Server()
     server.has["nodes"] = ()
-    with pytest.raises(Unanswerable, match="there is no Node, so no node proxy leads packets: sliceplane up --proxy"):
+    with pytest.raises(
+        Unanswerable,
+        match="there is no Node, so no node proxy leads packets: sliceplane up --proxy",
+    ):
         await from_here(server, "outside")
 
 
@@ -194,7 +249,9 @@ async def test_of_xds_one_service_is_read_and_a_client_is_a_node_a_pod_or_a_zone
     assert {selectors for plural, selectors in server.asked if plural == "endpointslices"} == {
         "prod kubernetes.io/service-name=api"
     }
-    assert await by_xds(Server(nodes=forbidden("nodes", "", "", "no")), "node-a") == await by_xds(server, "node-a")
+    assert await by_xds(Server(nodes=forbidden("nodes", "", "", "no")), "node-a") == await by_xds(
+        server, "node-a"
+    )
     for who, to, sentence in (
         ("rack/1", "api", "--client 'rack/1' is neither"),
         ("pod/none", "api", "--client: there is no Pod prod/none"),

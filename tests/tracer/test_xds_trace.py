@@ -1,4 +1,6 @@
-"""What a client of xDS is given at a place, and why: the same answer, in the same words, as for the node there."""
+"""What a client of xDS is given at a place, and why: the same answer, in the same words, as for the
+node there.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ Objects = Service | EndpointSlice | Node
 
 
 def given(
-    *objects: Objects, to: str = "xds:///api.prod:80", client: str = "node-a", zone: str = "", nodes: bool = True
+    *objects: Objects,
+    to: str = "xds:///api.prod:80",
+    client: str = "node-a",
+    zone: str = "",
+    nodes: bool = True,
 ) -> XdsTraceAnswer:
     (subject,) = [held for held in objects if isinstance(held, Service)]
     slices = [held for held in objects if isinstance(held, EndpointSlice)]
@@ -27,7 +33,10 @@ def given(
 
 
 LOCAL = {"internalTrafficPolicy": "Local"}
-ENDING = (ep("10.1.1.1", "api-1", "node-a", "zone-a", flags="st"), ep("10.1.2.1", "api-3", "node-b", "zone-b"))
+ENDING = (
+    ep("10.1.1.1", "api-1", "node-a", "zone-a", flags="st"),
+    ep("10.1.2.1", "api-3", "node-b", "zone-b"),
+)
 FOR_NODES = (
     ep("10.1.1.1", "api-1", "node-a", for_node="node-a"),
     ep("10.1.2.1", "api-3", "node-b", for_node="node-b"),
@@ -54,7 +63,9 @@ def test_a_client_on_a_node_is_told_what_the_node_would_do(
     objects = (service(**spec), slice_of("api-1", [*endpoints]))
     by_xds, by_node = given(*objects, client=at), ask(*objects, at=at)
     shown = {row.address: (row.share, row.why) for row in (*by_xds.targets, *by_xds.others)}
-    assert shown == {row.address: (row.share, row.why) for row in (*by_node.targets, *by_node.others)}
+    assert shown == {
+        row.address: (row.share, row.why) for row in (*by_node.targets, *by_node.others)
+    }
     assert (by_xds.arrives, by_xds.reason) == (by_node.arrives, by_node.reason)
     assert by_xds.hints == by_node.hints
 
@@ -90,10 +101,21 @@ def test_the_answer_reads_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "to", ["api", "api:http", "api.prod:80", "api.prod.svc.cluster.local:http", "prod/api:http", "xds:///api"]
+    "to",
+    [
+        "api",
+        "api:http",
+        "api.prod:80",
+        "api.prod.svc.cluster.local:http",
+        "prod/api:http",
+        "xds:///api",
+    ],
 )
 def test_any_name_that_leads_there(to: str) -> None:
-    assert shares(given(service(), slice_of("api-1", [*TWO]), to=to)) == {"10.1.1.1": "1/2", "10.1.2.1": "1/2"}
+    assert shares(given(service(), slice_of("api-1", [*TWO]), to=to)) == {
+        "10.1.1.1": "1/2",
+        "10.1.2.1": "1/2",
+    }
 
 
 def test_a_client_of_which_the_zone_alone_is_known_and_one_of_which_nothing_is() -> None:
@@ -104,7 +126,10 @@ def test_a_client_of_which_the_zone_alone_is_known_and_one_of_which_nothing_is()
     assert "this node has no zone" in as_text(nowhere)
     local = given(service(**LOCAL), slice_of("api-1", [*TWO]), client="", zone="zone-a")
     assert not local.arrives
-    assert local.reason == "internalTrafficPolicy of Service prod/api is Local, and the node of the client is not known"
+    assert local.reason == (
+        "internalTrafficPolicy of Service prod/api is Local, and the node of the client is "
+        "not known"
+    )
 
 
 def test_what_no_client_is_told_is_said_why() -> None:
@@ -116,7 +141,9 @@ def test_what_no_client_is_told_is_said_why() -> None:
     subset = slice_of("api-z", [*TWO], labels={"endpointslice.kubernetes.io/for-zone": "zone-b"})
     made = service()
     annotated = Service(
-        metadata=type(made.metadata)(name="api", namespace="prod", annotations=draining["metadata"]["annotations"]),
+        metadata=type(made.metadata)(
+            name="api", namespace="prod", annotations=draining["metadata"]["annotations"]
+        ),
         spec=made.spec,
     )
     answer = given(annotated, first, older, names, other, subset)
@@ -145,8 +172,12 @@ def test_a_pod_of_both_families_is_one_endpoint() -> None:
 
 def test_how_one_is_picked_and_what_is_not_heeded() -> None:
     sticky = given(service(sessionAffinity="ClientIP"), slice_of("api-1", [*TWO]))
-    assert sticky.balancing.startswith("maglev for Envoy, ring-hash for gRPC: by the source address")
-    assert sticky.notes == ("sessionAffinity: as long as the endpoint is there; its timeout has no counterpart",)
+    assert sticky.balancing.startswith(
+        "maglev for Envoy, ring-hash for gRPC: by the source address"
+    )
+    assert sticky.notes == (
+        "sessionAffinity: as long as the endpoint is there; its timeout has no counterpart",
+    )
     blind = given(service(), slice_of("api-1", [*ZONES]), client="", zone="zone-b", nodes=False)
     assert shares(blind) == {"10.1.2.1": "1"}
     assert blind.notes[0].startswith("Nodes may not be listed")
@@ -168,5 +199,8 @@ def test_no_answer(asked: dict[str, str], sentence: str) -> None:
 
 def test_services_that_xds_does_not_serve() -> None:
     udp = service(ports=[{"name": "dns", "port": 53, "protocol": "UDP"}])
-    with pytest.raises(Unanswerable, match="xDS serves TCP ports of Services but ExternalName, and Service prod/api"):
+    with pytest.raises(
+        Unanswerable,
+        match="xDS serves TCP ports of Services but ExternalName, and Service prod/api",
+    ):
         given(udp, node("node-a", "zone-a"))

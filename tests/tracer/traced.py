@@ -33,11 +33,19 @@ def node(name: str, zone: str, *ips: str, **labels: str) -> Node:
 
 def pod(name: str, on: str, *ips: str, phase: str = "Running") -> Pod:
     status = {"podIP": ips[0], "podIPs": [{"ip": ip} for ip in ips], "phase": phase}
-    return made(Pod, metadata={"namespace": "prod", "name": name}, spec={"nodeName": on}, status=status)
+    return made(
+        Pod, metadata={"namespace": "prod", "name": name}, spec={"nodeName": on}, status=status
+    )
 
 
-def service(name: str = "api", ip: str = "10.96.0.10", *, ingress: Any = (), **spec: Any) -> Service:
-    default = {"clusterIP": ip, "clusterIPs": [ip], "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}
+def service(
+    name: str = "api", ip: str = "10.96.0.10", *, ingress: Any = (), **spec: Any
+) -> Service:
+    default = {
+        "clusterIP": ip,
+        "clusterIPs": [ip],
+        "ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
+    }
     return made(
         Service,
         metadata={"namespace": "prod", "name": name, "labels": spec.pop("labels", {})},
@@ -46,7 +54,9 @@ def service(name: str = "api", ip: str = "10.96.0.10", *, ingress: Any = (), **s
     )
 
 
-def slice_of(name: str, endpoints: list[Any], *, of: str = "api", version: int = 1, **more: Any) -> EndpointSlice:
+def slice_of(
+    name: str, endpoints: list[Any], *, of: str = "api", version: int = 1, **more: Any
+) -> EndpointSlice:
     """*more*: ``labels``, ``ports``, ``addressType``."""
     labels = {LABEL_SERVICE_NAME: of, **more.pop("labels", {})}
     meta = {"namespace": "prod", "name": name, "resourceVersion": str(version), "labels": labels}
@@ -57,27 +67,40 @@ def slice_of(name: str, endpoints: list[Any], *, of: str = "api", version: int =
     )
 
 
-def ep(address: str, pod_name: str = "", on: str = "", zone: str = "", **more: Any) -> dict[str, Any]:
-    """*more*: ``hints``, a zone for which it is; ``flags``: r ready, s serving, t terminating; ``for_node``."""
+def ep(
+    address: str, pod_name: str = "", on: str = "", zone: str = "", **more: Any
+) -> dict[str, Any]:
+    """*more*: ``hints``, a zone for which it is; ``flags``: r ready, s serving, t terminating;
+    ``for_node``.
+    """
     flags, hint, for_node = more.pop("flags", "rs"), more.pop("hint", ""), more.pop("for_node", "")
     endpoint: dict[str, Any] = {
         "addresses": [address],
         "conditions": {"ready": "r" in flags, "serving": "s" in flags, "terminating": "t" in flags},
     }
     if pod_name:
-        endpoint["targetRef"] = {"kind": "Pod", "name": pod_name, "namespace": "prod", "uid": pod_name}
+        endpoint["targetRef"] = {
+            "kind": "Pod",
+            "name": pod_name,
+            "namespace": "prod",
+            "uid": pod_name,
+        }
     if on:
         endpoint["nodeName"] = on
     if zone:
         endpoint["zone"] = zone
-    hints = {"forZones": [{"name": hint}] if hint else [], "forNodes": [{"name": for_node}] if for_node else []}
+    hints = {
+        "forZones": [{"name": hint}] if hint else [],
+        "forNodes": [{"name": for_node}] if for_node else [],
+    }
     return {**endpoint, "hints": {kind: each for kind, each in hints.items() if each}, **more}
 
 
 NODES = (node("node-a", "zone-a", "192.0.2.1"), node("node-b", "zone-b", "192.0.2.2"))
 SENDER = pod("client", "node-a", CLIENT)
 RANGE = made(ServiceCIDR, metadata={"name": "kubernetes"}, spec={"cidrs": ["10.96.0.0/16"]})
-#: KEP-4444's example: two zones, trafficDistribution set, so each endpoint has a hint for its own zone
+#: KEP-4444's example: two zones, trafficDistribution set, so each endpoint has a hint for its own
+#: zone
 ZONES = (
     ep("10.1.1.1", "api-1", "node-a", "zone-a", hint="zone-a"),
     ep("10.1.1.2", "api-2", "node-a", "zone-a", hint="zone-a"),
@@ -97,7 +120,9 @@ def ask(
     gates: str = "",
     unread: tuple[str, ...] = (),
 ) -> TraceAnswer:
-    """The answer in a cluster of *objects*, the two nodes (unless there are others), the client and the range."""
+    """The answer in a cluster of *objects*, the two nodes (unless there are others), the client and
+    the range.
+    """
     nodes = tuple(each for each in objects if isinstance(each, Node)) or NODES
     services = tuple(each for each in objects if isinstance(each, Service))
     slices = [each for each in objects if isinstance(each, EndpointSlice)]
@@ -114,7 +139,9 @@ def ask(
 
 
 def owner_of(each: EndpointSlice) -> ServiceKey:
-    return ServiceKey(each.metadata.namespace, (each.metadata.labels or {}).get(LABEL_SERVICE_NAME, ""))
+    return ServiceKey(
+        each.metadata.namespace, (each.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")
+    )
 
 
 def shares(answer: TraceAnswer) -> dict[str, str]:

@@ -1,7 +1,9 @@
-"""A real Chromium for tests, over the DevTools protocol: one browser, and tabs that remember what a page must not do.
+"""A real Chromium for tests, over the DevTools protocol: one browser, and tabs that remember what a
+page must not do.
 
-Everything runs in a loop of its own thread, so that tests are plain functions.  A tab collects console errors,
-exceptions, reports of the Content-Security-Policy and requests to anywhere but the page's origin: ``Tab.faults``.
+Everything runs in a loop of its own thread, so that tests are plain functions. A tab collects
+console errors, exceptions, reports of the Content-Security-Policy and requests to anywhere but the
+page's origin: ``Tab.faults``.
 """
 
 from __future__ import annotations
@@ -27,15 +29,33 @@ T = TypeVar("T")
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 NAMES = ("chromium", "chromium-headless-shell", "google-chrome")
 FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-sync",
-    "--disable-extensions", "--disable-background-networking", "--disable-component-update", "--disable-breakpad",
-    "--disable-features=Translate,MediaRouter,OptimizationHints", "--remote-debugging-port=0",
-    "--disable-renderer-backgrounding", "--disable-background-timer-throttling", "--renderer-process-limit=1",
-    "--force-color-profile=srgb", "--ignore-certificate-errors",
-)  # fmt: skip
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-breakpad",
+    "--disable-features=Translate,MediaRouter,OptimizationHints",
+    "--remote-debugging-port=0",
+    "--disable-renderer-backgrounding",
+    "--disable-background-timer-throttling",
+    "--renderer-process-limit=1",
+    "--force-color-profile=srgb",
+    "--ignore-certificate-errors",
+)
 KEYS = {
-    "ArrowDown": 40, "ArrowUp": 38, "Enter": 13, "Escape": 27, "Tab": 9, "End": 35, "Home": 36,
-}  # fmt: skip
+    "ArrowDown": 40,
+    "ArrowUp": 38,
+    "Enter": 13,
+    "Escape": 27,
+    "Tab": 9,
+    "End": 35,
+    "Home": 36,
+}
 START_S = 240.0
 
 
@@ -75,7 +95,9 @@ class Browser:
         self._background.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def tab(self, url: str = "about:blank", *, width: int = 1280, height: int = 800, dark: bool = False) -> Tab:
+    def tab(
+        self, url: str = "about:blank", *, width: int = 1280, height: int = 800, dark: bool = False
+    ) -> Tab:
         tab = Tab(self, self._background.call(self._open()))
         tab.resize(width, height)
         tab.media(dark=dark)
@@ -85,10 +107,15 @@ class Browser:
 
     async def _start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            program(), *FLAGS, f"--user-data-dir={self._folder}", "about:blank",
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True,
+            program(),
+            *FLAGS,
+            f"--user-data-dir={self._folder}",
+            "about:blank",
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
             env={**os.environ, "HOME": self._folder, "XDG_CACHE_HOME": self._folder},
-        )  # fmt: skip
+        )
         assert self._process.stderr is not None
         said = ""
         while not (found := re.search(r"DevTools listening on (ws://\S+)", said)):
@@ -113,7 +140,9 @@ class Browser:
 
     async def _open(self) -> str:
         target = await self.ask("Target.createTarget", {"url": "about:blank"})
-        attached = await self.ask("Target.attachToTarget", {"targetId": target["targetId"], "flatten": True})
+        attached = await self.ask(
+            "Target.attachToTarget", {"targetId": target["targetId"], "flatten": True}
+        )
         session: str = attached["sessionId"]
         return session
 
@@ -130,7 +159,12 @@ class Browser:
         number = next(self._numbers)
         self._asked[number] = future = asyncio.get_running_loop().create_future()
         await self._socket.send_json(
-            {"id": number, "method": method, "params": params, **({"sessionId": session} if session else {})}
+            {
+                "id": number,
+                "method": method,
+                "params": params,
+                **({"sessionId": session} if session else {}),
+            }
         )
         answer = await future
         assert "error" not in answer, f"{method}: {answer['error']}"
@@ -165,13 +199,18 @@ class Tab:
         match method:
             case "Runtime.consoleAPICalled" if params["type"] in ("error", "assert"):
                 self.faults.append(
-                    f"console: {[entry.get('value', entry.get('description')) for entry in params['args']]}"
+                    "console: "
+                    f"{[entry.get('value', entry.get('description')) for entry in params['args']]}"
                 )
             case "Runtime.exceptionThrown":
                 details = params["exceptionDetails"]
-                self.faults.append(f"exception: {details.get('exception', {}).get('description', details['text'])}")
+                self.faults.append(
+                    f"exception: {details.get('exception', {}).get('description', details['text'])}"
+                )
             case "Log.entryAdded" if params["entry"]["level"] == "error":
-                self.faults.append(f"log: {params['entry']['text']} {params['entry'].get('url', '')}")
+                self.faults.append(
+                    f"log: {params['entry']['text']} {params['entry'].get('url', '')}"
+                )
             case "Tracing.dataCollected":
                 self._traced += params["value"]
             case "Tracing.tracingComplete":
@@ -189,27 +228,47 @@ class Tab:
 
     def trace(self) -> None:
         self._traced, self._trace_over = [], False
-        self.send("Tracing.start", categories="toplevel,blink.user_timing", transferMode="ReportEvents")
+        self.send(
+            "Tracing.start", categories="toplevel,blink.user_timing", transferMode="ReportEvents"
+        )
 
     def longest_task_ms(self, mark: str) -> float:
-        """Since ``trace``, of the thread of the page that set the mark: by the CPU that it took, so that what else the
-        machine does counts little."""
+        """Since ``trace``, of the thread of the page that set the mark: by the CPU that it took, so
+        that what else the machine does counts little.
+        """
         self.send("Tracing.end")
         until(lambda: self._trace_over)
-        thread = next((event["pid"], event["tid"]) for event in self._traced if event["name"] == mark)
-        return max(event.get("tdur", 0) / 1000 for event in self._traced if (event["pid"], event["tid"]) == thread)
+        thread = next(
+            (event["pid"], event["tid"]) for event in self._traced if event["name"] == mark
+        )
+        return max(
+            event.get("tdur", 0) / 1000
+            for event in self._traced
+            if (event["pid"], event["tid"]) == thread
+        )
 
     def resize(self, width: int, height: int) -> None:
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
 
     def media(self, *, dark: bool = False, still: bool = True) -> None:
-        self.send("Emulation.setEmulatedMedia", features=[
-            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
-            {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"},
-        ])  # fmt: skip
+        self.send(
+            "Emulation.setEmulatedMedia",
+            features=[
+                {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
+                {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"},
+            ],
+        )
 
     def eval(self, script: str) -> Any:
-        answer = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        answer = self.send(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, f"{script}: {answer['exceptionDetails']}"
         return answer["result"].get("value")
 
@@ -229,8 +288,17 @@ class Tab:
         code = KEYS.get(key)
         text = {"text": "\r" if key == "Enter" else key} if code is None or key == "Enter" else {}
         number = {"windowsVirtualKeyCode": code} if code is not None else {}
-        self.send("Input.dispatchKeyEvent", type="keyDown", key=key, code=key if code else "", **text, **number)
-        self.send("Input.dispatchKeyEvent", type="keyUp", key=key, code=key if code else "", **number)
+        self.send(
+            "Input.dispatchKeyEvent",
+            type="keyDown",
+            key=key,
+            code=key if code else "",
+            **text,
+            **number,
+        )
+        self.send(
+            "Input.dispatchKeyEvent", type="keyUp", key=key, code=key if code else "", **number
+        )
 
     def write(self, text: str) -> None:
         self.send("Input.insertText", text=text)
@@ -245,7 +313,9 @@ class Tab:
 
 def violations(tab: Tab) -> list[str]:
     found: list[str] = tab.eval(
-        "axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations.map((rule) => "
-        "`${rule.id}: ${rule.nodes.map((node) => node.html + ' ' + node.failureSummary).slice(0, 3)}`))"
+        "axe.run(document, {resultTypes: ['violations']}).then(({violations}) => "
+        "violations.map((rule) => "
+        "`${rule.id}: "
+        "${rule.nodes.map((node) => node.html + ' ' + node.failureSummary).slice(0, 3)}`))"
     )
     return found

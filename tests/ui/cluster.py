@@ -1,4 +1,6 @@
-"""A cluster for tests of the page: a plane in memory with emulated nodes, and the page of it in a thread."""
+"""A cluster for tests of the page: a plane in memory with emulated nodes, and the page of it in a
+thread.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,12 @@ class RunningPage:
     """``sliceplane ui`` without a process.  Use as a ``with`` block."""
 
     def __init__(
-        self, plane: Plane, *, connection: Connection | None = None, port: int = 0, namespace: str = ""
+        self,
+        plane: Plane,
+        *,
+        connection: Connection | None = None,
+        port: int = 0,
+        namespace: str = "",
     ) -> None:
         self._connection = connection or from_file(plane.kubeconfig)
         self._namespace = namespace
@@ -69,7 +76,9 @@ class RunningPage:
         return self.server.url
 
     def change(self, change: Callable[[ClusterModel], None]) -> None:
-        """*change* what the page believes that the cluster has: a server of ours would refuse it."""
+        """*change* what the page believes that the cluster has: a server of ours would refuse
+        it.
+        """
 
         async def do() -> None:
             change(self.server.viewer.live.model)
@@ -93,42 +102,64 @@ def deployment(
 ) -> dict[str, Any]:
     labels = labels or {"app": name}
     return {
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
         "spec": {
-            "replicas": replicas, "selector": {"matchLabels": labels},
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
             "template": {
                 "metadata": {"labels": labels},
-                "spec": {"containers": [{"name": "main", "image": image, "ports": [{"containerPort": 8080}]}]},
+                "spec": {
+                    "containers": [
+                        {"name": "main", "image": image, "ports": [{"containerPort": 8080}]}
+                    ]
+                },
             },
         },
-    }  # fmt: skip
+    }
 
 
 def service(name: str, *, selector: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
     return {
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
-        "spec": {"selector": selector or {"app": name}, "ports": [{"port": 80, "targetPort": 8080}], **spec},
-    }  # fmt: skip
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {
+            "selector": selector or {"app": name},
+            "ports": [{"port": 80, "targetPort": 8080}],
+            **spec,
+        },
+    }
 
 
 def proxy_lease(
     node: str, plane: Plane, *, told: list[tuple[str, str]] | None = None, revision: int = 0
 ) -> dict[str, Any]:
-    """What the proxy of *node* tells that holds what the server has now; or as *told* of *revision* (``slices``)."""
+    """What the proxy of *node* tells that holds what the server has now; or as *told* of *revision*
+    (``slices``).
+    """
     known, newest = (told, revision) if told is not None else slices(plane)
     held = Held(newest, digest_of_versions(known))
     report = ProgressReport(endpointslices={"all": held})
     return {
-        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
         "metadata": {
-            "name": f"{LEASE_PREFIX}{node}", "namespace": LEASE_NAMESPACE, "labels": {LABEL_COMPONENT: COMPONENT},
-            "annotations": {ANNOTATION_REVISION: str(newest), ANNOTATION_PROGRESS: encode(report).decode()},
+            "name": f"{LEASE_PREFIX}{node}",
+            "namespace": LEASE_NAMESPACE,
+            "labels": {LABEL_COMPONENT: COMPONENT},
+            "annotations": {
+                ANNOTATION_REVISION: str(newest),
+                ANNOTATION_PROGRESS: encode(report).decode(),
+            },
         },
         "spec": {
-            "holderIdentity": node, "leaseDurationSeconds": LEASE_DURATION_S,
+            "holderIdentity": node,
+            "leaseDurationSeconds": LEASE_DURATION_S,
             "renewTime": format_micro_time(plane.clock()),
         },
-    }  # fmt: skip
+    }
 
 
 def report_until(plane: Plane, nodes: list[str], look: Callable[[], str], text: str) -> None:
@@ -150,7 +181,9 @@ def slices(plane: Plane) -> tuple[list[tuple[str, str]], int]:
     return known, max(int(version) for _, version in known)
 
 
-def connection_with(plane: Plane, token: str, folder: Path, namespace: str = "default") -> Connection:
+def connection_with(
+    plane: Plane, token: str, folder: Path, namespace: str = "default"
+) -> Connection:
     """To *plane*, with a token in the place of the administrator's certificate."""
     config = yaml.safe_load(plane.kubeconfig.read_text())
     config["users"][0]["user"] = {"token": token}
@@ -161,13 +194,23 @@ def connection_with(plane: Plane, token: str, folder: Path, namespace: str = "de
 
 
 def token_for(plane: Plane, account: str, namespace: str, seconds: int = 600) -> str:
-    plane.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}}, namespace=namespace)
+    plane.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}},
+        namespace=namespace,
+    )
 
     async def ask() -> bytes:
         async with plane.client() as client:
-            body = encode({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-                           "spec": {"expirationSeconds": seconds}})  # fmt: skip
-            return await client.create(ServiceAccounts, namespace, body, subresource="token", name=account)
+            body = encode(
+                {
+                    "apiVersion": "authentication.k8s.io/v1",
+                    "kind": "TokenRequest",
+                    "spec": {"expirationSeconds": seconds},
+                }
+            )
+            return await client.create(
+                ServiceAccounts, namespace, body, subresource="token", name=account
+            )
 
     token: str = decode_document(asyncio.run(ask()))["status"]["token"]
     return token
@@ -194,20 +237,34 @@ class PlaneWithPage(Plane):
 
 
 def reader_of(plane: Plane, namespace: str) -> str:
-    """A token of an account that may read Services and slices of *namespace*, by a RoleBinding ``reader``."""
+    """A token of an account that may read Services and slices of *namespace*, by a RoleBinding
+    ``reader``.
+    """
     rules = [
-        {"apiGroups": ["", "discovery.k8s.io"], "resources": ["services", "endpointslices"], "verbs": ["list", "watch"]}
+        {
+            "apiGroups": ["", "discovery.k8s.io"],
+            "resources": ["services", "endpointslices"],
+            "verbs": ["list", "watch"],
+        }
     ]
     version = "rbac.authorization.k8s.io/v1"
     plane.apply(
         [
             {"apiVersion": version, "kind": "Role", "metadata": {"name": "reader"}, "rules": rules},
-            {"apiVersion": version, "kind": "RoleBinding", "metadata": {"name": "reader"},
-             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
-             "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": namespace}]},
+            {
+                "apiVersion": version,
+                "kind": "RoleBinding",
+                "metadata": {"name": "reader"},
+                "roleRef": {
+                    "apiGroup": "rbac.authorization.k8s.io",
+                    "kind": "Role",
+                    "name": "reader",
+                },
+                "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": namespace}],
+            },
         ],
         namespace=namespace,
-    )  # fmt: skip
+    )
     return token_for(plane, "reader", namespace)
 
 
@@ -215,5 +272,7 @@ def staying(plane: Plane) -> str:
     """A Pod of the cart when no rollout of an earlier test goes on; "" until then."""
     status = plane.get("deployments", "cart", namespace="shop")["status"]
     pods = [pod["metadata"] for pod in plane.list("pods", namespace="shop")]
-    goes_on = status.get("updatedReplicas") != status["replicas"] or any("deletionTimestamp" in pod for pod in pods)
+    goes_on = status.get("updatedReplicas") != status["replicas"] or any(
+        "deletionTimestamp" in pod for pod in pods
+    )
     return "" if goes_on else str(pods[0]["name"])

@@ -1,4 +1,6 @@
-"""A Chromium for the tests of a module, and a tab for each test that fails if the page did what it must not do."""
+"""A Chromium for the tests of a module, and a tab for each test that fails if the page did what it
+must not do.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from tests.ui.browser import Browser, Tab, program
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if not program() and not os.environ.get("CI"):
-        pytest.skip("there is no Chromium: apt-get install chromium (tools/install.sh dev does it as root)")
+        pytest.skip(
+            "there is no Chromium: apt-get install chromium (tools/install.sh dev does it as root)"
+        )
     with Browser() as running:
         yield running
 

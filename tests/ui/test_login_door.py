@@ -1,4 +1,6 @@
-"""The page at our own server: who gets in, what each one sees, and that nothing stays when a right is gone."""
+"""The page at our own server: who gets in, what each one sees, and that nothing stays when a right
+is gone.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ async def visitor(plane: PlaneWithPage, *, certificate: bool = False) -> AsyncIt
     for opened in sockets:
         with contextlib.suppress(OSError):
             opened.shutdown(socket.SHUT_RDWR)
-    await eventually(lambda: [opened.fileno() for opened in sockets], lambda numbers: set(numbers) <= {-1})
+    await eventually(
+        lambda: [opened.fileno() for opened in sockets], lambda numbers: set(numbers) <= {-1}
+    )
 
 
 async def reader(plane: PlaneWithPage, namespace: str) -> str:
@@ -115,8 +119,14 @@ async def wait_for(lines: AsyncIterator[dict[str, Any]], kind: str) -> dict[str,
 
 
 def names(view: dict[str, Any]) -> list[str]:
-    column: dict[str, Any] = next(part for part in view["tables"]["services"]["columns"] if part["name"] == "name")
-    return column["values"] if "values" in column else [column["words"][index] for index in column["index"]]
+    column: dict[str, Any] = next(
+        part for part in view["tables"]["services"]["columns"] if part["name"] == "name"
+    )
+    return (
+        column["values"]
+        if "values" in column
+        else [column["words"][index] for index in column["index"]]
+    )
 
 
 async def test_who_is_refused(plane: PlaneWithPage, browser: Visitor) -> None:
@@ -126,7 +136,13 @@ async def test_who_is_refused(plane: PlaneWithPage, browser: Visitor) -> None:
         ("HEAD", base, {}, "", 200),
         ("GET", base, {"Sec-Fetch-Site": "cross-site"}, "", 403),
         ("GET", f"{base}v1/stream?view=now", {}, "", 403),
-        ("GET", f"{base}v1/stream?view=now", {"Authorization": "Bearer x", "Sec-Fetch-Site": "none"}, "", 403),
+        (
+            "GET",
+            f"{base}v1/stream?view=now",
+            {"Authorization": "Bearer x", "Sec-Fetch-Site": "none"},
+            "",
+            403,
+        ),
         ("GET", f"{base}v1/trace?from=a&to=b", SAME, "", 401),
         ("GET", f"{base}v1/trace?from={'a' * 700}", SAME, "", 400),
         ("GET", f"{base}v1/trace", {**SAME, "Cookie": f"{login_door.COOKIE}=guessed"}, "", 401),
@@ -135,8 +151,20 @@ async def test_who_is_refused(plane: PlaneWithPage, browser: Visitor) -> None:
         ("DELETE", f"{base}v1/login", post, "", 405),
         ("POST", f"{base}v1/trace", post, "", 405),
         ("POST", f"{base}v1/login", SAME, '{"token": "x"}', 403),
-        ("POST", f"{base}v1/login", {**SAME, "Origin": "https://evil.example"}, '{"token": "x"}', 403),
-        ("POST", f"{base}v1/login", {"Origin": plane.url, "Sec-Fetch-Site": "cross-site"}, '{"token": "x"}', 403),
+        (
+            "POST",
+            f"{base}v1/login",
+            {**SAME, "Origin": "https://evil.example"},
+            '{"token": "x"}',
+            403,
+        ),
+        (
+            "POST",
+            f"{base}v1/login",
+            {"Origin": plane.url, "Sec-Fetch-Site": "cross-site"},
+            '{"token": "x"}',
+            403,
+        ),
         ("POST", f"{base}v1/login", {"Origin": plane.url}, '{"token": "x"}', 403),
         ("POST", f"{base}v1/logout", SAME, "", 403),
         ("POST", f"{base}v1/login", post, '{"token": "x"}', 401),
@@ -162,32 +190,48 @@ async def test_who_is_refused(plane: PlaneWithPage, browser: Visitor) -> None:
         assert [line async for line in lines] == [{"type": "ended", "says": "log in"}]
 
 
-async def test_a_cookie_is_for_this_server_alone_and_no_script_reads_it(plane: PlaneWithPage, browser: Visitor) -> None:
+async def test_a_cookie_is_for_this_server_alone_and_no_script_reads_it(
+    plane: PlaneWithPage, browser: Visitor
+) -> None:
     response = await browser.log_in(await reader(plane, "red"))
     assert response.status == 204
     name, _, rest = response.headers["Set-Cookie"].partition("=")
     secret, _, attributes = rest.partition("; ")
-    assert (name, attributes) == ("__Host-sliceplane-ui", "Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=28800")
+    assert (name, attributes) == (
+        "__Host-sliceplane-ui",
+        "Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=28800",
+    )
     assert len(secret) >= 43
     assert secret not in repr(list(plane.door._logins)), "of a secret the digest is kept"
     async with browser.session.post(f"{plane.url}/ui/v1/logout", headers=browser.post) as gone:
-        assert gone.headers["Set-Cookie"] == f"{name}=; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=0"
+        assert (
+            gone.headers["Set-Cookie"]
+            == f"{name}=; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=0"
+        )
 
 
-async def test_two_users_see_each_their_own_and_one_logs_out(plane: PlaneWithPage, browser: Visitor) -> None:
+async def test_two_users_see_each_their_own_and_one_logs_out(
+    plane: PlaneWithPage, browser: Visitor
+) -> None:
     async with visitor(plane) as other:
         await browser.log_in(await reader(plane, "red"))
         await other.log_in(await reader(plane, "blue"))
         async with browser.stream() as red, other.stream() as blue:
             hello = await wait_for(red, "hello")
-            assert (hello["user"], hello["namespace"]) == ("system:serviceaccount:red:reader", "red")
+            assert (hello["user"], hello["namespace"]) == (
+                "system:serviceaccount:red:reader",
+                "red",
+            )
             assert names(await wait_for(red, "view")) == ["red-web"]
             assert names(await wait_for(blue, "view")) == ["blue-web"]
             troubles = (await wait_for(red, "beat"))["troubles"]
             assert [(each["verb"], each["resource"], each["where"]) for each in troubles] == [
-                ("list", "services", "in all namespaces"), ("list", "nodes", "")
-            ]  # fmt: skip
-            async with browser.session.post(f"{plane.url}/ui/v1/logout", headers=browser.post) as response:
+                ("list", "services", "in all namespaces"),
+                ("list", "nodes", ""),
+            ]
+            async with browser.session.post(
+                f"{plane.url}/ui/v1/logout", headers=browser.post
+            ) as response:
                 assert response.status == 204
             assert await wait_for(red, "ended") == {"type": "ended", "says": "you have logged out"}
             plane.apply(service("blue-api"), namespace="blue")
@@ -196,7 +240,9 @@ async def test_two_users_see_each_their_own_and_one_logs_out(plane: PlaneWithPag
             assert [line["says"] async for line in lines] == ["log in"]
 
 
-async def test_a_right_that_is_taken_takes_what_was_read_with_it(browser: Visitor, plane: PlaneWithPage) -> None:
+async def test_a_right_that_is_taken_takes_what_was_read_with_it(
+    browser: Visitor, plane: PlaneWithPage
+) -> None:
     await browser.log_in(await reader(plane, "red"))
     async with browser.stream() as lines:
         assert "red-web" in names(await wait_for(lines, "view"))
@@ -205,7 +251,9 @@ async def test_a_right_that_is_taken_takes_what_was_read_with_it(browser: Visito
     async with browser.stream() as lines:
         assert names(await wait_for(lines, "view")) == []
         troubles = (await wait_for(lines, "beat"))["troubles"]
-        assert {(each["resource"], each["where"]) for each in troubles} >= {("services", "in namespace red")}
+        assert {(each["resource"], each["where"]) for each in troubles} >= {
+            ("services", "in namespace red")
+        }
         await reader(plane, "red")
         await wait_for(lines, "dropped")
     async with browser.stream() as lines:
@@ -213,7 +261,9 @@ async def test_a_right_that_is_taken_takes_what_was_read_with_it(browser: Visito
 
 
 @pytest.mark.parametrize("how", ["its account is deleted", "it expires"])
-async def test_a_token_that_ends_while_the_page_is_open(browser: Visitor, plane: PlaneWithPage, how: str) -> None:
+async def test_a_token_that_ends_while_the_page_is_open(
+    browser: Visitor, plane: PlaneWithPage, how: str
+) -> None:
     await browser.log_in(await reader(plane, "blue"))
     async with browser.stream() as lines:
         await wait_for(lines, "view")
@@ -241,7 +291,10 @@ async def test_a_namespace_that_one_may_not_see_is_named_and_shows_nothing(
         while "explain" not in parts or parts["explain"] is None:
             parts = {**parts, **(await wait_for(lines, "delta"))["parts"]}
         answer = parts["explain"]["answer"]
-        assert (answer["services"], answer["missingRights"]) == (0, ["list services in namespace blue"])
+        assert (answer["services"], answer["missingRights"]) == (
+            0,
+            ["list services in namespace blue"],
+        )
 
 
 async def test_who_shows_a_certificate_needs_no_token(plane: PlaneWithPage) -> None:
@@ -249,20 +302,28 @@ async def test_who_shows_a_certificate_needs_no_token(plane: PlaneWithPage) -> N
         async with admin.stream() as lines:
             hello = await wait_for(lines, "hello")
             assert not hello["cookie"]
-            assert {"red-web", "blue-web", "kubernetes"} <= set(names(await wait_for(lines, "view")))
+            assert {"red-web", "blue-web", "kubernetes"} <= set(
+                names(await wait_for(lines, "view"))
+            )
         (login,) = [login for login in plane.door._logins if login.certificate is not None]
         assert hello["user"] == login.user.name
         shown = next(iter(plane.door._shown))
-        async with admin.session.get(f"{plane.url}/ui/v1/trace?from=a&to=b", headers=SAME) as response:
+        async with admin.session.get(
+            f"{plane.url}/ui/v1/trace?from=a&to=b", headers=SAME
+        ) as response:
             assert json.loads(await response.text())["problem"]
     async with visitor(plane) as other:
-        async with other.session.get(f"{plane.url}/api/v1/nodes", headers={"Authorization": "Bearer x"}) as response:
+        async with other.session.get(
+            f"{plane.url}/api/v1/nodes", headers={"Authorization": "Bearer x"}
+        ) as response:
             assert response.status == 401
         await asyncio.to_thread(plane._call, _ended(plane, login))
         async with other.session.get(
             f"{plane.url}/api/v1/nodes", headers={"Authorization": f"Bearer {shown}"}
         ) as response:
-            assert response.status == 401, "what the page's requests show is worth nothing after the login"
+            assert response.status == 401, (
+                "what the page's requests show is worth nothing after the login"
+            )
 
 
 async def test_the_link_of_a_start_logs_in_once_as_the_administrator(
@@ -281,15 +342,22 @@ async def test_the_link_of_a_start_logs_in_once_as_the_administrator(
         assert {"red-web", "blue-web", "kubernetes"} <= set(names(await wait_for(lines, "view")))
         async with visitor(plane) as thief:
             status, says = await thief.follow(link)
-            assert (status, says) == (401, "this link was used already: it logs in once; log in with a token\n")
+            assert (status, says) == (
+                401,
+                "this link was used already: it logs in once; log in with a token\n",
+            )
             async with thief.stream() as refused:
                 assert [line["says"] async for line in refused] == ["log in"]
-        async with browser.session.post(f"{plane.url}/ui/v1/logout", headers=browser.post) as response:
+        async with browser.session.post(
+            f"{plane.url}/ui/v1/logout", headers=browser.post
+        ) as response:
             assert response.status == 204
         await wait_for(lines, "ended")
     out, err = capfd.readouterr()
     assert "this link was used already" in out + err
-    assert secret not in out + err + repr(vars(plane.door)) + repr(vars(plane.door._link)), "no log has it"
+    assert secret not in out + err + repr(vars(plane.door)) + repr(vars(plane.door._link)), (
+        "no log has it"
+    )
 
 
 async def test_a_link_that_is_old_or_guessed_at_logs_nobody_in(
@@ -297,14 +365,19 @@ async def test_a_link_that_is_old_or_guessed_at_logs_nobody_in(
 ) -> None:
     monkeypatch.setattr(login_door, "LINK_S", -1.0)
     status, says = await browser.follow(plane.door.link())
-    assert (status, says) == (401, "this link has expired: it counts for 5 minutes; log in with a token\n")
+    assert (status, says) == (
+        401,
+        "this link has expired: it counts for 5 minutes; log in with a token\n",
+    )
     monkeypatch.undo()
     monkeypatch.setattr("sliceplane.diagnose.page.logins.LINK_TRIES_PER_S", 1e-6)
     link = plane.door.link()
     answers = [(await browser.follow(f"{link}{guess}"))[0] for guess in range(LINK_TRIES + 3)]
     assert answers == [401] * LINK_TRIES + [429] * 3
     assert (await browser.follow(link))[0] == 429, "a guess that is not compared finds nothing out"
-    assert (await browser.log_in(await reader(plane, "red"))).status == 204, "a token is not concerned"
+    assert (await browser.log_in(await reader(plane, "red"))).status == 204, (
+        "a token is not concerned"
+    )
 
 
 async def _ended(plane: PlaneWithPage, login: Any) -> None:
@@ -315,7 +388,11 @@ async def test_a_tab_that_is_closed_is_forgotten(plane: PlaneWithPage, browser: 
     await browser.log_in(await reader(plane, "red"))
     async with browser.stream() as lines:
         await wait_for(lines, "view")
-        (login,) = [login for login in plane.door._logins if login.user.name.endswith("red:reader") and login.tabs]
+        (login,) = [
+            login
+            for login in plane.door._logins
+            if login.user.name.endswith("red:reader") and login.tabs
+        ]
         shown = await asyncio.to_thread(plane._call, _viewer(login))
         assert shown.tabs == 1
     await eventually(lambda: (login.tabs, shown.tabs), lambda tabs: tabs == (0, 0))
@@ -326,7 +403,9 @@ async def _viewer(login: Any) -> Any:
 
 
 async def test_an_account_without_rights_leaves_room_for_others(plane: PlaneWithPage) -> None:
-    """One account held all logins for eight hours, each with an open tab, and the administrator got 503."""
+    """One account held all logins for eight hours, each with an open tab, and the administrator got
+    503.
+    """
     token = await reader(plane, "red")
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(LOGINS_EACH_MAX + 2):
@@ -347,7 +426,10 @@ async def test_questions_and_streams_are_shared_by_account(
     """A second login of the same account is no second share."""
     await browser.log_in(await reader(plane, "blue"))
     account = "system:serviceaccount:blue:reader"
-    for shares, path in ((plane.door._streams, "stream?view=now"), (plane.door._questions, "trace?from=a&to=b")):
+    for shares, path in (
+        (plane.door._streams, "stream?view=now"),
+        (plane.door._questions, "trace?from=a&to=b"),
+    ):
         taken = 0
         while shares.take(account):
             taken += 1
@@ -362,13 +444,17 @@ async def test_questions_and_streams_are_shared_by_account(
         shares.give(account, taken - 1)
 
 
-async def test_a_namespace_that_is_no_name_is_refused(plane: PlaneWithPage, browser: Visitor) -> None:
+async def test_a_namespace_that_is_no_name_is_refused(
+    plane: PlaneWithPage, browser: Visitor
+) -> None:
     for namespace in ("a/b", "x" * 64, "../red"):
         assert (await browser.log_in(await reader(plane, "red"), namespace=namespace)).status == 400
 
 
 async def test_a_tab_that_is_open_at_the_end_is_ended_with_its_loop() -> None:
-    """Left to be collected later, its timeout raised in whatever test or program ran by then: its loop was closed."""
+    """Left to be collected later, its timeout raised in whatever test or program ran by then: its
+    loop was closed.
+    """
     ended = asyncio.Event()
     rooms = Rooms()
     own = asyncio.get_running_loop()

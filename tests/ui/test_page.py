@@ -1,5 +1,6 @@
-"""The page in a real Chromium: what a person sees of a cluster, live.  No test may see a console error, a report of the
-Content-Security-Policy, or a request to anywhere else."""
+"""The page in a real Chromium: what a person sees of a cluster, live. No test may see a console
+error, a report of the Content-Security-Policy, or a request to anywhere else.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +32,25 @@ from sliceplane.testing import Plane
 from sliceplane.watch.cache import Change
 
 VIEWS = (
-    "now", "services", "service/shop/cart?client=node/node-1", "service/shop/search", "zones", "nodes", "drains",
-    "timeline", "timeline/shop/cart", "trace?from=node/node-1&to=cart.shop:80",
-    "what-if", "what-if/shop/cart?set=zone-lost%3Dzone-a",
-)  # fmt: skip
+    "now",
+    "services",
+    "service/shop/cart?client=node/node-1",
+    "service/shop/search",
+    "zones",
+    "nodes",
+    "drains",
+    "timeline",
+    "timeline/shop/cart",
+    "trace?from=node/node-1&to=cart.shop:80",
+    "what-if",
+    "what-if/shop/cart?set=zone-lost%3Dzone-a",
+)
 #: markup, a change of direction, and the longest name
-HOSTILE = ("<img src=x onerror=window.pwned=1>", "\u202eevil\u2066<script>window.pwned=1<!--", "n" * 253)
+HOSTILE = (
+    "<img src=x onerror=window.pwned=1>",
+    "\u202eevil\u2066<script>window.pwned=1<!--",
+    "n" * 253,
+)
 READY = "document.querySelectorAll('.map .cell.ready').length"
 
 pytestmark = pytest.mark.timeout(300)
@@ -48,12 +62,17 @@ def plane() -> Iterator[Plane]:
         plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
         plane.apply(
             [
-                deployment("cart", 6), service("cart", trafficDistribution="PreferSameZone"), deployment("search", 2),
+                deployment("cart", 6),
+                service("cart", trafficDistribution="PreferSameZone"),
+                deployment("search", 2),
                 service("search", selector={"app": "serach"}),
             ],
             namespace="shop",
-        )  # fmt: skip
-        plane.wait_for(lambda: len([e for e in plane.endpoints("cart", namespace="shop") if e.ready]) == 6, timeout=60)
+        )
+        plane.wait_for(
+            lambda: len([e for e in plane.endpoints("cart", namespace="shop") if e.ready]) == 6,
+            timeout=60,
+        )
         yield plane
 
 
@@ -63,17 +82,23 @@ def page(plane: Plane) -> Iterator[RunningPage]:
         yield running
 
 
-def test_a_rollout_is_seen_live_and_told_as_activity(plane: Plane, page: RunningPage, tab: Tab) -> None:
+def test_a_rollout_is_seen_live_and_told_as_activity(
+    plane: Plane, page: RunningPage, tab: Tab
+) -> None:
     tab.go(f"{page.url}#/service/shop/cart")
     tab.until(f"{READY} === 6")
     plane.apply(deployment("cart", 9), namespace="shop")
     tab.until(f"{READY} === 9")
     tab.shows("9 endpoints")
-    tab.eval("window.before = [...document.querySelectorAll('.map .cell')].map((cell) => cell.title.split(' ')[0])")
+    tab.eval(
+        "window.before = [...document.querySelectorAll('.map .cell')].map((cell) => "
+        "cell.title.split(' ')[0])"
+    )
     plane.apply(deployment("cart", 9, image="web:2"), namespace="shop")
     tab.until(
         f"{READY} === 9 && document.querySelectorAll('.map .cell').length === 9 && "
-        "![...document.querySelectorAll('.map .cell')].some((cell) => window.before.includes(cell.title.split(' ')[0]))"
+        "![...document.querySelectorAll('.map .cell')].some((cell) => "
+        "window.before.includes(cell.title.split(' ')[0]))"
     )
     plane.apply(deployment("cart", 6, image="web:2"), namespace="shop")
     tab.until(f"{READY} === 6 && document.querySelectorAll('.map .cell').length === 6")
@@ -82,13 +107,17 @@ def test_a_rollout_is_seen_live_and_told_as_activity(plane: Plane, page: Running
     tab.shows("no endpoint", "section[aria-labelledby=h-map]")
     plane.apply(deployment("cart", 6, image="web:2"), namespace="shop")
     tab.until(f"{READY} === 6 && document.querySelectorAll('.map .cell').length === 6")
-    assert tab.eval("document.querySelectorAll('[role=grid]#endpoints .rows [role=row]').length") == 6
+    assert (
+        tab.eval("document.querySelectorAll('[role=grid]#endpoints .rows [role=row]').length") == 6
+    )
     tab.eval("location.hash = '#/now'")
     tab.shows("shop/cart", "ol.activity")
     tab.shows("behind", ".freshness")
 
 
-def test_the_page_names_the_account_of_the_kubeconfig_and_counts_one_service_as_one(plane: Plane, tab: Tab) -> None:
+def test_the_page_names_the_account_of_the_kubeconfig_and_counts_one_service_as_one(
+    plane: Plane, tab: Tab
+) -> None:
     """It named none, and said "1 Services"."""
     with RunningPage(plane, namespace="default") as page:
         tab.go(page.url)
@@ -103,7 +132,10 @@ def test_the_page_names_the_account_of_the_kubeconfig_and_counts_one_service_as_
 def test_a_fault_is_explained_with_its_remedy(page: RunningPage, tab: Tab) -> None:
     tab.go(page.url)
     tab.shows("shop/search", ".findings")
-    tab.eval("[...document.querySelectorAll('.findings a')].find((link) => link.innerText.includes('search')).click()")
+    tab.eval(
+        "[...document.querySelectorAll('.findings a')].find((link) => "
+        "link.innerText.includes('search')).click()"
+    )
     tab.shows("they have search, not serach", "section[aria-labelledby=h-explain]")
     tab.shows("kubectl -n shop patch service search", "section[aria-labelledby=h-explain]")
     tab.shows("error B1", ".axes")
@@ -132,9 +164,14 @@ def test_what_if_a_zone_were_lost(plane: Plane, page: RunningPage, tab: Tab) -> 
     tab.go(f"{page.url}#/service/shop/cart")
     tab.shows("what if", ".links")
     tab.eval("document.querySelector('.links a[href*=what-if]').click()")
-    tab.until("[...document.querySelectorAll('[name=zone-lost] option')].some((option) => option.value === 'zone-a')")
-    tab.eval("document.querySelector('select[name=zone-lost]').value = 'zone-a'; "
-             "document.querySelector('form.trace').requestSubmit()")  # fmt: skip
+    tab.until(
+        "[...document.querySelectorAll('[name=zone-lost] option')].some((option) => option.value "
+        "=== 'zone-a')"
+    )
+    tab.eval(
+        "document.querySelector('select[name=zone-lost]').value = 'zone-a'; "
+        "document.querySelector('form.trace').requestSubmit()"
+    )
     tab.shows("nothing gets worse", ".verdict")
     assert tab.eval("location.hash") == "#/what-if/shop/cart?set=zone-lost%3Dzone-a"
     tab.shows("sliceplane what-if shop/cart --set zone-lost=zone-a", "footer")
@@ -154,7 +191,10 @@ def test_a_node_behind_is_named(plane: Plane, page: RunningPage, tab: Tab) -> No
     """Its Lease tells of slices as they were a rollout ago; the others hold what the server has."""
     told, revision = slices(plane)
     plane.apply(deployment("cart", 7, image="web:2"), namespace="shop")
-    plane.wait_for(lambda: len([e for e in plane.endpoints("cart", namespace="shop") if e.ready]) == 7, timeout=60)
+    plane.wait_for(
+        lambda: len([e for e in plane.endpoints("cart", namespace="shop") if e.ready]) == 7,
+        timeout=60,
+    )
     plane.apply([proxy_lease(f"node-{number}", plane) for number in (1, 2, 3)])
     plane.apply(proxy_lease("node-4", plane, told=told, revision=revision))
     tab.go(f"{page.url}#/nodes")
@@ -167,7 +207,9 @@ def test_a_node_behind_is_named(plane: Plane, page: RunningPage, tab: Tab) -> No
     plane.apply(deployment("cart", 6, image="web:2"), namespace="shop")
 
 
-def test_a_drain_names_the_nodes_that_are_waited_for(plane: Plane, page: RunningPage, tab: Tab) -> None:
+def test_a_drain_names_the_nodes_that_are_waited_for(
+    plane: Plane, page: RunningPage, tab: Tab
+) -> None:
     going, ended = (f"section[aria-labelledby=h-{name}]" for name in ("going", "ended"))
     nodes = [f"node-{number}" for number in (1, 2, 3, 4)]
     plane.apply([proxy_lease(node, plane) for node in nodes])
@@ -204,7 +246,10 @@ def test_a_page_server_that_dies_is_told_of_and_comes_back(
         tab.shows("the whole URL is printed by 'sliceplane ui'", "[role=alert]")
     monkeypatch.setattr("secrets.token_urlsafe", lambda size: url.split("/")[3])
     with RunningPage(plane, port=port):
-        tab.until("!document.querySelector('[role=alert]') && !document.documentElement.classList.contains('stale')")
+        tab.until(
+            "!document.querySelector('[role=alert]') && "
+            "!document.documentElement.classList.contains('stale')"
+        )
         assert tab.eval("window.same"), "without being loaded anew"
         tab.send("Page.navigate", url="about:blank")
         tab.until("location.href === 'about:blank'")
@@ -212,7 +257,9 @@ def test_a_page_server_that_dies_is_told_of_and_comes_back(
     tab.faults.clear()
 
 
-def test_the_scheme_follows_the_system_and_the_switch_stays_in_the_url(page: RunningPage, tab: Tab) -> None:
+def test_the_scheme_follows_the_system_and_the_switch_stays_in_the_url(
+    page: RunningPage, tab: Tab
+) -> None:
     background = "getComputedStyle(document.documentElement).backgroundColor"
     tab.media(dark=True)
     tab.go(page.url)
@@ -286,7 +333,9 @@ def test_a_view_that_is_not_there_says_so(page: RunningPage, tab: Tab) -> None:
         tab.shows(f"Nothing is at #/{place}.", "main")
     tab.eval("location.hash = '#/service/shop/nix'")
     tab.shows("no Service shop/nix", "section[aria-labelledby=h-explain]")
-    assert tab.eval("!document.querySelector('.axes, .map, [role=grid]')"), "and nothing else is shown of it"
+    assert tab.eval("!document.querySelector('.axes, .map, [role=grid]')"), (
+        "and nothing else is shown of it"
+    )
 
 
 def test_the_foot_of_the_page_covers_tables(page: RunningPage, tab: Tab) -> None:
@@ -296,7 +345,9 @@ def test_the_foot_of_the_page_covers_tables(page: RunningPage, tab: Tab) -> None
     box = "document.querySelector('footer').getBoundingClientRect()"
     head = "document.querySelector('#slices .heads').getBoundingClientRect()"
     tab.eval(f"scrollBy(0, {head}.top - {box}.top)")
-    assert tab.eval(f"{head}.top < {box}.bottom && {head}.bottom > {box}.top"), "they are in one place"
+    assert tab.eval(f"{head}.top < {box}.bottom && {head}.bottom > {box}.top"), (
+        "they are in one place"
+    )
     assert tab.eval(f"document.elementFromPoint(300, {box}.top + 8).closest('footer') !== null")
 
 
@@ -307,17 +358,29 @@ def test_hostile_names_are_text_wherever_they_are_shown(page: RunningPage, tab: 
         Service(
             metadata=item,
             spec=ServiceSpec(selector={item.name: item.name}, cluster_ip=item.name),
-            status=ServiceStatus(conditions=(ObservedCondition(type=REASON_HELD, status="True", message=item.name),)),
+            status=ServiceStatus(
+                conditions=(ObservedCondition(type=REASON_HELD, status="True", message=item.name),)
+            ),
         )
         for item in meta
     ]
-    nodes = [Node(metadata=ObjectMeta(name=name, labels={"topology.kubernetes.io/zone": name})) for name in HOSTILE]
+    nodes = [
+        Node(metadata=ObjectMeta(name=name, labels={"topology.kubernetes.io/zone": name}))
+        for name in HOSTILE
+    ]
     made = [
         EndpointSlice(
-            metadata=ObjectMeta(name=name, namespace=name, labels={"kubernetes.io/service-name": name}),
+            metadata=ObjectMeta(
+                name=name, namespace=name, labels={"kubernetes.io/service-name": name}
+            ),
             address_type=name,
             endpoints=(
-                SliceEndpoint(addresses=(name,), zone=name, node_name=name, target_ref=ObjectReference(name=name)),
+                SliceEndpoint(
+                    addresses=(name,),
+                    zone=name,
+                    node_name=name,
+                    target_ref=ObjectReference(name=name),
+                ),
             ),
         )
         for name in HOSTILE
@@ -325,9 +388,13 @@ def test_hostile_names_are_text_wherever_they_are_shown(page: RunningPage, tab: 
 
     def change(model: ClusterModel, *, gone: bool = False) -> None:
         for kind, objects in (("services", services), ("nodes", nodes)):
-            changes: Any = [Change(kind, item, None) if gone else Change(kind, None, item) for item in objects]
+            changes: Any = [
+                Change(kind, item, None) if gone else Change(kind, None, item) for item in objects
+            ]
             getattr(model, f"on_{kind}")(changes)
-        told = [Change("slices", item, None) if gone else Change("slices", None, item) for item in made]
+        told = [
+            Change("slices", item, None) if gone else Change("slices", None, item) for item in made
+        ]
         model.on_slices(told, 0.0, told=True)
 
     page.change(change)
@@ -338,11 +405,16 @@ def test_hostile_names_are_text_wherever_they_are_shown(page: RunningPage, tab: 
         tab.shows(HOSTILE[0], ".activity")
         for view in ("services", "zones", "nodes", "timeline", "trace", "what-if"):
             show(tab, view)
-            text = tab.eval("document.body.textContent + [...document.querySelectorAll('option')].map((o) => o.value)")
+            text = tab.eval(
+                "document.body.textContent + [...document.querySelectorAll('option')].map((o) => "
+                "o.value)"
+            )
             assert all(name in text for name in HOSTILE), view
             harmless(tab, view)
         for name in HOSTILE:
-            path = tab.eval(f"`${{encodeURIComponent({name!r})}}/${{encodeURIComponent({name!r})}}`")
+            path = tab.eval(
+                f"`${{encodeURIComponent({name!r})}}/${{encodeURIComponent({name!r})}}`"
+            )
             show(tab, f"service/{path}")
             tab.shows("1 endpoint")
             assert name in tab.eval("document.querySelector('#endpoints').textContent")
@@ -357,13 +429,17 @@ def test_a_large_service_is_drawn_and_a_change_is_drawn_alone(page: RunningPage,
     def piece(states: dict[int, bool]) -> EndpointSlice:
         endpoints = tuple(
             SliceEndpoint(
-                addresses=(f"10.9.{at // 250}.{at % 250}",), zone=f"zone-{at % 2}", node_name=f"n{at % 7}",
+                addresses=(f"10.9.{at // 250}.{at % 250}",),
+                zone=f"zone-{at % 2}",
+                node_name=f"n{at % 7}",
                 conditions=EndpointConditions(ready=states.get(at, True)),
             )
             for at in range(600)
-        )  # fmt: skip
+        )
         labels = {"kubernetes.io/service-name": "large"}
-        return EndpointSlice(metadata=ObjectMeta(name="large", namespace="shop", labels=labels), endpoints=endpoints)
+        return EndpointSlice(
+            metadata=ObjectMeta(name="large", namespace="shop", labels=labels), endpoints=endpoints
+        )
 
     before, after = piece({}), piece({7: False, 400: False})
     page.change(lambda model: model.on_slices([Change("slices", None, before)], 0.0, told=False))
@@ -375,7 +451,9 @@ def test_a_large_service_is_drawn_and_a_change_is_drawn_alone(page: RunningPage,
             "rows as they are needed"
         )
         whole = drawn(tab)
-        page.change(lambda model: model.on_slices([Change("slices", before, after)], 0.0, told=True))
+        page.change(
+            lambda model: model.on_slices([Change("slices", before, after)], 0.0, told=True)
+        )
         tab.shows("598", ".legend")
         changed = drawn(tab)
         assert all(one != other for one, other in zip(whole, changed, strict=True))
@@ -390,11 +468,14 @@ def test_a_large_service_is_drawn_and_a_change_is_drawn_alone(page: RunningPage,
 
 
 def drawn(tab: Tab) -> Any:
-    """Each canvas, once what the page wants is drawn: each frame draws a piece, and the last ones drew none."""
+    """Each canvas, once what the page wants is drawn: each frame draws a piece, and the last ones
+    drew none.
+    """
     return tab.eval(
         "(async () => { const all = [...document.querySelectorAll('.map canvas')]; let last = '';"
         "for (let still = 0; still < 4; still++) { await new Promise(requestAnimationFrame);"
-        "const now = all.map((canvas) => canvas.toDataURL()); if (`${now}` !== `${last}`) still = 0; last = now }"
+        "const now = all.map((canvas) => canvas.toDataURL()); if (`${now}` !== `${last}`) still = "
+        "0; last = now }"
         "return last })()"
     )
 
@@ -402,14 +483,17 @@ def drawn(tab: Tab) -> Any:
 def in_scheme(name: str) -> str:
     """A promise that ends when the page is in this scheme, before the next frame."""
     return (
-        f"(async () => {{ history.replaceState(null, '', `${{location.hash.split('?')[0]}}?scheme={name}`);"
+        "(async () => "
+        f"{{ history.replaceState(null, '', `${{location.hash.split('?')[0]}}?scheme={name}`);"
         f"dispatchEvent(new Event('hashchange'));"
         f"while (document.documentElement.dataset.scheme !== '{name}') await null; await null }})()"
     )
 
 
 def harmless(tab: Tab, where: str) -> None:
-    assert tab.eval("window.pwned === undefined && !document.querySelector('main img, main script')"), where
+    assert tab.eval(
+        "window.pwned === undefined && !document.querySelector('main img, main script')"
+    ), where
     assert tab.eval("document.documentElement.scrollWidth") <= 900, where
 
 
@@ -417,8 +501,13 @@ def show(tab: Tab, view: str) -> None:
     """Returns when the view is there whole: nothing is being asked any more."""
     name = view.split("/")[0].split("?")[0]
     tab.eval(f"location.hash = '#/{view}'")
-    tab.until(f"!document.querySelector('main .quiet')?.innerText.endsWith(' …') && location.hash.includes('{name}')")
-    tab.until("![...document.querySelectorAll('main p')].some((line) => line.innerText.endsWith(' …'))")
+    tab.until(
+        "!document.querySelector('main .quiet')?.innerText.endsWith(' …') && "
+        f"location.hash.includes('{name}')"
+    )
+    tab.until(
+        "![...document.querySelectorAll('main p')].some((line) => line.innerText.endsWith(' …'))"
+    )
 
 
 def test_axe_finds_nothing_in_any_view_in_either_scheme(page: RunningPage, tab: Tab) -> None:
@@ -433,7 +522,9 @@ def test_axe_finds_nothing_in_any_view_in_either_scheme(page: RunningPage, tab: 
             assert tab.eval("getComputedStyle(document.documentElement).colorScheme") == scheme
 
 
-def test_an_api_server_that_goes_away_and_comes_back(plane: Plane, page: RunningPage, tab: Tab) -> None:
+def test_an_api_server_that_goes_away_and_comes_back(
+    plane: Plane, page: RunningPage, tab: Tab
+) -> None:
     tab.go(f"{page.url}#/service/shop/cart")
     tab.until(f"{READY} === 6")
     with plane.faults.outage():
@@ -441,13 +532,18 @@ def test_an_api_server_that_goes_away_and_comes_back(plane: Plane, page: Running
         tab.until("document.documentElement.classList.contains('stale')")
         tab.shows("the cluster is not heard of", ".freshness")
         assert tab.eval(READY) == 6, "what was known stays"
-    tab.until("!document.querySelector('.trouble') && !document.documentElement.classList.contains('stale')")
+    tab.until(
+        "!document.querySelector('.trouble') && "
+        "!document.documentElement.classList.contains('stale')"
+    )
     plane.apply(deployment("cart", 5, image="web:2"), namespace="shop")
     tab.until(f"{READY} === 5")
     plane.apply(deployment("cart", 6, image="web:2"), namespace="shop")
 
 
-def test_what_one_may_not_see_is_named_and_so_is_a_token_that_expired(plane: Plane, tab: Tab, tmp_path: Path) -> None:
+def test_what_one_may_not_see_is_named_and_so_is_a_token_that_expired(
+    plane: Plane, tab: Tab, tmp_path: Path
+) -> None:
     connection = connection_with(plane, reader_of(plane, "shop"), tmp_path, "shop")
     with RunningPage(plane, connection=connection) as running:
         tab.go(f"{running.url}#/services")

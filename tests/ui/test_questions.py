@@ -1,4 +1,6 @@
-"""What the engines may cost: the oldest answer is renewed first, and all of them within a part of a core."""
+"""What the engines may cost: the oldest answer is renewed first, and all of them within a part of a
+core.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from sliceplane.diagnose.page.views import Answered
 COST_S = SAVED_MS / 1000
 
 
-async def test_questions_share_a_part_of_a_core_and_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_questions_share_a_part_of_a_core_and_take_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr(questions, "time", clock)
     no_connection: Any = None

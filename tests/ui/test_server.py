@@ -28,8 +28,10 @@ from sliceplane.watch.io.kubeconfig import from_file
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
+    "'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'; require-trusted-types-for "
+    "'script'; "
     "trusted-types 'none'"
 )
 #: of the files as tools/vendor_page.py takes them
@@ -88,7 +90,7 @@ async def test_who_is_refused(made: PageServer) -> None:
         ("GET", f"{made.url}v1/what-if?service=n/web/x&set=a=b", SAME, 400),
         ("GET", f"{made.url}../../etc/passwd", SAME, 404),
         ("GET", f"{made.url}v1/nothing", SAME, 404),
-    ]  # fmt: skip
+    ]
     async with aiohttp.ClientSession() as session:
         for method, url, headers, status in cases:
             async with session.request(method, url, headers=headers) as response:
@@ -103,7 +105,9 @@ async def test_who_is_refused(made: PageServer) -> None:
                 assert "Set-Cookie" not in response.headers
 
 
-async def test_files_are_immutable_under_their_digest_and_the_shell_has_no_data(made: PageServer) -> None:
+async def test_files_are_immutable_under_their_digest_and_the_shell_has_no_data(
+    made: PageServer,
+) -> None:
     static = StaticFiles()
     async with aiohttp.ClientSession() as session:
         async with session.get(made.url) as response:
@@ -127,12 +131,17 @@ async def test_a_stream_says_who_it_is_then_the_view_then_beats(made: PageServer
         lines = [json.loads(await response.content.readline()) for _ in range(3)]
         assert [line["type"] for line in lines] == ["hello", "view", "beat"]
         assert lines[0]["server"].startswith("https://127.0.0.1:")
-        assert (lines[1]["command"], lines[1]["tables"]["services"]["count"]) == ("sliceplane lint", 1)
+        assert (lines[1]["command"], lines[1]["tables"]["services"]["count"]) == (
+            "sliceplane lint",
+            1,
+        )
         assert lines[2]["troubles"] == []
         assert lines[2]["at"] <= lines[2]["sent"]
 
 
-async def test_a_tab_that_does_not_read_is_closed(made: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tab_that_does_not_read_is_closed(
+    made: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(viewer, "SLOW_S", 0.05)
     monkeypatch.setattr(viewer, "BEAT_S", 0.001)
     many = [{"kind": "lost", "resource": "pods", "says": "x" * 100_000}]
@@ -153,12 +162,16 @@ async def test_all_tabs_of_a_view_are_told_the_same(
 ) -> None:
     monkeypatch.setattr(viewer, "BEAT_S", 0.05)
     shown = made.viewer
-    tabs = [tab for tab in (shown.open({"view": "services"}) for _ in range(20)) if isinstance(tab, Tab)]
+    tabs = [
+        tab for tab in (shown.open({"view": "services"}) for _ in range(20)) if isinstance(tab, Tab)
+    ]
     assert len(tabs) == 20
     for tab in tabs:
         assert b'"type":"view"' in await tab.next()
     named = f"told-{uuid4().hex}"
-    await asyncio.to_thread(plane.apply, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": named}})
+    await asyncio.to_thread(
+        plane.apply, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": named}}
+    )
     await asyncio.to_thread(plane.apply, service("web"), namespace=named)
     messages: list[bytes] = []
     for tab in tabs:
@@ -171,13 +184,18 @@ async def test_all_tabs_of_a_view_are_told_the_same(
         tab.close()
 
 
-async def test_more_tabs_than_are_served_are_told_so(made: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_tabs_than_are_served_are_told_so(
+    made: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(viewer, "TABS_MAX", 1)
     url = f"{made.url}v1/stream?view=now"
     async with aiohttp.ClientSession() as session, session.get(url, headers=SAME) as first:
         await first.content.readline()
         async with session.get(url, headers=SAME) as second:
-            assert (second.status, await second.text()) == (503, "1 tabs are open, and that is the most\n")
+            assert (second.status, await second.text()) == (
+                503,
+                "1 tabs are open, and that is the most\n",
+            )
 
 
 async def test_what_ifs_are_bounded_and_wait_for_none_of_the_streams(made: PageServer) -> None:
@@ -191,26 +209,38 @@ async def test_what_ifs_are_bounded_and_wait_for_none_of_the_streams(made: PageS
     async with aiohttp.ClientSession() as session:
         try:
             waiting = [asyncio.create_task(asked()) for _ in range(WHAT_IFS_MAX)]
-            await eventually(lambda: made.viewer.questions._what_ifs, lambda number: number == WHAT_IFS_MAX)
+            await eventually(
+                lambda: made.viewer.questions._what_ifs, lambda number: number == WHAT_IFS_MAX
+            )
             status, text = await asked()
-            assert (status, text.partition(":")[0]) == (503, "3 questions of this kind are being worked out")
+            assert (status, text.partition(":")[0]) == (
+                503,
+                "3 questions of this kind are being worked out",
+            )
             async with session.get(f"{made.url}v1/stream?view=what-if", headers=SAME) as response:
                 assert json.loads(await response.content.readline())["type"] == "hello"
         finally:
             GATE.set()
         for status, text in await asyncio.gather(*waiting):
-            assert (status, json.loads(text)["answer"]) == (200, ["n", "web", "replicas=3", "rollout=yes"])
+            assert (status, json.loads(text)["answer"]) == (
+                200,
+                ["n", "web", "replicas=3", "rollout=yes"],
+            )
         assert (await asked())[0] == 200
 
 
 def test_vendored_files_are_those_of_the_packages() -> None:
-    """Digests of the files as the registry has them; ``tools/vendor_page.py`` checks those of the archives."""
+    """Digests of the files as the registry has them; ``tools/vendor_page.py`` checks those of the
+    archives.
+    """
     for package in PACKAGES:
         for name in package.files.values():
             content = (package.folder / name).read_bytes().replace(*reversed(REPLACED))
             if name in VENDORED:
                 assert hashlib.sha256(content).hexdigest() == VENDORED[name], name
-            assert b"http" not in content or name.endswith((".LICENSE", "axe.min.js", "preact.js")), name
+            assert b"http" not in content or name.endswith(
+                (".LICENSE", "axe.min.js", "preact.js")
+            ), name
 
 
 def test_the_page_is_below_40_kilobytes() -> None:

@@ -37,7 +37,10 @@ def nodes(**zones: int) -> tuple[EmulatedNode, ...]:
 def make_cluster(*, config: EndpointSliceConfig | None = None, **zones: int) -> Cluster:
     emulation = EmulationConfig(nodes=nodes(**zones), termination_s=2.0)
     return Cluster(
-        EndpointSliceController(config), DeploymentController(), ReplicaSetController(), KubeletController(emulation)
+        EndpointSliceController(config),
+        DeploymentController(),
+        ReplicaSetController(),
+        KubeletController(emulation),
     )
 
 
@@ -45,7 +48,10 @@ def deployment(replicas: int, *, app: str = "cart", **spec: Any) -> Document:
     containers = [{"name": "main", "image": "x", "ports": [{"containerPort": 8080}]}]
     template = {"metadata": {"labels": {"app": app}}, "spec": {"containers": containers, **spec}}
     selector = {"matchLabels": {"app": app}}
-    return {"metadata": {"name": app}, "spec": {"replicas": replicas, "selector": selector, "template": template}}
+    return {
+        "metadata": {"name": app},
+        "spec": {"replicas": replicas, "selector": selector, "template": template},
+    }
 
 
 def service(app: str = "cart", **spec: Any) -> Document:
@@ -54,7 +60,11 @@ def service(app: str = "cart", **spec: Any) -> Document:
 
 
 def cart(
-    replicas: int, *, config: EndpointSliceConfig | None = None, of: Document | None = None, **zones: int
+    replicas: int,
+    *,
+    config: EndpointSliceConfig | None = None,
+    of: Document | None = None,
+    **zones: int,
 ) -> Cluster:
     """A Service of so many Pods; *of*: members of its spec."""
     cluster = make_cluster(config=config, **zones)
@@ -67,7 +77,9 @@ def cart(
 
 def state_of(cluster: Cluster) -> ClusterState:
     """By way of a snapshot's lines."""
-    lines = b"".join(written(records_of(cluster.store), cluster.store.revision)).splitlines(keepends=True)
+    lines = b"".join(written(records_of(cluster.store), cluster.store.revision)).splitlines(
+        keepends=True
+    )
     return of_snapshot(lines, "test")
 
 

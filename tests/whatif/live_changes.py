@@ -1,8 +1,8 @@
 """Random changes on an emulated plane that runs, each foreseen before it is made.
 
-``python -m tests.whatif.live_changes --changes 50``
-The plane runs in this process with sockets, disk and clocks.  Before each change a snapshot is taken and asked; after
-it, when everything is at rest, the recording says what happened, as ``what-if --verify`` does.
+``python -m tests.whatif.live_changes --changes 50`` The plane runs in this process with sockets,
+disk and clocks. Before each change a snapshot is taken and asked; after it, when everything is at
+rest, the recording says what happened, as ``what-if --verify`` does.
 """
 
 from __future__ import annotations
@@ -57,9 +57,13 @@ class Outcome(NamedTuple):
         writes = self.figures[:3]
         least, most, real = (sum(int(figure[at]) for figure in writes) for at in (1, 2, 3))
         missed = ", ".join(
-            f"{figure.what} {figure.happened} not in {figure.least}..{figure.most}" for figure in self.missed
+            f"{figure.what} {figure.happened} not in {figure.least}..{figure.most}"
+            for figure in self.missed
         )
-        return f"{self.change:<38} writes {least:>4} to {most:<4} happened {real:<4} {missed or 'as foreseen'}"
+        return (
+            f"{self.change:<38} writes {least:>4} to {most:<4} happened {real:<4} "
+            f"{missed or 'as foreseen'}"
+        )
 
 
 class Live:
@@ -83,7 +87,9 @@ class Live:
         await snapshot.save(self._client, taken)
         with taken.open("rb") as lines:
             state = of_snapshot(lines, "taken", time.time())
-        found = await asyncio.to_thread(partial(ask, state, word, now=(f"termination={TERMINATION_S:g}s",)))
+        found = await asyncio.to_thread(
+            partial(ask, state, word, now=(f"termination={TERMINATION_S:g}s",))
+        )
         await make()
         await self._rest()
         recording.unlink(missing_ok=True)
@@ -91,10 +97,14 @@ class Live:
         return Outcome(word, compared(found, happened(found, state, read(recording))))
 
     def _draw(self) -> tuple[str, Callable[[], Awaitable[None]]]:
-        match self._rng.choice(("replicas", "replicas", "rollout", "rollout", "distribution", "zone")):
+        match self._rng.choice(
+            ("replicas", "replicas", "rollout", "rollout", "distribution", "zone")
+        ):
             case "replicas":
                 self._replicas = self._rng.randint(1, PODS_MAX)
-                return f"replicas={self._replicas}", self._patched(Deployments, {"spec": {"replicas": self._replicas}})
+                return f"replicas={self._replicas}", self._patched(
+                    Deployments, {"spec": {"replicas": self._replicas}}
+                )
             case "rollout":
                 stamp = {"kubectl.kubernetes.io/restartedAt": str(self._rng.random())}
                 template = {"metadata": {"annotations": stamp}}
@@ -107,7 +117,9 @@ class Live:
         change = {"metadata": {"labels": {LABEL_ZONE: zone}}}
         return f"node-zone={node}:{zone}", self._patched(Nodes, change, node)
 
-    def _patched(self, resource: Resource, change: Any, name: str = "cart") -> Callable[[], Awaitable[None]]:
+    def _patched(
+        self, resource: Resource, change: Any, name: str = "cart"
+    ) -> Callable[[], Awaitable[None]]:
         async def patch() -> None:
             namespace = "default" if resource.namespaced else ""
             await self._client.patch(resource, namespace, name, encode(change), patch_type="merge")
@@ -130,18 +142,27 @@ class Live:
         lists = {}
         for resource in (Pods, EndpointSlices, Deployments):
             lists[resource] = [
-                decode_document(body) for body in (await self._client.list(Selection(resource, "default"))).items
+                decode_document(body)
+                for body in (await self._client.list(Selection(resource, "default"))).items
             ]
         (owner,) = lists[Deployments]
         status = owner.get("status") or {}
-        settled = status.get("observedGeneration") == owner["metadata"]["generation"] and status.get(
-            "updatedReplicas", 0
-        ) == status.get("readyReplicas", 0) == self._replicas == len(lists[Pods])
+        settled = status.get("observedGeneration") == owner["metadata"][
+            "generation"
+        ] and status.get("updatedReplicas", 0) == status.get(
+            "readyReplicas", 0
+        ) == self._replicas == len(lists[Pods])
         heads = [item["metadata"] for items in lists.values() for item in items]
-        return ",".join(f"{head['name']}@{head['resourceVersion']}" for head in heads) if settled else ""
+        return (
+            ",".join(f"{head['name']}@{head['resourceVersion']}" for head in heads)
+            if settled
+            else ""
+        )
 
 
-async def run(changes: int, seed: int, tell: Callable[[str], None] = lambda _: None) -> list[Outcome]:
+async def run(
+    changes: int, seed: int, tell: Callable[[str], None] = lambda _: None
+) -> list[Outcome]:
     outcomes = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

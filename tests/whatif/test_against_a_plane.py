@@ -1,9 +1,10 @@
-"""What was foreseen beside what a real plane does: the same change, the same writes, the same bytes to a watcher.
+"""What was foreseen beside what a real plane does: the same change, the same writes, the same bytes
+to a watcher.
 
-The plane runs in this process with sockets, disk and clocks.  It is restored from a snapshot, so that revisions have as
-many digits before as after; then a snapshot is taken, the question is asked of it, and the change is made.  Each change
-is one that controllers see in one piece, or in pieces that wait for each other: what joins by chance in a burst is not
-compared.
+The plane runs in this process with sockets, disk and clocks. It is restored from a snapshot, so
+that revisions have as many digits before as after; then a snapshot is taken, the question is asked
+of it, and the change is made. Each change is one that controllers see in one piece, or in pieces
+that wait for each other: what joins by chance in a burst is not compared.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ from sliceplane.cli.main import main
 from sliceplane.consume.io.client.connecting import connect
 from sliceplane.consume.selections import common_selector, own_selectors
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
-from sliceplane.controllers.io.catalogue import DiscoveryConfig, default_controllers, emulation_controllers
+from sliceplane.controllers.io.catalogue import (
+    DiscoveryConfig,
+    default_controllers,
+    emulation_controllers,
+)
 from sliceplane.controllers.io.embedded import ControllerService
 from sliceplane.diagnose.explain.checks.zones import is_working
 from sliceplane.diagnose.io import recordings, snapshot
@@ -69,16 +74,27 @@ class Case:
 
     def config(self, *, changed: bool) -> EndpointSliceConfig:
         """Of the controllers before, or with the words that are about them."""
-        words = (*self.now, *(word for word in self.words if changed and word.partition("=")[0] in NOW_KEYS))
-        return whatif_changes.running(tuple(whatif_changes.parse(word, NOW_KEYS) for word in words)).config
+        words = (
+            *self.now,
+            *(word for word in self.words if changed and word.partition("=")[0] in NOW_KEYS),
+        )
+        return whatif_changes.running(
+            tuple(whatif_changes.parse(word, NOW_KEYS) for word in words)
+        ).config
 
 
-async def patch(client: HttpClient, resource: Resource, name: str, body: Any, subresource: str = "") -> None:
+async def patch(
+    client: HttpClient, resource: Resource, name: str, body: Any, subresource: str = ""
+) -> None:
     namespace = "default" if resource.namespaced else ""
-    await client.patch(resource, namespace, name, encode(body), patch_type="merge", subresource=subresource)
+    await client.patch(
+        resource, namespace, name, encode(body), patch_type="merge", subresource=subresource
+    )
 
 
-def patched(resource: Resource, body: Any, name: str = "cart") -> Callable[[HttpClient], Awaitable[None]]:
+def patched(
+    resource: Resource, body: Any, name: str = "cart"
+) -> Callable[[HttpClient], Awaitable[None]]:
     return lambda client: patch(client, resource, name, body)
 
 
@@ -94,7 +110,13 @@ async def lose_a_zone(client: HttpClient) -> None:
             for condition in conditions:
                 if condition["type"] == "Ready":
                     condition |= {"status": "False", "lastTransitionTime": "2030-01-01T00:00:00Z"}
-            await patch(client, Pods, pod["metadata"]["name"], {"status": {"conditions": conditions}}, "status")
+            await patch(
+                client,
+                Pods,
+                pod["metadata"]["name"],
+                {"status": {"conditions": conditions}},
+                "status",
+            )
 
 
 RESTARTED = {"kubectl.kubernetes.io/restartedAt": "2026-11-22T10:00:00Z"}
@@ -106,11 +128,14 @@ CASES = {
     ),
     "one Pod more": Case(("replicas=13",), patched(Deployments, {"spec": {"replicas": 13}})),
     "larger slices, and one Pod more": Case(
-        ("max-endpoints-per-slice=40", "replicas=13"), patched(Deployments, {"spec": {"replicas": 13}})
+        ("max-endpoints-per-slice=40", "replicas=13"),
+        patched(Deployments, {"spec": {"replicas": 13}}),
     ),
     "Auto": Case(
         ("topology-mode=Auto",),
-        patched(Services, {"metadata": {"annotations": {"service.kubernetes.io/topology-mode": "Auto"}}}),
+        patched(
+            Services, {"metadata": {"annotations": {"service.kubernetes.io/topology-mode": "Auto"}}}
+        ),
     ),
     "a Node in another zone": Case(
         ("node-zone=node-1:zone-b",),
@@ -119,21 +144,31 @@ CASES = {
     ),
     "a zone that is lost": Case(("zone-lost=zone-b",), lose_a_zone, pods=3, emulated=False),
     "one Pod more, in subsets by zone": Case(
-        ("replicas=13",), patched(Deployments, {"spec": {"replicas": 13}}), now=("subsetting=RequireZone",)
+        ("replicas=13",),
+        patched(Deployments, {"spec": {"replicas": 13}}),
+        now=("subsetting=RequireZone",),
     ),
     "a Node in another zone, in subsets by zone": Case(
         ("node-zone=node-1:zone-b",),
         patched(Nodes, {"metadata": {"labels": {LABEL_ZONE: "zone-b"}}}, "node-1"),
-        now=("subsetting=RequireZone",), emulated=False,
+        now=("subsetting=RequireZone",),
+        emulated=False,
     ),
     "defragmenting after one Pod less": Case(
-        ("replicas=8", "termination=2s"), patched(Deployments, {"spec": {"replicas": 8}}), pods=9,
-        now=("max-endpoints-per-slice=4", "defragment=yes"), termination_s=2.0,
+        ("replicas=8", "termination=2s"),
+        patched(Deployments, {"spec": {"replicas": 8}}),
+        pods=9,
+        now=("max-endpoints-per-slice=4", "defragment=yes"),
+        termination_s=2.0,
     ),
     "a rollout": Case(
-        ("rollout=yes", "termination=6s"), patched(Deployments, TEMPLATE), pods=1, min_ready_s=5, termination_s=6.0
+        ("rollout=yes", "termination=6s"),
+        patched(Deployments, TEMPLATE),
+        pods=1,
+        min_ready_s=5,
+        termination_s=6.0,
     ),
-}  # fmt: skip
+}
 
 
 class ProtobufClient(HttpClient):
@@ -149,11 +184,17 @@ async def running(
     entries = default_controllers(DiscoveryConfig(slices=config))
     if case.emulated or not (folder / "restored").exists():
         nodes = make_nodes(6, ZONES)
-        entries += emulation_controllers(EmulationConfig(nodes=nodes, termination_s=case.termination_s))
-    plane = ServerPlane(PlaneConfig(data_dir=str(folder), secure_port=0), (ControllerService(entries),))
+        entries += emulation_controllers(
+            EmulationConfig(nodes=nodes, termination_s=case.termination_s)
+        )
+    plane = ServerPlane(
+        PlaneConfig(data_dir=str(folder), secure_port=0), (ControllerService(entries),)
+    )
     async with (
-        plane, connect(plane.kubeconfig) as client, ProtobufClient(from_file(Path(plane.kubeconfig))) as binary,
-    ):  # fmt: skip
+        plane,
+        connect(plane.kubeconfig) as client,
+        ProtobufClient(from_file(Path(plane.kubeconfig))) as binary,
+    ):
         await eventually(lambda: is_ready(client))
         yield client, binary
 
@@ -167,7 +208,9 @@ async def ready_endpoints(client: HttpClient) -> int:
     for body in (await client.list(Selection(EndpointSlices, "default"))).items:
         document = decode_document(body)
         if document["metadata"]["labels"].get("kubernetes.io/service-name") == "cart":
-            found += sum(endpoint["conditions"]["ready"] for endpoint in document["endpoints"] or ())
+            found += sum(
+                endpoint["conditions"]["ready"] for endpoint in document["endpoints"] or ()
+            )
     return found
 
 
@@ -197,7 +240,9 @@ def read_frame(event: bytes) -> tuple[str, Any]:
 
 
 async def watched(client: HttpClient, selector: str, revision: int) -> Counter[str]:
-    """Bytes and numbers of the events of what *selector* shows after *revision*, until the marker."""
+    """Bytes and numbers of the events of what *selector* shows after *revision*, until the
+    marker.
+    """
     cut, read = (frames, read_frame) if isinstance(client, ProtobufClient) else (lines, read_line)
     query = urlencode({"watch": "true", "resourceVersion": revision, "labelSelector": selector})
     path = f"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?{query}"
@@ -218,7 +263,11 @@ async def mark_the_end(client: HttpClient) -> None:
     """For every watch something comes."""
     for zone in ("", *ZONES):
         labels = {LABEL_FOR_ZONE: zone} if zone else {}
-        marker = {"metadata": {"name": f"{MARKER}{zone}", "labels": labels}, "addressType": "IPv4", "endpoints": []}
+        marker = {
+            "metadata": {"name": f"{MARKER}{zone}", "labels": labels},
+            "addressType": "IPv4",
+            "endpoints": [],
+        }
         await client.create(EndpointSlices, "default", encode(marker))
 
 
@@ -235,9 +284,10 @@ def selectors_of(found: Prediction) -> Counter[str]:
     gates = Gates(chosen={ENDPOINT_SLICE_SUBSETTING: found.running.subsetting.by_zone})
     return Counter(
         selector
-        for node in found.state.nodes if is_working(node)
+        for node in found.state.nodes
+        if is_working(node)
         for selector in (common_selector(gates), *own_selectors(gates, node))
-    )  # fmt: skip
+    )
 
 
 async def really(tmp_path: Path, case: Case) -> tuple[Prediction, Received]:
@@ -267,15 +317,20 @@ async def really(tmp_path: Path, case: Case) -> tuple[Prediction, Received]:
         )
         streams = {
             (of is binary, selector): asyncio.create_task(watched(of, selector, revision))
-            for of in (client, binary) for selector in (EVERYTHING, *selectors_of(found))
-        }  # fmt: skip
+            for of in (client, binary)
+            for selector in (EVERYTHING, *selectors_of(found))
+        }
         await case.change(client)
         await eventually(lambda: shown(client), lambda now: now == foreseen(found))
         await mark_the_end(client)
         got = {key: await stream for key, stream in streams.items()}
         await recordings.save(client, tmp_path / "incident.recording")
         in_json, in_protobuf = (
-            {selector: counted for (is_binary, selector), counted in got.items() if is_binary is wanted}
+            {
+                selector: counted
+                for (is_binary, selector), counted in got.items()
+                if is_binary is wanted
+            }
             for wanted in (False, True)
         )
         return found, Received(in_json, in_protobuf)
@@ -292,49 +347,80 @@ Shown = Counter[tuple[int, int, bool, str, tuple[str, ...]]]
 def foreseen(found: Prediction) -> Shown:
     """Endpoints by slice (its size), readiness, zone and hints: what is there when all is done."""
     return Counter(
-        (len(item.endpoints or ()), number, endpoint.conditions.ready is not False, endpoint.zone or "", tuple(
-            zone.name for zone in (endpoint.hints.for_zones or () if endpoint.hints is not None else ())
-        ))
+        (
+            len(item.endpoints or ()),
+            number,
+            endpoint.conditions.ready is not False,
+            endpoint.zone or "",
+            tuple(
+                zone.name
+                for zone in (endpoint.hints.for_zones or () if endpoint.hints is not None else ())
+            ),
+        )
         for _, item in found.state.slices("default", "cart")
         for number, endpoint in enumerate(item.endpoints or ())
-    )  # fmt: skip
+    )
 
 
 async def shown(client: HttpClient) -> Shown:
-    documents = [decode_document(body) for body in (await client.list(Selection(EndpointSlices, "default"))).items]
+    documents = [
+        decode_document(body)
+        for body in (await client.list(Selection(EndpointSlices, "default"))).items
+    ]
     return Counter(
-        (len(item["endpoints"]), number, endpoint["conditions"]["ready"], endpoint.get("zone", ""), tuple(
-            zone["name"] for zone in (endpoint.get("hints") or {}).get("forZones") or ()
-        ))
+        (
+            len(item["endpoints"]),
+            number,
+            endpoint["conditions"]["ready"],
+            endpoint.get("zone", ""),
+            tuple(zone["name"] for zone in (endpoint.get("hints") or {}).get("forZones") or ()),
+        )
         for item in documents
         if item["metadata"]["labels"].get("kubernetes.io/service-name") == "cart"
         for number, endpoint in enumerate(item["endpoints"] or ())
-    )  # fmt: skip
+    )
 
 
 QUICK = "PreferSameZone"
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != QUICK)) for name in CASES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != QUICK)) for name in CASES]
+)
 def test_writes_and_bytes_are_those_of_a_real_plane(name: str, tmp_path: Path) -> None:
     found, received = asyncio.run(really(tmp_path, CASES[name]))
     written = found.written
     assert written.writes > 0
     every = received.json[EVERYTHING]
     assert (every["ADDED"], every["MODIFIED"], every["DELETED"]) == (
-        written.creates, written.updates, written.deletes,
-    )  # fmt: skip
+        written.creates,
+        written.updates,
+        written.deletes,
+    )
     proxies = selectors_of(found)
-    for got, foreseen_bytes in ((received.json, written.json), (received.protobuf, written.protobuf)):
-        assert sum(number * got[selector]["events"] for selector, number in proxies.items()) == written.events
-        assert sum(number * got[selector]["bytes"] for selector, number in proxies.items()) == foreseen_bytes
+    for got, foreseen_bytes in (
+        (received.json, written.json),
+        (received.protobuf, written.protobuf),
+    ):
+        assert (
+            sum(number * got[selector]["events"] for selector, number in proxies.items())
+            == written.events
+        )
+        assert (
+            sum(number * got[selector]["bytes"] for selector, number in proxies.items())
+            == foreseen_bytes
+        )
     check_the_recording(tmp_path, CASES[name])
 
 
 def check_the_recording(tmp_path: Path, case: Case) -> None:
     """``--verify`` finds the same, and finds what is otherwise."""
     line = ["what-if", "cart", "--snapshot", str(tmp_path / "taken.snapshot")]
-    line += ["--verify", str(tmp_path / "incident.recording"), *(word for text in case.now for word in ("--now", text))]
+    line += [
+        "--verify",
+        str(tmp_path / "incident.recording"),
+        *(word for text in case.now for word in ("--now", text)),
+    ]
     changes = [word for text in case.words for word in ("--set", text)]
     same = CliRunner(env={"COLUMNS": "80"}).invoke(main, [*line, *changes])
     assert same.exit_code == 0, same.output

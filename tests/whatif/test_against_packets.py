@@ -1,7 +1,8 @@
-"""Shares beside packets: the node proxy's rules are built for every Node, and packets are sent through them.
+"""Shares beside packets: the node proxy's rules are built for every Node, and packets are sent
+through them.
 
-The rules are exact, so their shares are compared exactly; then packets are drawn one by one, each from a Node and
-through the numbers that its rules draw, and counted.
+The rules are exact, so their shares are compared exactly; then packets are drawn one by one, each
+from a Node and through the numbers that its rules draw, and counted.
 """
 
 from __future__ import annotations
@@ -21,16 +22,26 @@ from sliceplane.kit.rng import Rng
 from sliceplane.lab.whatif.prediction import Prediction
 
 CASES = {
-    "4/4/3 over three zones": ((11, {"a": 2, "b": 2, "c": 2}, {}), ("traffic-distribution=PreferSameZone",)),
-    "PreferSameZone at skew": ((9, {"a": 4, "b": 1, "c": 1}, {}), ("traffic-distribution=PreferSameZone",)),
-    "a zone without endpoints": (
-        (4, {"a": 1, "b": 1}, {}), ("traffic-distribution=PreferSameZone", "zone-added=zone-d:2"),
+    "4/4/3 over three zones": (
+        (11, {"a": 2, "b": 2, "c": 2}, {}),
+        ("traffic-distribution=PreferSameZone",),
     ),
-    "the zone lost": ((8, {"a": 2, "b": 2}, {"trafficDistribution": "PreferSameZone"}), ("zone-lost=zone-b",)),
+    "PreferSameZone at skew": (
+        (9, {"a": 4, "b": 1, "c": 1}, {}),
+        ("traffic-distribution=PreferSameZone",),
+    ),
+    "a zone without endpoints": (
+        (4, {"a": 1, "b": 1}, {}),
+        ("traffic-distribution=PreferSameZone", "zone-added=zone-d:2"),
+    ),
+    "the zone lost": (
+        (8, {"a": 2, "b": 2}, {"trafficDistribution": "PreferSameZone"}),
+        ("zone-lost=zone-b",),
+    ),
     "PreferSameNode": ((3, {"a": 2, "b": 2}, {}), ("traffic-distribution=PreferSameNode",)),
     "Auto": ((10, {"a": 1, "b": 2}, {}), ("topology-mode=Auto",)),
     "no hints": ((7, {"a": 2, "b": 1}, {}), ("replicas=9",)),
-}  # fmt: skip
+}
 
 
 def asked(name: str) -> Prediction:
@@ -40,12 +51,23 @@ def asked(name: str) -> Prediction:
 
 def traced_shares(found: Prediction, node: str) -> dict[str, Fraction]:
     """Pod address -> share of what clients on *node* send to the Service."""
-    (service,) = (item for item in found.state.objects(Services, Service) if item.metadata.name == "cart")
+    (service,) = (
+        item for item in found.state.objects(Services, Service) if item.metadata.name == "cart"
+    )
     slices = [item for _, item in found.state.slices("default", "cart")]
     answer = traced.ask(
-        service, *slices, *found.state.nodes, *found.state.pods(), to=f"{service.spec.cluster_ip}:80", at=node
+        service,
+        *slices,
+        *found.state.nodes,
+        *found.state.pods(),
+        to=f"{service.spec.cluster_ip}:80",
+        at=node,
     )
-    return {target.address: Fraction(target.share) for target in answer.targets if Fraction(target.share)}
+    return {
+        target.address: Fraction(target.share)
+        for target in answer.targets
+        if Fraction(target.share)
+    }
 
 
 def zones_of_endpoints(found: Prediction) -> dict[str, str]:
@@ -57,12 +79,16 @@ def zones_of_endpoints(found: Prediction) -> dict[str, str]:
 
 
 def sent(found: Prediction) -> dict[tuple[str, str], Fraction]:
-    """Zone of the client, zone of the endpoint -> share, by the rules of every Node that has clients."""
+    """Zone of the client, zone of the endpoint -> share, by the rules of every Node that has
+    clients.
+    """
     zones = zones_of_endpoints(found)
     flows: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
     for place in found.after.places:
         for address, share in traced_shares(found, place.at.node).items():
-            flows[place.at.zone, zones[address.rpartition(":")[0] or address]] += share * place.share
+            flows[place.at.zone, zones[address.rpartition(":")[0] or address]] += (
+                share * place.share
+            )
     return dict(flows)
 
 
@@ -96,7 +122,9 @@ def check_within_chance(found: Prediction, packets: int) -> None:
     assert counted.keys() == found.after.shares.flows.keys()
     for flow, share in found.after.shares.flows.items():
         sigma = sqrt(packets * float(share) * (1 - float(share)))
-        assert abs(counted[flow] - packets * float(share)) <= 5 * sigma, f"{flow}: {counted[flow]} of {packets}"
+        assert abs(counted[flow] - packets * float(share)) <= 5 * sigma, (
+            f"{flow}: {counted[flow]} of {packets}"
+        )
 
 
 @pytest.mark.parametrize("name", ["4/4/3 over three zones", "a zone without endpoints"])

@@ -1,4 +1,6 @@
-"""``sliceplane estimate``: a Service that is not there yet, by the engine and in the words of what-if."""
+"""``sliceplane estimate``: a Service that is not there yet, by the engine and in the words of
+what-if.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from sliceplane.api.codec import decode_document
 from sliceplane.api.scheme import Deployments
 from sliceplane.cli.main import main
 from sliceplane.lab.whatif.changes import Running
-from sliceplane.lab.whatif.estimate import ROLLED_MAX, EstimatedStep, EstimateQuestion, estimate, made_up
+from sliceplane.lab.whatif.estimate import (
+    ROLLED_MAX,
+    EstimatedStep,
+    EstimateQuestion,
+    estimate,
+    made_up,
+)
 from sliceplane.lab.whatif.world import WhatIfWorld
 from sliceplane.lab.wire import human_bytes
 
@@ -24,11 +32,14 @@ def steps(pods: int, nodes: int, **more: Any) -> tuple[EstimatedStep, ...]:
     return estimate(EstimateQuestion(pods=pods, nodes=nodes, **more))
 
 
-@pytest.mark.parametrize(("pods", "nodes", "slices"), [
-    (20, 10, 1),  # KEP-0752, "Sample Case 2"
-    (250, 10, 3),
-    pytest.param(20_000, 5_000, 200, marks=pytest.mark.slow),  # "Sample Case 1"
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pods", "nodes", "slices"),
+    [
+        (20, 10, 1),  # KEP-0752, "Sample Case 2"
+        (250, 10, 3),
+        pytest.param(20_000, 5_000, 200, marks=pytest.mark.slow),  # "Sample Case 1"
+    ],
+)
 def test_making_a_service_and_changing_one_pod_are_the_writes_that_the_kep_counts(
     pods: int, nodes: int, slices: int
 ) -> None:
@@ -37,7 +48,11 @@ def test_making_a_service_and_changing_one_pod_are_the_writes_that_the_kep_count
     assert changed.written is not None
     assert (made.slices, made.written.creates, made.written.writes) == (slices, slices, slices)
     assert made.written.events == slices * nodes
-    assert (changed.written.updates, changed.written.writes, changed.written.events) == (1, 1, nodes)
+    assert (changed.written.updates, changed.written.writes, changed.written.events) == (
+        1,
+        1,
+        nodes,
+    )
 
 
 def test_a_rollout_is_run() -> None:
@@ -58,7 +73,9 @@ def test_smaller_slices_are_more_writes_and_fewer_bytes_for_one_change() -> None
 
 
 def test_hints_make_slices_larger() -> None:
-    plain, hinted = (steps(20, 10, traffic_distribution=wish)[0].written for wish in ("", "PreferSameZone"))
+    plain, hinted = (
+        steps(20, 10, traffic_distribution=wish)[0].written for wish in ("", "PreferSameZone")
+    )
     assert plain is not None
     assert hinted is not None
     assert hinted.json > plain.json + 10 * 20 * len("forZones")
@@ -91,7 +108,10 @@ def test_the_text_has_the_words_of_what_if() -> None:
     assert changed is not None
     assert rolled is not None
     text = " ".join(run().split())
-    assert "A Service of 20 Pods, watched by 10 Nodes it is made one Pod changes it is rolled out" in text
+    assert (
+        "A Service of 20 Pods, watched by 10 Nodes it is made one Pod changes it is rolled out"
+        in text
+    )
     sizes = " ".join(human_bytes(step.protobuf) for step in (made, changed, rolled))
     assert f"writes of slices 1 1 {rolled.writes}" in text
     assert f"bytes sent, protobuf {sizes}" in text
@@ -99,27 +119,44 @@ def test_the_text_has_the_words_of_what_if() -> None:
 
 def test_a_rollout_that_would_take_minutes_is_told_by_its_bound() -> None:
     text = " ".join(run("--pods", str(ROLLED_MAX + 1), "--nodes", "5").split())
-    assert f"Each Pod that comes or goes is a write at most: {2 * (ROLLED_MAX + 1):,} writes" in text
+    assert (
+        f"Each Pod that comes or goes is a write at most: {2 * (ROLLED_MAX + 1):,} writes" in text
+    )
 
 
 def test_the_document_has_every_figure() -> None:
     document = json.loads(run("-o", "json", "--endpoints-per-slice", "5"))
     assert list(document) == [
-        "pods", "nodes", "maxEndpointsPerSlice", "trafficDistribution", "created", "changed", "rolledOut",
-    ]  # fmt: skip
+        "pods",
+        "nodes",
+        "maxEndpointsPerSlice",
+        "trafficDistribution",
+        "created",
+        "changed",
+        "rolledOut",
+    ]
     assert (document["created"]["slices"], document["created"]["writes"]) == (4, 4)
     assert document["created"]["bytes"]["json"] > document["created"]["bytes"]["protobuf"] > 0
 
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 KB"), (26_423, "26.4 KB"), (999_700, "1 MB"), (2.2e14, "220 TB")],
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1 KB"),
+        (26_423, "26.4 KB"),
+        (999_700, "1 MB"),
+        (2.2e14, "220 TB"),
+    ],
 )
 def test_bytes_for_people(size: float, text: str) -> None:
     assert human_bytes(size) == text
 
 
-@pytest.mark.parametrize("arguments", [("--pods", "0"), ("--nodes", "0"), ("--endpoints-per-slice", "1001")])
+@pytest.mark.parametrize(
+    "arguments", [("--pods", "0"), ("--nodes", "0"), ("--endpoints-per-slice", "1001")]
+)
 def test_errors_say_what_may_be(arguments: tuple[str, ...]) -> None:
     done = CliRunner().invoke(main, ["estimate", *arguments])
     assert done.exit_code == 64

@@ -18,7 +18,12 @@ def test_writes_lie_within_the_range_that_was_foreseen() -> None:
     outcomes = asyncio.run(run(3, seed=4))
     missed = [figure for outcome in outcomes for figure in outcome.missed if figure.what in WRITES]
     assert not missed, report(outcomes)
-    written = {figure.what: figure for outcome in outcomes for figure in outcome.figures if figure.what in WRITES}
+    written = {
+        figure.what: figure
+        for outcome in outcomes
+        for figure in outcome.figures
+        if figure.what in WRITES
+    }
     assert any(figure.happened for figure in written.values()), "nothing was changed"
 
 

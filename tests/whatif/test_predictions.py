@@ -58,14 +58,20 @@ def test_four_four_three_over_three_equal_zones() -> None:
 def test_same_zone_at_skew() -> None:
     """60% of the clients are where a third of the Pods is."""
     found = ask(cart(9, a=1, b=1, c=1), SAME_ZONE, clients=traffic(a=0.6, b=0.3, c=0.1))
-    assert loads(found) == {"zone-a": Fraction(9, 5), "zone-b": Fraction(9, 10), "zone-c": Fraction(3, 10)}
+    assert loads(found) == {
+        "zone-a": Fraction(9, 5),
+        "zone-b": Fraction(9, 10),
+        "zone-c": Fraction(3, 10),
+    }
     assert found.after.shares.leaving == 0
     added = found.after.loads.fix
     assert added is not None
     assert set(added) == {"zone-a"}
     total = 9 + added.total()
     assert Fraction(6, 10) * total / (3 + added["zone-a"]) <= Fraction(12, 10)
-    assert Fraction(6, 10) * (total - 1) / (2 + added["zone-a"]) > Fraction(12, 10), "one Pod less does not mend it"
+    assert Fraction(6, 10) * (total - 1) / (2 + added["zone-a"]) > Fraction(12, 10), (
+        "one Pod less does not mend it"
+    )
 
 
 def test_a_zone_that_is_lost() -> None:
@@ -78,18 +84,26 @@ def test_a_zone_that_is_lost() -> None:
     assert found.after.shares.leaving == 0
     assert found.after.shares.greatest[0] == 1
     assert found.stays is not None
-    assert found.stays.shares.leaving == THIRD, "clients of the lost zone that go on go to the others"
+    assert found.stays.shares.leaving == THIRD, (
+        "clients of the lost zone that go on go to the others"
+    )
     assert found.before.watchers - found.after.watchers == 1, "its node proxy is gone, too"
 
 
 def lost(found: Prediction) -> list[tuple[float, int, Fraction]]:
     """When, Pods that are ready, and the share that is sent to those that are gone."""
-    return [(moment.after_s, moment.picture.ready.total(), moment.failing) for moment in found.moments]
+    return [
+        (moment.after_s, moment.picture.ready.total(), moment.failing) for moment in found.moments
+    ]
 
 
-def test_a_lost_zone_is_an_endpoint_until_its_nodes_are_unknown_and_replaced_after_five_minutes() -> None:
+def test_a_lost_zone_is_an_endpoint_until_its_nodes_are_unknown_and_replaced_after_five_minutes() -> (
+    None
+):
     found = ask(cart(9, a=1, b=2, c=1), "zone-lost=zone-b", "ready-delay=7s")
-    assert lost(found) == [(0, 9, THIRD), (40, 6, 0), (40 + 300 + 10 + 7, 9, 0)], "one Node in ten seconds"
+    assert lost(found) == [(0, 9, THIRD), (40, 6, 0), (40 + 300 + 10 + 7, 9, 0)], (
+        "one Node in ten seconds"
+    )
     last = found.moments[-1]
     assert last.picture.ready["zone-b"] == 0
     assert last.written.writes > 0
@@ -102,7 +116,12 @@ def test_a_lost_zone_is_an_endpoint_until_its_nodes_are_unknown_and_replaced_aft
 def with_toleration(pods: int, seconds: dict[str, int], **zones: int) -> Cluster:
     cluster = make_cluster(**zones)
     cluster.settle()
-    toleration = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", **seconds}
+    toleration = {
+        "key": "node.kubernetes.io/unreachable",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        **seconds,
+    }
     cluster.create(Deployments, deployment(pods, tolerations=[toleration]))
     cluster.create(Services, service())
     cluster.settle()
@@ -110,7 +129,11 @@ def with_toleration(pods: int, seconds: dict[str, int], **zones: int) -> Cluster
 
 
 def test_pods_say_how_long_they_stay_on_a_lost_node() -> None:
-    soon = ask(with_toleration(4, {"tolerationSeconds": 20}, a=1, b=1), "zone-lost=zone-b", "ready-delay=0s")
+    soon = ask(
+        with_toleration(4, {"tolerationSeconds": 20}, a=1, b=1),
+        "zone-lost=zone-b",
+        "ready-delay=0s",
+    )
     assert lost(soon) == [(0, 4, Fraction(1, 2)), (40, 2, 0), (60, 4, 0)]
     never = ask(with_toleration(4, {}, a=1, b=1), "zone-lost=zone-b")
     assert lost(never) == [(0, 4, Fraction(1, 2)), (40, 2, 0)]
@@ -140,8 +163,12 @@ def able(rate: int, capacity: int, **zones: float) -> Clients:
     return replace(traffic(**zones), rate=Fraction(rate), capacity=Fraction(capacity))
 
 
-@pytest.mark.parametrize(("spec", "changes"), [({}, ()), ({"trafficDistribution": "PreferSameZone"}, ())])
-def test_overload_is_more_than_a_pod_can_take(spec: dict[str, Any], changes: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("spec", "changes"), [({}, ()), ({"trafficDistribution": "PreferSameZone"}, ())]
+)
+def test_overload_is_more_than_a_pod_can_take(
+    spec: dict[str, Any], changes: tuple[str, ...]
+) -> None:
     clients = able(3000, 270)
     found = ask(cart(11, of=spec, a=2, b=2, c=2), *changes, clients=clients)
     fix = found.after.loads.fix
@@ -167,7 +194,11 @@ def test_clients_of_a_lost_zone_take_their_requests_with_them() -> None:
 
 def test_a_zone_without_endpoints_is_answered_by_all() -> None:
     found = ask(cart(4, a=1, b=1), SAME_ZONE, "zone-added=zone-d:2")
-    assert found.after.clients == {"zone-a": Fraction(1, 4), "zone-b": Fraction(1, 4), "zone-d": Fraction(1, 2)}
+    assert found.after.clients == {
+        "zone-a": Fraction(1, 4),
+        "zone-b": Fraction(1, 4),
+        "zone-d": Fraction(1, 2),
+    }
     assert found.after.shares.leaving == Fraction(1, 2)
     assert found.after.shares.of_zone("zone-a") == Fraction(1, 4) + Fraction(1, 2) * Fraction(2, 4)
     assert found.after.watchers == found.before.watchers + 2
@@ -189,7 +220,11 @@ def test_accounts_and_classes_that_were_not_read_are_there() -> None:
     cluster.create(ServiceAccounts, {"metadata": {"name": "shop"}})
     cluster.create(PriorityClasses, {"metadata": {"name": "high"}, "value": 7}, "")
     cluster.create(RuntimeClasses, {"metadata": {"name": "sandboxed"}, "handler": "h"}, "")
-    named = {"serviceAccountName": "shop", "priorityClassName": "high", "runtimeClassName": "sandboxed"}
+    named = {
+        "serviceAccountName": "shop",
+        "priorityClassName": "high",
+        "runtimeClassName": "sandboxed",
+    }
     cluster.create(Deployments, deployment(2, **named))
     cluster.create(Services, service())
     cluster.settle()
@@ -199,8 +234,22 @@ def test_accounts_and_classes_that_were_not_read_are_there() -> None:
 
 def test_a_rollout_takes_the_time_that_its_pods_take() -> None:
     cluster = cart(6, a=1, b=1, c=1)
-    slow = ask(cluster, "rollout=yes", "max-surge=1", "max-unavailable=0", "ready-delay=10s", "termination=1s")
-    fast = ask(cluster, "rollout=cart", "max-surge=6", "max-unavailable=0", "ready-delay=10s", "termination=1s")
+    slow = ask(
+        cluster,
+        "rollout=yes",
+        "max-surge=1",
+        "max-unavailable=0",
+        "ready-delay=10s",
+        "termination=1s",
+    )
+    fast = ask(
+        cluster,
+        "rollout=cart",
+        "max-surge=6",
+        "max-unavailable=0",
+        "ready-delay=10s",
+        "termination=1s",
+    )
     assert slow.after.ready.total() == fast.after.ready.total() == 6
     assert slow.written.took_s > 55
     assert fast.written.took_s < 20
@@ -208,14 +257,18 @@ def test_a_rollout_takes_the_time_that_its_pods_take() -> None:
     before = {item["metadata"]["name"] for item in cluster.list(Pods)}
     after = {pod.metadata.name for pod in slow.state.pods("default")}
     assert not before & after, "every Pod is another one"
-    assert {item["metadata"]["name"] for item in cluster.list(Pods)} == before, "the cluster itself is as it was"
+    assert {item["metadata"]["name"] for item in cluster.list(Pods)} == before, (
+        "the cluster itself is as it was"
+    )
 
 
 def test_larger_slices_are_made_when_something_changes() -> None:
     cluster = cart(9, config=EndpointSliceConfig(max_endpoints_per_slice=3), a=1, b=1, c=1)
     now = ["max-endpoints-per-slice=3"]
     alone = ask(cluster, "max-endpoints-per-slice=1000", now=now)
-    assert (alone.before.slices, alone.after.slices, alone.written.writes) == (3, 3, 0), "full slices stay"
+    assert (alone.before.slices, alone.after.slices, alone.written.writes) == (3, 3, 0), (
+        "full slices stay"
+    )
     rolled = ask(cluster, "max-endpoints-per-slice=1000", "rollout=yes", now=now)
     same = ask(cluster, "rollout=yes", now=now)
     assert rolled.after.slices < same.after.slices
@@ -257,7 +310,9 @@ def test_subsets_by_zone_are_sent_to_their_zone() -> None:
 
 def test_defragmenting_is_run() -> None:
     cluster = cart(8, config=EndpointSliceConfig(max_endpoints_per_slice=2), a=1)
-    found = ask(cluster, "max-endpoints-per-slice=8", "defragment=yes", now=["max-endpoints-per-slice=2"])
+    found = ask(
+        cluster, "max-endpoints-per-slice=8", "defragment=yes", now=["max-endpoints-per-slice=2"]
+    )
     assert (found.before.slices, found.after.slices) == (4, 1)
     assert found.written.deletes == 3
 
@@ -282,7 +337,11 @@ def test_auto_hints_an_endpoint_for_another_zone() -> None:
     for kind, number in found.after.kinds.items():
         hinted[kind.zone_hints[0]] += number
     assert hinted == {"zone-a": 2, "zone-b": 6}, "zone-b has 12 of 16 CPUs"
-    strange = sum(number for kind, number in found.after.kinds.items() if kind.zone == "zone-a" != kind.zone_hints[0])
+    strange = sum(
+        number
+        for kind, number in found.after.kinds.items()
+        if kind.zone == "zone-a" != kind.zone_hints[0]
+    )
     share = found.after.clients["zone-b"]
     assert found.after.shares.leaving == share * Fraction(strange, 6)
 
@@ -310,7 +369,9 @@ def test_local_outside_gives_each_healthy_node_the_same() -> None:
     assert outside is not None
     assert outside.dropped == 0
     assert outside.leaving == 0
-    assert outside.greatest[0] == Fraction(4, 3), "two Pods of one Node share its third; one has a third alone"
+    assert outside.greatest[0] == Fraction(4, 3), (
+        "two Pods of one Node share its third; one has a third alone"
+    )
 
 
 def test_terminating_endpoints_are_used_where_none_is_ready() -> None:
@@ -319,7 +380,9 @@ def test_terminating_endpoints_are_used_where_none_is_ready() -> None:
         mark(cluster, pod, ready=False)
     cluster.settle()
     found = ask(cluster)
-    assert (found.after.ready.total(), found.after.shares.dropped) == (0, 1), "not ready, and not terminating"
+    assert (found.after.ready.total(), found.after.shares.dropped) == (0, 1), (
+        "not ready, and not terminating"
+    )
     published = ask(cart(2, of={"publishNotReadyAddresses": True}, a=1, b=1))
     assert published.after.shares.dropped == 0
 
@@ -329,10 +392,15 @@ def terminate(cluster: Cluster) -> None:
     for item in cluster.list(EndpointSlices):
         for endpoint in item["endpoints"]:
             endpoint["conditions"] = {"ready": False, "serving": True, "terminating": True}
-        cluster.create(EndpointSlices, {
-            "metadata": {"name": "theirs", "labels": {"kubernetes.io/service-name": "cart"}},
-            "addressType": "IPv4", "ports": item["ports"], "endpoints": item["endpoints"],
-        })  # fmt: skip
+        cluster.create(
+            EndpointSlices,
+            {
+                "metadata": {"name": "theirs", "labels": {"kubernetes.io/service-name": "cart"}},
+                "addressType": "IPv4",
+                "ports": item["ports"],
+                "endpoints": item["endpoints"],
+            },
+        )
 
 
 def test_the_fall_back_ignores_hints_and_is_told() -> None:
@@ -409,7 +477,10 @@ def test_the_same_question_has_the_same_answer_byte_for_byte() -> None:
         ("node-zone=node-a-2:zone-b", "there is no Node node-a-2; is node-a-1"),
         ("replicas=-3", "-3 is not between 0 and 50,000"),
         ("replicas=many", "'many' is no whole number"),
-        ("replicas=card:3", "there is no workload of Service default/cart with the name card; is cart meant?"),
+        (
+            "replicas=card:3",
+            "there is no workload of Service default/cart with the name card; is cart meant?",
+        ),
         ("max-surge=25%", "add rollout=yes"),
         ("traffic-distribution=PreferSameRack", "the server would refuse that"),
         ("max-endpoints-per-slice=1001", "1001 is not between 1 and 1,000"),
@@ -459,9 +530,11 @@ def test_a_change_that_is_one_write_is_run_once() -> None:
 
 @pytest.mark.parametrize("replicas", [5, 9, 14])
 def test_the_zones_in_which_pods_go_are_those_of_their_ages_now(replicas: int) -> None:
-    """Each zone has six Pods, those of zone-a are older, and a ReplicaSet deletes younger ones first.
+    """Each zone has six Pods, those of zone-a are older, and a ReplicaSet deletes younger ones
+    first.
 
-    Ten minutes later their ages are the same to it."""
+    Ten minutes later their ages are the same to it.
+    """
 
     def cordon(*zones: str) -> None:
         for zone in ("a", "b", "c"):

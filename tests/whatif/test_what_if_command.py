@@ -73,14 +73,18 @@ def test_measured_bytes_make_a_cost(snapshot: Path) -> None:
     done = run(snapshot, *SAME_ZONE, "--gigabytes", "3000", "--price", "0.01@2026-10")
     text = " ".join(done.output.split())
     assert (
-        "Cost of 3,000 GB, requests and answers, at 0.01 $ a GB that crosses (2026-10): 20.00 $ now, 0.00 $ then"
-        in text
+        "Cost of 3,000 GB, requests and answers, at 0.01 $ a GB that crosses (2026-10): 20.00 $ "
+        "now, 0.00 $ then" in text
     )
 
 
 def test_connections_and_further_watchers_count(snapshot: Path) -> None:
     few, many = (
-        json.loads(run(snapshot, *SAME_ZONE, "--connections", number, "--watchers", number, "-o", "json").output)
+        json.loads(
+            run(
+                snapshot, *SAME_ZONE, "--connections", number, "--watchers", number, "-o", "json"
+            ).output
+        )
         for number in ("10", "1000")
     )
     assert [document["chance"]["connections"] for document in (few, many)] == [10, 1000]
@@ -93,10 +97,25 @@ def test_the_document_is_stable(snapshot: Path) -> None:
     assert first == second
     document = json.loads(first)
     assert list(document) == [
-        "service", "changes", "origin", "assumptions", "before", "after", "written", "writtenOfAllServices", "ranges",
+        "service",
+        "changes",
+        "origin",
+        "assumptions",
+        "before",
+        "after",
+        "written",
+        "writtenOfAllServices",
+        "ranges",
         "pending",
-        "ifClientsStay", "moments", "controllerTells", "chance", "overloadThreshold", "capacity", "cost", "happened",
-    ]  # fmt: skip
+        "ifClientsStay",
+        "moments",
+        "controllerTells",
+        "chance",
+        "overloadThreshold",
+        "capacity",
+        "cost",
+        "happened",
+    ]
     assert document["after"]["inside"]["leaving"] == 0
     assert document["written"]["bytes"]["json"] > document["written"]["bytes"]["protobuf"] > 0
     assert document["cost"]["before"] is None
@@ -145,7 +164,11 @@ def test_a_plot_is_named_on_stderr(snapshot: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (("--set", "zone-lots=zone-a"), 64, "'zone-lots' is nothing that can be set; is zone-lost meant?"),
+        (
+            ("--set", "zone-lots=zone-a"),
+            64,
+            "'zone-lots' is nothing that can be set; is zone-lost meant?",
+        ),
         (("--set", "replicas"), 64, "replicas: say which value: replicas=12"),
         (("--now", "replicas=3"), 64, "'replicas' is nothing that can be set"),
         (("--set", "replicas=-1"), 2, "-1 is not between 0 and 50,000"),
@@ -158,12 +181,18 @@ def test_a_plot_is_named_on_stderr(snapshot: Path, tmp_path: Path) -> None:
         (("--capacity", "300"), 64, "--capacity is compared with what Pods get: add --rate"),
         (("--rate", "0"), 64, "0 requests a second say nothing"),
         (("--price", "0.01"), 64, "say of when the price is"),
-        (("--verify", "/nonexistent.recording"), 2, "/nonexistent.recording: No such file or directory"),
+        (
+            ("--verify", "/nonexistent.recording"),
+            2,
+            "/nonexistent.recording: No such file or directory",
+        ),
         (("--gigabytes", "-4"), 64, "'-4' is no amount"),
         (("--plot", "/nonexistent/x.png"), 1, "cannot draw into /nonexistent/x.png"),
     ],
 )
-def test_errors_say_what_to_do(snapshot: Path, arguments: tuple[str, ...], code: int, sentence: str) -> None:
+def test_errors_say_what_to_do(
+    snapshot: Path, arguments: tuple[str, ...], code: int, sentence: str
+) -> None:
     done = run(snapshot, *arguments)
     assert (done.exit_code, sentence in " ".join(done.output.split())) == (code, True), done.output
 
@@ -174,7 +203,9 @@ def test_a_service_that_is_not_there_is_told_with_the_nearest(snapshot: Path) ->
     assert "there is no Service default/kart; is default/cart meant?" in done.output
 
 
-def test_a_snapshot_of_another_version_or_half_of_one_is_no_answer(snapshot: Path, tmp_path: Path) -> None:
+def test_a_snapshot_of_another_version_or_half_of_one_is_no_answer(
+    snapshot: Path, tmp_path: Path
+) -> None:
     lines = snapshot.read_bytes().splitlines(keepends=True)
     newer = tmp_path / "newer"
     newer.write_bytes(b"".join([lines[0].replace(b'"version":1', b'"version":9'), *lines[1:]]))
@@ -213,13 +244,17 @@ def test_a_missing_right_is_named_with_a_way_on() -> None:
 def test_verifying_needs_a_snapshot_of_before() -> None:
     done = CliRunner().invoke(main, ["what-if", "cart", "--verify", "incident.recording"])
     assert done.exit_code == 64
-    assert "--verify compares with a snapshot of before: add --snapshot FILE" in " ".join(done.output.split())
+    assert "--verify compares with a snapshot of before: add --snapshot FILE" in " ".join(
+        done.output.split()
+    )
 
 
 def test_a_recording_that_begins_too_late_is_no_answer(cluster: Cluster) -> None:
     (slice_now,) = cluster.records(EndpointSlices)
     later = decode(slice_now.body, EndpointSlice)
-    entry = LifeBegan(at=0.0, name="any", checkpoint=True, objects=(Change(EndpointSlices.key, None, later),))
+    entry = LifeBegan(
+        at=0.0, name="any", checkpoint=True, objects=(Change(EndpointSlices.key, None, later),)
+    )
     state = replace(state_of(cluster), revision=slice_now.revision - 1)
     with pytest.raises(CannotTell, match="begins after the snapshot"):
         check_beginning(entry, state, "default", "cart")
@@ -230,7 +265,15 @@ def test_rate_and_capacity_say_what_a_pod_gets(snapshot: Path, tmp_path: Path) -
     measured = tmp_path / "traffic"
     measured.write_text('requests{client_zone="zone-a"} 2\nrequests{client_zone="zone-b"} 1\n')
     done = run(
-        snapshot, "--rate", "3000", "--capacity", "300", "--traffic", f"@{measured}", "--set", "zone-lost=zone-b"
+        snapshot,
+        "--rate",
+        "3000",
+        "--capacity",
+        "300",
+        "--traffic",
+        f"@{measured}",
+        "--set",
+        "zone-lost=zone-b",
     )
     assert done.exit_code == 1, "those that are left cannot carry all"
     assert max(map(len, done.output.splitlines())) <= 80
@@ -240,14 +283,19 @@ def test_rate_and_capacity_say_what_a_pod_gets(snapshot: Path, tmp_path: Path) -
         "They send 3,000 requests a second, and a Pod can take 300 requests a second",
         "requests a second 3,000 2,000",
         "No overload: each endpoint gets 286 requests a second, 95% of what it can take.",
-        "Overload: each endpoint gets 429 requests a second, 143% of what it can take. 3 Pods more would mend it",
+        (
+            "Overload: each endpoint gets 429 requests a second, 143% of what it can take. 3 Pods "
+            "more would mend it"
+        ),
         "at once 11 36.4%",
         "5m50s 11 0.0%",
     ):
         assert said in text, done.output
 
 
-def test_what_is_done_is_told_on_a_terminal_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_done_is_told_on_a_terminal_when_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)

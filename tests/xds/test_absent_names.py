@@ -1,4 +1,6 @@
-"""A name that leads nowhere: the client, the status page and the log say which part of it is wrong."""
+"""A name that leads nowhere: the client, the status page and the log say which part of it is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ NO_SERVICE = "there is no Service default/wbe"
 
 
 def world() -> World:
-    return World(service("web", ports=(HTTP,)), service("two", ports=(HTTP, ADMIN)), service("udp", ports=(UDP,)))
+    return World(
+        service("web", ports=(HTTP,)),
+        service("two", ports=(HTTP, ADMIN)),
+        service("udp", ports=(UDP,)),
+    )
 
 
 class Asked:
@@ -58,9 +64,14 @@ class Asked:
             if isinstance(action, XdsAbsent):
                 self.noted.append(action)
             if isinstance(action, XdsSend):
-                response = (DeltaDiscoveryResponse if self.is_delta else DiscoveryResponse).FromString(action.message)
+                response = (
+                    DeltaDiscoveryResponse if self.is_delta else DiscoveryResponse
+                ).FromString(action.message)
                 for error in response.resource_errors:
-                    self.errors[error.resource_name.name] = (error.error_detail.code, error.error_detail.message)
+                    self.errors[error.resource_name.name] = (
+                        error.error_detail.code,
+                        error.error_detail.message,
+                    )
 
     @property
     def absent(self) -> dict[str, str]:
@@ -75,9 +86,21 @@ class Asked:
         ("wbe.default:80", NO_SERVICE),
         ("web.defualt:80", "there is no Service in the namespace defualt"),
         ("web.default:81", "Service default/web has no port 81: it has http (80)"),
-        ("two.default", "Service default/two has several ports, so the name needs one: http (80), admin (9090)"),
-        ("udp.default:53", "Service default/udp has no port that xDS serves (TCP, and not of the type ExternalName)"),
-        ("web.default.svc.other.domain", "it is neither SERVICE.NAMESPACE nor SERVICE.NAMESPACE.svc.cluster.local"),
+        (
+            "two.default",
+            "Service default/two has several ports, so the name needs one: http (80), admin (9090)",
+        ),
+        (
+            "udp.default:53",
+            (
+                "Service default/udp has no port that xDS serves (TCP, and not of the type "
+                "ExternalName)"
+            ),
+        ),
+        (
+            "web.default.svc.other.domain",
+            "it is neither SERVICE.NAMESPACE nor SERVICE.NAMESPACE.svc.cluster.local",
+        ),
         ("web_1.default", "it is not spelled like SERVICE.NAMESPACE or SERVICE.NAMESPACE:PORT"),
     ],
 )
@@ -94,7 +117,9 @@ def test_a_grpc_client_is_told_which_part_of_a_name_is_wrong(name: str, why: str
 def test_a_client_without_a_namespace_is_told_that_the_name_needs_one() -> None:
     asked = Asked(world(), XdsClient(kind="grpc"))
     asked.ask(LISTENER, "web:80")
-    assert asked.absent == {"web:80": "it has no namespace, and neither has the client: write SERVICE.NAMESPACE"}
+    assert asked.absent == {
+        "web:80": "it has no namespace, and neither has the client: write SERVICE.NAMESPACE"
+    }
 
 
 @pytest.mark.parametrize("type_url", [CLUSTER, ASSIGNMENT])
@@ -108,8 +133,14 @@ def test_an_envoy_that_names_a_port_by_number_is_told_its_key(type_url: str) -> 
 
 
 @pytest.mark.parametrize(("client", "type_url"), [(GRPC, LISTENER), (ENVOY, CLUSTER)])
-def test_missing_rights_are_no_typo_and_do_not_tell_what_is_there(client: XdsClient, type_url: str) -> None:
-    there, missing = ("web.default:80", "no.default:80") if client is GRPC else ("default/web:http", "default/no:http")
+def test_missing_rights_are_no_typo_and_do_not_tell_what_is_there(
+    client: XdsClient, type_url: str
+) -> None:
+    there, missing = (
+        ("web.default:80", "no.default:80")
+        if client is GRPC
+        else ("default/web:http", "default/no:http")
+    )
     asked = Asked(world(), client, XdsSight(everything=False))
     asked.ask(type_url, there, missing)
     why = "this client may not get EndpointSlices in the namespace default, or it has no Service"
@@ -121,7 +152,10 @@ def test_a_server_of_few_namespaces_names_them() -> None:
     catalog = XdsCatalog(XdsConfig(namespaces=("shop", "cart")), "p")
     catalog.on_synced()
     view = catalog.view(GRPC)
-    assert view.absence(LISTENER, "web.default") == "this server serves other namespaces alone: shop, cart"
+    assert (
+        view.absence(LISTENER, "web.default")
+        == "this server serves other namespaces alone: shop, cart"
+    )
 
 
 def test_what_is_absent_is_forgotten_when_it_comes_and_its_reason_follows() -> None:

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
-from tests.xds.worlds import ENDING, ENVOY, GRPC, KEY, LEDS, NOT_READY, World, body, node, pod, service, slice_of
+from tests.xds.worlds import (
+    ENDING,
+    ENVOY,
+    GRPC,
+    KEY,
+    LEDS,
+    NOT_READY,
+    World,
+    body,
+    node,
+    pod,
+    service,
+    slice_of,
+)
 
 from sliceplane.api.core import ServicePort
 from sliceplane.api.discovery import LABEL_FOR_ZONE, EndpointConditions, EndpointPort, SliceEndpoint
@@ -77,13 +90,17 @@ def test_a_change_is_told_to_those_whom_it_concerns() -> None:
         view.get(ASSIGNMENT, KEY)
     before = body(far)
     world.put(slice_of(hinted(2), 2))
-    assert [(change.view, change.type_url, change.topic) for change in world.changes()] == [(near, ASSIGNMENT, KEY)]
+    assert [(change.view, change.type_url, change.topic) for change in world.changes()] == [
+        (near, ASSIGNMENT, KEY)
+    ]
     assert body(far) == before
     assert b"10.0.0.3" in body(near)
 
 
 def test_hints_that_are_withdrawn_are_told_to_all() -> None:
-    world = World(service(), slice_of([pod(1, for_zones=("a",)), pod(2, zone="b", for_zones=("b",))]))
+    world = World(
+        service(), slice_of([pod(1, for_zones=("a",)), pod(2, zone="b", for_zones=("b",))])
+    )
     views = [world.view(in_zone(zone)) for zone in "ab"]
     assert [body(view).count(b"10.0.0.") for view in views] == [1, 1]
     world.put(slice_of([pod(1, for_zones=("a",)), pod(2, zone="b")], 2))
@@ -105,7 +122,9 @@ def test_a_new_service_is_told_before_what_leads_to_it_and_a_deleted_one_after()
 
 
 def test_a_deleted_service_keeps_an_empty_assignment() -> None:
-    """envoy#13699: a removed assignment is not heeded; gRFC A88: a removed Cluster may not be either."""
+    """envoy#13699: a removed assignment is not heeded; gRFC A88: a removed Cluster may not be
+    either.
+    """
     world = World(service(), slice_of([pod(1)]))
     view = world.view(GRPC)
     assert b"10.0.0.2" in body(view)
@@ -154,10 +173,18 @@ def test_a_node_says_where_its_clients_are() -> None:
     )
     view = world.view(XdsClient(kind="grpc", node="n1", zone="b"))
     assert view.claims_another_zone
-    assert (b"10.0.0.2" in body(view), b"10.0.0.3" in body(view), b"r1" in body(view)) == (True, False, True)
+    assert (b"10.0.0.2" in body(view), b"10.0.0.3" in body(view), b"r1" in body(view)) == (
+        True,
+        False,
+        True,
+    )
     world.put(node("n1", "b", "r2"))
     assert [(change.type_url, change.topic) for change in world.changes()] == [(ASSIGNMENT, KEY)]
-    assert (b"10.0.0.2" in body(view), b"10.0.0.3" in body(view), b"r2" in body(view)) == (False, True, True)
+    assert (b"10.0.0.2" in body(view), b"10.0.0.3" in body(view), b"r2" in body(view)) == (
+        False,
+        True,
+        True,
+    )
     assert not view.claims_another_zone
 
 
@@ -171,16 +198,25 @@ def test_the_region_of_a_zone_is_told_to_all() -> None:
 
 
 def test_pitfall_24_hints_for_all_ready_endpoints_count_not_those_of_a_slice() -> None:
-    """A slice whose endpoints all have hints does not narrow a Service that has another slice without."""
+    """A slice whose endpoints all have hints does not narrow a Service that has another slice
+    without.
+    """
     world = World(service(), slice_of([pod(1, for_zones=("b",))]), slice_of([pod(2)], name="web-2"))
     assert body(world.view(in_zone("b"))).count(b"10.0.0.") == 2
 
 
 def test_pitfall_25_local_never_falls_back_to_the_cluster() -> None:
     local = service(internal_traffic_policy="Local")
-    world = World(local, slice_of([pod(1, node="n1"), pod(2, node="n2"), pod(3, ENDING, node="n3")]))
+    world = World(
+        local, slice_of([pod(1, node="n1"), pod(2, node="n2"), pod(3, ENDING, node="n3")])
+    )
     found = {name: body(world.view(on_node(name))) for name in ("n1", "n3", "n9", "")}
-    assert {name: held.count(b"10.0.0.") for name, held in found.items()} == {"n1": 1, "n3": 1, "n9": 0, "": 0}
+    assert {name: held.count(b"10.0.0.") for name, held in found.items()} == {
+        "n1": 1,
+        "n3": 1,
+        "n9": 0,
+        "": 0,
+    }
     assert b"10.0.0.4" in found["n3"]
 
 
@@ -203,15 +239,24 @@ def test_pitfall_9_endpoints_that_are_not_ready_are_not_there() -> None:
 
 def test_an_endpoint_of_both_families_is_one() -> None:
     dual = service(ip_families=("IPv6", "IPv4"))
-    six = slice_of([pod(1, address="fd00::1"), pod(2, address="fd00::2")], name="web-6", family="IPv6")
+    six = slice_of(
+        [pod(1, address="fd00::1"), pod(2, address="fd00::2")], name="web-6", family="IPv6"
+    )
     world = World(dual, six, slice_of([pod(1), pod(3)]))
     view = world.view(GRPC)
     held = body(view)
-    assert [held.count(text) for text in (b"fd00::1", b"fd00::2", b"10.0.0.2", b"10.0.0.4")] == [1, 1, 1, 1]
+    assert [held.count(text) for text in (b"fd00::1", b"fd00::2", b"10.0.0.2", b"10.0.0.4")] == [
+        1,
+        1,
+        1,
+        1,
+    ]
     assert held.index(b"fd00::1") < held.index(b"10.0.0.2") < held.index(b"fd00::2")
     world.put(slice_of([pod(1, NOT_READY), pod(3)], 2))
     world.changes()
-    assert b"10.0.0.2" not in body(view), "the first family says that it is ready, the other that it is not"
+    assert b"10.0.0.2" not in body(view), (
+        "the first family says that it is ready, the other that it is not"
+    )
 
 
 def test_what_no_client_could_use_is_left_out_and_counted() -> None:
@@ -257,7 +302,9 @@ def test_pitfall_32_a_headless_service_is_served_and_one_without_tcp_ports_is_no
 
 
 def test_ports_of_unequal_numbers_meet_by_name() -> None:
-    other = slice_of([pod(2)], name="web-2", ports=(EndpointPort(name="http", protocol="TCP", port=9090),))
+    other = slice_of(
+        [pod(2)], name="web-2", ports=(EndpointPort(name="http", protocol="TCP", port=9090),)
+    )
     world = World(service(), slice_of([pod(1)]), other)
     held = body(world.view(GRPC))
     assert (held.count(b"\x18\x90\x3f"), held.count(b"\x18\x82\x47")) == (1, 1)
@@ -283,9 +330,17 @@ def test_names_have_a_namespace_and_a_topic() -> None:
     (glob,) = world.catalog.shared.registry
     member = world.catalog.shared.registry[glob].members[0]
     assert envoy.get(ENDPOINT, member.name) is member
-    assert grpc.topic(LISTENER, "web:80") == grpc.topic(LISTENER, "web.default.svc") == "default/web"
+    assert (
+        grpc.topic(LISTENER, "web:80") == grpc.topic(LISTENER, "web.default.svc") == "default/web"
+    )
     assert grpc.topic(CLUSTER, KEY) == KEY
-    names = [(LISTENER, "web.default:80"), (CLUSTER, KEY), (ASSIGNMENT, KEY), (ENDPOINT, member.name), (ENDPOINT, glob)]
+    names = [
+        (LISTENER, "web.default:80"),
+        (CLUSTER, KEY),
+        (ASSIGNMENT, KEY),
+        (ENDPOINT, member.name),
+        (ENDPOINT, glob),
+    ]
     assert {grpc.namespace_of(type_url, name) for type_url, name in names} == {"default"}
     assert grpc.namespace_of(CLUSTER, "x") is None
 
@@ -306,7 +361,9 @@ def test_versions_do_not_depend_on_what_was_before_or_on_the_process() -> None:
 
 
 def test_pitfall_11_envoy_46981_there_is_one_priority_and_each_locality_has_a_weight() -> None:
-    """A gap: gRPC rejects the assignment, some releases of Envoy crash.  No weight: gRPC drops the locality."""
+    """A gap: gRPC rejects the assignment, some releases of Envoy crash.  No weight: gRPC drops the
+    locality.
+    """
     annotated = service(annotations={"sliceplane.dev/xds-draining": "true"})
     endpoints = [
         pod(1, zone="a", for_zones=("a",)),
@@ -349,7 +406,11 @@ def test_an_assignment_is_never_longer_than_a_message_that_grpc_takes() -> None:
     view = world.view(GRPC)
     held = body(view)
     assert 900 < len(held) < 1_100
-    assert (held.count(b"10.0.0."), held.count(b"\x12\x01a"), held.count(b"\x12\x01b")) == (45, 1, 1)
+    assert (held.count(b"10.0.0."), held.count(b"\x12\x01a"), held.count(b"\x12\x01b")) == (
+        45,
+        1,
+        1,
+    )
     assert world.catalog.too_large() == {KEY: "default/web"}
     world.put(slice_of(endpoints[:20], 2))
     world.changes()
@@ -389,6 +450,8 @@ def test_other_spellings_of_a_name_are_answered_and_not_kept() -> None:
     served = next(iter(world.catalog.services.values()))
     kept = len(served._made)
     for number in range(1, 64):
-        marks = [mark.upper() if number >> at & 1 else mark for at, mark in enumerate("web.default")]
+        marks = [
+            mark.upper() if number >> at & 1 else mark for at, mark in enumerate("web.default")
+        ]
         assert view.get(LISTENER, f"{''.join(marks)}:80") is not None
     assert len(served._made) == kept

@@ -1,4 +1,6 @@
-"""Collections of endpoints, and a client that keeps members as Envoy does: it forgets nothing that it is not told."""
+"""Collections of endpoints, and a client that keeps members as Envoy does: it forgets nothing that
+it is not told.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ FROM = 6
 
 
 class KeepingClient:
-    """Envoy by delta: an assignment names collections; members stay, also over a reconnect, until they are said to be
-    gone; a changed Cluster waits for an assignment with collections that are new to it."""
+    """Envoy by delta: an assignment names collections; members stay, also over a reconnect, until
+    they are said to be gone; a changed Cluster waits for an assignment with collections that are
+    new to it.
+    """
 
     def __init__(self, world: World, client: XdsClient) -> None:
         self.world = world
@@ -30,7 +34,9 @@ class KeepingClient:
         self.connect()
 
     def connect(self) -> None:
-        """Asks for all names anew: it says the versions of Cluster and assignment, of members none."""
+        """Asks for all names anew: it says the versions of Cluster and assignment, of members
+        none.
+        """
         self._take_cluster()
         self._take_assignment()
         for glob in self.members:
@@ -46,7 +52,9 @@ class KeepingClient:
     def _take_assignment(self) -> None:
         self.assignment = body(self.view)
         named = self.globs()
-        assert not self.stale & set(named), "a changed Cluster finds no endpoints in a collection that it knows"
+        assert not self.stale & set(named), (
+            "a changed Cluster finds no endpoints in a collection that it knows"
+        )
         for glob in [glob for glob in self.members if glob not in named]:
             # It unsubscribes, and would believe what it holds if the name came back.
             self.world_forgotten[glob] = self.members.pop(glob)
@@ -70,7 +78,9 @@ class KeepingClient:
 
     def globs(self) -> list[str]:
         localities = endpoint_pb2.ClusterLoadAssignment.FromString(self.assignment).endpoints
-        named = [locality.leds_cluster_locality_config.leds_collection_name for locality in localities]
+        named = [
+            locality.leds_cluster_locality_config.leds_collection_name for locality in localities
+        ]
         return [name for name in named if name]
 
     def take(self, changes: list[tuple[str, str]]) -> None:
@@ -89,8 +99,12 @@ class KeepingClient:
 
     def endpoints(self) -> list[bytes]:
         localities = endpoint_pb2.ClusterLoadAssignment.FromString(self.assignment).endpoints
-        plain = [held.SerializeToString() for locality in localities for held in locality.lb_endpoints]
-        return sorted([*plain, *(held for members in self.members.values() for held in members.values())])
+        plain = [
+            held.SerializeToString() for locality in localities for held in locality.lb_endpoints
+        ]
+        return sorted(
+            [*plain, *(held for members in self.members.values() for held in members.values())]
+        )
 
 
 class CollectionMachine(RuleBasedStateMachine):
@@ -134,7 +148,9 @@ class CollectionMachine(RuleBasedStateMachine):
     def put(self, numbers: set[int], zone: str, hinted: bool, ready: bool) -> None:
         for number in sorted(numbers):
             hints = ("a",) if hinted else ()
-            self.endpoints[number] = pod(number, zone=zone, for_zones=hints) if ready else pod(number, NOT_READY)
+            self.endpoints[number] = (
+                pod(number, zone=zone, for_zones=hints) if ready else pod(number, NOT_READY)
+            )
         self._tell()
 
     @rule(numbers=st.sets(st.integers(0, 15), max_size=12))
@@ -166,7 +182,9 @@ class CollectionMachine(RuleBasedStateMachine):
             return
         plain = body(self.world.view(XdsClient(kind="envoy", zone="a")))
         localities = endpoint_pb2.ClusterLoadAssignment.FromString(plain).endpoints
-        expected = sorted(held.SerializeToString() for locality in localities for held in locality.lb_endpoints)
+        expected = sorted(
+            held.SerializeToString() for locality in localities for held in locality.lb_endpoints
+        )
         assert self.follower.endpoints() == expected
 
 
@@ -233,7 +251,9 @@ def test_epochs_of_two_processes_are_never_the_same() -> None:
 
 
 def test_pitfall_5_a_changed_cluster_has_new_collections() -> None:
-    """Envoy has no endpoints at all after 15 s if a Cluster changed and its collection kept its name."""
+    """Envoy has no endpoints at all after 15 s if a Cluster changed and its collection kept its
+    name.
+    """
     world = World(service(), all_of(range(30)))
     client = followed(world)
     before = client.globs()

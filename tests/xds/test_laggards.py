@@ -1,4 +1,6 @@
-"""Clients that acknowledge nothing hold up drains of their own Services, for a bounded time, and are named."""
+"""Clients that acknowledge nothing hold up drains of their own Services, for a bounded time, and
+are named.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def laggards() -> Laggards[str]:
     return Laggards[str]()
 
 
-def test_a_client_counts_for_the_services_of_which_it_lacks_changes(laggards: Laggards[str]) -> None:
+def test_a_client_counts_for_the_services_of_which_it_lacks_changes(
+    laggards: Laggards[str],
+) -> None:
     laggards.begin("a", "ana", "envoy a of ana", 0.0)
     laggards.add("a", [WEB], 7)
     laggards.begin("b", "ben", "envoy b of ben", 0.0)
@@ -45,8 +49,12 @@ def test_a_client_is_given_up_after_a_bounded_time_and_named(laggards: Laggards[
     laggards.check()
 
 
-def test_new_streams_and_new_names_of_an_account_do_not_start_the_clock_again(laggards: Laggards[str]) -> None:
-    """For every time, however often it comes again: drains wait ``WAIT_S`` and a twentieth of the rest."""
+def test_new_streams_and_new_names_of_an_account_do_not_start_the_clock_again(
+    laggards: Laggards[str],
+) -> None:
+    """For every time, however often it comes again: drains wait ``WAIT_S`` and a twentieth of the
+    rest.
+    """
     waited_s = 0.0
     now = 0.0
     for number in range(2_000):
@@ -78,7 +86,9 @@ def test_an_account_whose_client_was_behind_is_watched(laggards: Laggards[str]) 
     assert not laggards.is_watched("ana", 600.0)
 
 
-def test_a_report_is_bounded_and_one_tenant_makes_no_entry_of_another_coarser(laggards: Laggards[str]) -> None:
+def test_a_report_is_bounded_and_one_tenant_makes_no_entry_of_another_coarser(
+    laggards: Laggards[str],
+) -> None:
     laggards.begin("a", "ana", "envoy a of ana", 0.0)
     laggards.add("a", [ServiceKey("evil", f"s{number}") for number in range(5_000)], 3)
     laggards.begin("b", "ben", "envoy b of ben", 0.0)

@@ -1,4 +1,6 @@
-"""The octets that are written by hand are those of the protobuf library (xds-protos), and what a client demands."""
+"""The octets that are written by hand are those of the protobuf library (xds-protos), and what a
+client demands.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,12 @@ from sliceplane.xds.endpoints import (
 )
 from sliceplane.xds.names import PortKey
 from sliceplane.xds.resource import LISTENER_MODES, XdsResource
-from sliceplane.xds.settings import ANNOTATION_LISTENER, ANNOTATION_MAX_REQUESTS, ANNOTATION_POLICY, POLICIES
+from sliceplane.xds.settings import (
+    ANNOTATION_LISTENER,
+    ANNOTATION_MAX_REQUESTS,
+    ANNOTATION_POLICY,
+    POLICIES,
+)
 
 WEB = PortKey(ServiceKey("default", "web"), "http")
 #: by the name of their message: what an Any may hold
@@ -70,7 +77,9 @@ HELD = {
 }
 TEXTS = st.sampled_from(["", "a", "zone-b", "\u00e9t\u00e9", "n" * 127, "n" * 130])
 ADDRESSES = st.one_of(
-    st.ip_addresses(v=4).map(str), st.ip_addresses(v=6).map(str), st.sampled_from(["10.0.0.1", "fd00::1", "127.0.0.1"])
+    st.ip_addresses(v=4).map(str),
+    st.ip_addresses(v=6).map(str),
+    st.sampled_from(["10.0.0.1", "fd00::1", "127.0.0.1"]),
 )
 ENDPOINTS = st.builds(
     Endpoint,
@@ -87,7 +96,9 @@ def encoded(message: Message) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-def expected_endpoint(seen: SeenEndpoint, *, draining: bool, with_names: bool) -> endpoint_components_pb2.LbEndpoint:
+def expected_endpoint(
+    seen: SeenEndpoint, *, draining: bool, with_names: bool
+) -> endpoint_components_pb2.LbEndpoint:
     made = endpoint_components_pb2.LbEndpoint()
     first = seen.endpoint
     made.endpoint.address.socket_address.address = first.address
@@ -144,7 +155,9 @@ def test_an_assignment_is_that_of_the_library(zones: dict[str, tuple[str, int, i
 
 @given(st.dictionaries(TEXTS, st.tuples(TEXTS, TEXTS)))
 @effort(60)
-def test_an_assignment_of_collections_is_that_of_the_library(zones: dict[str, tuple[str, str]]) -> None:
+def test_an_assignment_of_collections_is_that_of_the_library(
+    zones: dict[str, tuple[str, str]],
+) -> None:
     expected = endpoint_pb2.ClusterLoadAssignment(cluster_name=str(WEB))
     for zone, (region, glob) in sorted(zones.items()):
         made = expected.endpoints.add()
@@ -182,13 +195,21 @@ def test_type_urls_are_those_of_the_messages() -> None:
 
 
 def whole(message: Message) -> Iterator[Message]:
-    """*message* and all that it holds, also in Any; each with the octets that the library would write for it."""
+    """*message* and all that it holds, also in Any; each with the octets that the library would
+    write for it.
+    """
     yield message
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
         is_map = field.message_type.GetOptions().map_entry
-        held = value.values() if is_map else value if isinstance(value, list) or hasattr(value, "add") else [value]
+        held = (
+            value.values()
+            if is_map
+            else value
+            if isinstance(value, list) or hasattr(value, "add")
+            else [value]
+        )
         for inside in held:
             if isinstance(inside, AnyMessage):
                 of = HELD[inside.type_url.removeprefix("type.googleapis.com/")]
@@ -208,7 +229,17 @@ def read(kind: type[Any], octets: bytes) -> tuple[Any, list[Message]]:
     return message, held
 
 
-APP_PROTOCOLS = (None, "tcp", "http", "kubernetes.io/ws", "kubernetes.io/h2c", "grpc", "https", "tls", "other")
+APP_PROTOCOLS = (
+    None,
+    "tcp",
+    "http",
+    "kubernetes.io/ws",
+    "kubernetes.io/h2c",
+    "grpc",
+    "https",
+    "tls",
+    "other",
+)
 
 
 @pytest.mark.parametrize("app_protocol", APP_PROTOCOLS)
@@ -228,20 +259,36 @@ def test_clusters_listeners_and_routes_are_written_as_the_library_writes_them(
     for client in (GRPC, ENVOY):
         made, held = read(cluster_pb2.Cluster, body(world.view(client), names.CLUSTER))
         assert (made.name, made.type) == (KEY, cluster_pb2.Cluster.EDS)
-        listed = [entry.typed_extension_config.name.rpartition(".")[2] for entry in made.load_balancing_policy.policies]
-        by_enum = {"grpc": "RING_HASH", "envoy": "MAGLEV"}[client.kind] if affinity == "ClientIP" else "ROUND_ROBIN"
+        listed = [
+            entry.typed_extension_config.name.rpartition(".")[2]
+            for entry in made.load_balancing_policy.policies
+        ]
+        by_enum = (
+            {"grpc": "RING_HASH", "envoy": "MAGLEV"}[client.kind]
+            if affinity == "ClientIP"
+            else "ROUND_ROBIN"
+        )
         if policy:
             assert made.lb_policy == 0
             last = "round_robin" if client.kind == "envoy" else "wrr_locality"
-            assert listed == [*([policy.replace("-", "_")] if policy != "round-robin" else []), last]
+            assert listed == [
+                *([policy.replace("-", "_")] if policy != "round-robin" else []),
+                last,
+            ]
         else:
             assert (cluster_pb2.Cluster.LbPolicy.Name(made.lb_policy), listed) == (by_enum, [])
-        explicit = [of for of in held if isinstance(of, http_protocol_options_pb2.HttpProtocolOptions)]
+        explicit = [
+            of for of in held if isinstance(of, http_protocol_options_pb2.HttpProtocolOptions)
+        ]
         assert len(explicit) == (is_http and client is ENVOY)
     for mode in LISTENER_MODES[1:]:
         view = world.view(XdsClient(kind="envoy", listeners=mode))
         made, held = read(listener_pb2.Listener, body(view, names.LISTENER))
-        filters = [held_filter.name.rpartition(".")[2] for chain in made.filter_chains for held_filter in chain.filters]
+        filters = [
+            held_filter.name.rpartition(".")[2]
+            for chain in made.filter_chains
+            for held_filter in chain.filters
+        ]
         assert filters == ["http_connection_manager" if is_http else "tcp_proxy"]
         routes = view.get(names.ROUTES, KEY)
         assert (routes is not None) == is_http
@@ -254,7 +301,10 @@ def test_pitfall_30_no_client_is_limited_unless_the_user_says_so() -> None:
     """Envoy fails the 1,025th connection, and gRPC the 1,025th request, by default."""
     for wanted in ("", "100"):
         world = World(service(annotations={ANNOTATION_MAX_REQUESTS: wanted}))
-        made = [cluster_pb2.Cluster.FromString(body(world.view(client), names.CLUSTER)) for client in (GRPC, ENVOY)]
+        made = [
+            cluster_pb2.Cluster.FromString(body(world.view(client), names.CLUSTER))
+            for client in (GRPC, ENVOY)
+        ]
         thresholds = [held for of in made for held in of.circuit_breakers.thresholds]
         assert [held.max_requests.value for held in thresholds] == [int(wanted or 2**32 - 1)] * 3
         assert [held.max_connections.value for held in thresholds[1:]] == [2**32 - 1] * 2
@@ -274,7 +324,10 @@ def test_pitfall_14_least_request_is_never_told_by_the_enum() -> None:
     world = World(service(annotations={ANNOTATION_POLICY: "least-request"}))
     made = cluster_pb2.Cluster.FromString(body(world.view(GRPC), names.CLUSTER))
     assert made.lb_policy == cluster_pb2.Cluster.ROUND_ROBIN
-    policies = [entry.typed_extension_config.typed_config.type_url for entry in made.load_balancing_policy.policies]
+    policies = [
+        entry.typed_extension_config.typed_config.type_url
+        for entry in made.load_balancing_policy.policies
+    ]
     assert [name.rpartition(".")[2] for name in policies] == ["LeastRequest", "WrrLocality"]
 
 
@@ -283,26 +336,42 @@ def test_a_ring_of_grpc_is_hashed_as_it_demands_and_by_channel() -> None:
     _, held = read(cluster_pb2.Cluster, body(world.view(GRPC), names.CLUSTER))
     assert [of.hash_function for of in held if isinstance(of, ring_hash_pb2.RingHash)] == [1]
     _, held = read(listener_pb2.Listener, body(world.view(GRPC), names.LISTENER, "web.default"))
-    (manager,) = [of for of in held if isinstance(of, http_connection_manager_pb2.HttpConnectionManager)]
+    (manager,) = [
+        of for of in held if isinstance(of, http_connection_manager_pb2.HttpConnectionManager)
+    ]
     (route,) = manager.route_config.virtual_hosts[0].routes
     assert [policy.filter_state.key for policy in route.route.hash_policy] == ["io.grpc.channel_id"]
-    assert (route.match.HasField("prefix"), route.match.prefix, route.route.cluster) == (True, "", KEY)
+    assert (route.match.HasField("prefix"), route.match.prefix, route.route.cluster) == (
+        True,
+        "",
+        KEY,
+    )
 
 
-@pytest.mark.parametrize("name", ["web:80", "web:http", "web", "web.default", "web.default.svc.cluster.local:80"])
+@pytest.mark.parametrize(
+    "name", ["web:80", "web:http", "web", "web.default", "web.default.svc.cluster.local:80"]
+)
 def test_a_listener_of_grpc_has_the_name_that_was_asked(name: str) -> None:
-    made, held = read(listener_pb2.Listener, body(World(service()).view(GRPC), names.LISTENER, name))
-    (manager,) = [of for of in held if isinstance(of, http_connection_manager_pb2.HttpConnectionManager)]
+    made, held = read(
+        listener_pb2.Listener, body(World(service()).view(GRPC), names.LISTENER, name)
+    )
+    (manager,) = [
+        of for of in held if isinstance(of, http_connection_manager_pb2.HttpConnectionManager)
+    ]
     assert (made.name, list(manager.route_config.virtual_hosts[0].domains)) == (name, ["*"])
     assert [of.name for of in manager.http_filters] == ["envoy.filters.http.router"]
 
 
-@pytest.mark.parametrize("name", ["web:81", "other.default:80", "web.other", "web.default.svc.example", "10.0.0.1:80"])
+@pytest.mark.parametrize(
+    "name", ["web:81", "other.default:80", "web.other", "web.default.svc.example", "10.0.0.1:80"]
+)
 def test_a_name_that_does_not_exist_has_a_listener_without_virtual_hosts(name: str) -> None:
     """The client fails at once, not after 15 s, and recovers when the Service appears."""
     world = World(service())
     made, held = read(listener_pb2.Listener, body(world.view(GRPC), names.LISTENER, name))
-    (manager,) = [of for of in held if isinstance(of, http_connection_manager_pb2.HttpConnectionManager)]
+    (manager,) = [
+        of for of in held if isinstance(of, http_connection_manager_pb2.HttpConnectionManager)
+    ]
     assert (made.name, len(manager.route_config.virtual_hosts)) == (name, 0)
     assert world.view(GRPC).get(names.LISTENER, "xdstp://a/b") is None
 
@@ -322,19 +391,28 @@ def test_pitfall_15_listeners_of_grpc_are_not_in_the_wildcard_of_envoy() -> None
     for mode, expected in zip(LISTENER_MODES, ([], [KEY], ["capture", KEY], []), strict=True):
         listeners = world.view(XdsClient(kind="envoy", listeners=mode)).all(names.LISTENER)
         assert [resource.name for resource in listeners] == expected
-        assert not any(listener_pb2.Listener.FromString(held.body).HasField("api_listener") for held in listeners)
+        assert not any(
+            listener_pb2.Listener.FromString(held.body).HasField("api_listener")
+            for held in listeners
+        )
     assert world.view(GRPC).all(names.LISTENER) == []
 
 
 def test_where_listeners_are_by_mode() -> None:
     def addresses(made: listener_pb2.Listener) -> list[tuple[str, int]]:
-        sockets = [made.address.socket_address, *(held.address.socket_address for held in made.additional_addresses)]
+        sockets = [
+            made.address.socket_address,
+            *(held.address.socket_address for held in made.additional_addresses),
+        ]
         return [(held.address, held.port_value) for held in sockets]
 
     dual = {"cluster_ips": ("10.96.0.1", "FD00::1"), "ip_families": ("IPv4", "IPv6")}
     world = World(service(annotations={ANNOTATION_LISTENER: "http=8080"}, **dual))
     made = {
-        mode: read(listener_pb2.Listener, body(world.view(XdsClient(kind="envoy", listeners=mode)), names.LISTENER))[0]
+        mode: read(
+            listener_pb2.Listener,
+            body(world.view(XdsClient(kind="envoy", listeners=mode)), names.LISTENER),
+        )[0]
         for mode in LISTENER_MODES[1:]
     }
     at_cluster = [("10.96.0.1", 80), ("fd00::1", 80)]
@@ -347,7 +425,8 @@ def test_where_listeners_are_by_mode() -> None:
     assert made["capture"].HasField("bind_to_port")
     assert not made["capture"].bind_to_port.value
     capture, _ = read(
-        listener_pb2.Listener, body(world.view(XdsClient(kind="envoy", listeners="capture")), names.LISTENER, "capture")
+        listener_pb2.Listener,
+        body(world.view(XdsClient(kind="envoy", listeners="capture")), names.LISTENER, "capture"),
     )
     assert (addresses(capture), capture.use_original_dst.value) == ([("0.0.0.0", 15001)], True)
     world.put(service(annotations={ANNOTATION_LISTENER: "none"}, **dual))
@@ -367,11 +446,19 @@ def test_where_listeners_are_by_mode() -> None:
         ("sliceplane.dev/xds-draining", "perhaps"),
     ],
 )
-def test_a_value_that_an_annotation_may_not_have_is_told_and_not_heeded(annotation: str, value: str) -> None:
+def test_a_value_that_an_annotation_may_not_have_is_told_and_not_heeded(
+    annotation: str, value: str
+) -> None:
     plain, odd = World(service()), World(service(annotations={annotation: value}))
     for client in (GRPC, ENVOY, XdsClient(kind="envoy", listeners="port")):
-        for type_url, name in ((names.CLUSTER, KEY), (names.LISTENER, KEY), (names.LISTENER, "web:80")):
-            assert repr(plain.view(client).get(type_url, name)) == repr(odd.view(client).get(type_url, name))
+        for type_url, name in (
+            (names.CLUSTER, KEY),
+            (names.LISTENER, KEY),
+            (names.LISTENER, "web:80"),
+        ):
+            assert repr(plain.view(client).get(type_url, name)) == repr(
+                odd.view(client).get(type_url, name)
+            )
     (served,) = odd.catalog.services.values()
     assert len(served.problems) == 1
     assert annotation in served.problems[0]
@@ -379,7 +466,9 @@ def test_a_value_that_an_annotation_may_not_have_is_told_and_not_heeded(annotati
 
 def test_pods_and_nodes_are_named_where_that_is_wanted() -> None:
     endpoints = slice_of([pod(1, node="n1")])
-    plain, named = (body(World(service(), endpoints, with_names=wanted).view(GRPC)) for wanted in (False, True))
+    plain, named = (
+        body(World(service(), endpoints, with_names=wanted).view(GRPC)) for wanted in (False, True)
+    )
     assert b"n1" not in plain
     (held,) = endpoint_pb2.ClusterLoadAssignment.FromString(named).endpoints[0].lb_endpoints
     assert dict(held.metadata.filter_metadata["sliceplane"]) == {"node": "n1", "pod": "pod-1"}
@@ -402,6 +491,8 @@ def test_pitfall_27_octets_do_not_depend_on_the_seed_of_hashes() -> None:
     def output(seed: str) -> str:
         command = [sys.executable, "-c", _SAME]
         environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": "src:."}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        ).stdout
 
     assert output("1") == output("2")

@@ -1,4 +1,6 @@
-"""Any history of slices: the assignment of a place has the endpoints that a node proxy there would use."""
+"""Any history of slices: the assignment of a place has the endpoints that a node proxy there would
+use.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from envoy.config.endpoint.v3 import endpoint_components_pb2, endpoint_pb2
 from tests.figures import tell
 from tests.xds.worlds import KEY, World, pod, service, slice_of
 
-from sliceplane.api.discovery import LABEL_FOR_ZONE, EndpointConditions, EndpointSlice, SliceEndpoint
+from sliceplane.api.discovery import (
+    LABEL_FOR_ZONE,
+    EndpointConditions,
+    EndpointSlice,
+    SliceEndpoint,
+)
 from sliceplane.consume.model import ServedPort, ServiceKey, ServicePortName, categorize
 from sliceplane.consume.slicecache import SliceCache
 from sliceplane.consume.usable import Locality
@@ -21,20 +28,35 @@ WEB = ServiceKey("default", "web")
 PLACES = [Locality(node=node, zone=zone) for node in ("", "n1", "n2") for zone in ("", "a", "b")]
 CONDITIONS = [
     EndpointConditions(ready=ready, serving=serving, terminating=terminating)
-    for ready, serving, terminating in ((True, True, False), (None, None, None), (False, False, False),
-                                        (False, True, True), (False, False, True))
-]  # fmt: skip
+    for ready, serving, terminating in (
+        (True, True, False),
+        (None, None, None),
+        (False, False, False),
+        (False, True, True),
+        (False, False, True),
+    )
+]
 #: histories, and states of each
 STATES = 25
 
 
 def endpoint(random: Random, number: int, mostly: int) -> SliceEndpoint:
     """Hints are complete more often than chance would have it; ``mostly``: which there are."""
-    conditions = CONDITIONS[random.choice((0, 0, 0, 1, 2, 3, 3, 4)) if mostly < 5 else random.choice((2, 3, 4))]
+    conditions = CONDITIONS[
+        random.choice((0, 0, 0, 1, 2, 3, 3, 4)) if mostly < 5 else random.choice((2, 3, 4))
+    ]
     if number == 7:  # it had the address of number 6, which a live Pod has got
         conditions = CONDITIONS[3]
-    zones = random.choice((("a",), ("b",), ("a", "b"))) if mostly in (1, 3) or random.random() < 0.3 else ()
-    nodes = random.choice((("n1",), ("n2",), ("n1", "n3"))) if mostly in (2, 3) or random.random() < 0.1 else ()
+    zones = (
+        random.choice((("a",), ("b",), ("a", "b")))
+        if mostly in (1, 3) or random.random() < 0.3
+        else ()
+    )
+    nodes = (
+        random.choice((("n1",), ("n2",), ("n1", "n3")))
+        if mostly in (2, 3) or random.random() < 0.1
+        else ()
+    )
     address = "10.0.0.6" if number == 7 else f"10.0.0.{number}"
     return pod(
         number,
@@ -57,11 +79,15 @@ def oracle(slices: list[EndpointSlice], place: Locality, *, local: bool) -> list
     name = ServicePortName(WEB, "http", "TCP")
     port = ServedPort(name=name, cluster_ip="10.96.0.1", port=80, internal_local=local)
     categories = categorize(cache.endpoints(WEB).get(name, []), port, place)
-    return sorted((used.ip, used.port) for used in (categories.local if local else categories.cluster))
+    return sorted(
+        (used.ip, used.port) for used in (categories.local if local else categories.cluster)
+    )
 
 
 def told(view: XdsView) -> list[tuple[str, int]]:
-    """What a client of *view* holds that follows the assignment to its collections; it has what gRPC demands."""
+    """What a client of *view* holds that follows the assignment to its collections; it has what
+    gRPC demands.
+    """
     resource = view.get(ASSIGNMENT, KEY)
     assert resource is not None
     assignment = endpoint_pb2.ClusterLoadAssignment.FromString(resource.body)
@@ -74,7 +100,10 @@ def told(view: XdsView) -> list[tuple[str, int]]:
         if glob:
             collection = view.collection(glob)
             assert collection is not None
-            held = [endpoint_components_pb2.LbEndpoint.FromString(member.body) for member in collection.members]
+            held = [
+                endpoint_components_pb2.LbEndpoint.FromString(member.body)
+                for member in collection.members
+            ]
         else:
             assert locality.load_balancing_weight.value == len(held)
         sockets += [found.endpoint.address.socket_address for found in held]
@@ -88,7 +117,9 @@ def play(seed: int) -> int:
     """How many states were compared, each at all places."""
     random = Random(seed)
     local = random.random() < 0.3
-    world = World(service(internal_traffic_policy="Local" if local else "Cluster"), collected_from=4)
+    world = World(
+        service(internal_traffic_policy="Local" if local else "Cluster"), collected_from=4
+    )
     clients = [
         XdsClient(kind=kind, node=place.node, zone=place.zone, leds=leds)
         for place in PLACES
@@ -106,7 +137,9 @@ def play(seed: int) -> int:
             numbers = sorted(random.sample(range(1, 9), random.randrange(6)))
             labels = {LABEL_FOR_ZONE: random.choice("ab")} if random.random() < 0.1 else {}
             endpoints = [endpoint(random, number, mostly) for number in numbers]
-            slices[name] = slice_of(endpoints, revision * 10 + int(name[1]), name=name, labels=labels)
+            slices[name] = slice_of(
+                endpoints, revision * 10 + int(name[1]), name=name, labels=labels
+            )
             world.put(slices[name])
         concerned = {id(change.view) for change in world.changes()}
         for index, (client, view) in enumerate(zip(clients, views, strict=True)):
@@ -114,7 +147,9 @@ def play(seed: int) -> int:
             place = Locality(node=client.node, zone=client.zone)
             expected = oracle(list(slices.values()), place, local=local)
             assert held[index] == expected, f"seed {seed}, state {revision}, {client}"
-            assert held[index] == before or id(view) in concerned, f"seed {seed}: {client} was not told of {revision}"
+            assert held[index] == before or id(view) in concerned, (
+                f"seed {seed}: {client} was not told of {revision}"
+            )
     return STATES
 
 

@@ -40,7 +40,9 @@ DOMAINS = ("cluster.local",)
         ("", None),
     ],
 )
-def test_a_name_of_any_spelling_is_the_service_it_means(name: str, target: GrpcTarget | None) -> None:
+def test_a_name_of_any_spelling_is_the_service_it_means(
+    name: str, target: GrpcTarget | None
+) -> None:
     assert parse_target(name, "own", DOMAINS) == target
 
 
@@ -50,7 +52,9 @@ def test_a_short_name_of_a_client_without_namespace_names_nothing() -> None:
 
 def test_a_key_is_read_as_it_is_written() -> None:
     assert parse_key("default/web:http") == PortKey(WEB, "http")
-    assert [parse_key(name) for name in ("default/web", "web:80", "A/web:80", "default/web:80/x")] == [None] * 4
+    assert [
+        parse_key(name) for name in ("default/web", "web:80", "A/web:80", "default/web:80/x")
+    ] == [None] * 4
 
 
 @given(st.text(max_size=20))

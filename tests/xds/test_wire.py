@@ -1,4 +1,6 @@
-"""Fields by hand: read back as written, defaults left out, and any octets are a message or an error."""
+"""Fields by hand: read back as written, defaults left out, and any octets are a message or an
+error.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.kit.protobuf import MalformedProtobuf
-from sliceplane.xds.wire import any_of, as_bytes, as_integer, as_text, fields, head, integer, message, text, wrapped
+from sliceplane.xds.wire import (
+    any_of,
+    as_bytes,
+    as_integer,
+    as_text,
+    fields,
+    head,
+    integer,
+    message,
+    text,
+    wrapped,
+)
 
 
-@given(st.lists(st.tuples(st.integers(1, 1023), st.one_of(st.integers(1, 2**64 - 1), st.binary(max_size=300)))))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 1023), st.one_of(st.integers(1, 2**64 - 1), st.binary(max_size=300))
+        )
+    )
+)
 def test_fields_are_read_as_they_were_written(written: list[tuple[int, int | bytes]]) -> None:
-    data = b"".join(integer(at, value) if isinstance(value, int) else message(at, value) for at, value in written)
+    data = b"".join(
+        integer(at, value) if isinstance(value, int) else message(at, value)
+        for at, value in written
+    )
     assert list(fields(data)) == written
 
 
@@ -33,6 +55,11 @@ def test_defaults_are_left_out_but_not_messages() -> None:
 
 
 def test_a_field_of_another_kind_is_malformed() -> None:
-    for read in (lambda: as_bytes(1), lambda: as_text(1), lambda: as_text(b"\xff"), lambda: as_integer(b"")):
+    for read in (
+        lambda: as_bytes(1),
+        lambda: as_text(1),
+        lambda: as_text(b"\xff"),
+        lambda: as_integer(b""),
+    ):
         with pytest.raises(MalformedProtobuf):
             read()

@@ -35,7 +35,11 @@ ENDING = EndpointConditions(ready=False, serving=True, terminating=True)
 
 
 def service(
-    name: str = "web", *, ports: Iterable[ServicePort] = (), annotations: Mapping[str, str] = {}, **spec: Any
+    name: str = "web",
+    *,
+    ports: Iterable[ServicePort] = (),
+    annotations: Mapping[str, str] = {},
+    **spec: Any,
 ) -> Service:
     spec.setdefault("cluster_ip", "10.96.0.1")
     spec.setdefault("ip_families", ("IPv4",))
@@ -84,7 +88,9 @@ def slice_of(
         resource_version=str(revision),
         labels={LABEL_SERVICE_NAME: of, **labels},
     )
-    return EndpointSlice(metadata=metadata, address_type=family, endpoints=tuple(endpoints), ports=ports)
+    return EndpointSlice(
+        metadata=metadata, address_type=family, endpoints=tuple(endpoints), ports=ports
+    )
 
 
 def node(name: str, zone: str, region: str = "") -> Node:
@@ -94,7 +100,9 @@ def node(name: str, zone: str, region: str = "") -> Node:
 class World:
     """A catalog that is told what is there, by differences."""
 
-    def __init__(self, *objects: Service | EndpointSlice | Node, process: str = "p", **config: Any) -> None:
+    def __init__(
+        self, *objects: Service | EndpointSlice | Node, process: str = "p", **config: Any
+    ) -> None:
         self.catalog = XdsCatalog(XdsConfig(**config), process)
         self._held: dict[tuple[type, str], Service | EndpointSlice | Node] = {}
         self.put(*objects)

@@ -11,7 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tools.release import agent_file, chart, checking, documents, images, installing, packages, preflight
+from tools.release import (
+    agent_file,
+    chart,
+    checking,
+    documents,
+    images,
+    installing,
+    packages,
+    preflight,
+)
 from tools.release.running import DIST, VERSION, commit, sha256
 
 #: the builder's identity in provenance; a forge's workflow passes its own
@@ -35,16 +44,30 @@ def in_scratch(part: Callable[[Path], None]) -> None:
 
 def build_agent() -> None:
     in_scratch(agent_file.build)
-    vendored = [documents.python_component(name, version) for name, version in agent_file.vendored().items()]
+    vendored = [
+        documents.python_component(name, version) for name, version in agent_file.vendored().items()
+    ]
     name = agent_file.NAME
-    (DIST / f"{name}.cdx.json").write_bytes(documents.sbom(name, "application", vendored, sha256(DIST / name)))
+    (DIST / f"{name}.cdx.json").write_bytes(
+        documents.sbom(name, "application", vendored, sha256(DIST / name))
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="release", description="Build, try and list a release in dist/.")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)}; default: all")
-    parser.add_argument("--untagged", action="store_true", help="rehearse: build a commit that the tag does not name")
-    parser.add_argument("--builder", default=LOCAL, metavar="URI", help="the builder's identity in the provenance")
+    parser = argparse.ArgumentParser(
+        prog="release", description="Build, try and list a release in dist/."
+    )
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)}; default: all"
+    )
+    parser.add_argument(
+        "--untagged",
+        action="store_true",
+        help="rehearse: build a commit that the tag does not name",
+    )
+    parser.add_argument(
+        "--builder", default=LOCAL, metavar="URI", help="the builder's identity in the provenance"
+    )
     flags = parser.parse_args()
     if unknown := set(flags.parts) - set(PARTS):
         parser.error(f"unknown part {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
@@ -75,8 +98,14 @@ def main() -> None:
         checking.check_folder()
     checking.print_listing()
     whole = "all parts" if set(parts) == set(PARTS) else f"only {', '.join(parts)}"
-    origin = f"the tag v{VERSION}" if tagged else f"{commit()[:12]}, a rehearsal that must not be published"
-    print(f"release: {VERSION} is in dist/ ({whole}), from {origin}; {time.monotonic() - start:.0f} s")
+    origin = (
+        f"the tag v{VERSION}"
+        if tagged
+        else f"{commit()[:12]}, a rehearsal that must not be published"
+    )
+    print(
+        f"release: {VERSION} is in dist/ ({whole}), from {origin}; {time.monotonic() - start:.0f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""``sliceplane-agent.pyz``: the agent as one file that Python 3.11 or newer runs (PEP 441), and nothing compiled.
+"""``sliceplane-agent.pyz``: the agent as one file that Python 3.11 or newer runs (PEP 441), and
+nothing compiled.
 
-In it are the modules that ``sliceplane.cli.run.agent`` can import, and the packages that it needs, as
-``requirements.lock`` pins them: click, PyYAML (its Python half), structlog, sortedcontainers.  msgspec has no Python
-half, so the file has the one beside this module (``pure/msgspec``).  uvloop is left out: the agent runs on asyncio's
-own loop.  A gRPC check needs grpcio, and says so.
+In it are the modules that ``sliceplane.cli.run.agent`` can import, and the packages that it needs,
+as ``requirements.lock`` pins them: click, PyYAML (its Python half), structlog, sortedcontainers.
+msgspec has no Python half, so the file has the one beside this module (``pure/msgspec``). uvloop is
+left out: the agent runs on asyncio's own loop. A gRPC check needs grpcio, and says so.
 
-Modules are there as source, and as bytecode of the Python that builds (3.11); another version compiles at each start.
+Modules are there as source, and as bytecode of the Python that builds (3.11); another version
+compiles at each start.
 """
 
 from __future__ import annotations
@@ -27,7 +29,12 @@ NAME: Final = "sliceplane-agent.pyz"
 PYTHON: Final = "3.11"
 PURE: Final = Path(__file__).parent / "pure"
 #: distribution -> the package in it
-VENDORED: Final = {"click": "click", "pyyaml": "yaml", "sortedcontainers": "sortedcontainers", "structlog": "structlog"}
+VENDORED: Final = {
+    "click": "click",
+    "pyyaml": "yaml",
+    "sortedcontainers": "sortedcontainers",
+    "structlog": "structlog",
+}
 #: files beside modules that they read
 _DATA: Final = (".toml", ".json")
 
@@ -59,9 +66,16 @@ sys.exit(not done)
 
 
 def imported(source: Path) -> list[Path]:
-    """The files of every module that the agent can import, also in functions, and the data beside them."""
+    """The files of every module that the agent can import, also in functions, and the data beside
+    them.
+    """
     finder = ModuleFinder(path=[str(source)])
-    for name in ("sliceplane.cli.entry", "sliceplane.cli.main", "sliceplane.cli.run.agent", "sliceplane.cli.version"):
+    for name in (
+        "sliceplane.cli.entry",
+        "sliceplane.cli.main",
+        "sliceplane.cli.run.agent",
+        "sliceplane.cli.version",
+    ):
         finder.import_hook(name)
     modules = [Path(module.__file__) for module in finder.modules.values() if module.__file__]
     folders = sorted({path.parent for path in modules})
@@ -71,24 +85,49 @@ def imported(source: Path) -> list[Path]:
 
 def pins() -> str:
     """The lines of ``requirements.lock`` for what is in the file."""
-    blocks = (ROOT / "requirements.lock").read_text().replace(" \\\n    --hash", " --hash").splitlines()
+    blocks = (
+        (ROOT / "requirements.lock").read_text().replace(" \\\n    --hash", " --hash").splitlines()
+    )
     return "\n".join(line for line in blocks if line.partition("==")[0] in VENDORED) + "\n"
 
 
 def vendored() -> dict[str, str]:
     """Distribution to version."""
-    return {name: line.split()[0] for name, _, line in (line.partition("==") for line in pins().splitlines())}
+    return {
+        name: line.split()[0]
+        for name, _, line in (line.partition("==") for line in pins().splitlines())
+    }
 
 
 def fetch_vendored() -> Path:
-    """The packages, by hash.  PyYAML has wheels with a compiled half alone, whose modules are the same for all."""
+    """The packages, by hash.  PyYAML has wheels with a compiled half alone, whose modules are the
+    same for all.
+    """
     folder = WORK / "vendored"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     pinned = folder / "pinned.txt"
     pinned.write_text(pins())
-    wheels = ("--only-binary", ":all:", "--platform", "manylinux2014_x86_64", "--python-version", PYTHON)
-    run(tools_python(), *PIP, "download", "--no-deps", "--require-hashes", *wheels, "-r", pinned, "-d", folder)
+    wheels = (
+        "--only-binary",
+        ":all:",
+        "--platform",
+        "manylinux2014_x86_64",
+        "--python-version",
+        PYTHON,
+    )
+    run(
+        tools_python(),
+        *PIP,
+        "download",
+        "--no-deps",
+        "--require-hashes",
+        *wheels,
+        "-r",
+        pinned,
+        "-d",
+        folder,
+    )
     for archive in sorted(folder.glob("*.whl")):
         zipfile.ZipFile(archive).extractall(folder / "unpacked")
     return folder / "unpacked"
@@ -101,16 +140,26 @@ def gather(source: Path, packages: Path, folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
     for name in VENDORED.values():
-        shutil.copytree(packages / name, folder / name, ignore=lambda _folder, names: [
-            each for each in names if (not each.endswith((".py", ".typed")) and "." in each) or each == "__pycache__"
-        ])  # fmt: skip
-    shutil.copytree(PURE / "msgspec", folder / "msgspec", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            packages / name,
+            folder / name,
+            ignore=lambda _folder, names: [
+                each
+                for each in names
+                if (not each.endswith((".py", ".typed")) and "." in each) or each == "__pycache__"
+            ],
+        )
+    shutil.copytree(
+        PURE / "msgspec", folder / "msgspec", ignore=shutil.ignore_patterns("__pycache__")
+    )
     (folder / "__main__.py").write_text(_MAIN)
     (folder / "LICENSE").write_bytes((source / "LICENSE").read_bytes())
 
 
 def pack(folder: Path, target: Path) -> None:
-    """A zip of *folder* behind a line that names the interpreter, with equal bytes for equal content."""
+    """A zip of *folder* behind a line that names the interpreter, with equal bytes for equal
+    content.
+    """
     with target.open("wb") as opened:
         opened.write(b"#!/usr/bin/env python3\n")
         with zipfile.ZipFile(opened, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -136,7 +185,9 @@ def build(scratch: Path) -> None:
         pack(content, folder / NAME)
 
     shutil.copy(twice(one, scratch) / NAME, DIST / NAME)
-    compiled = [name for name in zipfile.ZipFile(DIST / NAME).namelist() if name.endswith((".so", ".pyd"))]
+    compiled = [
+        name for name in zipfile.ZipFile(DIST / NAME).namelist() if name.endswith((".so", ".pyd"))
+    ]
     assert not compiled, f"{NAME} has compiled code: {compiled}"
 
 
@@ -149,8 +200,14 @@ def try_out(scratch: Path) -> None:
             sys.exit(f"release: {NAME} under Python {version} says {said!r}")
         refused = subprocess.run(
             (python, *begin, "register", "web", "--port", "80", "--kubeconfig", "/nonexistent"),
-            capture_output=True, text=True, check=False, cwd=scratch,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=scratch,
+        )
         if refused.returncode != 1 or "Traceback" in refused.stderr:
             sys.exit(f"release: {NAME} under Python {version}: {refused.stderr}")
-        print(f"      {NAME} under Python {version}: {said}; without a cluster: {refused.stderr.strip()}")
+        print(
+            f"      {NAME} under Python {version}: {said}; without a cluster: "
+            f"{refused.stderr.strip()}"
+        )

@@ -1,6 +1,8 @@
-"""The Helm chart: the file that ``helm package`` would make, and the archive of an OCI layout that holds it.
+"""The Helm chart: the file that ``helm package`` would make, and the archive of an OCI layout that
+holds it.
 
-Media types: https://helm.sh/docs/topics/registries/.  Helm's own pull from a registry on loopback is the try-out.
+Media types: https://helm.sh/docs/topics/registries/. Helm's own pull from a registry on loopback is
+the try-out.
 """
 
 from __future__ import annotations
@@ -24,9 +26,13 @@ CONTENT_TYPE: Final = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 
 def build(scratch: Path) -> None:
     def both(folder: Path) -> None:
-        source = checkout(folder.with_name(f"{folder.name}-source")) / "deploy" / "helm" / "sliceplane"
+        source = (
+            checkout(folder.with_name(f"{folder.name}-source")) / "deploy" / "helm" / "sliceplane"
+        )
         files = sorted(path for path in source.rglob("*") if path.is_file())
-        packed = tar_of(((f"sliceplane/{path.relative_to(source)}", path) for path in files), compressed=True)
+        packed = tar_of(
+            ((f"sliceplane/{path.relative_to(source)}", path) for path in files), compressed=True
+        )
         (folder / FILE).write_bytes(packed)
         metadata = yaml.safe_load((source / "Chart.yaml").read_text())
         layout = Layout()
@@ -37,7 +43,9 @@ def build(scratch: Path) -> None:
             "org.opencontainers.image.description": metadata["description"],
             "org.opencontainers.image.revision": commit(),
         }
-        manifest = layout.manifest(config, [layout.blob(packed, CONTENT_TYPE)], annotations=annotations)
+        manifest = layout.manifest(
+            config, [layout.blob(packed, CONTENT_TYPE)], annotations=annotations
+        )
         layout.list_as(manifest, VERSION)
         (folder / ARCHIVE).write_bytes(layout.archive())
 
@@ -47,7 +55,9 @@ def build(scratch: Path) -> None:
 
 
 def try_out(scratch: Path) -> None:
-    """Helm lints the file, pulls the same one from a registry that serves the archive, and renders it."""
+    """Helm lints the file, pulls the same one from a registry that serves the archive, and renders
+    it.
+    """
     from tests.deploy.helm import KUBERNETES, helm
 
     run(helm(), "lint", "--strict", DIST / FILE)
@@ -62,10 +72,15 @@ def try_out(scratch: Path) -> None:
             server.shutdown()
     (pulled,) = scratch.glob("sliceplane-*.tgz")
     assert pulled.read_bytes() == (DIST / FILE).read_bytes(), "the archive holds another chart"
-    rendered = run(helm(), "template", "sliceplane", pulled, "-n", "kube-system", "--kube-version", KUBERNETES)
+    rendered = run(
+        helm(), "template", "sliceplane", pulled, "-n", "kube-system", "--kube-version", KUBERNETES
+    )
     images = sorted(set(re.findall(r'image: "?([^\s"]+)', rendered)))
     assert images == [f"sliceplane:{VERSION}"], images
-    print(f"      helm pulls {ARCHIVE}, and renders {rendered.count('kind: ')} objects with {', '.join(images)}")
+    print(
+        f"      helm pulls {ARCHIVE}, and renders {rendered.count('kind: ')} objects with "
+        f"{', '.join(images)}"
+    )
 
 
 def _registry(folder: Path) -> type[http.server.BaseHTTPRequestHandler]:

@@ -1,6 +1,8 @@
-"""The last look at ``dist/``: SBOMs against CycloneDX's own JSON schema, and checksums as a user compares them.
+"""The last look at ``dist/``: SBOMs against CycloneDX's own JSON schema, and checksums as a user
+compares them.
 
-``SHA256SUMS`` is written here, after every file was installed and run: a folder without it is no release.
+``SHA256SUMS`` is written here, after every file was installed and run: a folder without it is no
+release.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ SCHEMAS: Final = "cyclonedx-python-lib==11.12.0"
 def sbom_errors(document: Any) -> list[str]:
     """Returns where *document* breaks the schema of CycloneDX 1.6, and how."""
     folder = wheel(SCHEMAS) / "cyclonedx" / "schema" / "_res"
-    schemas = {path.name: json.loads(path.read_text()) for path in sorted(folder.glob("*.SNAPSHOT.schema.json"))}
+    schemas = {
+        path.name: json.loads(path.read_text())
+        for path in sorted(folder.glob("*.SNAPSHOT.schema.json"))
+    }
     # Schemas name each other by their files, beside the one address of "$id".
     registry: Registry[Any] = Registry().with_resources(
         (f"http://cyclonedx.org/schema/{name}", Resource.from_contents(schema, DRAFT7))
@@ -35,14 +40,18 @@ def sbom_errors(document: Any) -> list[str]:
 
 
 def check_folder() -> None:
-    """Ends the program if an SBOM is not valid.  Writes the checksums, and reads them as ``sha256sum -c`` does."""
+    """Ends the program if an SBOM is not valid.  Writes the checksums, and reads them as
+    ``sha256sum -c`` does.
+    """
     for path in sorted(DIST.glob("*.cdx.json")):
         document = json.loads(path.read_text())
         if errors := sbom_errors(document):
             raise SystemExit(f"release: {path.name} is no CycloneDX 1.6:\n" + "\n".join(errors))
         print(f"      {path.name}: CycloneDX 1.6, {len(document['components'])} components")
     (DIST / SUMS).unlink(missing_ok=True)
-    (DIST / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in digests(DIST).items()))
+    (DIST / SUMS).write_text(
+        "".join(f"{digest}  {name}\n" for name, digest in digests(DIST).items())
+    )
     checked = run("sha256sum", "--check", "--strict", SUMS, cwd=DIST)
     print("      sha256sum --check:", *checked.splitlines(), sep="\n        ")
 

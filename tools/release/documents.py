@@ -1,4 +1,6 @@
-"""Documents about the files of a release: what is in them, how they were made, what changed, and their digests."""
+"""Documents about the files of a release: what is in them, how they were made, what changed, and
+their digests.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from tools.release.running import DIST, ROOT, SOURCE_URL, VERSION, commit, commit_time, digests, sha256
+from tools.release.running import (
+    DIST,
+    ROOT,
+    SOURCE_URL,
+    VERSION,
+    commit,
+    commit_time,
+    digests,
+    sha256,
+)
 
 SBOM_TYPE: Final = "application/vnd.cyclonedx+json"
 PROVENANCE_TYPE: Final = "application/vnd.in-toto+json"
@@ -36,7 +47,14 @@ def python_component(name: str, version: str, licence: str = "") -> Component:
     name = re.sub(r"[-_.]+", "-", name).lower()
     purl = f"pkg:pypi/{name}@{quote(version)}"
     licences = {"licenses": [{"expression": licence}]} if licence else {}
-    return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl, **licences}
+    return {
+        "type": "library",
+        "bom-ref": purl,
+        "name": name,
+        "version": version,
+        "purl": purl,
+        **licences,
+    }
 
 
 def debian_components(status: str, distribution: str) -> list[Component]:
@@ -48,13 +66,17 @@ def debian_components(status: str, distribution: str) -> list[Component]:
             continue
         name, version = str(head["Package"]), str(head["Version"])
         purl = f"pkg:deb/debian/{quote(name)}@{quote(version)}?arch={head['Architecture']}&distro={distribution}"
-        components.append({"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl})
+        components.append(
+            {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
+        )
     return components
 
 
 def image_components(rootfs: Path) -> list[Component]:
     """Debian's packages and Python's distributions in a root file system."""
-    release = dict(re.findall(r'^(\w+)="?([^"\n]*)', (rootfs / "etc/os-release").read_text(), re.MULTILINE))
+    release = dict(
+        re.findall(r'^(\w+)="?([^"\n]*)', (rootfs / "etc/os-release").read_text(), re.MULTILINE)
+    )
     distribution = f"{release['ID']}-{release['VERSION_ID']}"
     components = debian_components((rootfs / "var/lib/dpkg/status").read_text(), distribution)
     for path in sorted((rootfs / "opt/sliceplane").rglob("*.dist-info/METADATA")):
@@ -76,22 +98,32 @@ def sbom(name: str, kind: str, components: Iterable[Component], digest: str = ""
         "specVersion": "1.6",
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'{SOURCE_URL}/{commit()}/{name}')}",
         "version": 1,
-        "metadata": {"timestamp": _time(), "component": subject, "licenses": [{"license": {"id": "Apache-2.0"}}]},
+        "metadata": {
+            "timestamp": _time(),
+            "component": subject,
+            "licenses": [{"license": {"id": "Apache-2.0"}}],
+        },
         "components": listed,
-        "dependencies": [{"ref": name, "dependsOn": [component["bom-ref"] for component in listed]}],
+        "dependencies": [
+            {"ref": name, "dependsOn": [component["bom-ref"] for component in listed]}
+        ],
     }
     return json.dumps(document, indent=1).encode() + b"\n"
 
 
 def provenance(files: Mapping[str, str], builder: str, *, tagged: bool) -> bytes:
-    """An in-toto statement (v1) with SLSA provenance (v1) about files and their SHA-256.  It is not signed: the forge's
-    attestation is.  The same commit and builder give the same bytes, so the time of the build is not in it."""
+    """An in-toto statement (v1) with SLSA provenance (v1) about files and their SHA-256. It is not
+    signed: the forge's attestation is. The same commit and builder give the same bytes, so the time
+    of the build is not in it.
+    """
     locks = sorted(ROOT.glob("requirements*.lock"))
     reference = f"refs/tags/v{VERSION}" if tagged else commit()
     source = {"uri": f"git+{SOURCE_URL}@{reference}", "digest": {"gitCommit": commit()}}
     document = {
         "_type": "https://in-toto.io/Statement/v1",
-        "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(files.items())],
+        "subject": [
+            {"name": name, "digest": {"sha256": digest}} for name, digest in sorted(files.items())
+        ],
         "predicateType": "https://slsa.dev/provenance/v1",
         "predicate": {
             "buildDefinition": {
@@ -112,21 +144,28 @@ def provenance(files: Mapping[str, str], builder: str, *, tagged: bool) -> bytes
 def changes(text: str, version: str, *, dated: bool) -> str:
     """Returns the entry of *version* in a CHANGELOG.
 
-    Raises ``ValueError`` if there is no entry, if it is longer than a page, or if it must be *dated* and has no day.
+    Raises ``ValueError`` if there is no entry, if it is longer than a page, or if it must be
+    *dated* and has no day.
     """
-    found = re.search(rf"^## {re.escape(version)}(?: - ([^\n]*))?$.*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    found = re.search(
+        rf"^## {re.escape(version)}(?: - ([^\n]*))?$.*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE
+    )
     if found is None:
-        raise ValueError(f"CHANGELOG.md has no entry of {version}: write one, ## {version} - YYYY-MM-DD")
+        raise ValueError(
+            f"CHANGELOG.md has no entry of {version}: write one, ## {version} - YYYY-MM-DD"
+        )
     if dated and not re.fullmatch(r"\d{4}-\d\d-\d\d", found[1] or ""):
         raise ValueError(
-            f"the entry of {version} in CHANGELOG.md has no day of release: make it ## {version} - YYYY-MM-DD, "
+            f"the entry of {version} in CHANGELOG.md has no day of release: make it ## {version} "
+            "- YYYY-MM-DD, "
             "commit, and tag that commit"
         )
     entry = found[0].strip() + "\n"
     if len(entry.splitlines()) > PAGE_LINES:
         lines = len(entry.splitlines())
         raise ValueError(
-            f"the entry of {version} in CHANGELOG.md has {lines} lines, and a page has {PAGE_LINES}: shorten it"
+            f"the entry of {version} in CHANGELOG.md has {lines} lines, and a page has "
+            f"{PAGE_LINES}: shorten it"
         )
     return entry
 

@@ -1,8 +1,10 @@
-"""The image for two architectures: built by ``tools/image.sh`` from ``Dockerfile``, and put into one OCI archive.
+"""The image for two architectures: built by ``tools/image.sh`` from ``Dockerfile``, and put into
+one OCI archive.
 
-The archive's index names an image index ``<version>`` with one image for each architecture, and for each image an SBOM
-and its provenance that refer to it (image-spec 1.1, ``subject``), as a registry's referrers API lists them.  An image
-of another architecture than this machine's is built and run under qemu-user (Debian's qemu-user-static).
+The archive's index names an image index ``<version>`` with one image for each architecture, and for
+each image an SBOM and its provenance that refer to it (image-spec 1.1, ``subject``), as a
+registry's referrers API lists them. An image of another architecture than this machine's is built
+and run under qemu-user (Debian's qemu-user-static).
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def _add(layout: Layout, architecture: str, builder: str, *, tagged: bool) -> De
     # OCI's format has no health check, and engines that have one read it from there.
     inspected = json.loads((folder / "config.json").read_text())["Docker"]["config"]
     config["config"]["Healthcheck"] = inspected["Healthcheck"]
-    body = layout.blob(json.dumps(config, sort_keys=True).encode(), "application/vnd.oci.image.config.v1+json")
+    body = layout.blob(
+        json.dumps(config, sort_keys=True).encode(), "application/vnd.oci.image.config.v1+json"
+    )
     manifest = layout.manifest(body, layers)
     digest = manifest["digest"].partition(":")[2]
     name = f"sliceplane-image-{VERSION}-{architecture}"
@@ -61,7 +65,10 @@ def build(builder: str, *, tagged: bool) -> None:
             sys.exit(f"release: no image for {architecture}")
     layout = Layout()
     images = [_add(layout, architecture, builder, tagged=tagged) for architecture in ARCHITECTURES]
-    annotations = {"org.opencontainers.image.version": VERSION, "org.opencontainers.image.revision": commit()}
+    annotations = {
+        "org.opencontainers.image.version": VERSION,
+        "org.opencontainers.image.revision": commit(),
+    }
     layout.list_as(layout.index(images, annotations), VERSION)
     (DIST / ARCHIVE).write_bytes(layout.archive())
 
@@ -80,26 +87,51 @@ def machines(rootfs: Path) -> Counter[int]:
 
 
 def unpack(architecture: str, scratch: Path) -> Path:
-    """Returns the root file system of the archive's image for *architecture*, as an engine unpacks it."""
-    buildah = ("buildah", "--root", scratch / "storage", "--runroot", scratch / "run", "--storage-driver", "vfs")
+    """Returns the root file system of the archive's image for *architecture*, as an engine unpacks
+    it.
+    """
+    buildah = (
+        "buildah",
+        "--root",
+        scratch / "storage",
+        "--runroot",
+        scratch / "run",
+        "--storage-driver",
+        "vfs",
+    )
     source = f"oci-archive:{DIST / ARCHIVE}:{VERSION}"
     container = run(*buildah, "from", "-q", "--arch", architecture, source).strip()
     return Path(run(*buildah, "mount", container).strip())
 
 
 def try_out(scratch: Path) -> None:
-    """Runs each image out of the archive: its binaries are for its machine, and a plane in memory becomes ready."""
+    """Runs each image out of the archive: its binaries are for its machine, and a plane in memory
+    becomes ready.
+    """
     for architecture in ARCHITECTURES:
         rootfs = unpack(architecture, scratch / architecture)
         counted = machines(rootfs)
         if set(counted) != {_MACHINES[architecture]}:
-            sys.exit(f"release: the image for {architecture} has binaries of the machines {dict(counted)}")
-        inside = ("chroot", "--userspec=65532:65532", rootfs, "env", "HOME=/tmp", "/opt/sliceplane/bin/sliceplane")
+            sys.exit(
+                f"release: the image for {architecture} has binaries of the machines "
+                f"{dict(counted)}"
+            )
+        inside = (
+            "chroot",
+            "--userspec=65532:65532",
+            rootfs,
+            "env",
+            "HOME=/tmp",
+            "/opt/sliceplane/bin/sliceplane",
+        )
         printed = run(*inside, "--version").strip()
         if printed != f"sliceplane, version {VERSION}":
             sys.exit(f"release: the image for {architecture} prints {printed!r}")
         ready = _becomes_ready(inside)
-        print(f"      {architecture}: {printed}; {counted.total()} ELF files, all for {architecture}; {ready}")
+        print(
+            f"      {architecture}: {printed}; {counted.total()} ELF files, all for "
+            f"{architecture}; {ready}"
+        )
 
 
 def _becomes_ready(inside: tuple[str | Path, ...]) -> str:

@@ -1,9 +1,11 @@
-"""Wheels, installed where nothing else is, for each Python that is here, and run as a user runs them.
+"""Wheels, installed where nothing else is, for each Python that is here, and run as a user runs
+them.
 
-The plain wheel in one environment, and the wheel with its extra ``server`` in another; what they need comes from
-``requirements.lock``, by hash.  The one with the extra runs a plane, the plain one the first program of
-docs/python-client.md against it, whose output must be what the guide says; the agent's file makes a process an endpoint
-of it.  ``uvx`` runs the wheel out of a local index, as README says of a published one.
+The plain wheel in one environment, and the wheel with its extra ``server`` in another; what they
+need comes from ``requirements.lock``, by hash. The one with the extra runs a plane, the plain one
+the first program of docs/python-client.md against it, whose output must be what the guide says; the
+agent's file makes a process an endpoint of it. ``uvx`` runs the wheel out of a local index, as
+README says of a published one.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def environment(python: str, folder: Path, wheels: Path, *wanted: str) -> Path:
 
 @contextmanager
 def plane(program: tuple[str | Path, ...], folder: Path) -> Iterator[dict[str, str]]:
-    """Runs ``up`` of *program* on a free port.  The value is the environment with which clients find it."""
+    """Runs ``up`` of *program* on a free port.  The value is the environment with which clients
+    find it.
+    """
     command = (*program, "up", "--secure-port", "0", "--data-dir", folder)
     log = (folder.parent / "up.log").open("w+")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -47,7 +51,11 @@ def plane(program: tuple[str | Path, ...], folder: Path) -> Iterator[dict[str, s
             log.seek(0)
             sys.exit(f"release: sliceplane up printed {line!r}\n{log.read()}")
         print(f"      up: {line}")
-        yield {**os.environ, "KUBECONFIG": line.partition("kubeconfig=")[2], "PYTHONUNBUFFERED": "1"}
+        yield {
+            **os.environ,
+            "KUBECONFIG": line.partition("kubeconfig=")[2],
+            "PYTHONUNBUFFERED": "1",
+        }
     finally:
         process.terminate()
         process.communicate(timeout=START_S)
@@ -85,7 +93,9 @@ def follow(plain: Path, env: Mapping[str, str]) -> None:
     assert example is not None, f"{GUIDE} has no program"
     wanted = text[example.end() :].split("```")[1].strip().splitlines()
     run(plain / "python", "-c", _FILL, "two", env=env)
-    program = subprocess.Popen((plain / "python", "-c", example[1]), stdout=subprocess.PIPE, text=True, env=env)
+    program = subprocess.Popen(
+        (plain / "python", "-c", example[1]), stdout=subprocess.PIPE, text=True, env=env
+    )
     assert program.stdout is not None
     try:
         printed = [program.stdout.readline().strip() for _ in wanted[:-1]]
@@ -110,12 +120,25 @@ def _one_python(version: str, python: str, scratch: Path) -> None:
     listing = json.loads(run(plain / "python", *PIP[:-1], "list", "--format", "json"))
     print(f"Python {version}: pip install {wheel.name}")
     print(
-        "     ", " ".join(f"{package['name']} {package['version']}" for package in listing if package["name"] != "pip")
+        "     ",
+        " ".join(
+            f"{package['name']} {package['version']}"
+            for package in listing
+            if package["name"] != "pip"
+        ),
     )
-    for words in (("sliceplane", "--version"), ("kubectl-sliceplane", "--version"), ("sliceplane", "--help")):
+    for words in (
+        ("sliceplane", "--version"),
+        ("kubectl-sliceplane", "--version"),
+        ("sliceplane", "--help"),
+    ):
         first, *rest = run(plain / words[0], *words[1:], cwd=scratch).splitlines()
-        print(f"      {' '.join(words)}: {first}" + (f" ... {len(rest)} lines more" if rest else ""))
-    refused = subprocess.run((plain / "sliceplane", "up"), capture_output=True, text=True, check=False, cwd=scratch)
+        print(
+            f"      {' '.join(words)}: {first}" + (f" ... {len(rest)} lines more" if rest else "")
+        )
+    refused = subprocess.run(
+        (plain / "sliceplane", "up"), capture_output=True, text=True, check=False, cwd=scratch
+    )
     if refused.returncode != 1 or "sliceplane[server]" not in refused.stderr:
         sys.exit(f"release: the plain package's up says {refused.stderr}")
     print("      sliceplane up:", *refused.stderr.splitlines(), sep="\n        ")
@@ -130,7 +153,11 @@ def _one_python(version: str, python: str, scratch: Path) -> None:
 def become_endpoint(python: str, env: Mapping[str, str], scratch: Path) -> None:
     """Starts a process with the agent's file, and waits until its endpoint passes its check."""
     agent = (python, "-I", "-S", str(DIST / agent_file.NAME))
-    state = {**env, "XDG_STATE_HOME": str(scratch / "state"), "XDG_RUNTIME_DIR": str(scratch / "state")}
+    state = {
+        **env,
+        "XDG_STATE_HOME": str(scratch / "state"),
+        "XDG_RUNTIME_DIR": str(scratch / "state"),
+    }
     (scratch / "state").mkdir(exist_ok=True)
     address, port = _free_place()
     child = (python, "-m", "http.server", str(port), "--bind", address)
@@ -144,9 +171,14 @@ def become_endpoint(python: str, env: Mapping[str, str], scratch: Path) -> None:
             while "passing" not in listed:
                 if process.poll() is not None or time.monotonic() > deadline:
                     log.seek(0)
-                    sys.exit(f"release: {agent_file.NAME} has no endpoint that passes: {listed}\n{log.read()}")
+                    sys.exit(
+                        f"release: {agent_file.NAME} has no endpoint that passes: "
+                        f"{listed}\n{log.read()}"
+                    )
                 # It ends with 1 as long as an endpoint is not well.
-                done = subprocess.run((*agent, "list"), env=state, capture_output=True, text=True, check=False)
+                done = subprocess.run(
+                    (*agent, "list"), env=state, capture_output=True, text=True, check=False
+                )
                 listed = done.stdout or done.stderr
         finally:
             process.terminate()
@@ -155,7 +187,9 @@ def become_endpoint(python: str, env: Mapping[str, str], scratch: Path) -> None:
 
 
 def _free_place() -> tuple[str, int]:
-    """An address of this machine that is not loopback, which no endpoint may be on, and a port that is free there."""
+    """An address of this machine that is not loopback, which no endpoint may be on, and a port that
+    is free there.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
         towards.connect(("192.0.2.1", 9))  # sends nothing
         address = towards.getsockname()[0]
@@ -165,13 +199,32 @@ def _free_place() -> tuple[str, int]:
 
 
 def uvx(python: str, wheels: Path, scratch: Path) -> None:
-    """README's first line for a published version, from an index of files: the plane becomes ready."""
+    """README's first line for a published version, from an index of files: the plane becomes
+    ready.
+    """
     uv = WORK / "uv" / "bin" / "uv"
     if not uv.exists():
         run(sys.executable, "-m", "venv", uv.parents[1])
-    run(uv.with_name("python"), *PIP, "install", "--require-hashes", "-r", "requirements-install.lock")
+    run(
+        uv.with_name("python"),
+        *PIP,
+        "install",
+        "--require-hashes",
+        "-r",
+        "requirements-install.lock",
+    )
     index = ("--offline", "--no-index", "--find-links", wheels, "--find-links", DIST, "--no-cache")
-    program = (uv, "tool", "run", *index, "--python", python, "--from", "sliceplane[server]", "sliceplane")
+    program = (
+        uv,
+        "tool",
+        "run",
+        *index,
+        "--python",
+        python,
+        "--from",
+        "sliceplane[server]",
+        "sliceplane",
+    )
     printed = run(*program, "--version").strip()
     assert printed == f"sliceplane, version {VERSION}", printed
     print(f"      uvx --from 'sliceplane[server]' sliceplane --version: {printed}")

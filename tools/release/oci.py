@@ -1,4 +1,6 @@
-"""OCI image layouts (image-spec 1.1): blobs by digest, manifests, an index, and documents that refer to an image."""
+"""OCI image layouts (image-spec 1.1): blobs by digest, manifests, an index, and documents that
+refer to an image.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,22 @@ class Layout:
 
     def manifest(self, config: Descriptor, layers: list[Descriptor], **more: Any) -> Descriptor:
         """*more*: ``annotations``, ``artifactType``, ``subject``."""
-        document = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers, **more}
+        document = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": config,
+            "layers": layers,
+            **more,
+        }
         return self.blob(_text(document), MANIFEST)
 
     def index(self, manifests: list[Descriptor], annotations: dict[str, str]) -> Descriptor:
-        document = {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests, "annotations": annotations}
+        document = {
+            "schemaVersion": 2,
+            "mediaType": INDEX,
+            "manifests": manifests,
+            "annotations": annotations,
+        }
         return self.blob(_text(document), INDEX)
 
     def list_as(self, descriptor: Descriptor, name: str) -> None:
@@ -58,7 +71,9 @@ class Layout:
         return json.loads(self._blobs[descriptor["digest"].partition(":")[2]])
 
     def add_from(self, folder: Path) -> tuple[Descriptor, list[Descriptor]]:
-        """Config and layers of the one image of a layout on disk; the layers are blobs here then."""
+        """Config and layers of the one image of a layout on disk; the layers are blobs here
+        then.
+        """
         (listed,) = json.loads((folder / "index.json").read_text())["manifests"]
         document = json.loads(_file(folder, listed).read_bytes())
         for layer in document["layers"]:
@@ -67,8 +82,16 @@ class Layout:
 
     def archive(self) -> bytes:
         index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": self._listed}
-        blobs = [(f"blobs/sha256/{digest}", content) for digest, content in sorted(self._blobs.items())]
-        return tar_of([("oci-layout", b'{"imageLayoutVersion":"1.0.0"}'), ("index.json", _text(index)), *blobs])
+        blobs = [
+            (f"blobs/sha256/{digest}", content) for digest, content in sorted(self._blobs.items())
+        ]
+        return tar_of(
+            [
+                ("oci-layout", b'{"imageLayoutVersion":"1.0.0"}'),
+                ("index.json", _text(index)),
+                *blobs,
+            ]
+        )
 
 
 def _file(folder: Path, descriptor: Descriptor) -> Path:

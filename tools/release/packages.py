@@ -1,7 +1,8 @@
 """Wheel and sdist, as an index gets them.
 
-Built with what ``requirements-dist.lock`` pins by hash, without isolation, so that nothing else is fetched; the wheel
-is built once more out of the sdist.  ``twine check --strict`` reads what the index page will show.
+Built with what ``requirements-dist.lock`` pins by hash, without isolation, so that nothing else is
+fetched; the wheel is built once more out of the sdist. ``twine check --strict`` reads what the
+index page will show.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ def build(scratch: Path) -> None:
     python = tools_python()
 
     def both(folder: Path) -> None:
-        run(python, "-m", "hatchling", "build", "-d", folder, cwd=checkout(folder.with_name(f"{folder.name}-source")))
+        run(
+            python,
+            "-m",
+            "hatchling",
+            "build",
+            "-d",
+            folder,
+            cwd=checkout(folder.with_name(f"{folder.name}-source")),
+        )
 
     built = twice(both, scratch)
     (sdist,) = built.glob("*.tar.gz")
@@ -38,8 +47,14 @@ def build(scratch: Path) -> None:
     run(python, *PIP, "wheel", *offline, "-w", scratch / "wheel", unpacked, env=env)
     (wheel,) = built.glob("*.whl")
     if digests(scratch / "wheel") != {wheel.name: digests(built)[wheel.name]}:
-        sys.exit(f"release: the wheel out of the sdist is another: {digests(scratch / 'wheel')}, {digests(built)}")
+        sys.exit(
+            f"release: the wheel out of the sdist is another: {digests(scratch / 'wheel')}, "
+            f"{digests(built)}"
+        )
     run(python, "-m", "twine", "check", "--strict", *built.iterdir())
-    print(f"      the same bytes twice, and the wheel once more out of the sdist; twine check --strict: {wheel.name}")
+    print(
+        "      the same bytes twice, and the wheel once more out of the sdist; twine check "
+        f"--strict: {wheel.name}"
+    )
     for path in built.iterdir():
         shutil.copyfile(path, DIST / path.name)

@@ -36,22 +36,36 @@ def working_tree(status: str) -> list[str]:
         return []
     more = [f"... and {len(lines) - _NAMED} more"] if len(lines) > _NAMED else []
     listed = "".join(f"\n    {line}" for line in [*lines[:_NAMED], *more])
-    return [f"a release is built from a commit, and these files differ from HEAD: git commit or git stash -u{listed}"]
+    return [
+        (
+            "a release is built from a commit, and these files differ from HEAD: git commit or git "
+            f"stash -u{listed}"
+        )
+    ]
 
 
 def tag(tags_at_head: Collection[str], tagged_commit: str, head: str) -> list[str]:
-    """The problem of a HEAD that the version's tag does not name.  *tagged_commit* is empty if there is no such tag."""
+    """The problem of a HEAD that the version's tag does not name.  *tagged_commit* is empty if
+    there is no such tag.
+    """
     name = f"v{VERSION}"
     if name in tags_at_head:
         return []
     rehearse = f"to build HEAD as a rehearsal: {REHEARSE}"
     if tagged_commit:
-        return [f"HEAD ({head[:12]}) is not the tag {name} ({tagged_commit[:12]}): git checkout {name}; {rehearse}"]
+        return [
+            (
+                f"HEAD ({head[:12]}) is not the tag {name} ({tagged_commit[:12]}): git checkout "
+                f"{name}; {rehearse}"
+            )
+        ]
     return [f"there is no tag {name}: git tag -s {name}; {rehearse}"]
 
 
 def changelog(text: str, *, dated: bool) -> list[str]:
-    """The problems of the CHANGELOG: no entry of this version, and, *dated*, lines that no version owns."""
+    """The problems of the CHANGELOG: no entry of this version, and, *dated*, lines that no version
+    owns.
+    """
     problems = []
     try:
         changes(text, VERSION, dated=dated)
@@ -59,8 +73,13 @@ def changelog(text: str, *, dated: bool) -> list[str]:
         problems.append(str(error))
     unreleased = re.search(r"^## Unreleased\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     if dated and unreleased is not None and unreleased[1].strip():
-        remedy = f'rename that heading to "{VERSION} in detail", and begin the file with an empty "## Unreleased"'
-        problems.append(f"CHANGELOG.md has lines under Unreleased that {VERSION} contains: {remedy}")
+        remedy = (
+            f'rename that heading to "{VERSION} in detail", and begin the file with an empty "## '
+            'Unreleased"'
+        )
+        problems.append(
+            f"CHANGELOG.md has lines under Unreleased that {VERSION} contains: {remedy}"
+        )
     return problems
 
 
@@ -72,27 +91,44 @@ def documents_of_a_clone(files: Mapping[str, str]) -> list[str]:
         for number, line in enumerate(text.splitlines(), 1)
         if _UNPUBLISHED.search(line)
     ]
-    return [f"documents say that no version is published: say how to get {VERSION}{''.join(lines)}"] if lines else []
+    return (
+        [f"documents say that no version is published: say how to get {VERSION}{''.join(lines)}"]
+        if lines
+        else []
+    )
 
 
 def machine(parts: Collection[str]) -> list[str]:
-    """Reports what this machine lacks for *parts*, and what cannot be installed by the build itself."""
+    """Reports what this machine lacks for *parts*, and what cannot be installed by the build
+    itself.
+    """
     problems = []
     if "agent" in parts and PYTHON not in interpreters():
-        remedy = f"apt-get install python{PYTHON}, pyenv install {PYTHON} or uv python install {PYTHON}"
-        problems.append(f"the agent's file is built by Python {PYTHON}, which is not here: {remedy}")
+        remedy = (
+            f"apt-get install python{PYTHON}, pyenv install {PYTHON} or uv python install {PYTHON}"
+        )
+        problems.append(
+            f"the agent's file is built by Python {PYTHON}, which is not here: {remedy}"
+        )
     if "images" not in parts:
         return problems
     others = 'make release PARTS="packages agent chart"'
     if os.geteuid() != 0:
-        problems.append(f"images are root file systems, which only root can make: run as root, or {others}")
+        problems.append(
+            f"images are root file systems, which only root can make: run as root, or {others}"
+        )
     tools = ("mmdebstrap", "buildah", "qemu-aarch64-static", "arch-test")
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if missing and shutil.which("apt-get") is None:
-        problems.append(f"images need {', '.join(missing)}, and apt-get is not here: use Debian or Ubuntu, or {others}")
+        problems.append(
+            f"images need {', '.join(missing)}, and apt-get is not here: use Debian or Ubuntu, or "
+            f"{others}"
+        )
     free = shutil.disk_usage(ROOT).free
     if free < IMAGES_BYTES:
-        needed = f"{IMAGES_BYTES / 1e9:.0f} GB of {ROOT / 'build'}, and {free / 1e9:.1f} GB are free"
+        needed = (
+            f"{IMAGES_BYTES / 1e9:.0f} GB of {ROOT / 'build'}, and {free / 1e9:.1f} GB are free"
+        )
         problems.append(f"images need {needed}: rm -rf build/image*, or {others}")
     return problems
 
@@ -104,8 +140,12 @@ def check(parts: Collection[str], *, tagged: bool) -> None:
     if tagged:
         texts = run("git", "ls-files", "README.md", "docs/*.md", "deploy/helm").split()
         problems += documents_of_a_clone({path: (ROOT / path).read_text() for path in texts})
-        at_tag = run("git", "for-each-ref", "--format=%(objectname) %(*objectname)", f"refs/tags/v{VERSION}").split()
-        problems += tag(run("git", "tag", "--points-at", "HEAD").split(), at_tag[-1] if at_tag else "", commit())
+        at_tag = run(
+            "git", "for-each-ref", "--format=%(objectname) %(*objectname)", f"refs/tags/v{VERSION}"
+        ).split()
+        problems += tag(
+            run("git", "tag", "--points-at", "HEAD").split(), at_tag[-1] if at_tag else "", commit()
+        )
     problems += machine(parts)
     if problems:
         sys.exit("".join(f"release: {problem}\n" for problem in problems).rstrip())

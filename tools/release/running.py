@@ -1,4 +1,6 @@
-"""Helpers that every part uses: commands, digests, archives of equal bytes, and where things are."""
+"""Helpers that every part uses: commands, digests, archives of equal bytes, and where things
+are.
+"""
 
 from __future__ import annotations
 
@@ -66,10 +68,14 @@ def checkout(folder: Path) -> Path:
 
 
 def twice(build: Callable[[Path], None], scratch: Path) -> Path:
-    """The folder that *build* filled.  It is called again elsewhere, under another umask, time zone and hash seed;
-    ends the program if the bytes differ."""
+    """The folder that *build* filled. It is called again elsewhere, under another umask, time zone
+    and hash seed; ends the program if the bytes differ.
+    """
     first, again = scratch / "one", scratch / "and-another-one"
-    for folder, umask, zone, seed in ((first, 0o022, "UTC", "1"), (again, 0o077, "Pacific/Kiritimati", "2")):
+    for folder, umask, zone, seed in (
+        (first, 0o022, "UTC", "1"),
+        (again, 0o077, "Pacific/Kiritimati", "2"),
+    ):
         folder.mkdir(parents=True)
         before = os.umask(umask)
         elsewhere = {"TZ": zone, "PYTHONHASHSEED": seed, "SOURCE_DATE_EPOCH": str(commit_time())}

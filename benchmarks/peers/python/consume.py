@@ -1,12 +1,14 @@
-"""Follow the EndpointSlices of one Service with one library, as ``sliceplane conformance --run program:`` wants it.
+"""Follow the EndpointSlices of one Service with one library, as ``sliceplane conformance --run
+program:`` wants it.
 
     sliceplane conformance --run "program:python consume.py LIBRARY"
 
-Run in an environment that has the library.  A library that has a cache is judged by it.  One that leaves the loop to
-its user is judged twice: by the loop that its documentation shows, begun again after an error (``...-watch``), and by
-the best that a careful user can write on it, which lists, replaces what it holds, watches from the list's version, and
-lists again whenever the watch ends (``...-list-watch``).  After an error each waits a second.  What is believed is the
-same for all: of the slices held, each ready endpoint at the asked port.
+Run in an environment that has the library. A library that has a cache is judged by it. One that
+leaves the loop to its user is judged twice: by the loop that its documentation shows, begun again
+after an error (``...-watch``), and by the best that a careful user can write on it, which lists,
+replaces what it holds, watches from the list's version, and lists again whenever the watch ends
+(``...-list-watch``). After an error each waits a second. What is believed is the same for all: of
+the slices held, each ready endpoint at the asked port.
 """
 
 from __future__ import annotations
@@ -44,7 +46,11 @@ def authorities(slices: Iterable[dict[str, Any]]) -> list[str]:
             for endpoint in document.get("endpoints") or ():
                 if (endpoint.get("conditions") or {}).get("ready") in (None, True):
                     address = endpoint["addresses"][0]
-                    believed.add(f"[{address}]:{port['port']}" if FAMILY == "IPv6" else f"{address}:{port['port']}")
+                    believed.add(
+                        f"[{address}]:{port['port']}"
+                        if FAMILY == "IPv6"
+                        else f"{address}:{port['port']}"
+                    )
     return sorted(believed)
 
 
@@ -104,7 +110,9 @@ def official_informer() -> HeldSlices:
 
     config.load_kube_config(os.environ["KUBECONFIG"])
     api = client.DiscoveryV1Api()
-    informer = SharedInformer(api.list_namespaced_endpoint_slice, namespace=NAMESPACE, label_selector=SELECTOR)
+    informer = SharedInformer(
+        api.list_namespaced_endpoint_slice, namespace=NAMESPACE, label_selector=SELECTOR
+    )
     informer.start()
     plain = client.ApiClient().sanitize_for_serialization
 
@@ -123,7 +131,9 @@ def official_watch() -> HeldSlices:
     held = Held()
 
     def once() -> None:
-        for event in watch.Watch().stream(list_slices, namespace=NAMESPACE, label_selector=SELECTOR):
+        for event in watch.Watch().stream(
+            list_slices, namespace=NAMESPACE, label_selector=SELECTOR
+        ):
             held.event(event["type"], event["raw_object"])
 
     for_ever(once)
@@ -173,7 +183,9 @@ def lightkube_watch() -> HeldSlices:
         for item in slices:
             held.event("ADDED", item.to_dict())
         version = slices.resourceVersion
-        for kind, item in client.watch(EndpointSlice, labels=LABELS, resource_version=version, on_error=retry):
+        for kind, item in client.watch(
+            EndpointSlice, labels=LABELS, resource_version=version, on_error=retry
+        ):
             held.event(kind, item.to_dict())
 
     for_ever(once)
@@ -181,7 +193,9 @@ def lightkube_watch() -> HeldSlices:
 
 
 def lightkube_list_watch() -> HeldSlices:
-    """Its own retry is used for all errors but 410 Gone, for after that one it goes on without what was deleted."""
+    """Its own retry is used for all errors but 410 Gone, for after that one it goes on without what
+    was deleted.
+    """
     from lightkube import ApiError, Client, KubeConfig
     from lightkube.resources.discovery_v1 import EndpointSlice
     from lightkube.types import OnErrorAction, OnErrorResult
@@ -198,7 +212,9 @@ def lightkube_list_watch() -> HeldSlices:
         slices = client.list(EndpointSlice, labels=LABELS)
         held.listed(item.to_dict() for item in slices)
         version = slices.resourceVersion
-        for kind, item in client.watch(EndpointSlice, labels=LABELS, resource_version=version, on_error=retry):
+        for kind, item in client.watch(
+            EndpointSlice, labels=LABELS, resource_version=version, on_error=retry
+        ):
             held.event(kind, item.to_dict())
 
     for_ever(once)
@@ -214,7 +230,9 @@ async def kr8s_api() -> Any:
 def kr8s_kind() -> Any:
     from kr8s.asyncio.objects import new_class
 
-    return new_class("EndpointSlice", "discovery.k8s.io/v1", namespaced=True, plural="endpointslices")
+    return new_class(
+        "EndpointSlice", "discovery.k8s.io/v1", namespaced=True, plural="endpointslices"
+    )
 
 
 def kr8s_watch() -> HeldSlices:
@@ -223,7 +241,9 @@ def kr8s_watch() -> HeldSlices:
 
     async def once() -> None:
         api = await kr8s_api()
-        async for kind, item in api.async_watch(kind_of, namespace=NAMESPACE, label_selector=SELECTOR):
+        async for kind, item in api.async_watch(
+            kind_of, namespace=NAMESPACE, label_selector=SELECTOR
+        ):
             held.event(kind, kr8s_document(item))
         await asyncio.sleep(PAUSE_S)
 
@@ -232,18 +252,24 @@ def kr8s_watch() -> HeldSlices:
 
 
 def kr8s_list_watch() -> HeldSlices:
-    """Its lists have no version, so the request is made by ``async_get_kind``.  After 410 Gone its watch asks for the
-    same version for ever; a limit of time ends that."""
+    """Its lists have no version, so the request is made by ``async_get_kind``. After 410 Gone its
+    watch asks for the same version for ever; a limit of time ends that.
+    """
     kind_of = kr8s_kind()
     held = Held()
 
     async def once() -> None:
         api = await kr8s_api()
-        async with api.async_get_kind(kind_of, namespace=NAMESPACE, label_selector=SELECTOR) as (_, answer):
+        async with api.async_get_kind(kind_of, namespace=NAMESPACE, label_selector=SELECTOR) as (
+            _,
+            answer,
+        ):
             slices = answer.json()
         held.listed(slices["items"])
         version = slices["metadata"]["resourceVersion"]
-        watch = api.async_watch(kind_of, namespace=NAMESPACE, label_selector=SELECTOR, since=version)
+        watch = api.async_watch(
+            kind_of, namespace=NAMESPACE, label_selector=SELECTOR, since=version
+        )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WATCH_S):
                 async for kind, item in watch:

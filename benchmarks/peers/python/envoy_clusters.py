@@ -1,9 +1,11 @@
-"""Follow one Service with an Envoy behind ``sliceplane xds``, as ``sliceplane conformance --run program:`` wants it.
+"""Follow one Service with an Envoy behind ``sliceplane xds``, as ``sliceplane conformance --run
+program:`` wants it.
 
-    sliceplane conformance --run "program:python envoy_clusters.py ENVOY" --claims hints,fallback,local
+    sliceplane conformance --run "program:python envoy_clusters.py ENVOY" --claims
+    hints,fallback,local
 
-Run with a Python that has sliceplane.  Both programs are this one's children.  What is believed is what Envoy's
-``/clusters`` lists for the port's cluster, without hosts that drain.
+Run with a Python that has sliceplane. Both programs are this one's children. What is believed is
+what Envoy's ``/clusters`` lists for the port's cluster, without hosts that drain.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def start(envoy: str, folder: Path, admin_port: int) -> list[subprocess.Popen[by
     """The server, which is waited for, and Envoy."""
     port = free_port()
     flags = ("--insecure-bind-address", f"127.0.0.1:{port}", "--trust-node-metadata", "node")
-    xds = subprocess.Popen([sys.executable, "-m", "sliceplane", "xds", *flags], stdout=subprocess.PIPE)
+    xds = subprocess.Popen(
+        [sys.executable, "-m", "sliceplane", "xds", *flags], stdout=subprocess.PIPE
+    )
     assert xds.stdout is not None
     if not xds.stdout.readline():
         raise SystemExit(f"sliceplane xds ended with {xds.wait()}")
@@ -72,7 +76,11 @@ def used(told: dict[str, Any]) -> list[str] | None:
 
 def authority(place: dict[str, Any]) -> str:
     address = place["address"]
-    return f"[{address}]:{place['port_value']}" if ":" in address else f"{address}:{place['port_value']}"
+    return (
+        f"[{address}]:{place['port_value']}"
+        if ":" in address
+        else f"{address}:{place['port_value']}"
+    )
 
 
 def stop(_: int, __: FrameType | None) -> None:
@@ -89,7 +97,9 @@ def main(envoy: str) -> None:
             children = start(envoy, Path(folder), admin_port)
             while all(child.poll() is None for child in children):
                 try:
-                    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/clusters?format=json") as answer:
+                    with urllib.request.urlopen(
+                        f"http://127.0.0.1:{admin_port}/clusters?format=json"
+                    ) as answer:
                         believed = used(json.load(answer))
                 except OSError:  # it starts
                     believed = None

@@ -4,9 +4,10 @@ Run by ``benchmarks.informers`` in an environment that has the library::
 
     python follow.py LIBRARY SECONDS '{"scenario": port, ...}'
 
-Each follower keeps what its events say: ADDED and MODIFIED put, DELETED takes away, as every router does it.  Where a
-library leaves the loop to its user, the loop is what its documentation shows, with a second's pause after an error.
-One JSON object comes out: scenario -> {"held": {name: [uid, generation]}, "store": the same or null, "deletes": [uid]}.
+Each follower keeps what its events say: ADDED and MODIFIED put, DELETED takes away, as every router
+does it. Where a library leaves the loop to its user, the loop is what its documentation shows, with
+a second's pause after an error. One JSON object comes out: scenario -> {"held": {name: [uid,
+generation]}, "store": the same or null, "deletes": [uid]}.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ class Held:
 
 
 def configured(port: int) -> dict[str, Any]:
-    return {**KUBECONFIG, "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}]}
+    return {
+        **KUBECONFIG,
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+    }
 
 
 # The official client
@@ -83,7 +87,10 @@ def kubernetes_informer(port: int, held: Held) -> None:
 
     def store() -> dict[str, Any]:
         pods = informer.cache.list()
-        return {pod.metadata.name: (pod.metadata.uid, int(pod.metadata.labels["generation"])) for pod in pods}
+        return {
+            pod.metadata.name: (pod.metadata.uid, int(pod.metadata.labels["generation"]))
+            for pod in pods
+        }
 
     held.store = store
     informer.start()
@@ -112,7 +119,9 @@ def kubernetes_watch(port: int, held: Held) -> None:
 
 
 def lightkube_loop(port: int, held: Held) -> None:
-    """List, watch from the list's version, retry; and from the start after an error that is not retried."""
+    """List, watch from the list's version, retry; and from the start after an error that is not
+    retried.
+    """
     from lightkube import Client, KubeConfig
     from lightkube.resources.core_v1 import Pod
     from lightkube.types import OnErrorAction, OnErrorResult
@@ -128,7 +137,9 @@ def lightkube_loop(port: int, held: Held) -> None:
                 pods = client.list(Pod)
                 for pod in pods:
                     held.put(pod.metadata.name, pod.metadata.uid, pod.metadata.labels)
-                for kind, pod in client.watch(Pod, resource_version=pods.resourceVersion, on_error=retry):
+                for kind, pod in client.watch(
+                    Pod, resource_version=pods.resourceVersion, on_error=retry
+                ):
                     held.event(kind, pod.metadata.name, pod.metadata.uid, pod.metadata.labels)
             except Exception as error:
                 logging.warning("watch: %s", error)
@@ -174,14 +185,22 @@ def sliceplane_informer(port: int, held: Held) -> None:
                 held.put(metadata.name, metadata.uid, metadata.labels or {})
 
     async def loop() -> None:
-        address = Connection(server=f"http://127.0.0.1:{port}", ssl_context=None, credentials=Fixed())
-        # Bookmarks come every second here; the default, 90 s, is for servers that send one a minute.
-        informer = Informer(HttpClient(address), Pods, kind=Pod, namespace="default", idle_timeout_s=5.0)
+        address = Connection(
+            server=f"http://127.0.0.1:{port}", ssl_context=None, credentials=Fixed()
+        )
+        # Bookmarks come every second here; the default, 90 s, is for servers that send one a
+        # minute.
+        informer = Informer(
+            HttpClient(address), Pods, kind=Pod, namespace="default", idle_timeout_s=5.0
+        )
         informer.add_handler(handle)
 
         def store() -> dict[str, Any]:
             return {
-                each.metadata.name: (each.metadata.uid, int((each.metadata.labels or {})["generation"]))
+                each.metadata.name: (
+                    each.metadata.uid,
+                    int((each.metadata.labels or {})["generation"]),
+                )
                 for each in informer
             }
 

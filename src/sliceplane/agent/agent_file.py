@@ -1,4 +1,5 @@
-"""``agent.yaml``: the Services of one agent, read strictly; a mistake is a sentence that names the entry.
+"""``agent.yaml``: the Services of one agent, read strictly; a mistake is a sentence that names the
+entry.
 
 name: vm-1
 address: auto            # or an IP; a list for both families
@@ -32,7 +33,11 @@ _KINDS: Final[tuple[Kind, ...]] = (*PROBED, "ttl")
 _TOP: Final = frozenset({"name", "address", "zone", "nodeName", "services"})
 _SERVICE: Final = frozenset({"service", "namespace", "ports", "checks"})
 _CHECK: Final = frozenset({*_KINDS, "port", "period", "timeout", "initialDelay", "rise", "fall"})
-_DURATIONS: Final = {"period": "period_s", "timeout": "timeout_s", "initialDelay": "initial_delay_s"}
+_DURATIONS: Final = {
+    "period": "period_s",
+    "timeout": "timeout_s",
+    "initialDelay": "initial_delay_s",
+}
 
 
 class AgentFileError(Exception):
@@ -70,7 +75,9 @@ def read_agent_file(raw: bytes) -> AgentFile:
     if not isinstance(entries, list) or not entries:
         raise AgentFileError("services: a list of at least one Service is needed")
     if len(entries) > SERVICES_MAX:
-        raise AgentFileError(f"services: {len(entries)} are too many: an agent registers at most {SERVICES_MAX}")
+        raise AgentFileError(
+            f"services: {len(entries)} are too many: an agent registers at most {SERVICES_MAX}"
+        )
     services = tuple(_service(entry, f"services[{index}]") for index, entry in enumerate(entries))
     keys = set()
     for entry in services:
@@ -79,7 +86,9 @@ def read_agent_file(raw: bytes) -> AgentFile:
         keys.add((entry.namespace, entry.service))
     return AgentFile(
         name=_text(top, "name", "the file"),
-        addresses=tuple(str(part) for part in address) if isinstance(address, list) else (str(address),),
+        addresses=tuple(str(part) for part in address)
+        if isinstance(address, list)
+        else (str(address),),
         zone=_text(top, "zone", "the file"),
         node_name=_text(top, "nodeName", "the file"),
         services=services,
@@ -94,7 +103,9 @@ def _service(entry: Any, where: str) -> ServiceEntry:
     ports = fields.get("ports")
     if not isinstance(ports, dict) or not ports:
         raise AgentFileError(f"{where}: ports: names and numbers are needed, as {{http: 8080}}")
-    if not all(isinstance(number, int) and not isinstance(number, bool) for number in ports.values()):
+    if not all(
+        isinstance(number, int) and not isinstance(number, bool) for number in ports.values()
+    ):
         raise AgentFileError(f"{where}: ports: each is NAME: NUMBER")
     checks = fields.get("checks", [])
     if not isinstance(checks, list):
@@ -103,7 +114,9 @@ def _service(entry: Any, where: str) -> ServiceEntry:
         service=name,
         namespace=_text(fields, "namespace", where),
         ports=tuple(AgentPort(str(port), number) for port, number in ports.items()),
-        checks=tuple(_check(check, f"{where}.checks[{index}]") for index, check in enumerate(checks)),
+        checks=tuple(
+            _check(check, f"{where}.checks[{index}]") for index, check in enumerate(checks)
+        ),
     )
 
 
@@ -144,7 +157,9 @@ def _mapping(value: Any, where: str, known: frozenset[str]) -> Mapping[str, Any]
         raise AgentFileError(f"{where}: names and values are needed")
     for name in value:
         if name not in known:
-            raise AgentFileError(f"{where}: {name!r} is not known; there are {', '.join(sorted(known))}")
+            raise AgentFileError(
+                f"{where}: {name!r} is not known; there are {', '.join(sorted(known))}"
+            )
     return value
 
 

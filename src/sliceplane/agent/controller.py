@@ -1,19 +1,21 @@
-"""The agent: keeps a Lease and the slices of its registrations as they must be, as long as it lives.
+"""The agent: keeps a Lease and the slices of its registrations as they must be, as long as it
+lives.
 
-It is a controller like the others, with a cluster's objects as its inputs (each watched by its name, since its rights
-end there) and what the shell sees of its process (``Health``).  All objects of one namespace are one key, and are
-written in order: **the Lease first, the slices second**, because the judge (``agent.endpoints_controller``) takes
-back what belongs to a Lease that it believes to be silent.
+It is a controller like the others, with a cluster's objects as its inputs (each watched by its
+name, since its rights end there) and what the shell sees of its process (``Health``). All objects
+of one namespace are one key, and are written in order: **the Lease first, the slices second**,
+because the judge (``agent.endpoints_controller``) takes back what belongs to a Lease that it
+believes to be silent.
 
-It is level-triggered: every renewal compares what is stored with what should be, and applies what differs, by force,
-for the one other writer of these fields is the judge.  What is lost, changed by hand, or made anew with its namespace
-comes back with the next renewal.
+It is level-triggered: every renewal compares what is stored with what should be, and applies what
+differs, by force, for the one other writer of these fields is the judge. What is lost, changed by
+hand, or made anew with its namespace comes back with the next renewal.
 
-A restart is no flap: until its checks say something, an agent leaves an endpoint as an earlier start of the same host
-left it, if address and ports are the same.
+A restart is no flap: until its checks say something, an agent leaves an endpoint as an earlier
+start of the same host left it, if address and ports are the same.
 
-**The end**: ``on_drain`` makes every endpoint terminating and serving; when consumers have followed (the shell knows),
-``on_stop`` deletes the slices, then the Lease.
+**The end**: ``on_drain`` makes every endpoint terminating and serving; when consumers have followed
+(the shell knows), ``on_stop`` deletes the slices, then the Lease.
 """
 
 from __future__ import annotations
@@ -44,9 +46,11 @@ from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write, deletion
 from sliceplane.watch.controller.keyed import KeyedController
 
-#: while the API is away it is asked at least this often, so that the agent is the first to be heard when it is back
+#: while the API is away it is asked at least this often, so that the agent is the first to be heard
+#: when it is back
 BACKOFF: Final = Backoff(base_s=0.2, cap_s=5.0, jitter=0.2)
-#: an endpoint that the grant does not allow is offered again after this: the grant may have been changed
+#: an endpoint that the grant does not allow is offered again after this: the grant may have been
+#: changed
 REFUSED_RETRY_S: Final = 60.0
 Phase = Literal["serving", "draining", "stopping"]
 
@@ -62,8 +66,9 @@ class RegistrationView(NamedTuple):
 
 
 class AgentView(NamedTuple):
-    """``renewed_at``: the beginning of the last renewal that the server confirmed, by namespace.  ``refusal``: a
-    sentence, if another host has the name."""
+    """``renewed_at``: the beginning of the last renewal that the server confirmed, by namespace.
+    ``refusal``: a sentence, if another host has the name.
+    """
 
     phase: Phase
     refusal: str
@@ -83,17 +88,21 @@ class AgentController(KeyedController):
         *,
         earlier: AgentController | None = None,
     ) -> None:
-        """*earlier*: with other registrations; those that are the same stay as they are, slices of the others go."""
+        """*earlier*: with other registrations; those that are the same stay as they are, slices of
+        the others go.
+        """
         self._config = config
         self._rng = rng
         self.registrations = registrations
         known = earlier.registrations if earlier is not None else ()
-        namespaces = dict.fromkeys(registration.namespace for registration in (*registrations, *known))
+        namespaces = dict.fromkeys(
+            registration.namespace for registration in (*registrations, *known)
+        )
         self._spaces = {namespace: Tenure(config, namespace) for namespace in namespaces}
         self._services: dict[str, Service] = {}
         self._slices: dict[str, EndpointSlice] = {}
-        #: what was applied last to a slice, and the version that came of it: where another writer's will differs from
-        #: ours even so, it is not applied again before that writer's next change
+        #: what was applied last to a slice, and the version that came of it: where another writer's
+        #: will differs from ours even so, it is not applied again before that writer's next change
         self._applied: dict[str, tuple[bytes, str]] = {}
         #: slices that were emptied, as they do not fit the grant: when the same is tried again
         self._retry_at: dict[str, float] = {}
@@ -110,11 +119,14 @@ class AgentController(KeyedController):
         self._well: dict[str, bool | None] = {}
         assert len(self._health) == len(registrations), "two registrations of one Service"
         super().__init__(
-            ControllerInfo(name="external-agent", watches=_watches(config.name, (*registrations, *known))),
+            ControllerInfo(
+                name="external-agent", watches=_watches(config.name, (*registrations, *known))
+            ),
             backoff=BACKOFF,
         )
 
-    # -- what the shell sees ----------------------------------------------------------------------------
+    # -- what the shell sees
+    # ----------------------------------------------------------------------------
 
     def take_probes(self, now: float) -> tuple[CheckProbe, ...]:
         """See ``Health.take_probes``; to be asked at ``next_check``."""
@@ -140,7 +152,9 @@ class AgentController(KeyedController):
 
     def next_check(self) -> float | None:
         """When ``take_probes`` or a check's verdict may be another although nothing is told."""
-        dues = [due for health in self._health.values() if (due := health.next_deadline()) is not None]
+        dues = [
+            due for health in self._health.values() if (due := health.next_deadline()) is not None
+        ]
         return min(dues, default=None)
 
     def on_resume(self, now: float) -> None:
@@ -152,8 +166,12 @@ class AgentController(KeyedController):
             self.enqueue(namespace, now)
 
     def on_addresses(self, addresses: tuple[str, ...], now: float) -> None:
-        """The machine has other addresses, of the families that it had: results for the old ones count no more."""
-        self.registrations = tuple(replace(known, addresses=addresses) for known in self.registrations)
+        """The machine has other addresses, of the families that it had: results for the old ones
+        count no more.
+        """
+        self.registrations = tuple(
+            replace(known, addresses=addresses) for known in self.registrations
+        )
         self._retry_at = dict.fromkeys(self._retry_at, now)
         self.on_resume(now)
 
@@ -177,7 +195,9 @@ class AgentController(KeyedController):
         )
 
     def drained_revisions(self) -> dict[str, int]:
-        """Of slices that are stored as draining, or refused: ``namespace/name`` to resource version."""
+        """Of slices that are stored as draining, or refused: ``namespace/name`` to resource
+        version.
+        """
         return {
             key: stored.metadata.revision
             for key, stored in self._slices.items()
@@ -188,7 +208,8 @@ class AgentController(KeyedController):
         for namespace in self._spaces:
             self.enqueue(namespace, now)
 
-    # -- what the cluster shows -------------------------------------------------------------------------
+    # -- what the cluster shows
+    # -------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         meta = change.object.metadata
@@ -216,7 +237,8 @@ class AgentController(KeyedController):
         if known is None or known.metadata.uid != meta.uid or is_newer(meta, known.metadata):
             self._slices[meta.key] = new
 
-    # -- work -------------------------------------------------------------------------------------------
+    # -- work
+    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         tenure = self._spaces[key]
@@ -230,10 +252,13 @@ class AgentController(KeyedController):
             self.enqueue_after(key, max(0.0, tenure.silent_at - now), now)
             return ()
         slices = self._slice_writes(key, tenure, now) if standing == "ours" else ()
-        if self._phase == "stopping" or all(wanted.namespace != key for wanted in self.registrations):
+        if self._phase == "stopping" or all(
+            wanted.namespace != key for wanted in self.registrations
+        ):
             ours = tenure.lease if standing == "ours" else None
             return (*slices, deletion(Leases, ours.metadata)) if ours is not None else slices
-        # A slice that is written says "alive", and so must the Lease: the judge may have counted the time since.
+        # A slice that is written says "alive", and so must the Lease: the judge may have counted
+        # the time since.
         if standing == "free" or tenure.is_due(now) or (slices and tenure.is_half_over(now)):
             return (tenure.renewal(standing, now), *slices)
         self.enqueue_after(key, tenure.renew_at - now, now)
@@ -262,7 +287,8 @@ class AgentController(KeyedController):
                 body = encode(document)
                 if stored is None or (
                     not _is_stored(document, stored)
-                    and self._applied.get(stored.metadata.key) != (body, stored.metadata.resource_version)
+                    and self._applied.get(stored.metadata.key)
+                    != (body, stored.metadata.resource_version)
                 ):
                     writes.append(
                         Write(
@@ -308,19 +334,24 @@ class AgentController(KeyedController):
         return "passing" if well else "failing"
 
     def _left_state(self, registration: Registration, stored: EndpointSlice | None) -> State:
-        """What an earlier start of this host left, which counts until the first check has an answer."""
+        """What an earlier start of this host left, which counts until the first check has an
+        answer.
+        """
         starts_it = any(check.kind in ("process", "notify") for check in registration.checks)
         if stored is None or starts_it or self._spaces[registration.namespace].is_new:
             return "unknown"
         state = _state_of(stored)
         ports = tuple((port.name or "", port.port) for port in stored.ports or ())
-        addresses = tuple(address for endpoint in stored.endpoints or () for address in endpoint.addresses)
+        addresses = tuple(
+            address for endpoint in stored.endpoints or () for address in endpoint.addresses
+        )
         same = ports == tuple((port.name, port.port) for port in registration.ports)
         if not same or not set(addresses) <= set(registration.addresses):
             return "unknown"
         return "passing" if state == "passing" else "failing" if state == "failing" else "unknown"
 
-    # -- what became of it ------------------------------------------------------------------------------
+    # -- what became of it
+    # ------------------------------------------------------------------------------
 
     def finished(self, done: Done, now: float) -> None:
         tenure = self._spaces[done.job.key]
@@ -338,22 +369,36 @@ class AgentController(KeyedController):
                 tenure.on_wrong_answer(write, now)
         if done.error is not None:
             failed = done.job.writes[len(done.results)]
-            tenure.error = f"{failed.verb} of {failed.resource.singular} {failed.name}: {done.error.message}"
-            tenure.read_first |= failed.resource is Leases and done.error.reason in ("Conflict", "NotFound")
-            return  # the queue's back-off brings it back: a server that is away is not asked without a rest
+            tenure.error = (
+                f"{failed.verb} of {failed.resource.singular} {failed.name}: {done.error.message}"
+            )
+            tenure.read_first |= failed.resource is Leases and done.error.reason in (
+                "Conflict",
+                "NotFound",
+            )
+            # the queue's back-off brings it back: a server that is away is not asked without a rest
+            return
         self.enqueue(done.job.key, now)
 
     def view(self, now: float) -> AgentView:
         return AgentView(
             self._phase,
             next((text for space in self._spaces.values() if (text := self._refusal(space))), ""),
-            {namespace: space.renewed_at for namespace, space in self._spaces.items() if space.renewed_at is not None},
-            tuple(self._registration_view(registration, now) for registration in self.registrations),
+            {
+                namespace: space.renewed_at
+                for namespace, space in self._spaces.items()
+                if space.renewed_at is not None
+            },
+            tuple(
+                self._registration_view(registration, now) for registration in self.registrations
+            ),
         )
 
     def _refusal(self, space: Tenure) -> str:
         holder = space.refused_by
-        return f"another host has the name {self._config.name!r} and lives: {holder}" if holder else ""
+        return (
+            f"another host has the name {self._config.name!r} and lives: {holder}" if holder else ""
+        )
 
     def _registration_view(self, registration: Registration, now: float) -> RegistrationView:
         stored = [
@@ -362,21 +407,31 @@ class AgentController(KeyedController):
             if (found := self._slices.get(f"{registration.namespace}/{name}")) is not None
         ]
         state = self._state(registration, stored[0] if stored else None, now)
-        whole = len(stored) == len(registration.slices) and all(_state_of(each) == state for each in stored)
+        whole = len(stored) == len(registration.slices) and all(
+            _state_of(each) == state for each in stored
+        )
         checks = self._health[registration.key].views()
-        return RegistrationView(registration, state, whole, self._problem(registration, stored, now), checks)
+        return RegistrationView(
+            registration, state, whole, self._problem(registration, stored, now), checks
+        )
 
     def _problem(self, registration: Registration, stored: list[EndpointSlice], now: float) -> str:
         space = self._spaces[registration.namespace]
         if space.refused_by:
             return self._refusal(space)
-        refused = [text for found in stored if (text := (found.metadata.annotations or {}).get(ANNOTATION_REFUSED))]
+        refused = [
+            text
+            for found in stored
+            if (text := (found.metadata.annotations or {}).get(ANNOTATION_REFUSED))
+        ]
         if refused:
             return refused[0]
         if space.error or not self._synced:
             return space.error
         key = registration.key
-        unreached = why_unreached(key, (port.name for port in registration.ports), self._services.get(key))
+        unreached = why_unreached(
+            key, (port.name for port in registration.ports), self._services.get(key)
+        )
         if unreached:
             return unreached
         held_s = self._health[registration.key].held_s(now)
@@ -393,10 +448,16 @@ def _watches(agent: str, registrations: tuple[Registration, ...]) -> tuple[Selec
     selections: dict[Selection, None] = {}
     for registration in registrations:
         space = registration.namespace
-        selections[Selection(Leases, space, field_selector=f"metadata.name={lease_name(agent)}")] = None
-        selections[Selection(Services, space, field_selector=f"metadata.name={registration.service}")] = None
+        selections[
+            Selection(Leases, space, field_selector=f"metadata.name={lease_name(agent)}")
+        ] = None
+        selections[
+            Selection(Services, space, field_selector=f"metadata.name={registration.service}")
+        ] = None
         for name, _, _ in registration.slices:
-            selections[Selection(EndpointSlices, space, field_selector=f"metadata.name={name}")] = None
+            selections[Selection(EndpointSlices, space, field_selector=f"metadata.name={name}")] = (
+                None
+            )
     return tuple(selections)
 
 
@@ -412,7 +473,10 @@ def _is_stored(document: Document, stored: EndpointSlice) -> bool:
     """What is applied is what is there, in the fields that it names."""
     wanted = msgspec.convert(document, EndpointSlice)
     meta = stored.metadata
-    for ours, theirs in ((wanted.metadata.labels, meta.labels), (wanted.metadata.annotations, meta.annotations)):
+    for ours, theirs in (
+        (wanted.metadata.labels, meta.labels),
+        (wanted.metadata.annotations, meta.annotations),
+    ):
         if not (ours or {}).items() <= (theirs or {}).items():
             return False
     owners = [owner.uid for owner in meta.owner_references or ()]

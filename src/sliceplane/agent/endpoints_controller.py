@@ -1,25 +1,28 @@
 """Withdraws the endpoints of agents that fell silent, and refuses those that may not be.
 
-Names decide which Lease and which slices are an agent's: RBAC binds them, whereas labels are the agent's own words
-(``agent.roster``, ``consume.agents.grants``).  A Lease whose label is another agent's counts as missing.
+Names decide which Lease and which slices are an agent's: RBAC binds them, whereas labels are the
+agent's own words (``agent.roster``, ``consume.agents.grants``). A Lease whose label is another
+agent's counts as missing.
 
-For each agent (``agent.judge`` says which of them live), in two steps: when its Lease is over, its slices say
-not ready and not serving, under the word ``lost``; ``forget_after_s`` later the Lease is deleted, and the garbage
-collector takes the slices.  A laptop that returns in between is an update, not a birth.  Both writes are bound to the
-versions that were judged: a renewal that was not seen yet makes them fail, so the end of an old registration never
-takes the new one with it.
+For each agent (``agent.judge`` says which of them live), in two steps: when its Lease is over, its
+slices say not ready and not serving, under the word ``lost``; ``forget_after_s`` later the Lease is
+deleted, and the garbage collector takes the slices. A laptop that returns in between is an update,
+not a birth. Both writes are bound to the versions that were judged: a renewal that was not seen yet
+makes them fail, so the end of an old registration never takes the new one with it.
 
 These are refused, with a sentence in an annotation of the slice that the agent heeds and shows:
 
-- a slice that does not fit the grant of its agent: another Service in its label, another manager, an address outside
-  of the agent's networks.  It is emptied; our own server does not let it in (``server.registry.admission.agents``);
-- an address that is a Pod's, or of the networks of cluster IPs and of Nodes' Pods, or a Node's or the API server's, if
-  the account does not name its networks;
-- an address and port that another agent brought to the same Service later: the newest Lease keeps it.
+- a slice that does not fit the grant of its agent: another Service in its label, another manager,
+  an address outside of the agent's networks. It is emptied; our own server does not let it in
+  (``server.registry.admission.agents``);
+- an address that is a Pod's, or of the networks of cluster IPs and of Nodes' Pods, or a Node's or
+  the API server's, if the account does not name its networks;
+- an address and port that another agent brought to the same Service later: the newest Lease keeps
+  it.
 
-What is held in a mass expiry is told by each Service concerned (``agent.notices``).  Each agent that is held is
-probed once, where its grant names its networks: if all its ports refuse a connection it is withdrawn at once.  No
-answer says nothing.
+What is held in a mass expiry is told by each Service concerned (``agent.notices``). Each agent that
+is held is probed once, where its grant names its networks: if all its ports refuse a connection it
+is withdrawn at once. No answer says nothing.
 """
 
 from __future__ import annotations
@@ -36,23 +39,47 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Node, Pod, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object, is_newer
-from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Roles, ServiceAccounts, ServiceCIDRs, Services
-from sliceplane.consume.agents.grants import Marks, agent_of_account, agent_of_lease, lease_misfit, read_grant
+from sliceplane.api.scheme import (
+    EndpointSlices,
+    Leases,
+    Nodes,
+    Pods,
+    Roles,
+    ServiceAccounts,
+    ServiceCIDRs,
+    Services,
+)
+from sliceplane.consume.agents.grants import (
+    Marks,
+    agent_of_account,
+    agent_of_lease,
+    lease_misfit,
+    read_grant,
+)
 from sliceplane.consume.agents.registration import LABEL_AGENT, lease_duration_s, lease_name
 from sliceplane.consume.model import API_SERVICE
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family, Metrics
 from sliceplane.watch.cache import Change
-from sliceplane.watch.controller.base import ControllerInfo, Done, EventNote, Selection, Write, condition_write
+from sliceplane.watch.controller.base import (
+    ControllerInfo,
+    Done,
+    EventNote,
+    Selection,
+    Write,
+    condition_write,
+)
 from sliceplane.watch.controller.keyed import KeyedController
 
 #: from the moment when an agent is lost until its Lease goes
 FORGET_AFTER_S: Final = 600.0
-#: the server is asked again about what is doubtful; it must not be flooded, and outages of seconds must be noticed
+#: the server is asked again about what is doubtful; it must not be flooded, and outages of seconds
+#: must be noticed
 BACKOFF: Final = Backoff(base_s=0.2, cap_s=1.0)
 COMPONENT: Final = "external-endpoints-controller"
 _CONDITION: Final = "condition:"
-#: its addresses are those of the API servers (kubernetes.io, "The Kubernetes API", "kubernetes.default")
+#: its addresses are those of the API servers (kubernetes.io, "The Kubernetes API",
+#: "kubernetes.default")
 _API_SLICE: Final = str(API_SERVICE)
 
 
@@ -90,8 +117,12 @@ class ExternalEndpointsController(KeyedController):
         self._lost: dict[str, float] = {}
         self._notices = HoldNotices(self._judge, self._refusals.services_of)
         self._metrics = Metrics()
-        self._losses = self._metrics.counter("sliceplane_agents_lost_total", "Agents whose Lease ran out.")
-        self._metrics.computed("gauge", "sliceplane_agents", "Agents that have a Lease.", lambda: len(self._leases))
+        self._losses = self._metrics.counter(
+            "sliceplane_agents_lost_total", "Agents whose Lease ran out."
+        )
+        self._metrics.computed(
+            "gauge", "sliceplane_agents", "Agents that have a Lease.", lambda: len(self._leases)
+        )
         self._metrics.computed(
             "gauge",
             "sliceplane_agents_held",
@@ -108,7 +139,8 @@ class ExternalEndpointsController(KeyedController):
     def samples(self, now: float) -> tuple[Family, ...]:
         return (*super().samples(now), *self._metrics.families())
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def on_synced(self, now: float) -> None:
         super().on_synced(now)
@@ -131,11 +163,15 @@ class ExternalEndpointsController(KeyedController):
                 touched = self._refusals.on_pod(key, _own_addresses(old), _own_addresses(new))
             case ServiceCIDR() as cidr:
                 cidrs = tuple(cidr.spec.cidrs or ()) if change.new is not None else ()
-                touched = self._refusals.on_range(f"the cluster IPs of ServiceCIDR {cidr.metadata.name}", cidrs)
+                touched = self._refusals.on_range(
+                    f"the cluster IPs of ServiceCIDR {cidr.metadata.name}", cidrs
+                )
             case Node() as node:
                 touched = self._on_node(node, is_there=change.new is not None)
             case granting:  # a Role or a ServiceAccount
-                touched = self._on_grant(change.resource, granting, is_there=change.new is not None, now=now)
+                touched = self._on_grant(
+                    change.resource, granting, is_there=change.new is not None, now=now
+                )
         self._enqueue_agents(touched, now)
 
     def _enqueue_agents(self, slice_keys: Iterable[str], now: float) -> None:
@@ -146,7 +182,9 @@ class ExternalEndpointsController(KeyedController):
                 self.enqueue(agent, now)
 
     def _on_lease(self, old: Lease | None, new: Lease | None, now: float) -> None:
-        """A Lease is the agent's that its *name* says; one with another agent's label is as good as none."""
+        """A Lease is the agent's that its *name* says; one with another agent's label is as good as
+        none.
+        """
         lease = new or old
         assert lease is not None, "a change of nothing"
         agent = agent_of_lease(lease.metadata.name)
@@ -183,7 +221,11 @@ class ExternalEndpointsController(KeyedController):
         self._roster.on_slice(key, new)
         touched = self._attribute(key, now)
         if key == _API_SLICE:
-            addresses = [address for endpoint in (new.endpoints or () if new else ()) for address in endpoint.addresses]
+            addresses = [
+                address
+                for endpoint in (new.endpoints or () if new else ())
+                for address in endpoint.addresses
+            ]
             touched = (*touched, *self._refusals.on_host("the API server", tuple(addresses)))
         return touched
 
@@ -201,8 +243,12 @@ class ExternalEndpointsController(KeyedController):
             self.enqueue(owner, now)
         return touched
 
-    def _on_grant(self, resource: str, granting: Object, *, is_there: bool, now: float) -> list[str]:
-        """Takes a Role or a ServiceAccount.  Returns the slices that may be judged otherwise now."""
+    def _on_grant(
+        self, resource: str, granting: Object, *, is_there: bool, now: float
+    ) -> list[str]:
+        """Takes a Role or a ServiceAccount.  Returns the slices that may be judged otherwise
+        now.
+        """
         meta = granting.metadata
         key = meta.key
         if not agent_of_account(meta.name):
@@ -213,10 +259,14 @@ class ExternalEndpointsController(KeyedController):
             marks[resource] = Marks(meta.labels or {}, meta.annotations or {})
         elif not marks:
             del self._marks[key]
-        grant = read_grant(meta.namespace, meta.name, marks.get(Roles.key), marks.get(ServiceAccounts.key))
+        grant = read_grant(
+            meta.namespace, meta.name, marks.get(Roles.key), marks.get(ServiceAccounts.key)
+        )
         agent = f"{meta.namespace}/{agent_of_account(meta.name)}"
         self._refusals.on_grant(agent, grant)
-        slice_keys = dict.fromkeys((*self._refusals.slices_of(agent), *self._roster.on_grant(agent, grant)))
+        slice_keys = dict.fromkeys(
+            (*self._refusals.slices_of(agent), *self._roster.on_grant(agent, grant))
+        )
         return [touched for slice_key in slice_keys for touched in self._attribute(slice_key, now)]
 
     def _on_node(self, node: Node, *, is_there: bool) -> tuple[str, ...]:
@@ -239,7 +289,8 @@ class ExternalEndpointsController(KeyedController):
             for agent in held:
                 self.enqueue(agent, now)
 
-    # -- work -------------------------------------------------------------------------------------------
+    # -- work
+    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if key.startswith(_CONDITION):
@@ -259,7 +310,9 @@ class ExternalEndpointsController(KeyedController):
             self._lost[key] = now
             self._losses.value += 1
             silent_s = self._judge.silent_s(key, now)
-            self._tell(key, "AgentLost", f"said nothing for {silent_s:.0f} s: its endpoints are withdrawn")
+            self._tell(
+                key, "AgentLost", f"said nothing for {silent_s:.0f} s: its endpoints are withdrawn"
+            )
         writes = self._slice_writes(key, lost=True)
         forget_at = self._lost[key] + self._forget_after_s
         if writes or lease is None or now < forget_at:
@@ -272,10 +325,20 @@ class ExternalEndpointsController(KeyedController):
         namespace, _, agent = key.partition("/")
         name = lease_name(agent)
         if self._judge.asks(key, now):
-            return (Write(verb="get", resource=Leases, namespace=namespace, name=name, tolerate=("NotFound",)),)
+            return (
+                Write(
+                    verb="get",
+                    resource=Leases,
+                    namespace=namespace,
+                    name=name,
+                    tolerate=("NotFound",),
+                ),
+            )
         if self._judge.take_probe(key):
             probes = tuple(
-                Write(verb="probe", resource=Leases, namespace=namespace, name=name, body=encode(port))
+                Write(
+                    verb="probe", resource=Leases, namespace=namespace, name=name, body=encode(port)
+                )
                 for port in self._refusals.ports_of(key)
             )
             if probes:
@@ -296,7 +359,9 @@ class ExternalEndpointsController(KeyedController):
             else:
                 write = refusal(found, why, empties=is_misfit)
                 if why and why != shown_refusal(found):
-                    self._tell(key, "AgentRefused", why, (self._refusals.granted_service_of(slice_key),))
+                    self._tell(
+                        key, "AgentRefused", why, (self._refusals.granted_service_of(slice_key),)
+                    )
             if write is not None:
                 writes.append(write)
         return tuple(writes)
@@ -330,7 +395,8 @@ class ExternalEndpointsController(KeyedController):
         meta = service.metadata
         return (condition_write(Services, meta.namespace, meta.name, meta.uid, condition),)
 
-    # -- what became of it ------------------------------------------------------------------------------
+    # -- what became of it
+    # ------------------------------------------------------------------------------
 
     def finished(self, done: Done, now: float) -> None:
         key = done.job.key
@@ -358,7 +424,9 @@ class ExternalEndpointsController(KeyedController):
         self._refusals.check()
         self._roster.check()
         for key in self._lost:
-            assert key in self._leases or self._refusals.slices_of(key), f"{key} is lost and has nothing"
+            assert key in self._leases or self._refusals.slices_of(key), (
+                f"{key} is lost and has nothing"
+            )
 
 
 def _version_of(key: str, answer: bytes) -> str:

@@ -1,21 +1,23 @@
 """Which agents live, and which of those that fell silent are believed to be gone.
 
-An agent lives as long as its Lease *changes*: what counts is the time since a change was seen here, on our own clock,
-never a time that another machine wrote.  So a judge that starts, or that could not reach the server, begins to count
-anew for all (``on_reachable``), and nothing is judged by a cache alone: the server is asked again before (``asks``,
-``on_confirmed``).
+An agent lives as long as its Lease *changes*: what counts is the time since a change was seen here,
+on our own clock, never a time that another machine wrote. So a judge that starts, or that could not
+reach the server, begins to count anew for all (``on_reachable``), and nothing is judged by a cache
+alone: the server is asked again before (``asks``, ``on_confirmed``).
 
-**Mass expiry**: a partition looks like the death of many agents, and the endpoints of those that live are worth more
-than a clean list.  If within one duration at least 3 agents and more than half of a Service's are silent, or at least
-5 and more than a third of its namespace, those that are over are *held* for ``HOLD_S``, and then given up at a tenth
-each ``STEP_S`` (``consume.removal_hold.Hold``), namespace by namespace.  A partition of the whole cluster may meet few
-agents in each namespace: if more than a third of their agents are silent in at least 3 namespaces, and these are more
-than half of all that have agents, their agents are held, too.  So one namespace cannot cause a hold in another.
+**Mass expiry**: a partition looks like the death of many agents, and the endpoints of those that
+live are worth more than a clean list. If within one duration at least 3 agents and more than half
+of a Service's are silent, or at least 5 and more than a third of its namespace, those that are over
+are *held* for ``HOLD_S``, and then given up at a tenth each ``STEP_S``
+(``consume.removal_hold.Hold``), namespace by namespace. A partition of the whole cluster may meet
+few agents in each namespace: if more than a third of their agents are silent in at least 3
+namespaces, and these are more than half of all that have agents, their agents are held, too. So one
+namespace cannot cause a hold in another.
 
-Agents that are overdue by two renewals count as silent, or the first victims would be gone before the third shows the
-pattern.  Only an agent with a Lease *and* an endpoint counts: a Lease can be written by any editor of a namespace, a
-slice by an account with a grant or with that right.  What an agent says of itself (failing checks, a drain) is never
-held: it lives.
+Agents that are overdue by two renewals count as silent, or the first victims would be gone before
+the third shows the pattern. Only an agent with a Lease *and* an endpoint counts: a Lease can be
+written by any editor of a namespace, a slice by an account with a grant or with that right. What an
+agent says of itself (failing checks, a drain) is never held: it lives.
 """
 
 from __future__ import annotations
@@ -46,8 +48,9 @@ ABSENT: Final = ""
 
 @dataclass(slots=True)
 class _Agent:
-    """``seen_at``: when its Lease was seen to change; ``confirmed``: it is over, and the server says so, too.
-    ``released_at``: a hold of its namespace was ended by request."""
+    """``seen_at``: when its Lease was seen to change; ``confirmed``: it is over, and the server
+    says so, too. ``released_at``: a hold of its namespace was ended by request.
+    """
 
     namespace: str
     version: str
@@ -73,14 +76,16 @@ class LeaseJudge:
         #: nothing that was seen before counts
         self._counts_from = 0.0
         self._reachable = True
-        #: those that are over and held, the first that fell silent first, and whether they were probed
+        #: those that are over and held, the first that fell silent first, and whether they were
+        #: probed
         self._held: dict[str, bool] = {}
         #: by namespace
         self._holds: dict[str, Hold] = {}
         #: how often who is held, or of which Services, has changed
         self.held_changes = 0
 
-    # -- what is seen -----------------------------------------------------------------------------------
+    # -- what is seen
+    # -----------------------------------------------------------------------------------
 
     def on_lease(self, key: str, version: str, duration_s: float, now: float) -> bool:
         """Whether an agent came back that was lost or held."""
@@ -99,7 +104,9 @@ class LeaseJudge:
         return was_away
 
     def on_absent(self, key: str, now: float) -> None:
-        """Takes an agent that has slices and no Lease: it is silent from now on, and as lost as it was."""
+        """Takes an agent that has slices and no Lease: it is silent from now on, and as lost as it
+        was.
+        """
         agent = self._agents.get(key)
         if agent is None:
             self._agents[key] = _Agent(_namespace(key), ABSENT, LEASE_S, now)
@@ -134,7 +141,9 @@ class LeaseJudge:
                 agent.confirmed = False
 
     def on_confirmed(self, key: str, version: str, now: float) -> bool:
-        """The server says that *version* is the newest.  False: the cache had an older one, so it lives."""
+        """The server says that *version* is the newest.  False: the cache had an older one, so it
+        lives.
+        """
         agent = self._agents.get(key)
         if agent is None:
             return False  # its Lease went meanwhile
@@ -160,7 +169,9 @@ class LeaseJudge:
         self.held_changes += 1
 
     def take_probe(self, key: str) -> bool:
-        """Whether it is held and was not probed yet: from here its processes may be seen to be gone."""
+        """Whether it is held and was not probed yet: from here its processes may be seen to be
+        gone.
+        """
         is_due = self._held.get(key) is False
         if is_due:
             self._held[key] = True
@@ -172,10 +183,13 @@ class LeaseJudge:
             self._let_go(key)
             self._agents[key].is_lost = True
 
-    # -- what follows -----------------------------------------------------------------------------------
+    # -- what follows
+    # -----------------------------------------------------------------------------------
 
     def asks(self, key: str, now: float) -> bool:
-        """The server is to be asked about it: when it becomes doubtful, so that outages are noticed, and at its end."""
+        """The server is to be asked about it: when it becomes doubtful, so that outages are
+        noticed, and at its end.
+        """
         agent = self._agents.get(key)
         if agent is None or agent.is_lost or key in self._held:
             return False
@@ -191,11 +205,17 @@ class LeaseJudge:
         return now - self._agents[key].seen_at
 
     def judge(self, key: str, now: float) -> bool:
-        """Whether *key* is lost, to be asked after ``on_confirmed``.  It stays so until it renews."""
+        """Whether *key* is lost, to be asked after ``on_confirmed``.  It stays so until it
+        renews.
+        """
         agent = self._agents.get(key)
         if agent is None or not agent.confirmed or self._over_at(agent) > now or agent.is_lost:
             return agent is not None and agent.is_lost
-        is_new = key not in self._held and agent.counts and agent.released_at < agent.seen_at + agent.duration_s
+        is_new = (
+            key not in self._held
+            and agent.counts
+            and agent.released_at < agent.seen_at + agent.duration_s
+        )
         if is_new and self._are_many(agent, now):
             self._held[key] = False
             self.held_changes += 1
@@ -301,7 +321,9 @@ class LeaseJudge:
 
 
 def _is_share(members: list[_Agent], silent: set[int], least: int, share: float) -> bool:
-    """Returns True if at least *least* and more than *share* of the members are silent.  *silent*: by ``id``."""
+    """Returns True if at least *least* and more than *share* of the members are silent.  *silent*:
+    by ``id``.
+    """
     count = sum(id(member) in silent for member in members)
     return count >= least and count > share * len(members)
 

@@ -1,8 +1,9 @@
 """Which Services say that endpoints of theirs are held, and which ask for their release.
 
-A Service with agents that are held has the condition ``AgentRemovalHeld``; when nothing of it is held any more the
-condition says ``False``, and a Service that never had it never gets it.  A new value of the annotation
-``agent.sliceplane.dev/release`` of such a Service asks once for the release of all that is held in its namespace.
+A Service with agents that are held has the condition ``AgentRemovalHeld``; when nothing of it is
+held any more the condition says ``False``, and a Service that never had it never gets it. A new
+value of the annotation ``agent.sliceplane.dev/release`` of such a Service asks once for the release
+of all that is held in its namespace.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class HoldNotices:
         #: status and message of the condition that Services show
         self._shown: dict[str, tuple[str, str]] = {}
         self._asked: dict[str, str] = {}
-        #: the judge's ``held_changes`` of which Services were told last; -1: a Service has changed since
+        #: the judge's ``held_changes`` of which Services were told last; -1: a Service has changed
+        #: since
         self._told_changes = -1
 
     def on_service(self, key: str, new: Service | None) -> bool:
@@ -45,12 +47,18 @@ class HoldNotices:
         return is_new and self._judge.held_of(key) > 0
 
     def take_outdated(self) -> tuple[str, ...]:
-        """Services that do not say what is so; empty where nothing has changed since the last time."""
+        """Services that do not say what is so; empty where nothing has changed since the last
+        time.
+        """
         if self._told_changes == self._judge.held_changes:
             return ()
         self._told_changes = self._judge.held_changes
         concerned = {service for agent in self._judge.held for service in self._services_of(agent)}
-        return tuple(key for key in sorted(concerned | self._shown.keys()) if self._wanted(key) != self._shown.get(key))
+        return tuple(
+            key
+            for key in sorted(concerned | self._shown.keys())
+            if self._wanted(key) != self._shown.get(key)
+        )
 
     def condition(self, key: str, now: float) -> Document | None:
         """What Service *key* is to say; ``None``: it says so, or has nothing to say."""
@@ -71,7 +79,8 @@ class HoldNotices:
         held = self._judge.held_of(key)
         if hold is not None and held:
             text = (
-                f"{held} agents fell silent together; their endpoints stay until {format_time(hold.until)}, "
+                f"{held} agents fell silent together; their endpoints stay until "
+                f"{format_time(hold.until)}, "
                 "and then go by a tenth every 10 s"
             )
             return ("True", text)

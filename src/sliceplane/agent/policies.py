@@ -1,7 +1,9 @@
-"""The rules of ``consume.agents.grants`` as ValidatingAdmissionPolicies, for API servers that are not ours (KEP-3488).
+"""The rules of ``consume.agents.grants`` as ValidatingAdmissionPolicies, for API servers that are
+not ours (KEP-3488).
 
-RBAC binds names; labels, addresses and what a refusal leaves standing are beyond it.  There are two policies for each
-agent, one for its slices and one for its Lease, and each is about requests of the agent's account alone.
+RBAC binds names; labels, addresses and what a refusal leaves standing are beyond it. There are two
+policies for each agent, one for its slices and one for its Lease, and each is about requests of the
+agent's account alone.
 """
 
 from __future__ import annotations
@@ -33,18 +35,24 @@ _SPLIT: Final = f"-{account_name('')}"
 _HASH_LENGTH: Final = 10
 
 
-def policies(agent: str, namespace: str, services: tuple[str, ...], cidrs: tuple[str, ...]) -> tuple[Document, ...]:
+def policies(
+    agent: str, namespace: str, services: tuple[str, ...], cidrs: tuple[str, ...]
+) -> tuple[Document, ...]:
     """Policies and their bindings, in the order in which they are to be applied."""
     name = _policy_name(agent, namespace)
     user = f"system:serviceaccount:{namespace}:{account_name(agent)}"
     return (
-        *_policy(name, user, ("discovery.k8s.io", "endpointslices"), _slice_rules(agent, services, cidrs)),
+        *_policy(
+            name, user, ("discovery.k8s.io", "endpointslices"), _slice_rules(agent, services, cidrs)
+        ),
         *_policy(f"{name}-lease", user, ("coordination.k8s.io", "leases"), _lease_rules(agent)),
     )
 
 
 def _policy_name(agent: str, namespace: str) -> str:
-    """Policies have no namespace, and both names may hold dashes: a hash tells apart what could be read in two ways."""
+    """Policies have no namespace, and both names may hold dashes: a hash tells apart what could be
+    read in two ways.
+    """
     plain = f"sliceplane-{namespace}-{account_name(agent)}"
     if sum(plain.startswith(_SPLIT, at) for at in range(len(plain))) == 1:
         return plain
@@ -64,20 +72,33 @@ def _policy(
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},
-        "matchConditions": [{"name": "its-account", "expression": f"request.userInfo.username == '{user}'"}],
+        "matchConditions": [
+            {"name": "its-account", "expression": f"request.userInfo.username == '{user}'"}
+        ],
         "validations": validations,
     }
     head: Document = {"name": name}
     binding = {"policyName": name, "validationActions": ["Deny"]}
     return (
-        {"apiVersion": _VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": head, "spec": spec},
-        {"apiVersion": _VERSION, "kind": "ValidatingAdmissionPolicyBinding", "metadata": head, "spec": binding},
+        {
+            "apiVersion": _VERSION,
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": head,
+            "spec": spec,
+        },
+        {
+            "apiVersion": _VERSION,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": head,
+            "spec": binding,
+        },
     )
 
 
 def _slice_rules(agent: str, services: tuple[str, ...], cidrs: tuple[str, ...]) -> list[Document]:
     meanings = [
-        f"(object.metadata.name == '{slice_name(service, agent, family)}' && object.addressType == '{family}'"
+        f"(object.metadata.name == '{slice_name(service, agent, family)}' && object.addressType "
+        f"== '{family}'"
         f" && {_has_label(LABEL_SERVICE_NAME, service)})"
         for service in services
         for family in FAMILIES
@@ -86,11 +107,13 @@ def _slice_rules(agent: str, services: tuple[str, ...], cidrs: tuple[str, ...]) 
         _rule(
             " || ".join(meanings),
             f"agent {agent} may write slices of {', '.join(services)} alone, "
-            f"with the name, the addressType and the label {LABEL_SERVICE_NAME} that belong together",
+            f"with the name, the addressType and the label {LABEL_SERVICE_NAME} that belong "
+            "together",
         ),
         _rule(
             f"{_has_label(LABEL_MANAGED_BY, MANAGED_BY)} && {_has_label(LABEL_AGENT, agent)}",
-            f"a slice of agent {agent} has the labels {LABEL_MANAGED_BY}: {MANAGED_BY} and {LABEL_AGENT}: {agent}",
+            f"a slice of agent {agent} has the labels {LABEL_MANAGED_BY}: {MANAGED_BY} and "
+            f"{LABEL_AGENT}: {agent}",
         ),
         _rule(
             f"(!has(object.endpoints) || (object.endpoints.size() <= 1 && "
@@ -100,17 +123,21 @@ def _slice_rules(agent: str, services: tuple[str, ...], cidrs: tuple[str, ...]) 
         ),
         _rule(
             f"{_annotation('object')} == (oldObject == null ? '' : {_annotation('oldObject')}) && "
-            f"({_annotation('object')} == '' || !has(object.endpoints) || object.endpoints.all(endpoint, "
-            "has(endpoint.conditions) && has(endpoint.conditions.ready) && !endpoint.conditions.ready && "
+            f"({_annotation('object')} == '' || !has(object.endpoints) || "
+            "object.endpoints.all(endpoint, "
+            "has(endpoint.conditions) && has(endpoint.conditions.ready) && "
+            "!endpoint.conditions.ready && "
             "has(endpoint.conditions.serving) && !endpoint.conditions.serving))",
-            f"the annotation {ANNOTATION_REFUSED} is the control plane's, and what is refused does not serve",
+            f"the annotation {ANNOTATION_REFUSED} is the control plane's, and what is refused "
+            "does not serve",
         ),
     ]
     if cidrs:
         inside = " || ".join(f"cidr('{cidr}').containsIP(ip(address))" for cidr in cidrs)
         rules.append(
             _rule(
-                f"!has(object.endpoints) || object.endpoints.all(endpoint, endpoint.addresses.all(address, {inside}))",
+                "!has(object.endpoints) || object.endpoints.all(endpoint, "
+                f"endpoint.addresses.all(address, {inside}))",
                 f"agent {agent} may use addresses of {', '.join(cidrs)} alone",
             )
         )
@@ -118,9 +145,15 @@ def _slice_rules(agent: str, services: tuple[str, ...], cidrs: tuple[str, ...]) 
 
 
 def _lease_rules(agent: str) -> list[Document]:
-    expression = f"object.metadata.name == '{lease_name(agent)}' && {_has_label(LABEL_AGENT, agent)}"
+    expression = (
+        f"object.metadata.name == '{lease_name(agent)}' && {_has_label(LABEL_AGENT, agent)}"
+    )
     return [
-        _rule(expression, f"agent {agent} writes the Lease {lease_name(agent)}, with the label {LABEL_AGENT}: {agent}")
+        _rule(
+            expression,
+            f"agent {agent} writes the Lease {lease_name(agent)}, with the label {LABEL_AGENT}: "
+            f"{agent}",
+        )
     ]
 
 
@@ -135,4 +168,7 @@ def _has_label(label: str, value: str) -> str:
 
 def _annotation(of: str) -> str:
     found = f"{of}.metadata.annotations"
-    return f"(has({found}) && '{ANNOTATION_REFUSED}' in {found} ? {found}['{ANNOTATION_REFUSED}'] : '')"
+    return (
+        f"(has({found}) && '{ANNOTATION_REFUSED}' in {found} ? {found}['{ANNOTATION_REFUSED}'] : "
+        "'')"
+    )

@@ -1,15 +1,17 @@
 """Which slices of agents may not serve, and why.
 
-Who may write slices can send a Service's traffic to any address (CVE-2021-25740, kubernetes/kubernetes#103675), so the
-grant of an agent's account bounds them (``consume.agents.grants``).  A slice that does not fit it is a *misfit*:
-nothing in it counts, and the controller empties it.  An address of a Pod is refused to all, and the networks of
-Services and of Pods to accounts without networks of their own; with a grant but no networks also the addresses of
-Nodes, of the API server and of a cloud's metadata service.  Two agents that bring the same address and port to one
-Service are one endpoint for consumers; the Lease that was made last keeps it, since the older one is the one that was
-forgotten.
+Who may write slices can send a Service's traffic to any address (CVE-2021-25740,
+kubernetes/kubernetes#103675), so the grant of an agent's account bounds them
+(``consume.agents.grants``). A slice that does not fit it is a *misfit*: nothing in it counts, and
+the controller empties it. An address of a Pod is refused to all, and the networks of Services and
+of Pods to accounts without networks of their own; with a grant but no networks also the addresses
+of Nodes, of the API server and of a cloud's metadata service. Two agents that bring the same
+address and port to one Service are one endpoint for consumers; the Lease that was made last keeps
+it, since the older one is the one that was forgotten.
 
-The control plane opens connections to the ports of agents that are held (``ports_of``).  That must not be a scanner for
-whoever writes them, so only addresses that a grant names are probed, and never one of the cluster's own hosts.
+The control plane opens connections to the ports of agents that are held (``ports_of``). That must
+not be a scanner for whoever writes them, so only addresses that a grant names are probed, and never
+one of the cluster's own hosts.
 """
 
 from __future__ import annotations
@@ -36,15 +38,17 @@ from sliceplane.kit.ip import Network, parse_strict
 
 #: ports of one held agent that are probed; one that has more is not probed at all
 PROBES_MAX: Final = 8
-#: addresses at which clouds give out credentials, besides the link-local ones (which are no endpoints anyway)
+#: addresses at which clouds give out credentials, besides the link-local ones (which are no
+#: endpoints anyway)
 _METADATA: Final = ("100.100.100.200/32", "fd00:ec2::254/128", "fd20:ce::254/128")
 K = TypeVar("K")
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class _Ranges:
-    """Networks by the name of what they belong to, and which of them holds an address: as there are few lengths of
-    prefixes, that is a few reads of a dictionary, however many Nodes there are."""
+    """Networks by the name of what they belong to, and which of them holds an address: as there are
+    few lengths of prefixes, that is a few reads of a dictionary, however many Nodes there are.
+    """
 
     def __init__(self) -> None:
         self._of: dict[str, tuple[Network, ...]] = {}
@@ -90,8 +94,9 @@ class _Place(NamedTuple):
 
 
 class _Slice(msgspec.Struct, frozen=True):
-    """``misfit``: the sentence that says why it does not fit the grant; it has no addresses then.  ``probed``: all its
-    ports can be probed."""
+    """``misfit``: the sentence that says why it does not fit the grant; it has no addresses then.
+    ``probed``: all its ports can be probed.
+    """
 
     agent: str
     service: str
@@ -102,7 +107,8 @@ class _Slice(msgspec.Struct, frozen=True):
 
 
 class AgentRefusals:
-    """Slices are keyed ``namespace/name``, agents ``namespace/name of the agent``.  Owned by one controller.
+    """Slices are keyed ``namespace/name``, agents ``namespace/name of the agent``. Owned by one
+    controller.
 
     Each ``on_*`` gives the slices whose answer may be another now.
     """
@@ -178,10 +184,14 @@ class AgentRefusals:
                 del self._pods[address]
         for address in new:
             self._pods[address] = pod
-        return self._rivals(key for address in (*old, *new) for key in self._by_address.get(address, ()))
+        return self._rivals(
+            key for address in (*old, *new) for key in self._by_address.get(address, ())
+        )
 
     def on_range(self, name: str, cidrs: tuple[str, ...]) -> tuple[str, ...]:
-        """Takes networks of the cluster; *name* says of what, as a sentence goes on.  O(agents) where they change."""
+        """Takes networks of the cluster; *name* says of what, as a sentence goes on.  O(agents)
+        where they change.
+        """
         return self._within(self._ranges.put(name, parse_networks(cidrs)))
 
     def on_host(self, name: str, addresses: tuple[str, ...]) -> tuple[str, ...]:
@@ -215,11 +225,16 @@ class AgentRefusals:
             return sentence
         for place in known.places:
             # A slice that is refused itself takes no address from another agent.
-            fitting = (rival for rival in self._by_place[place] if not self._why_alone(self._slices[rival]))
+            fitting = (
+                rival for rival in self._by_place[place] if not self._why_alone(self._slices[rival])
+            )
             newest = max(fitting, key=self._age_of)
             if newest != key:
                 other = self._slices[newest].agent
-                return f"agent {other} brought {place.address} port {place.port} to Service {place.service} later"
+                return (
+                    f"agent {other} brought {place.address} port {place.port} to Service "
+                    f"{place.service} later"
+                )
         return ""
 
     def _why_alone(self, known: _Slice) -> str:
@@ -242,7 +257,9 @@ class AgentRefusals:
         if grant is not None and grant.networks is not None:
             return ""  # an administrator named its networks
         # Who needs no grant may write any slice anyway, and may work on a machine of the cluster.
-        holder = self._ranges.holder(parsed) or (self._hosts.holder(parsed) if grant is not None else "")
+        holder = self._ranges.holder(parsed) or (
+            self._hosts.holder(parsed) if grant is not None else ""
+        )
         return f"{address} belongs to {holder}" if holder else ""
 
     def _age_of(self, key: str) -> tuple[tuple[str, str], str]:
@@ -261,12 +278,16 @@ class AgentRefusals:
         return tuple(self._by_agent.get(agent, ()))
 
     def ports_of(self, agent: str) -> tuple[PortProbe, ...]:
-        """Ports at which a connection shows whether its processes are gone; none unless all of them may be probed."""
+        """Ports at which a connection shows whether its processes are gone; none unless all of them
+        may be probed.
+        """
         grant = self._grants.get(agent)
         if grant is None or grant.networks is None:
             return ()
         slices = [self._slices[key] for key in self._by_agent.get(agent, ())]
-        if not all(known.probed for known in slices) or any(self.why(key) for key in self._by_agent.get(agent, ())):
+        if not all(known.probed for known in slices) or any(
+            self.why(key) for key in self._by_agent.get(agent, ())
+        ):
             return ()
         places = [place for known in slices for place in known.places]
         if not all(self._may_be_probed(place.address) for place in places):
@@ -284,7 +305,9 @@ class AgentRefusals:
         return not (self._hosts.holder(parsed) or self._ranges.holder(parsed))
 
     def services_of(self, agent: str) -> tuple[str, ...]:
-        """Services that have an endpoint of it; a slice that does not fit the grant counts for none."""
+        """Services that have an endpoint of it; a slice that does not fit the grant counts for
+        none.
+        """
         slices = (self._slices[key] for key in self._by_agent.get(agent, ()))
         return tuple(dict.fromkeys(known.service for known in slices if not known.misfit))
 
@@ -298,7 +321,9 @@ class AgentRefusals:
     def check(self) -> None:
         for index in (self._by_place, self._by_address, self._by_agent):
             assert all(index.values()), "an entry of an index without slices"
-            assert {key for keys in index.values() for key in keys} <= self._slices.keys(), "an index of what is gone"
+            assert {key for keys in index.values() for key in keys} <= self._slices.keys(), (
+                "an index of what is gone"
+            )
 
 
 def _read(agent: str, new: EndpointSlice, grant: AgentGrant | None) -> _Slice:
@@ -307,10 +332,14 @@ def _read(agent: str, new: EndpointSlice, grant: AgentGrant | None) -> _Slice:
     misfit = slice_misfit(grant, written) if grant is not None else shape_misfit(written)
     if misfit:
         return _Slice(agent, service, misfit, (), (), probed=False)
-    addresses = tuple(dict.fromkeys(address for endpoint in written.addresses for address in endpoint))
+    addresses = tuple(
+        dict.fromkeys(address for endpoint in written.addresses for address in endpoint)
+    )
     ports = [port.port for port in new.ports or () if port.port is not None]
     places = tuple(_Place(service, address, port) for address in addresses for port in ports)
-    probed = all(port.port is not None and port.protocol in (None, "TCP") for port in new.ports or ())
+    probed = all(
+        port.port is not None and port.protocol in (None, "TCP") for port in new.ports or ()
+    )
     return _Slice(agent, service, "", addresses, places, probed)
 
 

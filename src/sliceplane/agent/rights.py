@@ -1,14 +1,17 @@
-"""What an account of an agent may do, and nothing else: documents to be applied by an administrator.
+"""What an account of an agent may do, and nothing else: documents to be applied by an
+administrator.
 
-Rights are bound to names (``resourceNames``): the agent's Lease, its slices, its Services.  A create carries a name
-only when it is an apply, so that is how the agent creates.  Lists and watches of one name are allowed by the field
-selector ``metadata.name`` (kubernetes.io, "Using RBAC Authorization", "Referring to resources").
+Rights are bound to names (``resourceNames``): the agent's Lease, its slices, its Services. A create
+carries a name only when it is an apply, so that is how the agent creates. Lists and watches of one
+name are allowed by the field selector ``metadata.name`` (kubernetes.io, "Using RBAC Authorization",
+"Referring to resources").
 
 It may ask for tokens of its own: a short one that is copied to a machine is renewed there.
 
-Labels and addresses of slices are beyond RBAC.  Annotations of the Role record which Services and networks belong to
-the agent; our server's admission and controllers read them (``consume.agents.grants``), and ValidatingAdmissionPolicies
-say the same to other API servers (``agent.policies``).
+Labels and addresses of slices are beyond RBAC. Annotations of the Role record which Services and
+networks belong to the agent; our server's admission and controllers read them
+(``consume.agents.grants``), and ValidatingAdmissionPolicies say the same to other API servers
+(``agent.policies``).
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ def grants(
     sees_nodes: bool = False,
     with_policies: bool = True,
 ) -> tuple[Document, ...]:
-    """In the order in which they are to be applied.  *sees_nodes*: it may ask whether node proxies followed a drain."""
+    """In the order in which they are to be applied.  *sees_nodes*: it may ask whether node proxies
+    followed a drain.
+    """
     name = account_name(agent)
     labels = {LABEL_AGENT: agent}
     metadata: Document = {"name": name, "namespace": namespace, "labels": labels}
@@ -90,7 +95,12 @@ def _node_rights(agent: str, namespace: str, labels: dict[str, str]) -> list[Doc
     of_nodes: Document = {"name": name, "labels": labels}
     of_leases: Document = {"name": name, "namespace": LEASE_NAMESPACE, "labels": labels}
     return [
-        {"apiVersion": _RBAC, "kind": "ClusterRole", "metadata": of_nodes, "rules": [_rule("", "nodes", ["list"])]},
+        {
+            "apiVersion": _RBAC,
+            "kind": "ClusterRole",
+            "metadata": of_nodes,
+            "rules": [_rule("", "nodes", ["list"])],
+        },
         _binding("ClusterRoleBinding", of_nodes, "ClusterRole", name, namespace),
         {
             "apiVersion": _RBAC,

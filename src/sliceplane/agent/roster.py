@@ -1,12 +1,13 @@
 """The slices of agents among all slices of a cluster, found by the names that grants bind.
 
-A watch by label would miss a slice whose agent writes another label, so the controller watches all slices.  In a
-process with other controllers that costs a reference for each: they share one informer, which decodes each change once.
-Alone, it costs the memory of all slices, which is less than that of all Pods, which this controller watches anyway.  A
-change costs two look-ups in dictionaries; a grant that changes costs its names, at most 128.
+A watch by label would miss a slice whose agent writes another label, so the controller watches all
+slices. In a process with other controllers that costs a reference for each: they share one
+informer, which decodes each change once. Alone, it costs the memory of all slices, which is less
+than that of all Pods, which this controller watches anyway. A change costs two look-ups in
+dictionaries; a grant that changes costs its names, at most 128.
 
-A slice whose name no grant has belongs to an agent without a grant if its labels and its name fit each other: then an
-account wrote it that may write any slice of the namespace.
+A slice whose name no grant has belongs to an agent without a grant if its labels and its name fit
+each other: then an account wrote it that may write any slice of the namespace.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from sliceplane.consume.agents.registration import MANAGED_BY
 
 
 class AgentRoster:
-    """Slices are keyed ``namespace/name``, agents ``namespace/name of the agent``.  Owned by one controller."""
+    """Slices are keyed ``namespace/name``, agents ``namespace/name of the agent``.  Owned by one
+    controller.
+    """
 
     def __init__(self) -> None:
         #: all slices of the cluster, as the informer's cache has them
@@ -48,7 +51,9 @@ class AgentRoster:
         return tuple(key for key in dict.fromkeys(names) if key in self._all)
 
     def attribute(self, key: str) -> tuple[str, str]:
-        """Finds the agent of a slice.  Returns the one that had it before and the one that has it now; "" for none."""
+        """Finds the agent of a slice.  Returns the one that had it before and the one that has it
+        now; "" for none.
+        """
         before = self._agent_by_slice.get(key, "")
         now = self._agent_of(key)
         if now != before:

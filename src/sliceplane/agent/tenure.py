@@ -1,12 +1,14 @@
 """An agent's Lease in one namespace: whose the name is, when to renew it, and what to write.
 
-**Whose name is it?**  The Lease names the host and this start of the agent.  Of the same host: an earlier start, taken
-over at once.  Of another host: looked at for one duration of the Lease; when it does not change, it is taken over, and
-when it does, the name is refused.  Times in the Lease are for people; no clock of another machine is compared.
+**Whose name is it?**  The Lease names the host and this start of the agent. Of the same host: an
+earlier start, taken over at once. Of another host: looked at for one duration of the Lease; when it
+does not change, it is taken over, and when it does, the name is refused. Times in the Lease are for
+people; no clock of another machine is compared.
 
-Every write but the first carries the version that it builds on; one that meets another is followed by a look.  The
-first is an apply, not a create: rights to create can be bound to a name only where the request has one.  Two that make
-the Lease at once both succeed, the later one's name stands, and the earlier one sees it.
+Every write but the first carries the version that it builds on; one that meets another is followed
+by a look. The first is an apply, not a create: rights to create can be bound to a name only where
+the request has one. Two that make the Lease at once both succeed, the later one's name stands, and
+the earlier one sees it.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ Standing = Literal["free", "ours", "watched", "refused"]
 
 
 class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person chose: how long a silent agent is believed to live, and whether it takes its name from another."""
+    """What a person chose: how long a silent agent is believed to live, and whether it takes its
+    name from another.
+    """
 
     lease_s: float = LEASE_S
     takeover: bool = False
@@ -49,7 +53,9 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Raises ``ValueError``."""
         if not LEASE_MIN_S <= self.lease_s <= LEASE_MAX_S:
-            raise ValueError(f"a Lease lasts {LEASE_MIN_S:g} s to {LEASE_MAX_S:g} s, not {self.lease_s:g} s")
+            raise ValueError(
+                f"a Lease lasts {LEASE_MIN_S:g} s to {LEASE_MAX_S:g} s, not {self.lease_s:g} s"
+            )
 
     @property
     def renew_s(self) -> float:
@@ -58,7 +64,9 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``host``: stays the same as long as the machine does; ``start``: of this start of the agent."""
+    """``host``: stays the same as long as the machine does; ``start``: of this start of the
+    agent.
+    """
 
     name: str
     host: str
@@ -71,7 +79,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tenure:
-    """Owned by one agent.  ``lease``: the newest version known; ``error``: of the last job, for people."""
+    """Owned by one agent.  ``lease``: the newest version known; ``error``: of the last job, for
+    people.
+    """
 
     def __init__(self, config: AgentConfig, namespace: str) -> None:
         self._config = config
@@ -95,11 +105,19 @@ class Tenure:
         #: nothing is written before
         self.rests_until = 0.0
 
-    # -- what is seen -----------------------------------------------------------------------------------
+    # -- what is seen
+    # -----------------------------------------------------------------------------------
 
     def on_lease_change(self, old: Lease | None, new: Lease | None, now: float) -> None:
-        """A change of the cache.  The end of an earlier Lease is no end of the one that was made since."""
-        if new is None and old is not None and self.lease is not None and not _same(old, self.lease):
+        """A change of the cache.  The end of an earlier Lease is no end of the one that was made
+        since.
+        """
+        if (
+            new is None
+            and old is not None
+            and self.lease is not None
+            and not _same(old, self.lease)
+        ):
             return
         self._on_lease(new, now)
 
@@ -121,19 +139,30 @@ class Tenure:
             self.renew_at = self._asked_at + self._config.terms.renew_s * spread
 
     def on_wrong_answer(self, write: Write, now: float) -> None:
-        """The server took *write* and answered with something else: written again at once, it would be so for ever."""
-        self.error = f"{write.verb} of {write.resource.singular} {write.name}: the server answered with another object"
+        """The server took *write* and answered with something else: written again at once, it would
+        be so for ever.
+        """
+        self.error = (
+            f"{write.verb} of {write.resource.singular} {write.name}: the server answered with "
+            "another object"
+        )
         self.rests_until = now + WRONG_ANSWER_REST_S
 
     def _on_lease(self, lease: Lease | None, now: float) -> None:
         known = self.lease
         is_known = lease is not None and known is not None and _same(lease, known)
-        if is_known and lease is not None and known is not None and not is_newer(lease.metadata, known.metadata):
+        if (
+            is_known
+            and lease is not None
+            and known is not None
+            and not is_newer(lease.metadata, known.metadata)
+        ):
             return
         self.lease = lease
         self._seen_at = now
 
-    # -- what follows -----------------------------------------------------------------------------------
+    # -- what follows
+    # -----------------------------------------------------------------------------------
 
     def standing(self, now: float) -> Standing:
         """Whose the name is now."""
@@ -169,7 +198,13 @@ class Tenure:
         return now - (self.renewed_at or 0.0) > self._config.terms.renew_s / 2
 
     def read(self) -> Write:
-        return Write(verb="get", resource=Leases, namespace=self._namespace, name=self._name, tolerate=("NotFound",))
+        return Write(
+            verb="get",
+            resource=Leases,
+            namespace=self._namespace,
+            name=self._name,
+            tolerate=("NotFound",),
+        )
 
     def renewal(self, standing: Standing, now: float) -> Write:
         self._asked_at = now
@@ -182,14 +217,20 @@ class Tenure:
         lease = self.lease
         if standing == "free" or lease is None:
             spec |= {"acquireTime": format_micro_time(now), "leaseTransitions": 0}
-            metadata: Document = {"name": self._name, "namespace": self._namespace, "labels": labels}
+            metadata: Document = {
+                "name": self._name,
+                "namespace": self._namespace,
+                "labels": labels,
+            }
             head = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
             return self._write(encode({**head, "metadata": metadata, "spec": spec}), applies=True)
         if lease.spec.holder_identity != self._config.identity:
             transitions = (lease.spec.lease_transitions or 0) + 1
             spec |= {"acquireTime": format_micro_time(now), "leaseTransitions": transitions}
         built_on = {"uid": lease.metadata.uid, "resourceVersion": lease.metadata.resource_version}
-        return self._write(encode({"metadata": {**built_on, "labels": labels}, "spec": spec}), applies=False)
+        return self._write(
+            encode({"metadata": {**built_on, "labels": labels}, "spec": spec}), applies=False
+        )
 
     def _write(self, body: bytes, *, applies: bool) -> Write:
         return Write(
@@ -204,12 +245,18 @@ class Tenure:
 
 
 def answered(write: Write, answer: bytes, kind: type[T]) -> T | None:
-    """The object of *write* as the server answered it; ``None`` if the answer is another one, or none."""
+    """The object of *write* as the server answered it; ``None`` if the answer is another one, or
+    none.
+    """
     try:
         stored = decode(answer, kind)
     except UNREADABLE:
         return None
-    return stored if (stored.metadata.namespace, stored.metadata.name) == (write.namespace, write.name) else None
+    return (
+        stored
+        if (stored.metadata.namespace, stored.metadata.name) == (write.namespace, write.name)
+        else None
+    )
 
 
 def _same(one: Lease, other: Lease) -> bool:

@@ -1,6 +1,8 @@
-"""How an agent's endpoint is taken back: its slices say that it does not serve, and why, and its Lease goes at the end.
+"""How an agent's endpoint is taken back: its slices say that it does not serve, and why, and its
+Lease goes at the end.
 
-Each write is bound to the version that was judged: what the agent wrote since stays, and so does what it then means.
+Each write is bound to the version that was judged: what the agent wrote since stays, and so does
+what it then means.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ def shown_refusal(found: EndpointSlice) -> str:
 
 
 def refusal(found: EndpointSlice, why: str, *, empties: bool = False) -> Write | None:
-    """Returns the write that refuses a slice for the reason *why*, or lifts its refusal for "".  ``None``: no need.
+    """Returns the write that refuses a slice for the reason *why*, or lifts its refusal for "".
+    ``None``: no need.
 
-    *empties*: it does not fit its agent's grant, so no endpoint stays.  It says why until its agent writes it anew: an
-    empty slice fits every grant.
+    *empties*: it does not fit its agent's grant, so no endpoint stays. It says why until its agent
+    writes it anew: an empty slice fits every grant.
     """
     if empties:
         if why == shown_refusal(found) and not found.endpoints:
@@ -77,13 +80,19 @@ def _patch(
 ) -> Write:
     meta = found.metadata
     body: Document = {
-        "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": annotations}
+        "metadata": {
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+            "annotations": annotations,
+        }
     }
     if endpoints is not None:
         body["endpoints"] = endpoints
     elif withdraws:
         gone = msgspec.convert(conditions("lost", publish_not_ready=False), EndpointConditions)
-        body["endpoints"] = [replace(endpoint, conditions=gone) for endpoint in found.endpoints or ()]
+        body["endpoints"] = [
+            replace(endpoint, conditions=gone) for endpoint in found.endpoints or ()
+        ]
     return Write(
         verb="patch",
         resource=EndpointSlices,

@@ -1,7 +1,7 @@
 """apps/v1 kinds as readers see them.
 
-The pod template is kept whole (as a raw document), since a controller that makes Pods from it must copy fields
-that we know nothing of.
+The pod template is kept whole (as a raw document), since a controller that makes Pods from it must
+copy fields that we know nothing of.
 """
 
 from __future__ import annotations

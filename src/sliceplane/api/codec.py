@@ -1,10 +1,10 @@
 """JSON bytes to documents and projections, and back.
 
-``encode`` is compact and keeps the order of members, so equal documents built the same way are equal
-bytes.  Escaping of ``<``, ``>`` and ``&`` is the server's business, not the store's.
+``encode`` is compact and keeps the order of members, so equal documents built the same way are
+equal bytes. Escaping of ``<``, ``>`` and ``&`` is the server's business, not the store's.
 
-Each write asks them many times, so they are msgspec's own methods: a function around one costs as much as a small
-object takes to encode.
+Each write asks them many times, so they are msgspec's own methods: a function around one costs as
+much as a small object takes to encode.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from sliceplane.api.meta import Document, Object
 
 T = TypeVar("T", bound=Object)
 
-#: what decoding raises for bytes that are no such object; a nesting that is too deep is no ``DecodeError``
+#: what decoding raises for bytes that are no such object; a nesting that is too deep is no
+#: ``DecodeError``
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 #: by projection, made when it is first read
 _decoders: dict[type[Object], msgspec.json.Decoder[Any]] = {}
 
 
 class OwnJson(bytes):
-    """An object that this program encoded: no member is there twice, so a reader in the same process need not look."""
+    """An object that this program encoded: no member is there twice, so a reader in the same
+    process need not look.
+    """
 
     __slots__ = ()
 
@@ -39,7 +42,9 @@ copy_of: Final[Callable[[Any], Any]] = msgspec.to_builtins
 
 
 def decode(body: bytes, kind: type[T]) -> T:
-    """The projection of *body*.  Raises ``msgspec.DecodeError`` (a ``ValidationError`` for a wrong type)."""
+    """The projection of *body*.  Raises ``msgspec.DecodeError`` (a ``ValidationError`` for a wrong
+    type).
+    """
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)

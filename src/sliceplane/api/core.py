@@ -54,7 +54,9 @@ class ServiceSpec(Projection, frozen=True, kw_only=True):
 
 
 class LoadBalancerIngress(Projection, frozen=True, kw_only=True):
-    """``ip_mode`` None is VIP: packets come with the address as their destination; Proxy: they do not."""
+    """``ip_mode`` None is VIP: packets come with the address as their destination; Proxy: they do
+    not.
+    """
 
     ip: str = ""
     ip_mode: str | None = None
@@ -177,7 +179,9 @@ class PodAffinity(Projection, frozen=True, kw_only=True):
     """Of Pods to Pods, whether they are drawn to each other or kept apart."""
 
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] | None = None
-    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] | None = None
+    preferred_during_scheduling_ignored_during_execution: (
+        tuple[WeightedPodAffinityTerm, ...] | None
+    ) = None
 
 
 class Affinity(Projection, frozen=True, kw_only=True):
@@ -278,7 +282,8 @@ class Node(Object, frozen=True, kw_only=True):
     def is_ready(self) -> bool:
         """Returns True if the condition Ready of the Node is True."""
         return any(
-            condition.type == "Ready" and condition.status == "True" for condition in self.status.conditions or ()
+            condition.type == "Ready" and condition.status == "True"
+            for condition in self.status.conditions or ()
         )
 
 

@@ -20,9 +20,11 @@ LABEL_ZONE = "topology.kubernetes.io/zone"
 LABEL_REGION = "topology.kubernetes.io/region"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
 ANNOTATION_TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
-#: on a Pod: it leaves its Services although nothing deletes it; its endpoints neither are ready nor serve
+#: on a Pod: it leaves its Services although nothing deletes it; its endpoints neither are ready nor
+#: serve
 ANNOTATION_DRAIN = "sliceplane.dev/drain"
-#: on a Pod: its condition sliceplane.dev/Drained is wanted, and its preStop hook may be answered by the node proxy
+#: on a Pod: its condition sliceplane.dev/Drained is wanted, and its preStop hook may be answered by
+#: the node proxy
 ANNOTATION_DRAIN_BARRIER = "sliceplane.dev/drain-barrier"
 MANAGED_BY_CONTROLLER = "endpointslice-controller.k8s.io"
 MANAGED_BY_MIRRORING = "endpointslicemirroring-controller.k8s.io"

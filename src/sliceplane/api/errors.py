@@ -2,7 +2,7 @@
 (staging/src/k8s.io/apimachinery/pkg/api/errors/errors.go).
 
 ``StatusError`` is the one exception that crosses layers: it carries an HTTP code and renders as a
-``Status`` object.  ``FieldError`` is one complaint about one field; validation returns lists of them
+``Status`` object. ``FieldError`` is one complaint about one field; validation returns lists of them
 and ``invalid`` folds a list into a 422.
 """
 
@@ -18,7 +18,8 @@ import msgspec
 Cause = dict[str, str]
 T = TypeVar("T")
 
-#: complaints about one object.  Upstream has no bound: 3 MiB of bad labels would be answered with 300 MB.
+#: complaints about one object. Upstream has no bound: 3 MiB of bad labels would be answered with
+#: 300 MB.
 ERRORS_MAX: Final = 1000
 #: of the texts of complaints, together; a single one may be longer, as it shows what was sent
 ERRORS_CHARACTERS_MAX: Final = 1 << 20
@@ -44,7 +45,9 @@ class FieldError(msgspec.Struct, frozen=True):
 
 
 def while_few(errors: Sized, items: Iterable[T]) -> Iterator[T]:
-    """*items* for as long as there are fewer than ``ERRORS_MAX`` *errors*, which the caller adds to."""
+    """*items* for as long as there are fewer than ``ERRORS_MAX`` *errors*, which the caller adds
+    to.
+    """
     for item in items:
         if len(errors) >= ERRORS_MAX:
             return
@@ -52,7 +55,9 @@ def while_few(errors: Sized, items: Iterable[T]) -> Iterator[T]:
 
 
 def show(value: Any) -> str:
-    """A bad value as Kubernetes prints it: strings quoted, objects and lists as JSON, null as ``null``."""
+    """A bad value as Kubernetes prints it: strings quoted, objects and lists as JSON, null as
+    ``null``.
+    """
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -64,8 +69,16 @@ def quote(text: str) -> str:
 
 
 _GO_ESCAPES = {
-    '"': '\\"', "\\": "\\\\", "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"
-}  # fmt: skip
+    '"': '\\"',
+    "\\": "\\\\",
+    "\a": "\\a",
+    "\b": "\\b",
+    "\f": "\\f",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\v": "\\v",
+}
 
 
 def _quoted(character: str) -> str:
@@ -80,7 +93,9 @@ def _quoted(character: str) -> str:
 
 
 def required(path: str, detail: str = "") -> FieldError:
-    return FieldError("FieldValueRequired", path, f"Required value: {detail}" if detail else "Required value")
+    return FieldError(
+        "FieldValueRequired", path, f"Required value: {detail}" if detail else "Required value"
+    )
 
 
 def invalid_value(path: str, value: Any, detail: str) -> FieldError:
@@ -90,7 +105,11 @@ def invalid_value(path: str, value: Any, detail: str) -> FieldError:
 
 def not_supported(path: str, value: Any, supported: tuple[str, ...]) -> FieldError:
     options = ", ".join(show(option) for option in supported)
-    return FieldError("FieldValueNotSupported", path, f"Unsupported value: {show(value)}: supported values: {options}")
+    return FieldError(
+        "FieldValueNotSupported",
+        path,
+        f"Unsupported value: {show(value)}: supported values: {options}",
+    )
 
 
 def duplicate(path: str, value: Any) -> FieldError:
@@ -108,19 +127,23 @@ def forbidden_field(path: str, detail: str) -> FieldError:
 
 
 def too_long(path: str, limit_bytes: int) -> FieldError:
-    return FieldError("FieldValueTooLong", path, f"Too long: may not be more than {limit_bytes} bytes")
+    return FieldError(
+        "FieldValueTooLong", path, f"Too long: may not be more than {limit_bytes} bytes"
+    )
 
 
 def too_many(path: str, actual: int, limit: int) -> FieldError:
-    return FieldError("FieldValueTooMany", path, f"Too many: {actual}: must have at most {limit} items")
+    return FieldError(
+        "FieldValueTooMany", path, f"Too many: {actual}: must have at most {limit} items"
+    )
 
 
 @dataclass
 class StatusError(Exception):
     """An HTTP error with the ``Status`` body that Kubernetes gives for it.
 
-    Not frozen, although it is never changed: Python itself assigns ``__traceback__`` when an exception passes through
-    a ``contextlib`` context manager.
+    Not frozen, although it is never changed: Python itself assigns ``__traceback__`` when an
+    exception passes through a ``contextlib`` context manager.
     """
 
     code: int
@@ -132,7 +155,8 @@ class StatusError(Exception):
     retry_after_s: int | None = None
     #: of a 405
     allowed_methods: tuple[str, ...] = ()
-    #: texts of ``Warning`` headers, which kubectl prints; a client that compares Statuses does not see them
+    #: texts of ``Warning`` headers, which kubectl prints; a client that compares Statuses does not
+    #: see them
     warnings: tuple[str, ...] = ()
 
     __hash__ = Exception.__hash__
@@ -142,7 +166,9 @@ class StatusError(Exception):
 
     @property
     def rests_on_state(self) -> bool:
-        """Returns False for a complaint about the request alone, which is true whatever is stored."""
+        """Returns False for a complaint about the request alone, which is true whatever is
+        stored.
+        """
         return self.code not in (400, 405, 406, 413, 415)
 
     def status(self) -> dict[str, Any]:
@@ -188,9 +214,13 @@ def unauthorized() -> StatusError:
     return StatusError(401, "Unauthorized", "Unauthorized")
 
 
-def forbidden(plural: str, group: str, name: str, why: str, causes: list[Cause] | None = None) -> StatusError:
+def forbidden(
+    plural: str, group: str, name: str, why: str, causes: list[Cause] | None = None
+) -> StatusError:
     who = f'{_qualified(plural, group)} "{name}"' if name else _qualified(plural, group)
-    return StatusError(403, "Forbidden", f"{who} is forbidden: {why}", _details(name, group, plural, causes))
+    return StatusError(
+        403, "Forbidden", f"{who} is forbidden: {why}", _details(name, group, plural, causes)
+    )
 
 
 def not_found(plural: str, group: str, name: str) -> StatusError:
@@ -199,19 +229,30 @@ def not_found(plural: str, group: str, name: str) -> StatusError:
 
 
 def unknown_resource(plural: str = "", group_version: str = "") -> StatusError:
-    """Returns upstream's 404.  A warning says that *plural* is not served at all, and where that is documented."""
-    warnings = (f"this server does not serve {plural} of {group_version}: see {NOT_SERVED}",) if plural else ()
-    return StatusError(404, "NotFound", "the server could not find the requested resource", {}, warnings=warnings)
+    """Returns upstream's 404.  A warning says that *plural* is not served at all, and where that is
+    documented.
+    """
+    warnings = (
+        (f"this server does not serve {plural} of {group_version}: see {NOT_SERVED}",)
+        if plural
+        else ()
+    )
+    return StatusError(
+        404, "NotFound", "the server could not find the requested resource", {}, warnings=warnings
+    )
 
 
 def method_not_allowed(allowed: tuple[str, ...] = (), why: str = "") -> StatusError:
-    """*allowed*: the methods that would do, for the ``Allow`` header (RFC 9110 section 15.5.6); *why*: in the place of
-    upstream's message."""
+    """*allowed*: the methods that would do, for the ``Allow`` header (RFC 9110 section 15.5.6);
+    *why*: in the place of upstream's message.
+    """
     message = why or "the server does not allow this method on the requested resource"
     return StatusError(405, "MethodNotAllowed", message, {}, allowed_methods=allowed)
 
 
-def already_exists(plural: str, group: str, name: str, *, being_deleted: bool = False) -> StatusError:
+def already_exists(
+    plural: str, group: str, name: str, *, being_deleted: bool = False
+) -> StatusError:
     message = f'{_qualified(plural, group)} "{name}" already exists'
     if being_deleted:
         message = f"object is being deleted: {message}"
@@ -223,7 +264,9 @@ def conflict(plural: str, group: str, name: str, why: str) -> StatusError:
     return StatusError(409, "Conflict", message, _details(name, group, plural))
 
 
-STALE_WRITE = "the object has been modified; please apply your changes to the latest version and try again"
+STALE_WRITE = (
+    "the object has been modified; please apply your changes to the latest version and try again"
+)
 
 
 def invalid(kind: str, group: str, name: str, errors: list[FieldError]) -> StatusError:
@@ -236,7 +279,9 @@ def invalid(kind: str, group: str, name: str, errors: list[FieldError]) -> Statu
     if len(shown) < len(errors) or len(shown) >= ERRORS_MAX:
         texts.append(AND_MORE)
     listed = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
-    causes = [{"reason": error.type, "message": error.message, "field": error.field} for error in shown]
+    causes = [
+        {"reason": error.type, "message": error.message, "field": error.field} for error in shown
+    ]
     details = _details(name, group, kind, causes)
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {listed}', details)
 
@@ -294,8 +339,9 @@ def read_timeout(why: str) -> StatusError:
 
 
 def from_status(body: dict[str, Any], code: int) -> StatusError:
-    """The error that a peer's ``Status`` body stands for; a body without the code of an error takes the HTTP *code*.
-    Raises ``TypeError`` and ``ValueError`` for a code that is no number."""
+    """The error that a peer's ``Status`` body stands for; a body without the code of an error takes
+    the HTTP *code*. Raises ``TypeError`` and ``ValueError`` for a code that is no number.
+    """
     details = body.get("details")
     retry_after = details.get("retryAfterSeconds") if isinstance(details, dict) else None
     own_code = int(body.get("code") or code)
@@ -304,18 +350,25 @@ def from_status(body: dict[str, Any], code: int) -> StatusError:
         str(body.get("reason") or "")[:MESSAGE_CHARACTERS_MAX],
         str(body.get("message") or "")[:MESSAGE_CHARACTERS_MAX],
         details if isinstance(details, dict) else None,
-        retry_after_s=min(max(retry_after, 0), RETRY_AFTER_SECONDS_MAX) if isinstance(retry_after, int) else None,
+        retry_after_s=min(max(retry_after, 0), RETRY_AFTER_SECONDS_MAX)
+        if isinstance(retry_after, int)
+        else None,
     )
 
 
 def is_namespace_terminating(error: StatusError) -> bool:
     """Nothing can be created there any more: a controller should stop, not try again."""
     causes = (error.details or {}).get("causes") or ()
-    return any(isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating" for cause in causes)
+    return any(
+        isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating"
+        for cause in causes
+    )
 
 
 def unreachable(message: str) -> StatusError:
-    """Not a server's answer but the lack of one, for cores: if it was a write, its outcome is unknown."""
+    """Not a server's answer but the lack of one, for cores: if it was a write, its outcome is
+    unknown.
+    """
     return StatusError(503, "Unreachable", message)
 
 

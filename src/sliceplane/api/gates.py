@@ -1,13 +1,13 @@
 """Feature gates: what each one was in every release, and which are on.
 
-A gate is a promise that a feature can be switched off.  The promise has a history (``GATES``): off and opt-in while
-alpha, as a rule on while beta, and some time after general availability the switch is locked.  ``Gates`` is that
-history at one release, with an operator's choices on top.  The newest release is the default; to switch off what is
-locked by now, emulate a release in which it was not.
+A gate is a promise that a feature can be switched off. The promise has a history (``GATES``): off
+and opt-in while alpha, as a rule on while beta, and some time after general availability the switch
+is locked. ``Gates`` is that history at one release, with an operator's choices on top. The newest
+release is the default; to switch off what is locked by now, emulate a release in which it was not.
 
-A gate that upstream has deleted since stays known here, so that manifests that name it keep working: as its last
-entry has it.  Sources: KEP-0752 "Release Versioning" and "Production Readiness"; KEP-4444;
-pkg/features/kube_features.go.
+A gate that upstream has deleted since stays known here, so that manifests that name it keep
+working: as its last entry has it. Sources: KEP-0752 "Release Versioning" and "Production
+Readiness"; KEP-4444; pkg/features/kube_features.go.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Release = tuple[int, int]
 
 NEWEST: Final[Release] = (1, 36)
 OLDEST: Final[Release] = (1, 16)
-#: the oldest cluster that our controllers and proxies run against: since then servers keep all that they write for
-#: Services of the same age (terminating endpoints since 1.22, hints since 1.24)
+#: the oldest cluster that our controllers and proxies run against: since then servers keep all that
+#: they write for Services of the same age (terminating endpoints since 1.22, hints since 1.24)
 OLDEST_CLUSTER: Final[Release] = (1, 24)
 
 ENDPOINT_SLICE: Final = "EndpointSlice"
@@ -54,7 +54,8 @@ class Spec(msgspec.Struct, frozen=True):
     locked: bool = False
 
 
-#: entries in the order of releases; before its first one, a gate does not exist and its feature is off
+#: entries in the order of releases; before its first one, a gate does not exist and its feature is
+#: off
 GATES: Final[Mapping[str, tuple[Spec, ...]]] = {
     ENDPOINT_SLICE: (
         Spec((1, 16), "ALPHA", False),
@@ -62,7 +63,11 @@ GATES: Final[Mapping[str, tuple[Spec, ...]]] = {
         Spec((1, 18), "BETA", True),
         Spec((1, 21), "GA", True),
     ),
-    ENDPOINT_SLICE_PROXYING: (Spec((1, 18), "ALPHA", False), Spec((1, 19), "BETA", True), Spec((1, 22), "GA", True)),
+    ENDPOINT_SLICE_PROXYING: (
+        Spec((1, 18), "ALPHA", False),
+        Spec((1, 19), "BETA", True),
+        Spec((1, 22), "GA", True),
+    ),
     WINDOWS_ENDPOINT_SLICE_PROXYING: (
         Spec((1, 19), "ALPHA", False),
         Spec((1, 21), "BETA", True),
@@ -122,7 +127,8 @@ class Gates(msgspec.Struct, frozen=True):
                 if spec.locked and on != spec.default:
                     locked = str(spec.default).lower()
                     raise ValueError(
-                        f"cannot set feature gate {name} to {str(on).lower()}, feature is locked to {locked}"
+                        f"cannot set feature gate {name} to {str(on).lower()}, feature is locked "
+                        f"to {locked}"
                     )
             chosen[name] = on
         return cls(release, dict(sorted(chosen.items())))

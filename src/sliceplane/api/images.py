@@ -1,4 +1,6 @@
-"""Names of container images (the grammar of github.com/distribution/reference), as far as Kubernetes reads them."""
+"""Names of container images (the grammar of github.com/distribution/reference), as far as
+Kubernetes reads them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def is_image(text: str) -> bool:
 
 
 def pull_policy(image: str) -> str:
-    """The default: ``Always`` for ``latest`` and for no tag at all, unless a digest pins the image."""
+    """The default: ``Always`` for ``latest`` and for no tag at all, unless a digest pins the
+    image.
+    """
     if "@" in image or not is_image(image):
         return "IfNotPresent"
     _, _, tag = image.rpartition("/")[2].partition(":")

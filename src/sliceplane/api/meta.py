@@ -1,8 +1,8 @@
 """Metadata as readers see it, and the base of every projection.
 
-A projection is frozen; its lists are tuples; its dictionaries are shared with the cache and therefore
-**must not be changed**.  Absent and null members take the default; members that a projection does not
-name are skipped while decoding, never copied.
+A projection is frozen; its lists are tuples; its dictionaries are shared with the cache and
+therefore **must not be changed**. Absent and null members take the default; members that a
+projection does not name are skipped while decoding, never copied.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import msgspec
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 
 
-class Projection(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True, gc=False):
+class Projection(
+    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True, gc=False
+):
     """Base of all projections: camelCase on the wire, defaults left out when encoded."""
 
 
@@ -28,7 +30,9 @@ class OwnerReference(Projection, frozen=True, kw_only=True):
 
 
 class ObjectMeta(Projection, frozen=True, kw_only=True):
-    """metav1.ObjectMeta without managedFields and selfLink.  Times stay text (``kit.times`` parses them)."""
+    """metav1.ObjectMeta without managedFields and selfLink.  Times stay text (``kit.times`` parses
+    them).
+    """
 
     name: str = ""
     generate_name: str = ""
@@ -56,7 +60,9 @@ class ObjectMeta(Projection, frozen=True, kw_only=True):
 
 
 def revision_of(resource_version: str) -> int:
-    """A resourceVersion as a number, which orders the versions of one resource (KEP-5504); 0 for one that is none."""
+    """A resourceVersion as a number, which orders the versions of one resource (KEP-5504); 0 for
+    one that is none.
+    """
     try:
         return parse_uint64(resource_version)
     except NotAnInteger:
@@ -71,7 +77,8 @@ def is_older(version: str, than: str) -> bool:
 def is_newer(seen: ObjectMeta, known: ObjectMeta) -> bool:
     """*seen* is a later version than *known* of the same object.
 
-    Without numbers the generation decides, which nearly every write raises; of equal ones the last seen is the later.
+    Without numbers the generation decides, which nearly every write raises; of equal ones the last
+    seen is the later.
     """
     if seen.resource_version == known.resource_version:
         return False

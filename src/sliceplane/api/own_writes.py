@@ -1,14 +1,18 @@
-"""What a controller knows of the objects that it writes: the newer of what its cache shows and the server answered.
+"""What a controller knows of the objects that it writes: the newer of what its cache shows and the
+server answered.
 
-Between the answer to a write and the event that shows it, the cache is older than the controller's own knowledge.  To
-plan on the cache alone in that time repeats the work: a second slice for the same endpoints, two Pods instead of one
-(kubernetes/kubernetes#93374).  A controller can do one of two things about it:
+Between the answer to a write and the event that shows it, the cache is older than the controller's
+own knowledge. To plan on the cache alone in that time repeats the work: a second slice for the same
+endpoints, two Pods instead of one (kubernetes/kubernetes#93374). A controller can do one of two
+things about it:
 
-- *believe* the answer and plan on: ``OwnWrites`` keeps the objects of one key as they are known, by name;
+- *believe* the answer and plan on: ``OwnWrites`` keeps the objects of one key as they are known, by
+  name;
 - *wait* until the cache shows what was answered: ``Unseen`` says for which keys that is still due.
 
-``OwnWrites`` uses ``Unseen`` for creates and deletes, where the cache has no object to compare with.  Either way the
-answer may be of a server that lost the write, so a write that stays unseen is believed in for a limited time only.
+``OwnWrites`` uses ``Unseen`` for creates and deletes, where the cache has no object to compare
+with. Either way the answer may be of a server that lost the write, so a write that stays unseen is
+believed in for a limited time only.
 """
 
 from __future__ import annotations
@@ -24,9 +28,11 @@ from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import ObjectMeta, is_newer, revision_of
 
-#: how long an own create or delete may stay unseen by the cache before it is not believed in any more
+#: how long an own create or delete may stay unseen by the cache before it is not believed in any
+#: more
 UNSEEN_TIMEOUT_S: Final = 300.0
-#: how many plans in a row wait for the cache after a conflict, before the write is tried once more as it is
+#: how many plans in a row wait for the cache after a conflict, before the write is tried once more
+#: as it is
 STALE_PLANS: Final = 3
 #: later than every version: the end of an object is awaited
 _END: Final = 1 << 64
@@ -44,9 +50,9 @@ def delete_options(uid: str) -> bytes:
 class PlannedWrite(msgspec.Struct, frozen=True, kw_only=True):
     """One write of one object.
 
-    ``uid`` and ``resource_version`` are those of the object as it was when planned ("" for create).  An update carries
-    both in its body, a delete its uid as a precondition, so that neither can hit anything else.  ``name`` is "" for a
-    create whose name the server makes.
+    ``uid`` and ``resource_version`` are those of the object as it was when planned ("" for create).
+    An update carries both in its body, a delete its uid as a precondition, so that neither can hit
+    anything else. ``name`` is "" for a create whose name the server makes.
     """
 
     verb: Verb
@@ -72,7 +78,9 @@ class PlannedWrite(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def delete(cls, meta: ObjectMeta, **own: Any) -> Self:
-        return msgspec.structs.replace(cls.update(meta, delete_options(meta.uid), **own), verb="delete")
+        return msgspec.structs.replace(
+            cls.update(meta, delete_options(meta.uid), **own), verb="delete"
+        )
 
 
 class _Awaited(NamedTuple):
@@ -84,8 +92,8 @@ class _Awaited(NamedTuple):
 class Unseen:
     """Own writes that the cache has not shown yet, by uid, each for a key of its controller.
 
-    One controller owns it.  A write is settled by an event of its object in the awaited version or a later one, by
-    the object's end, or by its deadline.  Times are seconds since the epoch.
+    One controller owns it. A write is settled by an event of its object in the awaited version or a
+    later one, by the object's end, or by its deadline. Times are seconds since the epoch.
     """
 
     def __init__(self, timeout_s: float = UNSEEN_TIMEOUT_S) -> None:
@@ -143,7 +151,9 @@ class Unseen:
         of_key: dict[str, set[str]] = {}
         for uid, awaited in self._awaited.items():
             of_key.setdefault(awaited.key, set()).add(uid)
-        assert of_key == {key: set(uids) for key, uids in self._of_key.items()}, f"{of_key} != {self._of_key}"
+        assert of_key == {key: set(uids) for key, uids in self._of_key.items()}, (
+            f"{of_key} != {self._of_key}"
+        )
 
 
 class Shown(Enum):
@@ -158,8 +168,9 @@ class Shown(Enum):
 class _Doubt(Generic[T]):
     """Signs that what is known of an object is not what the server has.
 
-    ``patience``: how many more plans wait for the cache.  ``refused``: the known version, if a write on it met a
-    conflict.  ``older``: reads the version that the cache showed although a newer one was known.
+    ``patience``: how many more plans wait for the cache. ``refused``: the known version, if a write
+    on it met a conflict. ``older``: reads the version that the cache showed although a newer one
+    was known.
     """
 
     patience: int = 0
@@ -168,14 +179,16 @@ class _Doubt(Generic[T]):
 
 
 class OwnWrites(Generic[T]):
-    """The objects of one key as they are known, by name: ``objects``, which this class alone changes.
+    """The objects of one key as they are known, by name: ``objects``, which this class alone
+    changes.
 
-    ``T`` is what is kept of one, and *meta_of* gives its metadata.  Told of a change, the methods return whether
-    ``objects`` is different now.
+    ``T`` is what is kept of one, and *meta_of* gives its metadata. Told of a change, the methods
+    return whether ``objects`` is different now.
 
-    An event older than the last answer is passed over.  A write that the server refuses as stale waits for the cache,
-    ``STALE_PLANS`` plans long, and is then tried again as it is.  Refused again, while the cache has shown an older
-    version: then the server was restored from a copy and counts from an earlier number, so that version is adopted.
+    An event older than the last answer is passed over. A write that the server refuses as stale
+    waits for the cache, ``STALE_PLANS`` plans long, and is then tried again as it is. Refused
+    again, while the cache has shown an older version: then the server was restored from a copy and
+    counts from an earlier number, so that version is adopted.
     """
 
     __slots__ = ("_doubts", "_gone", "_key", "_meta_of", "_unseen", "in_flight", "objects")
@@ -203,10 +216,13 @@ class OwnWrites(Generic[T]):
         meta = self._meta_of(known)
         return meta if meta.uid == uid else None
 
-    # -- what the cache shows ---------------------------------------------------------------------------
+    # -- what the cache shows
+    # ---------------------------------------------------------------------------
 
     def on_shown(self, meta: ObjectMeta, read: Callable[[], T]) -> Shown:
-        """An object is there in this version.  *read* gives what is kept of it, and is called if that is news."""
+        """An object is there in this version.  *read* gives what is kept of it, and is called if
+        that is news.
+        """
         if not self._unseen.on_shown(meta.uid, meta.resource_version):
             return Shown.OLD
         known = self.meta(meta.name, meta.uid)
@@ -221,7 +237,9 @@ class OwnWrites(Generic[T]):
         return Shown.OLD
 
     def keep(self, known: T) -> None:
-        """Another form of what is known: the same version, with what an event told beyond the answer."""
+        """Another form of what is known: the same version, with what an event told beyond the
+        answer.
+        """
         name = self._meta_of(known).name
         assert name in self.objects, f"{self._key} knows nothing of {name}"
         self.objects[name] = known
@@ -233,11 +251,16 @@ class OwnWrites(Generic[T]):
             self._gone |= {uid}
         return self._forget(name, uid)
 
-    # -- what the server answered -----------------------------------------------------------------------
+    # -- what the server answered
+    # -----------------------------------------------------------------------
 
-    def succeeded(self, write: PlannedWrite, answer: bytes, read: Callable[[bytes], T], now: float) -> str:
-        """The server performed *write* and answered with the object (anything, for a delete), of which *read* gives
-        what is kept.  Returns the name of the object of which something else is known now, or ""."""
+    def succeeded(
+        self, write: PlannedWrite, answer: bytes, read: Callable[[bytes], T], now: float
+    ) -> str:
+        """The server performed *write* and answered with the object (anything, for a delete), of
+        which *read* gives what is kept. Returns the name of the object of which something else is
+        known now, or "".
+        """
         if write.verb == "delete":
             if not self._forget(write.name, write.uid):
                 return ""
@@ -285,7 +308,8 @@ class OwnWrites(Generic[T]):
         self.in_flight = False
         self._gone = frozenset()
 
-    # -- how far it can be trusted ----------------------------------------------------------------------
+    # -- how far it can be trusted
+    # ----------------------------------------------------------------------
 
     @property
     def waits(self) -> bool:
@@ -294,10 +318,14 @@ class OwnWrites(Generic[T]):
 
     @property
     def suspects(self) -> list[str]:
-        """Objects whose known version met a conflict that the cache has not explained while plans waited."""
+        """Objects whose known version met a conflict that the cache has not explained while plans
+        waited.
+        """
         if not self._doubts:
             return []
-        unexplained = (name for name, doubt in self._doubts.items() if doubt.refused and not doubt.patience)
+        unexplained = (
+            name for name, doubt in self._doubts.items() if doubt.refused and not doubt.patience
+        )
         return sorted(
             name
             for name in unexplained
@@ -305,11 +333,14 @@ class OwnWrites(Generic[T]):
         )
 
     def proofs(self, writes: Sequence[W], prove: Callable[[T], W]) -> list[W]:
-        """What has to be written instead of *writes*, which are planned again after that: something may be taken out of
-        one object since another has it, which we only believe to know.  *prove* writes an object as it is known, which
-        is a conflict if the server has it otherwise; an object whose own write comes first proves itself.
+        """What has to be written instead of *writes*, which are planned again after that: something
+        may be taken out of one object since another has it, which we only believe to know. *prove*
+        writes an object as it is known, which is a conflict if the server has it otherwise; an
+        object whose own write comes first proves itself.
 
-        They are a job of their own, as one job writes an object once: that is what a recording rests on."""
+        They are a job of their own, as one job writes an object once: that is what a recording
+        rests on.
+        """
         suspects = self.suspects if writes else []
         if len(suspects) == 1 and writes[0].name == suspects[0]:
             return []
@@ -331,11 +362,15 @@ class OwnWrites(Generic[T]):
         return self._unseen.deadline(self._key)
 
     def give_up(self, now: float) -> tuple[str, ...]:
-        """Objects whose creation the cache did not show in time are not there.  Gives their names."""
+        """Objects whose creation the cache did not show in time are not there.  Gives their
+        names.
+        """
         lost = self._unseen.give_up(self._key, now)
         if not lost:
             return ()
-        names = tuple(name for name, known in self.objects.items() if self._meta_of(known).uid in lost)
+        names = tuple(
+            name for name, known in self.objects.items() if self._meta_of(known).uid in lost
+        )
         for name in names:
             self._drop(name)
         return names
@@ -356,8 +391,14 @@ class OwnWrites(Generic[T]):
 
     def check(self) -> None:
         for name, known in self.objects.items():
-            assert name == self._meta_of(known).name, f"{self._key}: {self._meta_of(known).key} is kept as {name}"
+            assert name == self._meta_of(known).name, (
+                f"{self._key}: {self._meta_of(known).key} is kept as {name}"
+            )
         for name, doubt in self._doubts.items():
             taken = doubt.patience and not doubt.refused  # by an object that was not shown yet
-            assert name in self.objects or taken, f"{self._key} doubts {name}, of which it knows nothing"
-        assert self.in_flight or not self._gone, f"{self._key} remembers {self._gone} and has no plan under way"
+            assert name in self.objects or taken, (
+                f"{self._key} doubts {name}, of which it knows nothing"
+            )
+        assert self.in_flight or not self._gone, (
+            f"{self._key} remembers {self._gone} and has no plan under way"
+        )

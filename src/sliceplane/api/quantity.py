@@ -1,7 +1,8 @@
-"""Quantities: the numbers of resources (``5``, ``"1k"``, ``"2Gi"``, ``"1e3"``) of the API (kubernetes.io, Quantity).
+"""Quantities: the numbers of resources (``5``, ``"1k"``, ``"2Gi"``, ``"1e3"``) of the API
+(kubernetes.io, Quantity).
 
-``amount`` is for comparing; sums are made of ``exact`` numbers, so that what is added and taken away again leaves
-nothing behind.
+``amount`` is for comparing; sums are made of ``exact`` numbers, so that what is added and taken
+away again leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ _AMOUNT: Final = re.compile(r"\s*([+-]?[0-9.]+)(?:([eE][+-]?[0-9]+)|([A-Za-z]*))
 
 
 def amount(quantity: str | int) -> Decimal:
-    """The number that a quantity (``5``, ``"1k"``, ``"2Gi"``, ``"1e3"``) stands for.  It must be a good one.
+    """The number that a quantity (``5``, ``"1k"``, ``"2Gi"``, ``"1e3"``) stands for. It must be a
+    good one.
 
-    Like upstream's, numbers end at ``AMOUNT_MAX`` and at a billionth; what is beyond counts as the last one.
+    Like upstream's, numbers end at ``AMOUNT_MAX`` and at a billionth; what is beyond counts as the
+    last one.
     """
     match = _AMOUNT.fullmatch(str(quantity))
     assert match is not None, f"{quantity!r} is no quantity"
@@ -51,7 +54,8 @@ def exact(quantity: str | int) -> Fraction:
 
 
 def quantity_of(number: Fraction | int, *, binary: bool = False) -> str:
-    """The shortest text of *number*, as upstream writes sums: ``1500m``, ``2k``; *binary*: ``1536Mi``, where it can.
+    """The shortest text of *number*, as upstream writes sums: ``1500m``, ``2k``; *binary*:
+    ``1536Mi``, where it can.
 
     What is finer than a billionth is rounded up.
     """

@@ -1,12 +1,14 @@
-"""What a client asks of an API server, and what it is answered, as frozen values; and the table of subresources.
+"""What a client asks of an API server, and what it is answered, as frozen values; and the table of
+subresources.
 
-Controllers hand out ``Write`` and watch a ``Selection``; a client in the process, one over HTTP and the simulator
-perform the same values.  Bodies are JSON bytes on purpose: a caller that needs an object decodes the projection
-that it uses, and no body is decoded twice.
+Controllers hand out ``Write`` and watch a ``Selection``; a client in the process, one over HTTP and
+the simulator perform the same values. Bodies are JSON bytes on purpose: a caller that needs an
+object decodes the projection that it uses, and no body is decoded twice.
 
-Paths, discovery, OpenAPI, the decoding of bodies, the reference of the command line, the client in the process and the
-simulator read ``SUBRESOURCES``; ``server.registry.registry`` has a function for each whose objects are not the
-resource's own. Which resources have which is said in their rows (``api.scheme``, ``Resource.subresources``).
+Paths, discovery, OpenAPI, the decoding of bodies, the reference of the command line, the client in
+the process and the simulator read ``SUBRESOURCES``; ``server.registry.registry`` has a function for
+each whose objects are not the resource's own. Which resources have which is said in their rows
+(``api.scheme``, ``Resource.subresources``).
 """
 
 from __future__ import annotations
@@ -59,20 +61,27 @@ _ROWS: Final = (
     Subresource(name="scale", verbs=STATUS_VERBS, body=BodyKind("autoscaling", "v1", "Scale")),
     Subresource(name="status", verbs=STATUS_VERBS, body=None),
     Subresource(
-        name="token", verbs=("create",), body=BodyKind("authentication.k8s.io", "v1", "TokenRequest"), signs=True
+        name="token",
+        verbs=("create",),
+        body=BodyKind("authentication.k8s.io", "v1", "TokenRequest"),
+        signs=True,
     ),
 )
 SUBRESOURCES: Final = {row.name: row for row in _ROWS}
 
 
 def body_kind(subresource: str) -> BodyKind | None:
-    """The kind of the objects at *subresource* ("": the resource itself), if it is not the resource's own."""
+    """The kind of the objects at *subresource* ("": the resource itself), if it is not the
+    resource's own.
+    """
     row = SUBRESOURCES.get(subresource)
     return row.body if row else None
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """The objects of a resource in one namespace ("": all, or cluster scope) that the selectors leave."""
+    """The objects of a resource in one namespace ("": all, or cluster scope) that the selectors
+    leave.
+    """
 
     resource: Resource
     namespace: str = ""
@@ -83,15 +92,20 @@ class Selection(msgspec.Struct, frozen=True):
     def is_of_one(self) -> bool:
         """Returns True if at most one object can match: it is selected by its name."""
         is_placed = bool(self.namespace) or not self.resource.namespaced
-        return is_placed and self.field_selector.startswith("metadata.name=") and "," not in self.field_selector
+        return (
+            is_placed
+            and self.field_selector.startswith("metadata.name=")
+            and "," not in self.field_selector
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """One API write; or a read (``get``, ``list``), for a controller that must not believe a cache before it does harm.
+    """One API write; or a read (``get``, ``list``), for a controller that must not believe a cache
+    before it does harm.
 
-    A ``list`` asks for the newest state, whole, and is answered with ``{"items": [...]}``; it alone has a selector.
-    ``ask`` is a question of ``consume.drain.reports``.
+    A ``list`` asks for the newest state, whole, and is answered with ``{"items": [...]}``; it alone
+    has a selector. ``ask`` is a question of ``consume.drain.reports``.
 
     ``body`` is JSON bytes: the object for create and update, the patch for patch, DeleteOptions (or
     empty) for delete.  ``name`` is "" for create, but for a subresource.
@@ -111,13 +125,16 @@ class Write:
     tolerate: tuple[str, ...] = ()
     #: of the answer its metadata is used and nothing else; the rest may be left out
     metadata_only: bool = False
-    #: of an EndpointSlice: its endpoints as they are in ``body``, one by one.  One that did not change since the write
-    #: before is the same bytes object, so a reader finds those that did without reading the body
+    #: of an EndpointSlice: its endpoints as they are in ``body``, one by one. One that did not
+    #: change since the write before is the same bytes object, so a reader finds those that did
+    #: without reading the body
     parts: Collection[bytes] = field(default=(), compare=False, repr=False)
 
 
 class ListPage(msgspec.Struct, frozen=True):
-    """One page: item bodies (without kind and apiVersion, maybe), the list's version, the rest's token."""
+    """One page: item bodies (without kind and apiVersion, maybe), the list's version, the rest's
+    token.
+    """
 
     items: tuple[bytes, ...]
     resource_version: str
@@ -126,7 +143,9 @@ class ListPage(msgspec.Struct, frozen=True):
 
 
 class WatchMessage(msgspec.Struct, frozen=True):
-    """One watch event: ``type`` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR; ``body`` its object."""
+    """One watch event: ``type`` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR; ``body`` its
+    object.
+    """
 
     type: str
     body: bytes
@@ -140,7 +159,8 @@ def listed_items(bodies: Iterable[bytes]) -> bytes:
 #: where a ``Write`` that asks is sent to (``consume.drain.reports``)
 PROGRESS_PATH: Final = "/sliceplane/progress"
 
-#: the answer to a ``Write`` that probes, where the port refused no connection; where it did, there is none
+#: the answer to a ``Write`` that probes, where the port refused no connection; where it did, there
+#: is none
 NOT_REFUSED: Final = b'{"kind":"Status","apiVersion":"v1","status":"Success"}'
 
 

@@ -1,4 +1,6 @@
-"""The row of one resource in the scheme: names, version, scope, subresources and per-kind rules that are data."""
+"""The row of one resource in the scheme: names, version, scope, subresources and per-kind rules
+that are data.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +37,19 @@ class Resource:
     subresources: tuple[str, ...] = ()
     #: resources that are two views of one stored object share this (core and events.k8s.io Events)
     storage: str = ""
-    #: the version whose form is stored, if it is another; ``server.documents.conversion`` goes to it and back
+    #: the version whose form is stored, if it is another; ``server.documents.conversion`` goes to
+    #: it and back
     hub: Resource | None = None
     check_name: Callable[[str], tuple[str, ...]] = check_dns_subdomain
     #: field selector names beyond metadata.name and metadata.namespace, mapped to a JSON path
     #: ``a.b.c`` in the document; a missing value selects as ""
     selectable_fields: tuple[tuple[str, str], ...] = ()
-    #: "content": +1 when anything outside metadata, or a label, changes; else the member that counts
+    #: "content": +1 when anything outside metadata, or a label, changes; else the member that
+    #: counts
     generation: GenerationRule = "none"
     unconditional_update: bool = True
-    #: a cluster may lack it, or keep it from a reader, and readers go on without it (``is_done_without``)
+    #: a cluster may lack it, or keep it from a reader, and readers go on without it
+    #: (``is_done_without``)
     dispensable: bool = False
     create_on_update: bool = False
     delete_reply: DeleteReply = "status"
@@ -56,10 +61,12 @@ class Resource:
     api_version: str = field(init=False, compare=False)
     #: ``plural.group`` (core: the plural alone); the storage prefix and the name in messages
     key: str = field(init=False, compare=False)
-    #: what the fields of this version are found by: ``key``, with the version in it where that is not the hub
+    #: what the fields of this version are found by: ``key``, with the version in it where that is
+    #: not the hub
     schema_key: str = field(init=False, compare=False)
     storage_key: str = field(init=False, compare=False)
-    #: objects of another resource under other names, see ``server.documents.conversion``; an older version is none
+    #: objects of another resource under other names, see ``server.documents.conversion``; an older
+    #: version is none
     is_view: bool = field(init=False, compare=False)
     has_status: bool = field(init=False, compare=False)
 

@@ -1,7 +1,7 @@
 """The schema data as objects.
 
-``schema.json`` has one definition a line: a dictionary from field name to a short spelling.  A spelling is a type,
-then words about it:
+``schema.json`` has one definition a line: a dictionary from field name to a short spelling. A
+spelling is a type, then words about it:
 
     ============================  ==================================================================
     ``string`` ``bool`` ...       a scalar (``SCALARS``); ``any`` is free-form JSON
@@ -18,11 +18,12 @@ then words about it:
 
 The member ``""`` of a definition says ``atomic`` of the definition as a whole.
 
-The file (57 KB) is read on first use, in about a millisecond; a definition is parsed when it is first asked for.
-All objects are frozen and shared.
+The file (57 KB) is read on first use, in about a millisecond; a definition is parsed when it is
+first asked for. All objects are frozen and shared.
 
-``discovery.k8s.io/v1beta1``, which current releases no longer describe, is made of v1 with ``topology`` in the place of
-``deprecatedTopology`` and ``zone`` (``pkg/apis/discovery/v1beta1/conversion.go``).
+``discovery.k8s.io/v1beta1``, which current releases no longer describe, is made of v1 with
+``topology`` in the place of ``deprecatedTopology`` and ``zone``
+(``pkg/apis/discovery/v1beta1/conversion.go``).
 """
 
 from __future__ import annotations
@@ -42,7 +43,18 @@ _GONE: Final = ("deprecatedTopology", "zone")
 PACKAGES: Final = {_OLD: "io.k8s.api.discovery.v1beta1"}
 KINDS: Final = {"discovery.k8s.io/v1beta1 EndpointSlice": f"{_OLD}.EndpointSlice"}
 SCALARS: Final = frozenset(
-    ("any", "bool", "bytes", "int32", "int64", "intOrString", "microTime", "quantity", "string", "time")
+    (
+        "any",
+        "bool",
+        "bytes",
+        "int32",
+        "int64",
+        "intOrString",
+        "microTime",
+        "quantity",
+        "string",
+        "time",
+    )
 )
 
 
@@ -51,7 +63,9 @@ def definitions(current: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]
     old: dict[str, dict[str, str]] = {}
     for name, fields in current.items():
         if name.startswith(_OWN):
-            spellings = {field: spelling.replace(_OWN, f"{_OLD}.", 1) for field, spelling in fields.items()}
+            spellings = {
+                field: spelling.replace(_OWN, f"{_OLD}.", 1) for field, spelling in fields.items()
+            }
             old[_old_name(name)] = spellings
     endpoint = old[f"{_OLD}.Endpoint"]
     for field in _GONE:
@@ -68,7 +82,8 @@ def _old_name(name: str) -> str:
 class Type(msgspec.Struct, frozen=True):
     """``kind`` is a scalar's name, ``list``, ``map`` or ``struct``.
 
-    ``item`` is the type of elements (``list``) or values (``map``); ``name`` the definition (``struct``).
+    ``item`` is the type of elements (``list``) or values (``map``); ``name`` the definition
+    (``struct``).
     """
 
     kind: str
@@ -98,7 +113,9 @@ class SchemaField(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True):
-    """One definition.  ``name`` is ``core.PodSpec``; ``full_name`` is ``io.k8s.api.core.v1.PodSpec``."""
+    """One definition.  ``name`` is ``core.PodSpec``; ``full_name`` is
+    ``io.k8s.api.core.v1.PodSpec``.
+    """
 
     name: str
     full_name: str
@@ -141,14 +158,18 @@ def definition_names() -> tuple[str, ...]:
 
 @cache
 def lookup(resource_key: str) -> Struct:
-    """The schema of a resource, by ``Resource.schema_key``; a key that is not in the scheme is a programmer's fault."""
+    """The schema of a resource, by ``Resource.schema_key``; a key that is not in the scheme is a
+    programmer's fault.
+    """
     resource = scheme.by_key(resource_key)
     assert resource is not None, f"no resource {resource_key!r} in the scheme"
     return shape_of(resource.api_version, resource.kind)
 
 
 def lookup_kind(api_version: str, kind: str) -> Struct | None:
-    """The schema of a kind, served or not, or ``None``.  DeleteOptions and Status are of ``meta.k8s.io/v1``."""
+    """The schema of a kind, served or not, or ``None``.  DeleteOptions and Status are of
+    ``meta.k8s.io/v1``.
+    """
     name = _data().kinds.get(f"{api_version} {kind}")
     return None if name is None else struct(name)
 
@@ -164,7 +185,11 @@ def shape_of(api_version: str, kind: str) -> Struct:
 def struct(name: str) -> Struct:
     """The definition called *name* (``core.PodSpec``), which must exist."""
     data = _data()
-    fields = {field: _parse_field(field, spelling) for field, spelling in data.definitions[name].items() if field}
+    fields = {
+        field: _parse_field(field, spelling)
+        for field, spelling in data.definitions[name].items()
+        if field
+    }
     package, _, local = name.partition(".")
     return Struct(
         name=name,

@@ -1,6 +1,8 @@
-"""The table of resources that we serve: names, versions, scope, subresources and per-kind rules that are data.
+"""The table of resources that we serve: names, versions, scope, subresources and per-kind rules
+that are data.
 
-What needs code for each kind (defaults, validation, columns ...) is in the kind's module, ``server.registry.kinds``.
+What needs code for each kind (defaults, validation, columns ...) is in the kind's module,
+``server.registry.kinds``.
 """
 
 from __future__ import annotations
@@ -28,7 +30,15 @@ _POD_FIELDS = (
     ("status.podIP", "status.podIP"),
     ("status.nominatedNodeName", "status.nominatedNodeName"),
 )
-_REFERENCE_FIELDS = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+_REFERENCE_FIELDS = (
+    "kind",
+    "namespace",
+    "name",
+    "uid",
+    "apiVersion",
+    "resourceVersion",
+    "fieldPath",
+)
 _CORE_EVENT_FIELDS = (
     *((f"involvedObject.{name}", f"involvedObject.{name}") for name in _REFERENCE_FIELDS),
     ("reason", "reason"),
@@ -40,10 +50,15 @@ _CORE_EVENT_FIELDS = (
 _NAME_FIELD = (("name", "metadata.name"),)
 
 EndpointSlices = Resource(
-    group="discovery.k8s.io", kind="EndpointSlice", projection=discovery.EndpointSlice, generation="content"
+    group="discovery.k8s.io",
+    kind="EndpointSlice",
+    projection=discovery.EndpointSlice,
+    generation="content",
 )
 #: long removed upstream; served when asked for (``OPTIONAL_RESOURCES``)
-EndpointSlicesV1beta1 = replace(EndpointSlices, version="v1beta1", storage=EndpointSlices.key, hub=EndpointSlices)
+EndpointSlicesV1beta1 = replace(
+    EndpointSlices, version="v1beta1", storage=EndpointSlices.key, hub=EndpointSlices
+)
 Services = Resource(
     kind="Service",
     projection=core.Service,
@@ -56,7 +71,11 @@ Services = Resource(
     delete_reply="object",
 )
 EndpointsObjects = Resource(
-    kind="Endpoints", plural="endpoints", projection=core.Endpoints, short_names=("ep",), create_on_update=True
+    kind="Endpoints",
+    plural="endpoints",
+    projection=core.Endpoints,
+    short_names=("ep",),
+    create_on_update=True,
 )
 Pods = Resource(
     kind="Pod",
@@ -96,7 +115,8 @@ Events = Resource(
     create_on_update=True,
     uncached=True,
 )
-#: the same Events under other names, see ``server.documents.conversion``; paths of fields are those of the stored form
+#: the same Events under other names, see ``server.documents.conversion``; paths of fields are those
+#: of the stored form
 EventsV1 = Resource(
     group="events.k8s.io",
     kind="Event",
@@ -120,7 +140,9 @@ ResourceQuotas = Resource(
 )
 LimitRanges = Resource(kind="LimitRange", short_names=("limits",))
 Secrets = Resource(kind="Secret", selectable_fields=(("type", "type"),))
-ServiceAccounts = Resource(kind="ServiceAccount", short_names=("sa",), subresources=("token",), delete_reply="object")
+ServiceAccounts = Resource(
+    kind="ServiceAccount", short_names=("sa",), subresources=("token",), delete_reply="object"
+)
 IPAddresses = Resource(
     group="networking.k8s.io",
     kind="IPAddress",
@@ -139,7 +161,11 @@ ServiceCIDRs = Resource(
     dispensable=True,
 )
 Leases = Resource(
-    group="coordination.k8s.io", kind="Lease", projection=core.Lease, unconditional_update=False, create_on_update=True
+    group="coordination.k8s.io",
+    kind="Lease",
+    projection=core.Lease,
+    unconditional_update=False,
+    create_on_update=True,
 )
 Deployments = Resource(
     group="apps",
@@ -178,7 +204,9 @@ StatefulSets = Resource(
     check_name=check_dns_label,
     generation="spec",
 )
-ControllerRevisions = Resource(group="apps", kind="ControllerRevision", projection=apps.ControllerRevision)
+ControllerRevisions = Resource(
+    group="apps", kind="ControllerRevision", projection=apps.ControllerRevision
+)
 ReplicationControllers = Resource(
     kind="ReplicationController",
     projection=apps.ReplicationController,
@@ -207,7 +235,11 @@ Ingresses = Resource(
     generation="spec",
 )
 IngressClasses = Resource(
-    group="networking.k8s.io", kind="IngressClass", plural="ingressclasses", namespaced=False, generation="spec"
+    group="networking.k8s.io",
+    kind="IngressClass",
+    plural="ingressclasses",
+    namespaced=False,
+    generation="spec",
 )
 NetworkPolicies = Resource(
     group="networking.k8s.io",
@@ -236,7 +268,12 @@ RuntimeClasses = Resource(
 
 def _storage(kind: str, *short_names: str, group: str = "storage.k8s.io", **more: Any) -> Resource:
     """Clusters of older releases lack some of these kinds."""
-    row: dict[str, Any] = {"namespaced": False, "delete_reply": "object", "dispensable": True, **more}
+    row: dict[str, Any] = {
+        "namespaced": False,
+        "delete_reply": "object",
+        "dispensable": True,
+        **more,
+    }
     return Resource(group=group, kind=kind, short_names=short_names, **row)
 
 
@@ -254,7 +291,9 @@ PersistentVolumes = _storage(
 )
 StorageClasses = _storage("StorageClass", "sc", plural="storageclasses")
 VolumeAttributesClasses = _storage("VolumeAttributesClass", "vac", plural="volumeattributesclasses")
-VolumeAttachments = _storage("VolumeAttachment", subresources=("status",), unconditional_update=False)
+VolumeAttachments = _storage(
+    "VolumeAttachment", subresources=("status",), unconditional_update=False
+)
 CSIDrivers = _storage("CSIDriver", unconditional_update=False)
 CSINodes = _storage("CSINode", unconditional_update=False)
 CSIStorageCapacities = _storage(
@@ -270,7 +309,11 @@ RBAC_GROUP = "rbac.authorization.k8s.io"
 
 def _rbac(kind: str, *, namespaced: bool) -> Resource:
     return Resource(
-        group=RBAC_GROUP, kind=kind, namespaced=namespaced, check_name=check_path_segment, create_on_update=True
+        group=RBAC_GROUP,
+        kind=kind,
+        namespaced=namespaced,
+        check_name=check_path_segment,
+        create_on_update=True,
     )
 
 
@@ -280,7 +323,11 @@ ClusterRoles = _rbac("ClusterRole", namespaced=False)
 ClusterRoleBindings = _rbac("ClusterRoleBinding", namespaced=False)
 #: how requests are served; written by the server alone (``server.registry.bootstrap``)
 FlowSchemas = Resource(
-    group="flowcontrol.apiserver.k8s.io", kind="FlowSchema", namespaced=False, verbs=READ_VERBS, generation="spec"
+    group="flowcontrol.apiserver.k8s.io",
+    kind="FlowSchema",
+    namespaced=False,
+    verbs=READ_VERBS,
+    generation="spec",
 )
 PriorityLevelConfigurations = Resource(
     group="flowcontrol.apiserver.k8s.io",
@@ -301,7 +348,9 @@ SelfSubjectAccessReviews = _review("authorization.k8s.io", "SelfSubjectAccessRev
 SelfSubjectRulesReviews = _review("authorization.k8s.io", "SelfSubjectRulesReview")
 TokenReviews = _review("authentication.k8s.io", "TokenReview")
 SubjectAccessReviews = _review("authorization.k8s.io", "SubjectAccessReview")
-LocalSubjectAccessReviews = _review("authorization.k8s.io", "LocalSubjectAccessReview", namespaced=True)
+LocalSubjectAccessReviews = _review(
+    "authorization.k8s.io", "LocalSubjectAccessReview", namespaced=True
+)
 
 #: the older way to ``pods/NAME/binding``: the body names the Pod
 Bindings = Resource(kind="Binding", verbs=("create",))
@@ -316,7 +365,9 @@ def _listed(
     namespaced: bool = False,
     **more: Any,
 ) -> Resource:
-    """A kind that unmodified controllers watch before they start, and that this server does not implement."""
+    """A kind that unmodified controllers watch before they start, and that this server does not
+    implement.
+    """
     return Resource(
         group=group,
         version=version,
@@ -331,14 +382,23 @@ def _listed(
 
 _RESOURCE_GROUP = "resource.k8s.io"
 _ADMISSION_POLICIES = _listed(
-    "admissionregistration.k8s.io", "ValidatingAdmissionPolicy", plural="validatingadmissionpolicies"
+    "admissionregistration.k8s.io",
+    "ValidatingAdmissionPolicy",
+    plural="validatingadmissionpolicies",
 )
 #: left out of discovery: charts look there whether policies are honoured
 UNDISCOVERED: tuple[Resource, ...] = (_ADMISSION_POLICIES,)
 #: served as lists that are always empty; a write is refused with the reason
 LISTED: tuple[Resource, ...] = (
     _ADMISSION_POLICIES,
-    _listed("autoscaling", "HorizontalPodAutoscaler", "hpa", version="v2", namespaced=True, categories=("all",)),
+    _listed(
+        "autoscaling",
+        "HorizontalPodAutoscaler",
+        "hpa",
+        version="v2",
+        namespaced=True,
+        categories=("all",),
+    ),
     _listed("batch", "CronJob", "cj", namespaced=True, categories=("all",)),
     _listed("batch", "Job", namespaced=True, categories=("all",)),
     _listed("certificates.k8s.io", "CertificateSigningRequest", "csr"),
@@ -417,8 +477,9 @@ _ALL = (*SERVED, *OPTIONAL_RESOURCES)
 BY_PATH: Final = {(r.group, r.version, r.plural): r for r in _ALL}
 _BY_KIND = {(r.api_version, r.kind): r for r in _ALL}
 _BY_KEY = {r.schema_key: r for r in _ALL}
-# msgspec looks at a type when its first decoder is made, and a thread that makes another meanwhile gets half of what
-# there is to know, and crashes the process.  So it looks at all of them now, while they are imported (5 ms).
+# msgspec looks at a type when its first decoder is made, and a thread that makes another meanwhile
+# gets half of what there is to know, and crashes the process. So it looks at all of them now, while
+# they are imported (5 ms).
 for _resource in _ALL:
     msgspec.json.Decoder(_resource.projection)
 
@@ -427,7 +488,8 @@ def by_kind(api_version: str, kind: str) -> Resource | None:
     return _BY_KIND.get((api_version, kind))
 
 
-#: the resource by its ``schema_key`` (``plural.group``, or ``plural.version.group`` for an older version), or ``None``
+#: the resource by its ``schema_key`` (``plural.group``, or ``plural.version.group`` for an older
+#: version), or ``None``
 by_key: Final = _BY_KEY.get
 
 
@@ -437,7 +499,9 @@ def by_storage_key(storage_key: str) -> Resource:
 
 
 def stored_form(resource: Resource) -> Resource:
-    """The resource in whose form objects of *resource* are stored: itself, unless it is a view of another."""
+    """The resource in whose form objects of *resource* are stored: itself, unless it is a view of
+    another.
+    """
     return _BY_KEY[resource.storage] if resource.is_view else resource
 
 
@@ -446,6 +510,8 @@ NOT_TO_BE_HAD: Final = (403, 404)
 
 
 def is_done_without(resource: Resource, error: StatusError) -> bool:
-    """Whether readers of *resource* (informers, ``trace``, ``proxy render``, the look before ``--once``) go on without
-    it after *error*.  What its objects would have said is not known then, which each reader has an answer for."""
+    """Whether readers of *resource* (informers, ``trace``, ``proxy render``, the look before
+    ``--once``) go on without it after *error*. What its objects would have said is not known then,
+    which each reader has an answer for.
+    """
     return resource.dispensable and error.code in NOT_TO_BE_HAD

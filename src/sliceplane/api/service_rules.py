@@ -1,8 +1,9 @@
 """What holds of every Service, wherever it is asked.
 
-Servers ask it of documents and readers of projections, so each rule takes the plain values of the fields that it rests
-on.  Upstream has these rules in ``pkg/apis/core/validation/validation.go``, ``pkg/apis/core/v1/defaults.go`` and
-``pkg/api/v1/service/util.go``; families of addresses are in ``kit.ip``.
+Servers ask it of documents and readers of projections, so each rule takes the plain values of the
+fields that it rests on. Upstream has these rules in ``pkg/apis/core/validation/validation.go``,
+``pkg/apis/core/v1/defaults.go`` and ``pkg/api/v1/service/util.go``; families of addresses are in
+``kit.ip``.
 """
 
 from __future__ import annotations
@@ -33,17 +34,21 @@ def is_port(number: int) -> bool:
 
 
 def is_externally_accessible(service_type: str | None, external_ips: object) -> bool:
-    """Whether ``externalTrafficPolicy`` means something: it is then required, and otherwise refused."""
+    """Whether ``externalTrafficPolicy`` means something: it is then required, and otherwise
+    refused.
+    """
     return service_type in EXTERNAL_TYPES or (service_type == "ClusterIP" and bool(external_ips))
 
 
 def has_health_check_port(service_type: str | None, external_policy: str | None) -> bool:
-    """Whether a load balancer asks each node if it has endpoints: ``healthCheckNodePort`` is then allocated, and
-    otherwise refused."""
+    """Whether a load balancer asks each node if it has endpoints: ``healthCheckNodePort`` is then
+    allocated, and otherwise refused.
+    """
     return service_type == "LoadBalancer" and external_policy == "Local"
 
 
 def takes_node_ports(service_type: str | None, allocates: bool | None) -> bool:
-    """Whether every port is given a node port.  *allocates*: ``allocateLoadBalancerNodePorts``, which counts for load
-    balancers alone."""
+    """Whether every port is given a node port. *allocates*: ``allocateLoadBalancerNodePorts``,
+    which counts for load balancers alone.
+    """
     return service_type == "NodePort" or (service_type == "LoadBalancer" and allocates is not False)

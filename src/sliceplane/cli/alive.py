@@ -1,11 +1,14 @@
-"""Whether the command that a container runs is alive: ``python -m sliceplane.cli.alive``, the image's HEALTHCHECK.
+"""Whether the command that a container runs is alive: ``python -m sliceplane.cli.alive``, the
+image's HEALTHCHECK.
 
-The container's first process says what to ask: its command, and its flags or environment if its port is not the usual
-one.  Another's port is never asked, since containers may share a network.  Exit code 0: it says that it is alive, or
-has no health page, so that it runs is all there is to know; 1: it says that it is not, or does not answer.
+The container's first process says what to ask: its command, and its flags or environment if its
+port is not the usual one. Another's port is never asked, since containers may share a network. Exit
+code 0: it says that it is alive, or has no health page, so that it runs is all there is to know; 1:
+it says that it is not, or does not answer.
 
-Nothing of a probe is secret and it goes to this machine alone, so the certificate is not looked at: the authority may
-be in a folder of any name.  Little more than the standard library is imported, since this runs every few seconds.
+Nothing of a probe is secret and it goes to this machine alone, so the certificate is not looked at:
+the authority may be in a folder of any name. Little more than the standard library is imported,
+since this runs every few seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ class HealthPage(msgspec.Struct, frozen=True):
 
 def place_of(words: Sequence[str], environment: Mapping[str, str]) -> HealthPage | None:
     """Where the process with this command line has its health page; None if it has none."""
-    command = next((word for word in words if word in ("up", "apiserver", "controllers", "proxy")), "")
+    command = next(
+        (word for word in words if word in ("up", "apiserver", "controllers", "proxy")), ""
+    )
 
     def told(flag: str, default: str) -> str:
         for word, following in zip(words, [*words[1:], ""], strict=True):
@@ -63,7 +68,9 @@ def _place(host: str, port: str, *, tls: bool) -> HealthPage | None:
 
 
 def ask(place: HealthPage, path: str) -> tuple[int, str]:
-    """The status and the first line of the answer.  Raises ``OSError`` where nothing listens or nothing comes."""
+    """The status and the first line of the answer.  Raises ``OSError`` where nothing listens or
+    nothing comes.
+    """
     connection = (
         http.client.HTTPSConnection(place.host, place.port, timeout=TIMEOUT_S, context=_trusting())
         if place.tls

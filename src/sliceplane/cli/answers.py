@@ -1,4 +1,6 @@
-"""How commands that tell something answer: a text for people or one document for programs, and an exit code."""
+"""How commands that tell something answer: a text for people or one document for programs, and an
+exit code.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ import click
 
 from sliceplane.kit.terminal_text import printable_lines
 
-#: exit codes: the answer is as it should be; it is not (as of diff(1)); there is no answer, and stderr says why
+#: exit codes: the answer is as it should be; it is not (as of diff(1)); there is no answer, and
+#: stderr says why
 GOOD: Final = 0
 BAD: Final = 1
 NO_ANSWER: Final = 2
@@ -21,13 +24,19 @@ NO_ANSWER: Final = 2
 Form = Literal["text", "json", "yaml"]
 
 output_option = click.option(
-    "-o", "--output", type=click.Choice(("text", "json", "yaml")), default="text", show_default=True,
+    "-o",
+    "--output",
+    type=click.Choice(("text", "json", "yaml")),
+    default="text",
+    show_default=True,
     help="A text for people, or one document for programs.",
-)  # fmt: skip
+)
 
 
 def rendered(form: Form, document: Callable[[], Any], text: Callable[[], str]) -> str:
-    """The answer as *form* asks for.  Documents have the same members in the same order each time."""
+    """The answer as *form* asks for.  Documents have the same members in the same order each
+    time.
+    """
     match form:
         case "text":
             return text()
@@ -44,7 +53,9 @@ def rendered(form: Form, document: Callable[[], Any], text: Callable[[], str]) -
 
 
 def screen_width() -> int | None:
-    """Columns that lines may have: ``COLUMNS``, or those of the terminal; ``None``: a program reads them."""
+    """Columns that lines may have: ``COLUMNS``, or those of the terminal; ``None``: a program reads
+    them.
+    """
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns) > 0:
         return int(columns)
@@ -63,8 +74,9 @@ def note(text: str) -> None:
 
 
 def show(text: str, *, newline: bool = True, exit_code: int = 1) -> None:
-    """Print *text*, which the command was run for: if it cannot be printed whole, the command failed.  A reader that
-    has read enough (``| head``) ends it without a word, as click does."""
+    """Print *text*, which the command was run for: if it cannot be printed whole, the command
+    failed. A reader that has read enough (``| head``) ends it without a word, as click does.
+    """
     try:
         click.echo(printable_lines(text), nl=newline)
     except BrokenPipeError:
@@ -75,7 +87,9 @@ def show(text: str, *, newline: bool = True, exit_code: int = 1) -> None:
 
 
 def give_up_stdout() -> None:
-    """What is still in its buffer would fail again at the end of the process, with an exit code of its own."""
+    """What is still in its buffer would fail again at the end of the process, with an exit code of
+    its own.
+    """
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)

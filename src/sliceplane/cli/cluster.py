@@ -1,4 +1,6 @@
-"""The way of a command to an API server: which server, as which user, at what rate, and what becomes of faults."""
+"""The way of a command to an API server: which server, as which user, at what rate, and what
+becomes of faults.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +36,33 @@ SENTENCE_CHARACTERS_MAX: Final = 4096
 _TIMEOUT: Final = "sliceplane.request_timeout"
 _FOREIGN: Final = "sliceplane.foreign"
 #: what code that expects valid objects raises for invalid ones
-_CONFUSED: Final = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_CONFUSED: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 _T = TypeVar("_T")
 
 cluster_options = with_options(
-    click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path),
-        help="How to reach the API server.  [default: $KUBECONFIG, else a Pod's service account, else "
-        "~/.kube/config, else the plane that 'sliceplane up' runs for this user]"),
-    click.option("--context", default=None, metavar="NAME", help="A context of the kubeconfig, not the current one."),
-)  # fmt: skip
+    click.option(
+        "--kubeconfig",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="How to reach the API server.  [default: $KUBECONFIG, else a Pod's service account, "
+        "else "
+        "~/.kube/config, else the plane that 'sliceplane up' runs for this user]",
+    ),
+    click.option(
+        "--context",
+        default=None,
+        metavar="NAME",
+        help="A context of the kubeconfig, not the current one.",
+    ),
+)
 
 
 def _check_scope(ctx: click.Context, _: click.Parameter, everywhere: bool) -> bool:
@@ -54,18 +73,33 @@ def _check_scope(ctx: click.Context, _: click.Parameter, everywhere: bool) -> bo
 
 def namespace_option(help_text: str = "[default: the kubeconfig's]") -> Callable[[Any], Any]:
     """``-n`` of a command whose objects are in one namespace."""
-    return click.option("-n", "--namespace", default="", metavar="NAME", is_eager=True,
-        shell_complete=names_of("namespaces"), help=help_text)  # fmt: skip
+    return click.option(
+        "-n",
+        "--namespace",
+        default="",
+        metavar="NAME",
+        is_eager=True,
+        shell_complete=names_of("namespaces"),
+        help=help_text,
+    )
 
 
 #: of a command about all namespaces, or one
 scope_options = with_options(
     namespace_option("Only its Services."),
-    click.option("-A", "--all-namespaces", is_flag=True, expose_value=False, callback=_check_scope,
-        help="All namespaces, which is the default."),
-)  # fmt: skip
+    click.option(
+        "-A",
+        "--all-namespaces",
+        is_flag=True,
+        expose_value=False,
+        callback=_check_scope,
+        help="All namespaces, which is the default.",
+    ),
+)
 
-watch_option = click.option("--watch", is_flag=True, help="Go on, and show again what has changed; Ctrl-C ends it.")
+watch_option = click.option(
+    "--watch", is_flag=True, help="Go on, and show again what has changed; Ctrl-C ends it."
+)
 
 
 def _note_timeout(ctx: click.Context, _: click.Parameter, seconds: float) -> float:
@@ -76,21 +110,41 @@ def _note_timeout(ctx: click.Context, _: click.Parameter, seconds: float) -> flo
 #: for commands that ask once and answer
 question_options = with_options(
     cluster_options,
-    click.option("--request-timeout", type=DurationType(), default="5m", show_default=True, expose_value=False,
-        callback=_note_timeout, help="Give up if all requests together are not answered after this time; 0: never."),
-)  # fmt: skip
+    click.option(
+        "--request-timeout",
+        type=DurationType(),
+        default="5m",
+        show_default=True,
+        expose_value=False,
+        callback=_note_timeout,
+        help="Give up if all requests together are not answered after this time; 0: never.",
+    ),
+)
 
 rate_options = with_options(
-    click.option("--kube-api-qps", type=float, default=QPS_DEFAULT, show_default=True, metavar="N",
-        help="Requests a second at most; 0 or less: no limit."),
-    click.option("--kube-api-burst", type=click.IntRange(min=1), default=BURST_DEFAULT, show_default=True,
-        metavar="N", help="Requests that may be saved up for a rush."),
-)  # fmt: skip
+    click.option(
+        "--kube-api-qps",
+        type=float,
+        default=QPS_DEFAULT,
+        show_default=True,
+        metavar="N",
+        help="Requests a second at most; 0 or less: no limit.",
+    ),
+    click.option(
+        "--kube-api-burst",
+        type=click.IntRange(min=1),
+        default=BURST_DEFAULT,
+        show_default=True,
+        metavar="N",
+        help="Requests that may be saved up for a rush.",
+    ),
+)
 
 
 def connect(kubeconfig: Path | None, context: str | None, *, say: bool = True) -> Connection:
-    """The API server of ``cluster_options``.  Where there is no kubeconfig at all, it is the plane that runs from this
-    user's data folder, and stderr says so (*say*).  Raises ``KubeconfigError``."""
+    """The API server of ``cluster_options``. Where there is no kubeconfig at all, it is the plane
+    that runs from this user's data folder, and stderr says so (*say*). Raises ``KubeconfigError``.
+    """
     from sliceplane.watch.io.kubeconfig import load_or_running
 
     def tell(plane: Path) -> None:
@@ -107,10 +161,11 @@ def ask(
     exit_code: int = 1,
     once: bool = True,
 ) -> _T:
-    """What *work* makes of a client of the API server of ``cluster_options``, and of the kubeconfig's namespace.
+    """What *work* makes of a client of the API server of ``cluster_options``, and of the
+    kubeconfig's namespace.
 
-    The client is closed afterwards.  Faults end the command as in ``attempt``.  *once*: it is one question
-    (``transport.bounds``), with a bound in time and bytes.
+    The client is closed afterwards. Faults end the command as in ``attempt``. *once*: it is one
+    question (``transport.bounds``), with a bound in time and bytes.
     """
     ctx = click.get_current_context(silent=True)
     meta = {} if ctx is None else ctx.meta
@@ -124,14 +179,20 @@ def ask(
         async with HttpClient(connection) as client, bounds:
             return await work(client, connection.namespace)
 
-    return attempt(lambda: asyncio.run(with_client(connect(kubeconfig, context))), *sentences, exit_code=exit_code)
+    return attempt(
+        lambda: asyncio.run(with_client(connect(kubeconfig, context))),
+        *sentences,
+        exit_code=exit_code,
+    )
 
 
 async def watched(
     read: Callable[[], Awaitable[_T]], state: Callable[[_T], object], text: Callable[[_T], str]
 ) -> _T | None:
-    """Shows the answer of *read* again whenever its *state* changes, and on a terminal in the place of the one before.
-    A server that is away for a while is reported, and asked again.  Ends by Ctrl-C, with the last answer."""
+    """Shows the answer of *read* again whenever its *state* changes, and on a terminal in the place
+    of the one before. A server that is away for a while is reported, and asked again. Ends by
+    Ctrl-C, with the last answer.
+    """
     from sliceplane.api.errors import StatusError
     from sliceplane.watch.io.base import Unreachable
     from sliceplane.watch.io.bounds import question
@@ -158,14 +219,21 @@ async def watched(
 
 
 def attempt(work: Callable[[], _T], *sentences: type[Exception], exit_code: int = 1) -> _T:
-    """What *work* gives.  Where it fails, the command ends with *exit_code* and one line: for faults of the kubeconfig,
-    the way there and the server, and for *sentences*, whose text is for people."""
+    """What *work* gives. Where it fails, the command ends with *exit_code* and one line: for faults
+    of the kubeconfig, the way there and the server, and for *sentences*, whose text is for people.
+    """
     from sliceplane.api.codec import UNREADABLE
     from sliceplane.api.errors import StatusError
     from sliceplane.watch.io.base import Unreachable
     from sliceplane.watch.io.kubeconfig import KubeconfigError
 
-    expected: tuple[type[Exception], ...] = (KubeconfigError, Unreachable, StatusError, *UNREADABLE, *sentences)
+    expected: tuple[type[Exception], ...] = (
+        KubeconfigError,
+        Unreachable,
+        StatusError,
+        *UNREADABLE,
+        *sentences,
+    )
     try:
         return work()
     except expected as error:
@@ -183,8 +251,9 @@ def attempt(work: Callable[[], _T], *sentences: type[Exception], exit_code: int 
 def end_confused(error: BaseException, ctx: click.Context) -> None:
     """Ends a command with a sentence if objects of an API server broke it with *error*.
 
-    Servers refuse objects that are not valid, so most code reads them without a check; a stranger's server may send
-    them all the same, and a traceback is no answer.  Returns for other errors, and if the command asked no server.
+    Servers refuse objects that are not valid, so most code reads them without a check; a stranger's
+    server may send them all the same, and a traceback is no answer. Returns for other errors, and
+    if the command asked no server.
     """
     if isinstance(error, BaseExceptionGroup):
         error = _first(error.subgroup(_CONFUSED) or error)
@@ -197,7 +266,10 @@ def _confusion(error: BaseException) -> str:
     steps = traceback.extract_tb(error.__traceback__)
     place = f"{Path(steps[-1].filename).name}:{steps[-1].lineno}" if steps else "an unknown place"
     why = printable(str(error)[:SENTENCE_CHARACTERS_MAX])
-    return f"the server sent objects that no API server accepts: {type(error).__name__} at {place}: {why}"
+    return (
+        f"the server sent objects that no API server accepts: {type(error).__name__} at {place}: "
+        f"{why}"
+    )
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -214,7 +286,10 @@ def _sentence(error: BaseException) -> str:
 
     text = str(error)
     if len(text) > SENTENCE_CHARACTERS_MAX:
-        text = f"{text[:SENTENCE_CHARACTERS_MAX]}... ({len(text) - SENTENCE_CHARACTERS_MAX:,} characters more)"
+        text = (
+            f"{text[:SENTENCE_CHARACTERS_MAX]}... ({len(text) - SENTENCE_CHARACTERS_MAX:,} "
+            "characters more)"
+        )
     if isinstance(error, StatusError):
         return f"the server refuses: {printable(text)}"
     if isinstance(error, UNREADABLE):
@@ -222,7 +297,9 @@ def _sentence(error: BaseException) -> str:
     return text
 
 
-def limited_client(connection: Connection, flags: dict[str, Any], *, read_only: bool = False) -> HttpClient:
+def limited_client(
+    connection: Connection, flags: dict[str, Any], *, read_only: bool = False
+) -> HttpClient:
     """A client that keeps to ``rate_options`` and sends again what a server had no time for."""
     from sliceplane.kit.delays import TokenBucket
     from sliceplane.watch.io.http import HttpClient
@@ -231,4 +308,6 @@ def limited_client(connection: Connection, flags: dict[str, Any], *, read_only: 
     qps = flags["kube_api_qps"]
     limit = TokenBucket(rate_per_s=qps, burst=flags["kube_api_burst"]) if qps > 0 else None
     manager = "sliceplane-controllers"
-    return HttpClient(connection, field_manager=manager, limit=limit, retries=Retries(), read_only=read_only)
+    return HttpClient(
+        connection, field_manager=manager, limit=limit, retries=Retries(), read_only=read_only
+    )

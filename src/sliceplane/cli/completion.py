@@ -12,7 +12,10 @@ from sliceplane.cli.options import Command
 _FOR_GOOD = {
     "bash": ("a line for ~/.bashrc", "source <(sliceplane completion bash)"),
     "zsh": ("a line for ~/.zshrc", "source <(sliceplane completion zsh)"),
-    "fish": ("fish reads a folder", "sliceplane completion fish > ~/.config/fish/completions/sliceplane.fish"),
+    "fish": (
+        "fish reads a folder",
+        "sliceplane completion fish > ~/.config/fish/completions/sliceplane.fish",
+    ),
 }
 
 

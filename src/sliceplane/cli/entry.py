@@ -1,8 +1,9 @@
 """What the ``sliceplane`` program calls first: an installation may lack what a command needs.
 
-The plain package has the Python client and every command that only asks (``trace``, ``estimate``, ...).  What runs a
-part of the plane needs an extra.  A command that lacks one says which, in a line that can be pasted, instead of showing
-a traceback.  Nothing but the standard library may be imported at module level here, and of that only what is cheap.
+The plain package has the Python client and every command that only asks (``trace``, ``estimate``,
+...). What runs a part of the plane needs an extra. A command that lacks one says which, in a line
+that can be pasted, instead of showing a traceback. Nothing but the standard library may be imported
+at module level here, and of that only what is cheap.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ GC_YOUNG_OBJECTS = 50_000
 
 def main() -> None:
     """The command line; exits with 1 and a sentence where an extra is missing."""
-    if "SLICEPLANE_PARENT" in os.environ:  # a child of a plane: what it imports takes long, and its parent may end
+    if (
+        "SLICEPLANE_PARENT" in os.environ
+    ):  # a child of a plane: what it imports takes long, and its parent may end
         from sliceplane.kit.io.lifeline import end_with_parent
 
         end_with_parent()
@@ -36,12 +39,15 @@ def main() -> None:
             raise
         wanted = "proxy" if extra == "server" and sys.argv[1:2] == ["proxy"] else extra
         sys.exit(
-            f"Error: this needs {error.name}, which the plain package does not bring.  Install it with\n"
+            f"Error: this needs {error.name}, which the plain package does not bring.  Install it "
+            "with\n"
             f"  pip install {requirement(wanted)}"
         )
 
 
-def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _print_traceback(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     """A bug's traceback repeats values, which may be a stranger's."""
     from traceback import format_exception
 
@@ -51,6 +57,7 @@ def _print_traceback(kind: type[BaseException], error: BaseException, trace: Tra
 
 
 def spare_collector() -> None:
-    """Let the garbage collector look less often: imports make objects that stay, and a burst of events makes tens of
-    thousands of short-lived objects, hardly any of them in a cycle."""
+    """Let the garbage collector look less often: imports make objects that stay, and a burst of
+    events makes tens of thousands of short-lived objects, hardly any of them in a cycle.
+    """
     gc.set_threshold(GC_YOUNG_OBJECTS, 10, 10)

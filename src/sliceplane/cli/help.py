@@ -1,4 +1,6 @@
-"""``sliceplane help``: what ``--help`` shows, with the words in the order in which people type them."""
+"""``sliceplane help``: what ``--help`` shows, with the words in the order in which people type
+them.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,14 @@ from sliceplane.cli.answers import show
 from sliceplane.cli.options import Command
 
 
-@click.command("help", cls=Command, examples=[
-    ("all commands", "sliceplane help"),
-    ("one of them", "sliceplane help agent run"),
-])  # fmt: skip
+@click.command(
+    "help",
+    cls=Command,
+    examples=[
+        ("all commands", "sliceplane help"),
+        ("one of them", "sliceplane help agent run"),
+    ],
+)
 @click.argument("words", nargs=-1, metavar="[COMMAND]...")
 @click.pass_context
 def command(ctx: click.Context, /, *, words: tuple[str, ...]) -> None:
@@ -20,7 +26,11 @@ def command(ctx: click.Context, /, *, words: tuple[str, ...]) -> None:
     for word in words:
         group = current.command
         # An unknown word is answered as it would be without "help".
-        name, found, _ = group.resolve_command(current, [word]) if isinstance(group, click.Group) else ("", None, [])
+        name, found, _ = (
+            group.resolve_command(current, [word])
+            if isinstance(group, click.Group)
+            else ("", None, [])
+        )
         if found is None:
             current.fail(f"'{current.command_path}' has no commands of its own.")
         current = click.Context(found, info_name=name, parent=current)

@@ -30,19 +30,35 @@ class Logs(msgspec.Struct, frozen=True):
 
 
 _log_options = with_options(
-    click.option("--log-level", type=click.Choice(("debug", "info", "warning", "error")), default="info",
-        show_default=True, help="The least that is logged, to stderr."),
-    click.option("--log-format", type=click.Choice(("text", "json")), default="text", show_default=True,
-        help="logfmt, with colours on a terminal; or one JSON object a line."),
-    click.option("--no-color", is_flag=True, help="No colours in a log on a terminal; so does NO_COLOR=1."),
-)  # fmt: skip
+    click.option(
+        "--log-level",
+        type=click.Choice(("debug", "info", "warning", "error")),
+        default="info",
+        show_default=True,
+        help="The least that is logged, to stderr.",
+    ),
+    click.option(
+        "--log-format",
+        type=click.Choice(("text", "json")),
+        default="text",
+        show_default=True,
+        help="logfmt, with colours on a terminal; or one JSON object a line.",
+    ),
+    click.option(
+        "--no-color", is_flag=True, help="No colours in a log on a terminal; so does NO_COLOR=1."
+    ),
+)
 
 
 def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--log-level``, ``--log-format`` and ``--no-color``; the command gets them as ``logs``, a ``Logs``."""
+    """``--log-level``, ``--log-format`` and ``--no-color``; the command gets them as ``logs``, a
+    ``Logs``.
+    """
 
     @wraps(command)
-    def with_logs(*arguments: Any, log_level: str, log_format: str, no_color: bool, **flags: Any) -> Any:
+    def with_logs(
+        *arguments: Any, log_level: str, log_format: str, no_color: bool, **flags: Any
+    ) -> Any:
         return command(*arguments, logs=Logs(log_level, log_format, not no_color), **flags)
 
     return _log_options(with_logs)

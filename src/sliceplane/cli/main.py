@@ -1,7 +1,7 @@
 """The entry point: the click group and its commands.
 
-A command's module is imported when the command runs (or its help is asked for), never before: the start of
-``sliceplane up`` must not pay for what other commands need.
+A command's module is imported when the command runs (or its help is asked for), never before: the
+start of ``sliceplane up`` must not pay for what other commands need.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sliceplane import __version__
 from sliceplane.cli.options import CommandGroup
 from sliceplane.kit.terminal_text import printable_lines
 
-#: family -> command -> (module, one line of help), in the order of the help.  Each module has a click command named
-#: ``command``
+#: family -> command -> (module, one line of help), in the order of the help. Each module has a
+#: click command named ``command``
 FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Run a part of the plane": {
         "up": ("sliceplane.cli.run.up", "Run the whole plane in one process."),
@@ -26,38 +26,86 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
             "sliceplane.cli.run.controllers",
             "Run the controllers against any API server, or as a shadow.",
         ),
-        "proxy": ("sliceplane.cli.run.proxy", "Run the node proxy: the kernel's rules for Services."),
+        "proxy": (
+            "sliceplane.cli.run.proxy",
+            "Run the node proxy: the kernel's rules for Services.",
+        ),
         "dns": ("sliceplane.cli.run.dns", "Answer the names of Services and endpoints (DNS)."),
-        "xds": ("sliceplane.cli.run.xds", "Serve Envoy and proxyless gRPC from Services and slices (xDS)."),
+        "xds": (
+            "sliceplane.cli.run.xds",
+            "Serve Envoy and proxyless gRPC from Services and slices (xDS).",
+        ),
         "agent": ("sliceplane.cli.run.agent", "Make a process outside of the cluster an endpoint."),
     },
     "Understand a cluster": {
-        "status": ("sliceplane.cli.ask.status", "Show the cluster on one screen, and what needs attention."),
+        "status": (
+            "sliceplane.cli.ask.status",
+            "Show the cluster on one screen, and what needs attention.",
+        ),
         "ui": ("sliceplane.cli.ask.ui", "Show the cluster in a browser, live."),
-        "explain": ("sliceplane.cli.ask.explain", "Tell why a Service, Pod, Node or zone does not work."),
+        "explain": (
+            "sliceplane.cli.ask.explain",
+            "Tell why a Service, Pod, Node or zone does not work.",
+        ),
         "lint": ("sliceplane.cli.ask.lint", "Look at every Service, and say what is wrong."),
-        "drift": ("sliceplane.cli.ask.drift", "Tell which nodes do not hold what the API server says."),
-        "guard": ("sliceplane.cli.ask.guard", "Mass removals of endpoints that are held: show them, let go."),
+        "drift": (
+            "sliceplane.cli.ask.drift",
+            "Tell which nodes do not hold what the API server says.",
+        ),
+        "guard": (
+            "sliceplane.cli.ask.guard",
+            "Mass removals of endpoints that are held: show them, let go.",
+        ),
         "trace": ("sliceplane.cli.ask.trace", "Tell where a packet goes on a node, and why."),
-        "timeline": ("sliceplane.cli.ask.timeline", "Tell what happened to a Service, who did it, and what followed."),
-        "recorder": ("sliceplane.cli.ask.recorder", "Save what controllers were told; show it, and tell it again."),
-        "endpoints": ("sliceplane.cli.ask.endpoints", "Leave the Endpoints API: what still depends on it."),
+        "timeline": (
+            "sliceplane.cli.ask.timeline",
+            "Tell what happened to a Service, who did it, and what followed.",
+        ),
+        "recorder": (
+            "sliceplane.cli.ask.recorder",
+            "Save what controllers were told; show it, and tell it again.",
+        ),
+        "endpoints": (
+            "sliceplane.cli.ask.endpoints",
+            "Leave the Endpoints API: what still depends on it.",
+        ),
     },
     "Ask what if": {
-        "what-if": ("sliceplane.cli.lab.what_if", "Tell what a change would do, by running it on virtual time."),
-        "estimate": ("sliceplane.cli.lab.estimate", "Estimate what a Service costs in writes, events and bytes."),
-        "simulate": ("sliceplane.cli.lab.simulate", "Run the plane on virtual time, under faults, from seeds."),
+        "what-if": (
+            "sliceplane.cli.lab.what_if",
+            "Tell what a change would do, by running it on virtual time.",
+        ),
+        "estimate": (
+            "sliceplane.cli.lab.estimate",
+            "Estimate what a Service costs in writes, events and bytes.",
+        ),
+        "simulate": (
+            "sliceplane.cli.lab.simulate",
+            "Run the plane on virtual time, under faults, from seeds.",
+        ),
         "conformance": (
             "sliceplane.cli.lab.conformance",
             "Judge software that follows EndpointSlices by nasty histories.",
         ),
     },
     "Look after it": {
-        "drain": ("sliceplane.cli.ask.drain", "Take Pods out of Services, and wait until no node sends to them."),
-        "snapshot": ("sliceplane.cli.ask.snapshot", "Copy a running server's state to a file; restore it."),
+        "drain": (
+            "sliceplane.cli.ask.drain",
+            "Take Pods out of Services, and wait until no node sends to them.",
+        ),
+        "snapshot": (
+            "sliceplane.cli.ask.snapshot",
+            "Copy a running server's state to a file; restore it.",
+        ),
         "help": ("sliceplane.cli.help", "Show the help of a command."),
-        "completion": ("sliceplane.cli.completion", "Print what makes a shell complete commands and options."),
-        "version": ("sliceplane.cli.version", "Tell the versions of this program and of the API it serves."),
+        "completion": (
+            "sliceplane.cli.completion",
+            "Print what makes a shell complete commands and options.",
+        ),
+        "version": (
+            "sliceplane.cli.version",
+            "Tell the versions of this program and of the API it serves.",
+        ),
     },
 }
 COMMANDS: Final = {name: told for family in FAMILIES.values() for name, told in family.items()}
@@ -78,11 +126,15 @@ class LazyGroup(CommandGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+            ctx.fail(
+                f"No such command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else "")
+            )
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command; what it says of a file or a server reaches the terminal as plain text."""
+        """Runs the command; what it says of a file or a server reaches the terminal as plain
+        text.
+        """
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
@@ -103,7 +155,9 @@ class LazyGroup(CommandGroup):
         widest = max(len(name) for name in COMMANDS)
         for family, commands in FAMILIES.items():
             with formatter.section(family):
-                formatter.write_dl([(name.ljust(widest), summary) for name, (_, summary) in commands.items()])
+                formatter.write_dl(
+                    [(name.ljust(widest), summary) for name, (_, summary) in commands.items()]
+                )
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
@@ -112,12 +166,25 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
         ctx.exit()
 
 
-@click.group(cls=LazyGroup, context_settings={
-    "help_option_names": ["-h", "--help"], "max_content_width": 100, "auto_envvar_prefix": ENVIRONMENT,
-}, epilog="An option of a command can be set in the environment, too: SLICEPLANE_UP_SECURE_PORT=7443 is "
-    "'sliceplane up --secure-port 7443'.")  # fmt: skip
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
-    help="Show the version and exit.")  # fmt: skip
+@click.group(
+    cls=LazyGroup,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "auto_envvar_prefix": ENVIRONMENT,
+    },
+    epilog="An option of a command can be set in the environment, too: "
+    "SLICEPLANE_UP_SECURE_PORT=7443 is "
+    "'sliceplane up --secure-port 7443'.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """A Kubernetes-compatible service-discovery plane: EndpointSlices from API to kernel."""
     from sliceplane.cli.process import open_standard_streams

@@ -1,7 +1,8 @@
-"""Completion of names of objects: a shell asks while a person types, so that the answer is quick, or none.
+"""Completion of names of objects: a shell asks while a person types, so that the answer is quick,
+or none.
 
-The options that lead to the API server count if they stand before the word.  Whatever fails completes nothing: a shell
-has no place for an error.
+The options that lead to the API server count if they stand before the word. Whatever fails
+completes nothing: a shell has no place for an error.
 """
 
 from __future__ import annotations
@@ -19,11 +20,19 @@ PATIENCE_S: Final = 2.0
 NAMES_MAX: Final = 500
 #: what kubectl's users write for the kinds
 _PLURALS: Final = {
-    "service": "services", "services": "services", "svc": "services",
-    "pod": "pods", "pods": "pods", "po": "pods",
-    "node": "nodes", "nodes": "nodes", "no": "nodes",
-    "deployment": "deployments", "deployments": "deployments", "deploy": "deployments",
-}  # fmt: skip
+    "service": "services",
+    "services": "services",
+    "svc": "services",
+    "pod": "pods",
+    "pods": "pods",
+    "po": "pods",
+    "node": "nodes",
+    "nodes": "nodes",
+    "no": "nodes",
+    "deployment": "deployments",
+    "deployments": "deployments",
+    "deploy": "deployments",
+}
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
@@ -56,7 +65,9 @@ def _listed(flags: Mapping[str, Any], plural: str) -> list[str]:
 
     with suppress(Exception):  # no server, no right, no time: nothing is completed
         connection = connect(flags.get("kubeconfig"), flags.get("context"), say=False)
-        return asyncio.run(_read(connection, plural, flags.get("namespace") or connection.namespace))
+        return asyncio.run(
+            _read(connection, plural, flags.get("namespace") or connection.namespace)
+        )
     return []
 
 
@@ -67,8 +78,12 @@ async def _read(connection: Any, plural: str, namespace: str) -> list[str]:
     from sliceplane.api.scheme import Deployments, Namespaces, Nodes, Pods, Services
     from sliceplane.watch.io.http import HttpClient
 
-    kinds = {resource.plural: resource for resource in (Deployments, Namespaces, Nodes, Pods, Services)}
+    kinds = {
+        resource.plural: resource for resource in (Deployments, Namespaces, Nodes, Pods, Services)
+    }
     resource = kinds[plural]
     async with asyncio.timeout(PATIENCE_S), HttpClient(connection) as client:
-        page = await client.list(Selection(resource, namespace if resource.namespaced else ""), limit=NAMES_MAX)
+        page = await client.list(
+            Selection(resource, namespace if resource.namespaced else ""), limit=NAMES_MAX
+        )
     return [msgspec.json.decode(body)["metadata"]["name"] for body in page.items]

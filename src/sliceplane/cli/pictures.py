@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Raises ``click.ClickException`` where it cannot.  The same picture is the same file, byte for byte."""
+    """Raises ``click.ClickException`` where it cannot.  The same picture is the same file, byte for
+    byte.
+    """
     import matplotlib as mpl
 
     stamps = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -21,6 +23,8 @@ def save(figure: Figure, path: Path) -> None:
         with mpl.rc_context({"svg.hashsalt": "sliceplane"}):
             figure.savefig(path, metadata=metadata)
     except OSError as error:
-        raise click.ClickException(f"cannot draw into {path}: {(error.strerror or str(error)).lower()}") from error
+        raise click.ClickException(
+            f"cannot draw into {path}: {(error.strerror or str(error)).lower()}"
+        ) from error
     except ValueError as error:
         raise click.ClickException(f"cannot draw into {path}: {error}") from error

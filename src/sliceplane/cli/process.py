@@ -1,4 +1,6 @@
-"""What every long-running command owes the process that started it: streams, signals, the line that says "ready"."""
+"""What every long-running command owes the process that started it: streams, signals, the line that
+says "ready".
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,18 @@ _SAY_BYTES_MAX = 1024 * 1024
 
 
 def require(*modules: str) -> None:
-    """Raises ``ModuleNotFoundError`` for one that is not installed, which ``cli.entry`` turns into words: at once, not
-    when it is first used, in the middle of work."""
+    """Raises ``ModuleNotFoundError`` for one that is not installed, which ``cli.entry`` turns into
+    words: at once, not when it is first used, in the middle of work.
+    """
     for name in modules:
         if find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def run(main: Coroutine[Any, Any, T], *, spare: bool = False) -> T:
-    """``asyncio.run`` on uvloop's loop, whose turns, sockets and TLS cost a fraction of asyncio's own.  *spare*: where
-    uvloop is not installed, asyncio's will do."""
+    """``asyncio.run`` on uvloop's loop, whose turns, sockets and TLS cost a fraction of asyncio's
+    own. *spare*: where uvloop is not installed, asyncio's will do.
+    """
     import asyncio
 
     try:
@@ -50,8 +54,10 @@ def run(main: Coroutine[Any, Any, T], *, spare: bool = False) -> T:
 
 
 def open_standard_streams() -> None:
-    """Give descriptors 0, 1 and 2 something to lead to if the caller closed them (``>&-``): otherwise the next socket
-    gets such a number, is written to as if it were the terminal, and libuv ends the process when it is closed."""
+    """Give descriptors 0, 1 and 2 something to lead to if the caller closed them (``>&-``):
+    otherwise the next socket gets such a number, is written to as if it were the terminal, and
+    libuv ends the process when it is closed.
+    """
     opened = os.open(os.devnull, os.O_RDWR)
     while opened <= 2:
         opened = os.open(os.devnull, os.O_RDWR)
@@ -59,7 +65,9 @@ def open_standard_streams() -> None:
 
 
 def on_stop_signal(callback: Callable[[], object]) -> None:
-    """Call *callback* at SIGINT, SIGTERM and, unless it is ignored (``nohup``), SIGHUP: the terminal was closed."""
+    """Call *callback* at SIGINT, SIGTERM and, unless it is ignored (``nohup``), SIGHUP: the
+    terminal was closed.
+    """
     import asyncio
 
     def stop() -> None:
@@ -75,7 +83,9 @@ def on_stop_signal(callback: Callable[[], object]) -> None:
 
 
 def spare_descriptors() -> None:
-    """As many as the administrator allows, and one line in the log when they are not enough.  Inside the loop."""
+    """As many as the administrator allows, and one line in the log when they are not enough.
+    Inside the loop.
+    """
     import asyncio
 
     from sliceplane.kit.io import descriptors
@@ -94,16 +104,19 @@ def is_journal() -> bool:
 
 
 def say(line: str, *, control: str = "", is_secret: bool = False) -> None:
-    """Print *line*, after *control*, which steers the terminal.  *is_secret*: no log may have it.
-    That stdout takes no line (a closed pipe, a full disk, a terminal stopped with ^S) is no reason to stop working."""
+    """Print *line*, after *control*, which steers the terminal. *is_secret*: no log may have it.
+    That stdout takes no line (a closed pipe, a full disk, a terminal stopped with ^S) is no reason
+    to stop working.
+    """
     with saying(control, is_secret=is_secret) as put:
         put(line)
 
 
 @contextmanager
 def saying(control: str = "", *, is_secret: bool = False) -> Iterator[Callable[[str], None]]:
-    """``say`` for a program that says many lines and may never wait for one: what stdout does not take is lost.  At the
-    end lines that wait have ``SAY_MAX_S``."""
+    """``say`` for a program that says many lines and may never wait for one: what stdout does not
+    take is lost. At the end lines that wait have ``SAY_MAX_S``.
+    """
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError, AttributeError):  # what a test runner put there
@@ -143,19 +156,25 @@ def saying(control: str = "", *, is_secret: bool = False) -> Iterator[Callable[[
 
 
 def say_ready(line: str) -> None:
-    """Tell the starter of this process that it works now: a service manager first, since stdout may be slow."""
+    """Tell the starter of this process that it works now: a service manager first, since stdout may
+    be slow.
+    """
     notify(f"READY=1\nSTATUS={line}")
     say(f"ready {line}")
 
 
 def notify(state: str) -> None:
-    """*state* for systemd (sd_notify(3)), if that started us and waits for it; one that is gone is told nothing."""
+    """*state* for systemd (sd_notify(3)), if that started us and waits for it; one that is gone is
+    told nothing.
+    """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as manager:
         try:
-            manager.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
+            manager.sendto(
+                state.encode(), f"\0{address[1:]}" if address.startswith("@") else address
+            )
         except OSError as error:
             _warn_of_manager(str(error))
 

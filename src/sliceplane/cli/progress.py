@@ -1,7 +1,7 @@
 """Reports on stderr what a command does meanwhile, from its second second on.
 
-On a terminal one line is written over.  Elsewhere, in a log say, there are lines only of a command that waits for
-others (``plain``), so that it is never silent for more than two seconds.
+On a terminal one line is written over. Elsewhere, in a log say, there are lines only of a command
+that waits for others (``plain``), so that it is never silent for more than two seconds.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class WorkTold:
             click.echo(text, err=True)
             return
         self._next = now + _AGAIN_S
-        text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps cannot be written over
+        text = text[
+            : shutil.get_terminal_size().columns - 1
+        ]  # a line that wraps cannot be written over
         click.echo(f"\r{text:{len(self._shown)}}", nl=False, err=True)
         self._shown = text

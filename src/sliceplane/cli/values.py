@@ -13,10 +13,19 @@ from sliceplane.kit.times import parse_duration
 
 
 def given_flags(names: Iterable[str]) -> tuple[str, ...]:
-    """The flags (``--like-this``) of those parameters that the command line has, in the order of *names*."""
+    """The flags (``--like-this``) of those parameters that the command line has, in the order of
+    *names*.
+    """
     context = click.get_current_context()
-    spelled = {parameter.name: parameter.opts[-1] if parameter.opts else "" for parameter in context.command.params}
-    return tuple(spelled[name] for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
+    spelled = {
+        parameter.name: parameter.opts[-1] if parameter.opts else ""
+        for parameter in context.command.params
+    }
+    return tuple(
+        spelled[name]
+        for name in names
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    )
 
 
 class SwitchType(click.types.BoolParamType):
@@ -34,7 +43,9 @@ class DurationType(click.ParamType[float]):
 
     name = "duration"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         if isinstance(value, float):
             return value
         text = str(value)
@@ -59,7 +70,9 @@ class ListenType(click.ParamType[tuple[str, int]]):
 
     name = "ip:port"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
         if isinstance(value, tuple):
             return value
         host, _, port = str(value).rpartition(":")
@@ -74,12 +87,16 @@ class NetworksType(click.ParamType[tuple[str, ...]]):
 
     name = "cidrs"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
         ranges = _networks_of(str(value))
         if ranges is None:
-            self.fail(f"{value!r} is not a list of ranges (10.244.0.0/16,fd00:10:244::/56)", param, ctx)
+            self.fail(
+                f"{value!r} is not a list of ranges (10.244.0.0/16,fd00:10:244::/56)", param, ctx
+            )
         if len({":" in text for text in ranges}) != len(ranges):
             self.fail(f"{value!r} has two ranges of one IP family", param, ctx)
         return ranges
@@ -90,14 +107,20 @@ class NodePortAddressesType(click.ParamType[tuple[str, ...]]):
 
     name = "cidrs"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
         if str(value).strip() == "primary":
             return ("primary",)
         ranges = _networks_of(str(value))
         if ranges is None:
-            self.fail(f"{value!r} is neither a list of ranges (192.168.0.0/16,fd00::/8) nor 'primary'", param, ctx)
+            self.fail(
+                f"{value!r} is neither a list of ranges (192.168.0.0/16,fd00::/8) nor 'primary'",
+                param,
+                ctx,
+            )
         return ranges
 
 

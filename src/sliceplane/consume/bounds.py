@@ -1,18 +1,20 @@
 """How much of one Service a node serves.
 
-A Service may be 1.5 MB of text, and rules are made for the product of what it lists: 5,000 external IPs and 80
-ports are 400,000 destinations in 68 KB.  Every node pays for it, and all its other Services wait.  So each product has
-a bound of its own, far above what is in use, and what is beyond it has no rules; which part that is follows from the
-object alone, so it is the same on every node:
+A Service may be 1.5 MB of text, and rules are made for the product of what it lists: 5,000 external
+IPs and 80 ports are 400,000 destinations in 68 KB. Every node pays for it, and all its other
+Services wait. So each product has a bound of its own, far above what is in use, and what is beyond
+it has no rules; which part that is follows from the object alone, so it is the same on every node:
 
 * ports in the order of the spec;
-* addresses in the order of the object, those of load balancers before external IPs, and each with all its ports;
-* source ranges, of the first ``READ_MAX`` that are listed, in the order of their numbers (who is in a range beyond the
-  bound may not pass);
+* addresses in the order of the object, those of load balancers before external IPs, and each with
+  all its ports;
+* source ranges, of the first ``READ_MAX`` that are listed, in the order of their numbers (who is in
+  a range beyond the bound may not pass);
 * endpoints from the oldest slice to the newest (``slicecache``);
-* targets that need a chain each (iptables; session affinity): those of this node, and the others in the order of their
-  addresses.  What the kernel does with chains grows with the square of their number: 250,000 of them, which 50 Pods
-  and 5,000 ports are, took a node many minutes, and all its other Services waited.
+* targets that need a chain each (iptables; session affinity): those of this node, and the others in
+  the order of their addresses. What the kernel does with chains grows with the square of their
+  number: 250,000 of them, which 50 Pods and 5,000 ports are, took a node many minutes, and all its
+  other Services waited.
 """
 
 from __future__ import annotations
@@ -27,11 +29,14 @@ DESTINATIONS_MAX: Final = 1_000
 SOURCES_MAX: Final = 10_000
 #: entries of a list that are read at all: 100,000 of them take a second of the parser's
 READ_MAX: Final = 10_000
-#: targets of a Service in one family: endpoints times ports; twice the largest Service that was measured
+#: targets of a Service in one family: endpoints times ports; twice the largest Service that was
+#: measured
 TARGETS_MAX: Final = 250_000
-#: the same where each target is a chain (iptables): 0.5 to 2 s of the kernel's; twice the Nodes of the largest cluster
+#: the same where each target is a chain (iptables): 0.5 to 2 s of the kernel's; twice the Nodes of
+#: the largest cluster
 CHAINS_MAX: Final = 10_000
-#: the same with session affinity, in any mode: a chain, a set of clients and two or three rules each
+#: the same with session affinity, in any mode: a chain, a set of clients and two or three rules
+#: each
 STICKY_MAX: Final = 5_000
 
 
@@ -50,9 +55,21 @@ class Excess(NamedTuple):
             f"{number:,} {what} beyond {bound}"
             for number, what, bound in (
                 (self.ports, "ports", f"{PORTS_MAX:,}"),
-                (self.addresses, "external addresses", f"{DESTINATIONS_MAX:,} (addresses times ports)"),
-                (self.source_ranges, "loadBalancerSourceRanges", f"{SOURCES_MAX:,} (ranges times ports)"),
-                (self.targets, "endpoints of a port", "what a node serves by chains (endpoints times ports)"),
+                (
+                    self.addresses,
+                    "external addresses",
+                    f"{DESTINATIONS_MAX:,} (addresses times ports)",
+                ),
+                (
+                    self.source_ranges,
+                    "loadBalancerSourceRanges",
+                    f"{SOURCES_MAX:,} (ranges times ports)",
+                ),
+                (
+                    self.targets,
+                    "endpoints of a port",
+                    "what a node serves by chains (endpoints times ports)",
+                ),
             )
             if number
         ]

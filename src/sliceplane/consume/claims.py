@@ -1,23 +1,27 @@
-"""Who gets which address for clients outside (``externalIPs``, load balancers' addresses) and which node port.
+"""Who gets which address for clients outside (``externalIPs``, load balancers' addresses) and which
+node port.
 
-Any user who may write Services may put any address into ``externalIPs``, and every node would lead what its Pods send
-there to that user's endpoints (CVE-2020-8554).  So an address is only asked for, and this module says who has it:
+Any user who may write Services may put any address into ``externalIPs``, and every node would lead
+what its Pods send there to that user's endpoints (CVE-2020-8554). So an address is only asked for,
+and this module says who has it:
 
-1. The cluster IP of a Service is that Service's alone, and an address of a range of cluster IPs, of a Node, of Pods or
-   of the API server (``grounds``) is no Service's, whatever its name.
-2. What is left is given by destination (address, protocol, port): to a load balancer's address before an external IP,
-   since only who may write ``services/status`` sets it; to the older Service before the younger one, so that what is
-   in use cannot be taken away; then to the first by namespace and name.
+1. The cluster IP of a Service is that Service's alone, and an address of a range of cluster IPs, of
+   a Node, of Pods or of the API server (``grounds``) is no Service's, whatever its name.
+2. What is left is given by destination (address, protocol, port): to a load balancer's address
+   before an external IP, since only who may write ``services/status`` sets it; to the older Service
+   before the younger one, so that what is in use cannot be taken away; then to the first by
+   namespace and name.
 
-A Service that does not get a destination has no rule of any kind for it, in no back end: all build from what
-``honoured`` leaves.  The same answer comes out on every node that knows the same objects, in whatever order it heard of
-them.
+A Service that does not get a destination has no rule of any kind for it, in no back end: all build
+from what ``honoured`` leaves. The same answer comes out on every node that knows the same objects,
+in whatever order it heard of them.
 
-**Nodes.**  A proxy learns other Nodes only when a Service asks for an external IP.  Until it knows them, external IPs
-are *withheld*; load balancers' addresses, which no ordinary user sets, are not.
+**Nodes.**  A proxy learns other Nodes only when a Service asks for an external IP. Until it knows
+them, external IPs are *withheld*; load balancers' addresses, which no ordinary user sets, are not.
 
-**Cost.**  Of a Service without such addresses and node ports: one entry for its cluster IP.  Of any other: its
-destinations.  Nothing looks through Services; what changes for others is named by the addresses that changed hands.
+**Cost.**  Of a Service without such addresses and node ports: one entry for its cluster IP. Of any
+other: its destinations. Nothing looks through Services; what changes for others is named by the
+addresses that changed hands.
 
 Owned by one ``tracker.ServiceTracker``.
 """
@@ -43,7 +47,9 @@ _NODE_PORT: Final = ""
 
 
 class ClaimRefusal(NamedTuple):
-    """A Service does not get what it asks for.  ``place``: its first destination at that address."""
+    """A Service does not get what it asks for.  ``place``: its first destination at that
+    address.
+    """
 
     place: Place
     why: Why
@@ -98,7 +104,11 @@ class AddressClaims:
         return self._external > 0
 
     def on_service(
-        self, key: ServiceKey, created: str, old: tuple[ServedPort, ...], new: tuple[ServedPort, ...]
+        self,
+        key: ServiceKey,
+        created: str,
+        old: tuple[ServedPort, ...],
+        new: tuple[ServedPort, ...],
     ) -> set[ServiceKey]:
         """*key* wants other things than it did, or is of another age.  May name *key* itself."""
         marked: set[ServiceKey] = set()
@@ -121,7 +131,9 @@ class AddressClaims:
         return marked
 
     def set_ground(self, owner: str, ground: Ground) -> set[ServiceKey]:
-        """*owner* (a few words, such as ``Node n1``) has these addresses and networks, and no others."""
+        """*owner* (a few words, such as ``Node n1``) has these addresses and networks, and no
+        others.
+        """
         concerned = self._asked_within(self._grounds.get(owner)) | self._asked_within(ground)
         won = self._won_at(concerned)
         if not self._grounds.set(owner, ground):
@@ -145,14 +157,17 @@ class AddressClaims:
         return {key for key, (_, asked) in self._asked.items() if _EXTERNAL in asked.values()}
 
     def honoured(self, key: ServiceKey, ports: tuple[ServedPort, ...]) -> tuple[ServedPort, ...]:
-        """*ports* of *key* (those that ``on_service`` was told) with what it gets.  O(its destinations)."""
+        """*ports* of *key* (those that ``on_service`` was told) with what it gets.  O(its
+        destinations).
+        """
         if key not in self._asked:
             return ports
         return tuple([self._granted(key, port) for port in ports])
 
     def refusals(self, key: ServiceKey) -> tuple[ClaimRefusal, ...]:
-        """What *key* asks for and does not get: one for each address, and each node port; sorted.  O(its
-        destinations)."""
+        """What *key* asks for and does not get: one for each address, and each node port; sorted.
+        O(its destinations).
+        """
         _, asked = self._asked.get(key, ("", {}))
         refusals: dict[tuple[str, int], ClaimRefusal] = {}
         for place in sorted(asked):
@@ -166,7 +181,8 @@ class AddressClaims:
         _, asked = self._asked.get(key, ("", {}))
         return self._refusal(key, place, asked[place]) if place in asked else None
 
-    # -- asking -----------------------------------------------------------------------------------------
+    # -- asking
+    # -----------------------------------------------------------------------------------------
 
     def _ask(self, key: ServiceKey, created: str, asked: _Asked) -> set[ServiceKey]:
         was_created, was = self._asked.pop(key, ("", {}))
@@ -196,7 +212,11 @@ class AddressClaims:
             del self._claims[place]
             self._forget_place(place)
         after = claims[0].key if claims else None
-        return {winner for winner in (before, after) if winner is not None} if before != after else set()
+        return (
+            {winner for winner in (before, after) if winner is not None}
+            if before != after
+            else set()
+        )
 
     def _note_place(self, place: Place) -> None:
         ip = place[0]
@@ -224,14 +244,18 @@ class AddressClaims:
             addresses.update(ip for _, ip in self._order[first:last])
         return addresses
 
-    # -- giving -----------------------------------------------------------------------------------------
+    # -- giving
+    # -----------------------------------------------------------------------------------------
 
     def _granted(self, key: ServiceKey, port: ServedPort) -> ServedPort:
         protocol = port.name.protocol
         number = port.port
-        # By the best rank: an external IP that is the Service's own load balancer's address is not withheld.
+        # By the best rank: an external IP that is the Service's own load balancer's address is not
+        # withheld.
         asked = self._asked[key][1]
-        external = tuple([ip for ip in port.external_ips if self._has(key, (ip, protocol, number), asked)])
+        external = tuple(
+            [ip for ip in port.external_ips if self._has(key, (ip, protocol, number), asked)]
+        )
         vips = tuple([ip for ip in port.vips if self._has(key, (ip, protocol, number), asked)])
         node_port = port.node_port
         if node_port and not self._has(key, (_NODE_PORT, protocol, node_port), asked):
@@ -276,7 +300,11 @@ class AddressClaims:
         first = self._claims[place][0].key
         if first != key:
             return ClaimRefusal(place, "other Service", str(first))
-        return ClaimRefusal(place, "Nodes unknown", "") if rank == _EXTERNAL and self._withheld else None
+        return (
+            ClaimRefusal(place, "Nodes unknown", "")
+            if rank == _EXTERNAL and self._withheld
+            else None
+        )
 
     def check(self, services: Iterator[tuple[ServiceKey, tuple[ServedPort, ...]]]) -> None:
         """*services*: what all of them want.  O(state)."""
@@ -290,15 +318,21 @@ class AddressClaims:
             assert asked == known, f"{key} asks for {asked}, known is {known}"
             for place, rank in asked.items():
                 claims.setdefault(place, []).append(_Claim(rank, not created, created, key))
-        assert {place: sorted(of_place) for place, of_place in claims.items()} == self._claims, f"{self._claims}"
+        assert {place: sorted(of_place) for place, of_place in claims.items()} == self._claims, (
+            f"{self._claims}"
+        )
         held = {ip: sorted(keys) for ip, keys in cluster_ips.items()}
         assert held == self._cluster_ips, f"{self._cluster_ips} should be {held}"
-        places = {(ip, *rest) for ip, places_there in self._places.items() for _, *rest in places_there}
+        places = {
+            (ip, *rest) for ip, places_there in self._places.items() for _, *rest in places_there
+        }
         assert places == self._claims.keys(), f"{self._places} are not the places of {self._claims}"
         order = sorted((_number(ip), ip) for ip in self._places if ip)
         assert order == self._order, f"{self._order} should be {order}"
         external = sum(_EXTERNAL in asked.values() for _, asked in self._asked.values())
-        assert external == self._external, f"{self._external} Services ask for external IPs, not {external}"
+        assert external == self._external, (
+            f"{self._external} Services ask for external IPs, not {external}"
+        )
 
 
 def _places_of(ports: tuple[ServedPort, ...]) -> _Asked:

@@ -1,11 +1,13 @@
-"""Addresses that are spoken for, whatever Services say: ranges of cluster IPs, Nodes, Pods, the API server.
+"""Addresses that are spoken for, whatever Services say: ranges of cluster IPs, Nodes, Pods, the API
+server.
 
-An administrator says these, and no right that is given to users of a namespace can change them.  So a Service that
-names one of them as an address for clients outside asks for what is another's (CVE-2020-8554).  Endpoints do not count:
-who may write an EndpointSlice could take an address from all others by listing it.
+An administrator says these, and no right that is given to users of a namespace can change them. So
+a Service that names one of them as an address for clients outside asks for what is another's
+(CVE-2020-8554). Endpoints do not count: who may write an EndpointSlice could take an address from
+all others by listing it.
 
-**Cost.**  An address is looked up once for each length of prefix that there is, which are a few however many Nodes
-there are; a Node that changes costs what it has.
+**Cost.**  An address is looked up once for each length of prefix that there is, which are a few
+however many Nodes there are; a Node that changes costs what it has.
 
 Owned by one ``claims.AddressClaims``.
 """
@@ -70,8 +72,9 @@ class Grounds:
         return tuple(sorted(self._of))
 
     def holder(self, ip: str) -> str:
-        """Whose the canonical *ip* is; "": none of them.  An address counts before a range, a longer prefix before a
-        shorter one, the first name among equals."""
+        """Whose the canonical *ip* is; "": none of them. An address counts before a range, a longer
+        prefix before a shorter one, the first name among equals.
+        """
         owners = self._addresses.get(ip)
         if owners is not None:
             return owners[0]
@@ -93,16 +96,25 @@ class Grounds:
                 addresses.setdefault(ip, []).append(owner)
             for prefix in dict.fromkeys(_ranges(self._of[owner].networks)):
                 ranges.setdefault(prefix, []).append(owner)
-        assert {ip: tuple(owners) for ip, owners in addresses.items()} == self._addresses, f"{self._addresses}"
-        assert {prefix: tuple(owners) for prefix, owners in ranges.items()} == self._ranges, f"{self._ranges}"
+        assert {ip: tuple(owners) for ip, owners in addresses.items()} == self._addresses, (
+            f"{self._addresses}"
+        )
+        assert {prefix: tuple(owners) for prefix, owners in ranges.items()} == self._ranges, (
+            f"{self._ranges}"
+        )
         lengths = [length for length, _ in ranges]
-        assert {length: lengths.count(length) for length in lengths} == self._lengths, f"{self._lengths}"
+        assert {length: lengths.count(length) for length in lengths} == self._lengths, (
+            f"{self._lengths}"
+        )
 
 
 def _ranges(networks: Iterable[str]) -> Iterable[_Range]:
     for text in networks:
         network = ipaddress.ip_network(text)
-        yield network.prefixlen, int(network.network_address) >> (network.max_prefixlen - network.prefixlen)
+        yield (
+            network.prefixlen,
+            int(network.network_address) >> (network.max_prefixlen - network.prefixlen),
+        )
 
 
 def _join(index: dict[T, tuple[str, ...]], place: T, owner: str) -> bool:

@@ -1,12 +1,13 @@
-"""The values of the node's model.  All are frozen; strings are shared with the objects they came from.
+"""The values of the node's model. All are frozen; strings are shared with the objects they came
+from.
 
-A *service port* (one port of one Service, for one IP family) is the unit that a data plane serves; it
-is named by ``ServicePortName``.  Its endpoints are ``NodeEndpoint`` values, categorised into those that
-each traffic policy may use.
+A *service port* (one port of one Service, for one IP family) is the unit that a data plane serves;
+it is named by ``ServicePortName``. Its endpoints are ``NodeEndpoint`` values, categorised into
+those that each traffic policy may use.
 
-Addresses are canonical, which is looked at fast for the spelling that nearly every object has: a proxy that starts in a
-large cluster reads hundreds of thousands, the general parser of ``kit.ip`` costs some 4 us each, one regular expression
-a tenth of that.
+Addresses are canonical, which is looked at fast for the spelling that nearly every object has: a
+proxy that starts in a large cluster reads hundreds of thousands, the general parser of ``kit.ip``
+costs some 4 us each, one regular expression a tenth of that.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _CANONICAL_IPV4 = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}")
 _SPECIAL_IPV4 = r"0\.0\.0\.0$|127\.|169\.254\.|2(?:2[4-9]|3[0-9])\.|255\.255\.255\.255$"
 _ORDINARY_IPV4 = re.compile(rf"(?!{_SPECIAL_IPV4}){_OCTET}(?:\.{_OCTET}){{3}}")
-#: addresses that mean another host on each host, or none (RFC 6890); no API server lets them into a Service or a slice
+#: addresses that mean another host on each host, or none (RFC 6890); no API server lets them into a
+#: Service or a slice
 _SPECIAL: Final = (
     ("unspecified", "is_unspecified"),
     ("loopback", "is_loopback"),
@@ -38,8 +40,9 @@ _BROADCAST: Final = "255.255.255.255"
 def canonical_of(text: str, wanted: Family) -> str | None:
     """*text* spelled canonically if it is an address of the family *wanted*, else ``None``.
 
-    Leading zeros are decimal and an IPv4-mapped IPv6 address is IPv4 (as ``ParseIPSloppy`` of k8s.io/utils).  A
-    canonical IPv4 text comes back as the same object, so that a model shares it with the cache it came from.
+    Leading zeros are decimal and an IPv4-mapped IPv6 address is IPv4 (as ``ParseIPSloppy`` of
+    k8s.io/utils). A canonical IPv4 text comes back as the same object, so that a model shares it
+    with the cache it came from.
     """
     if _CANONICAL_IPV4.fullmatch(text):
         return text if wanted == "IPv4" else None
@@ -50,8 +53,9 @@ def canonical_of(text: str, wanted: Family) -> str | None:
 
 
 def ordinary_of(text: str, wanted: Family) -> str | None:
-    """``canonical_of``, but ``None`` for a special address too: a node that led traffic to its own loopback would open
-    what listens there to the network (CVE-2020-8558)."""
+    """``canonical_of``, but ``None`` for a special address too: a node that led traffic to its own
+    loopback would open what listens there to the network (CVE-2020-8558).
+    """
     if _ORDINARY_IPV4.fullmatch(text):
         return text if wanted == "IPv4" else None
     ip = canonical_of(text, wanted)
@@ -82,14 +86,18 @@ API_SERVICE = ServiceKey("default", "kubernetes")
 
 
 class ServicePortName(NamedTuple):
-    """What endpoints and service ports meet by: the Service, the port's name and its protocol (TCP, UDP, SCTP)."""
+    """What endpoints and service ports meet by: the Service, the port's name and its protocol (TCP,
+    UDP, SCTP).
+    """
 
     service: ServiceKey
     port: str
     protocol: str
 
     def __str__(self) -> str:
-        """``namespace/name:port``, without the suffix if the port has no name; the protocol is not in it."""
+        """``namespace/name:port``, without the suffix if the port has no name; the protocol is not
+        in it.
+        """
         return f"{self.service}:{self.port}" if self.port else str(self.service)
 
 
@@ -105,7 +113,8 @@ class ServedPort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     vips: tuple[str, ...] = ()
     #: who may use the ``vips``, as disjoint networks in canonical form; empty: everybody
     source_ranges: tuple[str, ...] = ()
-    #: how long a client keeps its endpoint after its last connection (sessionAffinity ClientIP); 0: it does not
+    #: how long a client keeps its endpoint after its last connection (sessionAffinity ClientIP); 0:
+    #: it does not
     affinity_timeout_s: int = 0
     internal_local: bool = False
     #: externalTrafficPolicy Local, on a type of Service where it means something
@@ -117,7 +126,9 @@ class ServedPort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def uses_cluster_endpoints(self) -> bool:
-        """Also true where Local inside meets reachable from outside: pods then short-circuit to the cluster's."""
+        """Also true where Local inside meets reachable from outside: pods then short-circuit to the
+        cluster's.
+        """
         return not self.internal_local or self.externally_accessible
 
     @property
@@ -126,8 +137,9 @@ class ServedPort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NodeEndpoint(msgspec.Struct, frozen=True, gc=False):
-    """One ``ip:port`` behind a service port, as this node sees it.  Absent conditions are already read as
-    KEP-0752 says: ready and serving are true, terminating is false."""
+    """One ``ip:port`` behind a service port, as this node sees it. Absent conditions are already
+    read as KEP-0752 says: ready and serving are true, terminating is false.
+    """
 
     ip: str
     port: int
@@ -154,10 +166,11 @@ _NO_ENDPOINTS = Categories()
 
 
 def categorize(endpoints: Sequence[NodeEndpoint], port: ServedPort, place: Locality) -> Categories:
-    """The endpoints that each policy of *port* may use on the node at *place* (``consume.usable`` has the rule).
+    """The endpoints that each policy of *port* may use on the node at *place* (``consume.usable``
+    has the rule).
 
-    The policies fall back to terminating endpoints independently of each other: Local may use terminating Pods of this
-    node while Cluster uses ready ones elsewhere.
+    The policies fall back to terminating endpoints independently of each other: Local may use
+    terminating Pods of this node while Cluster uses ready ones elsewhere.
     """
     if not endpoints:
         return _NO_ENDPOINTS
@@ -170,7 +183,9 @@ def categorize(endpoints: Sequence[NodeEndpoint], port: ServedPort, place: Local
     if not port.uses_local_endpoints:
         return Categories(cluster=cluster, reachable=cluster, has_any=bool(cluster))
     local = choose_local(endpoints, place).endpoints
-    has_any = bool(cluster) or any(endpoint.ready or is_still_serving(endpoint) for endpoint in endpoints)
+    has_any = bool(cluster) or any(
+        endpoint.ready or is_still_serving(endpoint) for endpoint in endpoints
+    )
     if not port.uses_cluster_endpoints:
         reachable = local
     elif not narrowed and local and local[0].ready:
@@ -182,12 +197,16 @@ def categorize(endpoints: Sequence[NodeEndpoint], port: ServedPort, place: Local
 
 
 def first_of(categories: Categories, most: int) -> Categories:
-    """At most *most* of those that each policy may use; those of this node, which another node may not have, first."""
+    """At most *most* of those that each policy may use; those of this node, which another node may
+    not have, first.
+    """
     if len(categories.reachable) <= most:
         return categories
     local = categories.local[:most]
     here = [endpoint for endpoint in categories.cluster if endpoint.is_local][:most]
-    elsewhere = [endpoint for endpoint in categories.cluster if not endpoint.is_local][: most - len(here)]
+    elsewhere = [endpoint for endpoint in categories.cluster if not endpoint.is_local][
+        : most - len(here)
+    ]
     kept = {id(endpoint) for endpoint in (*here, *elsewhere)}
     cluster = tuple([endpoint for endpoint in categories.cluster if id(endpoint) in kept])
     kept.update(map(id, local))
@@ -208,25 +227,31 @@ class PortState(msgspec.Struct, frozen=True):
 
     @property
     def outside(self) -> tuple[NodeEndpoint, ...]:
-        """Who answers what comes from outside to external IPs, load balancers' addresses and the node port
-        (``externalTrafficPolicy``)."""
+        """Who answers what comes from outside to external IPs, load balancers' addresses and the
+        node port (``externalTrafficPolicy``).
+        """
         return self.categories.local if self.port.external_local else self.categories.cluster
 
     @property
     def drops(self) -> bool:
-        """Where a policy leaves no endpoint: drop, since others may answer elsewhere; if there is none at all,
-        reject."""
+        """Where a policy leaves no endpoint: drop, since others may answer elsewhere; if there is
+        none at all, reject.
+        """
         return self.categories.has_any
 
 
 class ServiceChange(msgspec.Struct, frozen=True):
-    """The newest state of a Service that may have changed; no ports: it is gone, or nothing for this family."""
+    """The newest state of a Service that may have changed; no ports: it is gone, or nothing for
+    this family.
+    """
 
     service: ServiceKey
     ports: tuple[PortState, ...]
-    #: where a load balancer asks whether this node serves the Service (externalTrafficPolicy Local); 0: nowhere
+    #: where a load balancer asks whether this node serves the Service (externalTrafficPolicy
+    #: Local); 0: nowhere
     health_port: int = 0
-    #: distinct addresses of ready endpoints on this node; counted only where there is a ``health_port``
+    #: distinct addresses of ready endpoints on this node; counted only where there is a
+    #: ``health_port``
     local_ready: int = 0
     #: no portion of it is left for a later write
     complete: bool = True

@@ -1,10 +1,12 @@
-"""Whose cache is the server's state: digests that node proxies tell, against those that this controller had.
+"""Whose cache is the server's state: digests that node proxies tell, against those that this
+controller had.
 
-A proxy tells version and digest of each thing that it reads (``consume.progress``); the controller computes the same
-from its own watch and keeps what it was at each version of the last minutes.  Equal at one version: that node's cache
-*is* what the server held.  Unequal: an event was lost, on the node's way or on ours (if all nodes differ at once it is
-ours, and a restart of the controllers mends it).  A version that we have not reached yet waits until we have; one from
-before our memory (before a list, which tells a sum and no history) is not judged, and the node's next report is.
+A proxy tells version and digest of each thing that it reads (``consume.progress``); the controller
+computes the same from its own watch and keeps what it was at each version of the last minutes.
+Equal at one version: that node's cache *is* what the server held. Unequal: an event was lost, on
+the node's way or on ours (if all nodes differ at once it is ours, and a restart of the controllers
+mends it). A version that we have not reached yet waits until we have; one from before our memory
+(before a list, which tells a sum and no history) is not judged, and the node's next report is.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ _PLURALS: Final = {resource.key: resource.plural for resource in FOLLOWED}
 
 
 class Verdict(NamedTuple):
-    """Of a node's cache: since when it is known to ``differ``, of what and at which version; or that all of it is
-    ``equal``; or neither."""
+    """Of a node's cache: since when it is known to ``differ``, of what and at which version; or
+    that all of it is ``equal``; or neither.
+    """
 
     kind: str = ""
     place: Place = ("", "")
@@ -41,7 +44,9 @@ class Verdict(NamedTuple):
 
 
 class _History:
-    """Of one reading: what its digest was from which version on.  O(1) a change, O(log changes) a question."""
+    """Of one reading: what its digest was from which version on.  O(1) a change, O(log changes) a
+    question.
+    """
 
     def __init__(self, revision: int, value: int, now: float) -> None:
         self._revisions, self._values, self._times = [revision], [value], [now]
@@ -64,7 +69,9 @@ class _History:
         return self._values[index] if index >= 0 else None
 
     def changed_after(self, revision: int) -> float | None:
-        """When the first change after *revision* came to us; ``None``: there was none that we remember."""
+        """When the first change after *revision* came to us; ``None``: there was none that we
+        remember.
+        """
         index = max(bisect_right(self._revisions, revision), 1)
         return self._times[index] if index < len(self._times) else None
 
@@ -85,7 +92,9 @@ class NodeCaches:
         #: nodes with a verdict that says so; to look at, not to change
         self.differing: set[str] = set()
         #: (version, node) of reports that were ahead of us, the lowest first; each node once
-        self._ahead: dict[str, list[tuple[int, str]]] = {resource.plural: [] for resource in FOLLOWED}
+        self._ahead: dict[str, list[tuple[int, str]]] = {
+            resource.plural: [] for resource in FOLLOWED
+        }
         self._waiting: dict[str, set[str]] = {resource.plural: set() for resource in FOLLOWED}
 
     # Our own watch
@@ -95,7 +104,10 @@ class NodeCaches:
         if plural is None:
             return
         goes, comes = self._terms[plural].of(change.old, change.new)
-        for value, readings in ((goes, _readings(plural, change.old)), (comes, _readings(plural, change.new))):
+        for value, readings in (
+            (goes, _readings(plural, change.old)),
+            (comes, _readings(plural, change.new)),
+        ):
             for reading in readings:
                 place = (plural, reading)
                 self._values[place] = self._values.get(place, 0) ^ value
@@ -132,14 +144,19 @@ class NodeCaches:
 
     def _note_ahead(self, node: str) -> None:
         for (plural, _), held in self._reports.get(node, {}).items():
-            if held.revision > self._marks.get(plural, held.revision) and node not in self._waiting[plural]:
+            if (
+                held.revision > self._marks.get(plural, held.revision)
+                and node not in self._waiting[plural]
+            ):
                 heapq.heappush(self._ahead[plural], (held.revision, node))
                 self._waiting[plural].add(node)
 
     # Reports
 
     def on_report(self, node: str, report: ProgressReport | None, now: float) -> bool:
-        """*report* ``None``: the node tells nothing, or is gone.  True: its cache turns out to differ."""
+        """*report* ``None``: the node tells nothing, or is gone.  True: its cache turns out to
+        differ.
+        """
         if report is None:
             self._reports.pop(node, None)
             self._judged.pop(node, None)
@@ -174,7 +191,11 @@ class NodeCaches:
 
     def _digest_at(self, place: Place, revision: int) -> str | None:
         plural, _ = place
-        if plural not in self._marks or not self._floors[plural] <= revision <= self._marks[plural] or not revision:
+        if (
+            plural not in self._marks
+            or not self._floors[plural] <= revision <= self._marks[plural]
+            or not revision
+        ):
             return None
         if place[1].startswith(SERVICE_READING):
             return None  # we keep none of single Services
@@ -193,20 +214,29 @@ class NodeCaches:
         return min(judged.values(), key=lambda verdict: verdict.revision) if whole else Verdict()
 
     def behind_since(self, node: str) -> float | None:
-        """When the first change of EndpointSlices came that *node* has not told it holds; ``None``: it holds all."""
+        """When the first change of EndpointSlices came that *node* has not told it holds; ``None``:
+        it holds all.
+        """
         since = [
             history.changed_after(held.revision)
             for place, held in self._reports.get(node, {}).items()
-            if place[0] == EndpointSlices.plural and (history := self._histories.get(place)) is not None
+            if place[0] == EndpointSlices.plural
+            and (history := self._histories.get(place)) is not None
         ]
         return min((moment for moment in since if moment is not None), default=None)
 
     def check(self) -> None:
         for place, history in self._histories.items():
-            assert place in self._changed or history.value == self._values[place], f"{place} has an old digest"
+            assert place in self._changed or history.value == self._values[place], (
+                f"{place} has an old digest"
+            )
         for plural, ahead in self._ahead.items():
-            assert sorted(node for _, node in ahead) == sorted(self._waiting[plural]), f"{plural}: {ahead}"
-        assert self.differing == {node for node in self._judged if self.verdict(node).kind == "differ"}, self.differing
+            assert sorted(node for _, node in ahead) == sorted(self._waiting[plural]), (
+                f"{plural}: {ahead}"
+            )
+        assert self.differing == {
+            node for node in self._judged if self.verdict(node).kind == "differ"
+        }, self.differing
         assert self._judged.keys() == self._reports.keys(), "verdicts on nodes that told nothing"
 
 

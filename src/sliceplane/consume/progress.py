@@ -1,22 +1,26 @@
-"""How far a node is, and when to tell: for each thing that it reads, the version whose consequences the kernel holds.
+"""How far a node is, and when to tell: for each thing that it reads, the version whose consequences
+the kernel holds.
 
-A proxy tells in one Lease per node (``kube-node-lease/sliceplane-proxy-NODE``), in two annotations; the rest of the
-Lease says that the proxy lives.  ``endpointslices-revision`` is the least version of all readings of EndpointSlices.
-``progress`` is a JSON object: for each resource and reading (``consume.selections``) the version and the digest of the
-cache at that version (``watch.digest``), what is wrong with the kernel's rules, in words, and since when the caches
-hear nothing, if they do.
+A proxy tells in one Lease per node (``kube-node-lease/sliceplane-proxy-NODE``), in two annotations;
+the rest of the Lease says that the proxy lives. ``endpointslices-revision`` is the least version of
+all readings of EndpointSlices. ``progress`` is a JSON object: for each resource and reading
+(``consume.selections``) the version and the digest of the cache at that version (``watch.digest``),
+what is wrong with the kernel's rules, in words, and since when the caches hear nothing, if they do.
 
-**Sound.**  A version counts when the informer says that *everything* up to it was told (``watch.cache.Mark``), so
-bookmarks and lists count, and a slice that this node does not read holds nothing up.  A write carries the marks of its
-beginning; the least of the families is told.  So a version is never told early, and late by one report at most.
+**Sound.**  A version counts when the informer says that *everything* up to it was told
+(``watch.cache.Mark``), so bookmarks and lists count, and a slice that this node does not read holds
+nothing up. A write carries the marks of its beginning; the least of the families is told. So a
+version is never told early, and late by one report at most.
 
-**When.**  At the proxy's own beat: ``CHANGED_PERIOD_S`` after the last time if anything but versions changed, else
-every ``IDLE_PERIOD_S``, as often as a kubelet at the most, whatever Services do.  And on demand: a slice whose
-annotation ``sliceplane.dev/report`` changes asks every node that reads it for a report as soon as the kernel has that
-slice.  Its value is any word, or ``WORD/SECONDS``: over how many seconds nodes spread their answers (which node when
-follows from the names, so that it needs no dice).
+**When.**  At the proxy's own beat: ``CHANGED_PERIOD_S`` after the last time if anything but
+versions changed, else every ``IDLE_PERIOD_S``, as often as a kubelet at the most, whatever Services
+do. And on demand: a slice whose annotation ``sliceplane.dev/report`` changes asks every node that
+reads it for a report as soon as the kernel has that slice. Its value is any word, or
+``WORD/SECONDS``: over how many seconds nodes spread their answers (which node when follows from the
+names, so that it needs no dice).
 
-Revisions of one resource are ordered (``store``; KEP-5504 for other servers); one that is no number is passed over.
+Revisions of one resource are ordered (``store``; KEP-5504 for other servers); one that is no number
+is passed over.
 """
 
 from __future__ import annotations
@@ -67,9 +71,11 @@ SPREAD_MAX_S: Final = 30.0
 LEASE_DURATION_S: Final = 90
 #: a consumer reports within its period of 10 s that it holds a change, and the ways take time
 BEHIND_S: Final = 15.0
-#: a report that has not come by then is late: the proxy has stopped or stands still, though its Lease lasts on
+#: a report that has not come by then is late: the proxy has stopped or stands still, though its
+#: Lease lasts on
 REPORT_LATE_S: Final = 45.0
-#: a watch that is quiet and healthy is asked about sooner; a cache that is older hears nothing of the API server
+#: a watch that is quiet and healthy is asked about sooner; a cache that is older hears nothing of
+#: the API server
 INPUTS_OLD_S: Final = 120.0
 #: load balancers ask a health check port every few seconds
 UNASKED_S: Final = 600.0
@@ -77,8 +83,8 @@ UNASKED_MAX: Final = 50
 #: what is told of a kernel in trouble: sentences, and characters of each
 PROBLEMS_MAX: Final = 3
 PROBLEM_LENGTH_MAX: Final = 200
-#: transactions of which is remembered what they carried while large Services wait for their turn; if there are more,
-#: the oldest is forgotten and the report is later
+#: transactions of which is remembered what they carried while large Services wait for their turn;
+#: if there are more, the oldest is forgotten and the report is later
 TAKEN_MAX: Final = 64
 
 #: resource and reading
@@ -100,15 +106,19 @@ class Held(NamedTuple):
 
 
 class ClientLag(NamedTuple):
-    """The version of EndpointSlices that a client of the consumer has, and by what people know the client."""
+    """The version of EndpointSlices that a client of the consumer has, and by what people know the
+    client.
+    """
 
     revision: int
     client: str
 
 
 class ProgressReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The annotation ``progress``: ``[version, digest]`` by reading, and what is wrong with the rules.
-    ``inputs_since``: seconds since the epoch when what it reads was last known to be current, if that is long ago."""
+    """The annotation ``progress``: ``[version, digest]`` by reading, and what is wrong with the
+    rules. ``inputs_since``: seconds since the epoch when what it reads was last known to be
+    current, if that is long ago.
+    """
 
     endpointslices: dict[str, Held] = {}
     services: dict[str, Held] = {}
@@ -116,7 +126,8 @@ class ProgressReport(msgspec.Struct, frozen=True, omit_defaults=True):
     inputs_since: int = 0
     #: health check ports of Services that no load balancer has asked for ``UNASKED_S``
     unasked: tuple[int, ...] = ()
-    #: Services (``SERVICE_READING``, ``NAMESPACE_READING``) of which clients of a consumer have less than it reports
+    #: Services (``SERVICE_READING``, ``NAMESPACE_READING``) of which clients of a consumer have
+    #: less than it reports
     behind: dict[str, ClientLag] = {}
     #: the same, of clients that drains do not wait for any more
     unacknowledged: dict[str, str] = {}
@@ -130,7 +141,9 @@ class ProgressReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def places(self) -> dict[Place, Held]:
         readings = ((EndpointSlices, self.endpointslices), (Services, self.services))
-        return {(resource.plural, name): held for resource, of in readings for name, held in of.items()}
+        return {
+            (resource.plural, name): held for resource, of in readings for name, held in of.items()
+        }
 
 
 _decoder = msgspec.json.Decoder(ProgressReport)
@@ -165,7 +178,9 @@ class Progress:
         kind: str = COMPONENT,
         namespace: str = LEASE_NAMESPACE,
     ) -> None:
-        """*node*: its name, or that of another *kind* of consumer (a word), whose Lease is in *namespace*."""
+        """*node*: its name, or that of another *kind* of consumer (a word), whose Lease is in
+        *namespace*.
+        """
         self.changed_period_s: Final = changed_period_s
         self._idle_period_s = idle_period_s
         self.name: Final = f"{lease_prefix(kind)}{node}"
@@ -175,7 +190,8 @@ class Progress:
         #: the Node, with which the Lease goes
         self._owner: OwnerReference | None = None
         self._digests: dict[Place, Digest] = {}
-        #: what the model was told, what the transaction under way carries of it, and what the kernel holds
+        #: what the model was told, what the transaction under way carries of it, and what the
+        #: kernel holds
         self._seen: dict[Place, Held] = {}
         self._carried: dict[Family, deque[tuple[int, dict[Place, Held]]]] = {
             family: deque(maxlen=TAKEN_MAX) for family in families
@@ -192,7 +208,8 @@ class Progress:
         #: of these, the last at the beat: a report on demand takes the place of none
         self._beat_at = 0.0
 
-    # -- what happens -----------------------------------------------------------------------------------
+    # -- what happens
+    # -----------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], reading: str, now: float) -> None:
         """The model was told of it, as of *reading*."""
@@ -200,7 +217,11 @@ class Progress:
         if isinstance(subject, Node):
             if subject.metadata.name == self._node:
                 uid = "" if change.new is None else subject.metadata.uid
-                self._owner = OwnerReference(api_version="v1", kind="Node", name=self._node, uid=uid) if uid else None
+                self._owner = (
+                    OwnerReference(api_version="v1", kind="Node", name=self._node, uid=uid)
+                    if uid
+                    else None
+                )
             return
         plural = _PLURALS.get(change.resource)
         if plural is None:
@@ -209,13 +230,19 @@ class Progress:
         self._digests.setdefault(place, Digest()).on_change(change.old, change.new)
         if isinstance(change.new, EndpointSlice):
             asked = (change.new.metadata.annotations or {}).get(ANNOTATION_REPORT, "")
-            before = (change.old.metadata.annotations or {}).get(ANNOTATION_REPORT, "") if change.old else ""
+            before = (
+                (change.old.metadata.annotations or {}).get(ANNOTATION_REPORT, "")
+                if change.old
+                else ""
+            )
             if asked and asked != before and self._told_at is not None:
                 due = now + _spread_s(asked) * _fraction(self._node, asked)
                 self._requests.append(_Request(place, change.new.metadata.revision, due))
 
     def on_mark(self, resource: str, reading: str, mark: Mark | None) -> None:
-        """The model was told of everything of *resource* (its key) up to *mark*; ``None``: it begins to read it."""
+        """The model was told of everything of *resource* (its key) up to *mark*; ``None``: it
+        begins to read it.
+        """
         plural = _PLURALS.get(resource)
         if plural is not None:
             place = (plural, reading)
@@ -230,19 +257,25 @@ class Progress:
             self._seen.pop((plural, reading), None)
 
     def on_taken(self, family: Family, number: int = 0) -> None:
-        """Transaction *number* begins; it carries everything seen so far, but for what is left for a later one."""
+        """Transaction *number* begins; it carries everything seen so far, but for what is left for
+        a later one.
+        """
         if not number:
             self._carried[family].clear()
         self._carried[family].append((number, dict(self._seen)))
 
     def on_written(self, family: Family, complete: int = 0) -> None:
-        """The kernel took the last one, and has all that was seen before transaction *complete* and with it."""
+        """The kernel took the last one, and has all that was seen before transaction *complete* and
+        with it.
+        """
         carried = self._carried[family]
         while carried and carried[0][0] <= complete:
             self._held[family] = carried.popleft()[1]
 
     def on_idle(self, family: Family) -> None:
-        """Nothing waits to be written: what was seen had no consequences here, or they are there."""
+        """Nothing waits to be written: what was seen had no consequences here, or they are
+        there.
+        """
         self._held[family] = dict(self._seen)
         self._carried[family].clear()
 
@@ -279,7 +312,8 @@ class Progress:
         """The least version of EndpointSlices; 0: nothing yet."""
         return _least(self.held)
 
-    # -- telling ----------------------------------------------------------------------------------------
+    # -- telling
+    # ----------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float:
         """When the Lease is to be written at the beat, if nothing changes before."""
@@ -295,8 +329,9 @@ class Progress:
         return bool(self._requests)
 
     def asked_deadline(self) -> float | None:
-        """When the Lease is to be written on demand, or since other problems are to be told; ``None``: not before the
-        next write of rules, or request."""
+        """When the Lease is to be written on demand, or since other problems are to be told;
+        ``None``: not before the next write of rules, or request.
+        """
         held = self.held
         due = [item.due for item in self._requests if _revision(held, item.place) >= item.revision]
         if self._told is not None and self._told.problems != self._problems:
@@ -321,12 +356,17 @@ class Progress:
         if at_beat:
             self._beat_at = now
         held = report.places()
-        self._requests = [item for item in self._requests if _revision(held, item.place) < item.revision]
+        self._requests = [
+            item for item in self._requests if _revision(held, item.place) < item.revision
+        ]
         metadata: Document = {
             "name": self.name,
             "namespace": self.namespace,
             "labels": {LABEL_COMPONENT: self._kind},
-            "annotations": {ANNOTATION_REVISION: str(_least(held)), ANNOTATION_PROGRESS: encode(report).decode()},
+            "annotations": {
+                ANNOTATION_REVISION: str(_least(held)),
+                ANNOTATION_PROGRESS: encode(report).decode(),
+            },
         }
         if self._owner is not None:
             metadata["ownerReferences"] = [self._owner]
@@ -335,7 +375,14 @@ class Progress:
             "leaseDurationSeconds": LEASE_DURATION_S,
             "renewTime": format_micro_time(now),
         }
-        return encode({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec})
+        return encode(
+            {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": metadata,
+                "spec": spec,
+            }
+        )
 
     def report(self) -> ProgressReport:
         """As it is now; nothing counts as told by it."""
@@ -358,7 +405,9 @@ class Progress:
 
 
 def _least(held: dict[Place, Held]) -> int:
-    slices = [at.revision for (resource, _), at in held.items() if resource == EndpointSlices.plural]
+    slices = [
+        at.revision for (resource, _), at in held.items() if resource == EndpointSlices.plural
+    ]
     return min(slices, default=0)
 
 
@@ -381,9 +430,13 @@ def spread_of(word: str, nodes: int) -> str:
 
 def _spread_s(asked: str) -> float:
     seconds = asked.rpartition("/")[2] if "/" in asked else ""
-    return min(float(seconds), SPREAD_MAX_S) if seconds.isascii() and seconds.isdecimal() else SPREAD_S
+    return (
+        min(float(seconds), SPREAD_MAX_S) if seconds.isascii() and seconds.isdecimal() else SPREAD_S
+    )
 
 
 def _fraction(node: str, asked: str) -> float:
     """At which point of the spread *node* answers, from 0 to 1: any, but the same each time."""
-    return int.from_bytes(blake2b(f"{node}\0{asked}".encode(), digest_size=4).digest(), "big") / 2**32
+    return (
+        int.from_bytes(blake2b(f"{node}\0{asked}".encode(), digest_size=4).digest(), "big") / 2**32
+    )

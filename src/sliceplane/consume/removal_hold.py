@@ -1,7 +1,8 @@
-"""The schedule of a mass removal that is held: for a while nothing of it goes, then a share of it each minute.
+"""The schedule of a mass removal that is held: for a while nothing of it goes, then a share of it
+each minute.
 
-The slice engine holds endpoints of Services (``slices.guard``), the controller of agents those of agents that fell
-silent together (``agent.judge``).
+The slice engine holds endpoints of Services (``slices.guard``), the controller of agents those of
+agents that fell silent together (``agent.judge``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ STEP_SHARE: Final = 0.1
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """``count``: the most endpoints held at a time; after ``hold_s`` some are removed every ``step_s`` seconds."""
+    """``count``: the most endpoints held at a time; after ``hold_s`` some are removed every
+    ``step_s`` seconds.
+    """
 
     since: float
     peak: int
@@ -46,6 +49,7 @@ class Hold(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         step = ceil(STEP_SHARE * self.peak)
         return (
-            f"the removal of {self.count} of {self.peak} endpoints is held until {format_time(self.until)}, "
+            f"the removal of {self.count} of {self.peak} endpoints is held until "
+            f"{format_time(self.until)}, "
             f"then {step} go each minute: no Pod said that it goes"
         )

@@ -1,10 +1,12 @@
-"""Which slices a node reads, and how several readings become one (KEP-2030; KEP-0752, "Kube-Proxy").
+"""Which slices a node reads, and how several readings become one (KEP-2030; KEP-0752,
+"Kube-Proxy").
 
-With the gate EndpointSliceSubsetting a node reads three selections: slices for all nodes, slices for its
-zone, slices for its region.  Each has an informer of its own, and they know nothing of each other: a slice that is
-given to another zone leaves one selection and comes in another, in either order, and when a node's zone changes two
-selections of zones are read for a moment.  ``Union`` makes one stream of differences of them: a slice is there while
-any selection has it, and is what its newest version says.
+With the gate EndpointSliceSubsetting a node reads three selections: slices for all nodes, slices
+for its zone, slices for its region. Each has an informer of its own, and they know nothing of each
+other: a slice that is given to another zone leaves one selection and comes in another, in either
+order, and when a node's zone changes two selections of zones are read for a moment. ``Union`` makes
+one stream of differences of them: a slice is there while any selection has it, and is what its
+newest version says.
 """
 
 from __future__ import annotations
@@ -46,11 +48,16 @@ def common_selector(gates: Gates) -> str:
 
 
 def own_selectors(gates: Gates, node: Node | None) -> tuple[str, ...]:
-    """What *node* reads besides: slices for its zone, and for its region.  A label that it has not selects nothing."""
+    """What *node* reads besides: slices for its zone, and for its region.  A label that it has not
+    selects nothing.
+    """
     if node is None or not gates.enabled(ENDPOINT_SLICE_SUBSETTING):
         return ()
     labels = node.metadata.labels or {}
-    wanted = ((LABEL_FOR_ZONE, labels.get(LABEL_ZONE)), (LABEL_FOR_REGION, labels.get(LABEL_REGION)))
+    wanted = (
+        (LABEL_FOR_ZONE, labels.get(LABEL_ZONE)),
+        (LABEL_FOR_REGION, labels.get(LABEL_REGION)),
+    )
     return tuple(f"!{LABEL_HEADLESS},{label}={value}" for label, value in wanted if value)
 
 
@@ -59,8 +66,8 @@ def own_readings(node: Node) -> tuple[str, ...]:
     return tuple(reading_of(selector) for selector in own_selectors(_SUBSETS, node))
 
 
-#: names of what is read: all slices, those for all zones and regions, a zone's, a region's; and of Services, all that
-#: proxies serve
+#: names of what is read: all slices, those for all zones and regions, a zone's, a region's; and of
+#: Services, all that proxies serve
 ALL: Final = "all"
 SHARED: Final = "shared"
 #: and then "namespace/name": the slices of one Service, which no node proxy reads alone
@@ -97,7 +104,11 @@ def readings_of_slice(seen: EndpointSlice | None) -> tuple[str, ...]:
 
 def readings_of_service(seen: Service | None) -> tuple[str, ...]:
     """As ``readings_of_slice``."""
-    if seen is None or LABEL_SERVICE_PROXY_NAME in (seen.metadata.labels or {}) or seen.spec.cluster_ip == "None":
+    if (
+        seen is None
+        or LABEL_SERVICE_PROXY_NAME in (seen.metadata.labels or {})
+        or seen.spec.cluster_ip == "None"
+    ):
         return ()
     return (ALL,)
 
@@ -113,9 +124,13 @@ class Union:
     """Selections by name.  Owned by one node proxy; O(1) per event."""
 
     def __init__(self) -> None:
-        self._found: dict[str, dict[str, EndpointSlice]] = {}  # slice -> selection -> as it was seen there
+        self._found: dict[
+            str, dict[str, EndpointSlice]
+        ] = {}  # slice -> selection -> as it was seen there
 
-    def on_change(self, selection: str, old: EndpointSlice | None, new: EndpointSlice | None) -> SliceChange | None:
+    def on_change(
+        self, selection: str, old: EndpointSlice | None, new: EndpointSlice | None
+    ) -> SliceChange | None:
         """What an event in *selection* means for the whole; ``None``: nothing."""
         subject = new if new is not None else old
         assert subject is not None, "an event has an old or a new object"
@@ -134,7 +149,10 @@ class Union:
     def drop(self, selection: str) -> tuple[SliceChange, ...]:
         """*selection* is read no more.  O(slices)."""
         gone = [(key, seen[selection]) for key, seen in self._found.items() if selection in seen]
-        seen = (self.on_change(selection, old, None) for _, old in sorted(gone, key=lambda pair: pair[0]))
+        seen = (
+            self.on_change(selection, old, None)
+            for _, old in sorted(gone, key=lambda pair: pair[0])
+        )
         return tuple(difference for difference in seen if difference is not None)
 
     def check(self) -> None:

@@ -1,7 +1,8 @@
-"""Where a node's kernel leads the cluster IPs of Services, as its rules say by themselves, beside their EndpointSlices.
+"""Where a node's kernel leads the cluster IPs of Services, as its rules say by themselves, beside
+their EndpointSlices.
 
-Readers of one kind of rules each (``node.nft.served``, ``node.iptables.served``) make a ``Served``, whichever program
-wrote them.
+Readers of one kind of rules each (``node.nft.served``, ``node.iptables.served``) make a ``Served``,
+whichever program wrote them.
 """
 
 from __future__ import annotations
@@ -44,10 +45,13 @@ Served = dict[ClusterDestination, frozenset[ServedTarget]]
 
 
 def rule_differences(
-    service: Service, slices: Iterable[EndpointSlice], rules: Mapping[ClusterDestination, frozenset[ServedTarget]]
+    service: Service,
+    slices: Iterable[EndpointSlice],
+    rules: Mapping[ClusterDestination, frozenset[ServedTarget]],
 ) -> Iterator[str]:
-    """Where the kernel does not lead the Service's cluster IPs as its slices say, a phrase each.  What hints and the
-    policy Local leave out on a node is no difference."""
+    """Where the kernel does not lead the Service's cluster IPs as its slices say, a phrase each.
+    What hints and the policy Local leave out on a node is no difference.
+    """
     slices = tuple(slices)
     spec = service.spec
     endpoints = [endpoint for item in slices for endpoint in item.endpoints or ()]
@@ -60,13 +64,21 @@ def rule_differences(
             continue
         own = [item for item in slices if item.address_type == family(address)]
         for port in spec.ports or ():
-            destination = ClusterDestination(str(address), (port.protocol or "TCP").lower(), port.port)
-            ready, all_there = _targets_of(own, port.name, ready=True), _targets_of(own, port.name, ready=False)
+            destination = ClusterDestination(
+                str(address), (port.protocol or "TCP").lower(), port.port
+            )
+            ready, all_there = (
+                _targets_of(own, port.name, ready=True),
+                _targets_of(own, port.name, ready=False),
+            )
             targets = rules.get(destination)
             if not targets:
                 if ready and not is_partial:
                     said = "has no rule for" if targets is None else "refuses"
-                    yield f"{said} {destination}, and {part(len(ready), len(all_there), 'endpoint', 'is')} ready"
+                    yield (
+                        f"{said} {destination}, and "
+                        f"{part(len(ready), len(all_there), 'endpoint', 'is')} ready"
+                    )
                 continue
             strange, lacking = targets - all_there, ready - targets
             if strange:
@@ -75,7 +87,9 @@ def rule_differences(
                 yield f"does not lead {destination} to {some(sorted(map(str, lacking)))}"
 
 
-def _targets_of(slices: Iterable[EndpointSlice], port_name: str, *, ready: bool) -> frozenset[ServedTarget]:
+def _targets_of(
+    slices: Iterable[EndpointSlice], port_name: str, *, ready: bool
+) -> frozenset[ServedTarget]:
     return frozenset(
         ServedTarget(str(address), port.port)
         for item in slices

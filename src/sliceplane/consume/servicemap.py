@@ -1,4 +1,6 @@
-"""Service to service ports, for one IP family (upstream: ``pkg/proxy/servicechangetracker.go``, ``serviceport.go``)."""
+"""Service to service ports, for one IP family (upstream: ``pkg/proxy/servicechangetracker.go``,
+``serviceport.go``).
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,40 @@ from sliceplane.api.service_rules import (
     is_externally_accessible,
     is_port,
 )
-from sliceplane.consume.bounds import DESTINATIONS_MAX, PORTS_MAX, READ_MAX, SOURCES_MAX, Excess, share
-from sliceplane.consume.model import ServedPort, ServiceKey, ServicePortName, canonical_of, ordinary_of
+from sliceplane.consume.bounds import (
+    DESTINATIONS_MAX,
+    PORTS_MAX,
+    READ_MAX,
+    SOURCES_MAX,
+    Excess,
+    share,
+)
+from sliceplane.consume.model import (
+    ServedPort,
+    ServiceKey,
+    ServicePortName,
+    canonical_of,
+    ordinary_of,
+)
 from sliceplane.kit.ip import Family, networks
 
-#: names become parts of the names of chains, of comments and of lines in logs.  An API server's own rule is narrower
-#: (RFC 1123); what is beyond this could be read as another name, or as more than a name
+#: names become parts of the names of chains, of comments and of lines in logs. An API server's own
+#: rule is narrower (RFC 1123); what is beyond this could be read as another name, or as more than a
+#: name
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,253}")
 _PORT_NAME = re.compile(r"[A-Za-z0-9_.\-]{0,253}")
 
 
 def service_ports(service: Service, family: Family) -> tuple[ServedPort, ...]:
-    """The ports that a proxy of *family* serves, in the order of the spec; none for a Service that is not its
-    business.
+    """The ports that a proxy of *family* serves, in the order of the spec; none for a Service that
+    is not its business.
 
-    Left out: headless (``clusterIP: None``) and not yet allocated Services, ExternalName, Services without an
-    address of the family, and those that another proxy was asked for (the label's presence alone decides).
-    No API server lets these through, and neither may make a data plane fail for everybody else: a port number or a
-    protocol that does not exist, and a name that no object can have, is left out; of two ports with one name and
-    protocol the first counts.  What is beyond ``bounds`` is left out, too.
+    Left out: headless (``clusterIP: None``) and not yet allocated Services, ExternalName, Services
+    without an address of the family, and those that another proxy was asked for (the label's
+    presence alone decides). No API server lets these through, and neither may make a data plane
+    fail for everybody else: a port number or a protocol that does not exist, and a name that no
+    object can have, is left out; of two ports with one name and protocol the first counts. What is
+    beyond ``bounds`` is left out, too.
     """
     return read(service, family)[0]
 
@@ -50,13 +67,19 @@ def read(service: Service, family: Family) -> tuple[tuple[ServedPort, ...], Exce
     key = ServiceKey(service.metadata.namespace, service.metadata.name)
     numbers: dict[ServicePortName, tuple[int, int]] = {}
     for port in spec.ports or ():
-        sound = port.protocol in PROTOCOLS and is_port(port.port) and _PORT_NAME.fullmatch(port.name)
+        sound = (
+            port.protocol in PROTOCOLS and is_port(port.port) and _PORT_NAME.fullmatch(port.name)
+        )
         if sound:
             node_port = port.node_port if is_port(port.node_port) else 0
-            numbers.setdefault(ServicePortName(key, port.name, port.protocol), (port.port, node_port))
+            numbers.setdefault(
+                ServicePortName(key, port.name, port.protocol), (port.port, node_port)
+            )
     served = list(numbers.items())[:PORTS_MAX]
     ingress = service.status.load_balancer.ingress or ()
-    all_vips = _of_family([entry.ip for entry in ingress[:READ_MAX] if entry.ip_mode in {None, "", "VIP"}], family)
+    all_vips = _of_family(
+        [entry.ip for entry in ingress[:READ_MAX] if entry.ip_mode in {None, "", "VIP"}], family
+    )
     externals = spec.external_ips or ()
     sources = spec.load_balancer_source_ranges or ()
     all_external = _of_family(externals[:READ_MAX], family)
@@ -89,7 +112,9 @@ def read(service: Service, family: Family) -> tuple[tuple[ServedPort, ...], Exce
 
 
 def why_not_served(service: Service) -> str:
-    """What about *service* makes every proxy like ours pass it over, a few words; "" if it is served."""
+    """What about *service* makes every proxy like ours pass it over, a few words; "" if it is
+    served.
+    """
     spec = service.spec
     meta = service.metadata
     labels = service.metadata.labels or {}
@@ -116,7 +141,9 @@ def _affinity_s(service: Service) -> int:
     spec = service.spec
     if spec.session_affinity != "ClientIP":
         return 0
-    client_ip = spec.session_affinity_config.client_ip if spec.session_affinity_config is not None else None
+    client_ip = (
+        spec.session_affinity_config.client_ip if spec.session_affinity_config is not None else None
+    )
     seconds = client_ip.timeout_seconds if client_ip is not None else None
     if seconds is None or seconds <= 0:
         return AFFINITY_TIMEOUT_DEFAULT_S
@@ -125,7 +152,9 @@ def _affinity_s(service: Service) -> int:
 
 def _of_family(texts: Iterable[str], family: Family) -> tuple[str, ...]:
     """Each once, in the order given."""
-    return tuple(dict.fromkeys(ip for text in texts if (ip := canonical_of(text, family)) is not None))
+    return tuple(
+        dict.fromkeys(ip for text in texts if (ip := canonical_of(text, family)) is not None)
+    )
 
 
 def _first_of_family(texts: tuple[str, ...], family: Family) -> str | None:

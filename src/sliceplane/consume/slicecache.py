@@ -5,28 +5,31 @@ _service_of:  "ns/slice" -> ServiceKey            which Service a slice counts f
 _slices:      ServiceKey -> "ns/slice" -> HeldSlice    ports and endpoints, shared with the informer's objects
 ```
 
-An endpoint moves between slices when its port map changes or its slice is repacked; for a moment a reader
-may see it in both or in neither.  So slices are kept apart and merged when a Service's endpoints are asked
-for.  Merging is per Service and happens when a data plane is about to be written, not per event: events are far more
-frequent than writes.
+An endpoint moves between slices when its port map changes or its slice is repacked; for a moment a
+reader may see it in both or in neither. So slices are kept apart and merged when a Service's
+endpoints are asked for. Merging is per Service and happens when a data plane is about to be
+written, not per event: events are far more frequent than writes.
 
-**An ip:port that appears twice** (``pkg/proxy/endpointslicecache.go``, kubernetes/kubernetes#135334,
-sercand/kuberesolver#66).  The slices are taken from oldest to newest by resourceVersion:
+**An ip:port that appears twice** (``pkg/proxy/endpointslicecache.go``,
+kubernetes/kubernetes#135334, sercand/kuberesolver#66). The slices are taken from oldest to newest
+by resourceVersion:
 
 - entries of the *same* Pod (equal targetRef.uid): the newest slice knows best, whatever it says;
-- entries of *different* Pods: one that is not terminating wins over one that is (a live Pod has reused the
-  address of a dying one); among equals the newest slice wins.
+- entries of *different* Pods: one that is not terminating wins over one that is (a live Pod has
+  reused the address of a dying one); among equals the newest slice wins.
 
-Of a Service that has more endpoints times ports than ``bounds.TARGETS_MAX``, the first of the oldest slices count.
+Of a Service that has more endpoints times ports than ``bounds.TARGETS_MAX``, the first of the
+oldest slices count.
 
-**What is a change.**  Ports or endpoints that differ, also in order.  Metadata alone is none, with one
-exception that the rule above needs: a slice that becomes the newest of several.
+**What is a change.**  Ports or endpoints that differ, also in order. Metadata alone is none, with
+one exception that the rule above needs: a slice that becomes the newest of several.
 
 Owned by ``tracker.ServiceTracker``, its one caller.
 
-**Endpoints** are read as the slices that they would be (KEP-0752: with the gate EndpointSliceProxying off, a proxy
-reads Endpoints): an object becomes one slice per subset and IP family, in memory only.  Endpoints know neither hints
-nor termination, so those are absent; an address that is not ready is neither serving.
+**Endpoints** are read as the slices that they would be (KEP-0752: with the gate
+EndpointSliceProxying off, a proxy reads Endpoints): an object becomes one slice per subset and IP
+family, in memory only. Endpoints know neither hints nor termination, so those are absent; an
+address that is not ready is neither serving.
 """
 
 from __future__ import annotations
@@ -49,7 +52,13 @@ from sliceplane.api.discovery import (
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT, is_port
 from sliceplane.consume.bounds import TARGETS_MAX, share
-from sliceplane.consume.model import NodeEndpoint, ServiceKey, ServicePortName, canonical_of, ordinary_of
+from sliceplane.consume.model import (
+    NodeEndpoint,
+    ServiceKey,
+    ServicePortName,
+    canonical_of,
+    ordinary_of,
+)
 from sliceplane.kit.ip import FAMILIES, Family
 
 _READY = EndpointConditions(ready=True, serving=True, terminating=False)
@@ -64,7 +73,8 @@ def slices_of(endpoints: Endpoints | None) -> dict[str, EndpointSlice]:
     meta = endpoints.metadata
     for number, subset in enumerate(endpoints.subsets or ()):
         ports = tuple(
-            EndpointPort(name=port.name, protocol=port.protocol, port=port.port) for port in subset.ports or ()
+            EndpointPort(name=port.name, protocol=port.protocol, port=port.port)
+            for port in subset.ports or ()
         )
         for family in FAMILIES:
             endpoints_of_family = tuple(_endpoints(subset, family))
@@ -78,7 +88,9 @@ def slices_of(endpoints: Endpoints | None) -> dict[str, EndpointSlice]:
                 labels={LABEL_SERVICE_NAME: meta.name},
                 annotations=meta.annotations,
             )
-            each = EndpointSlice(metadata=metadata, address_type=family, endpoints=endpoints_of_family, ports=ports)
+            each = EndpointSlice(
+                metadata=metadata, address_type=family, endpoints=endpoints_of_family, ports=ports
+            )
             made[metadata.key] = each
     return made
 
@@ -86,7 +98,9 @@ def slices_of(endpoints: Endpoints | None) -> dict[str, EndpointSlice]:
 def differences(
     old: Endpoints | None, new: Endpoints | None
 ) -> Iterator[tuple[EndpointSlice | None, EndpointSlice | None]]:
-    """What a change of an Endpoints object is in slices: first those that are there, then those that went."""
+    """What a change of an Endpoints object is in slices: first those that are there, then those
+    that went.
+    """
     before = slices_of(old)
     after = slices_of(new)
     for key in sorted(after):
@@ -105,14 +119,19 @@ def _endpoints(subset: EndpointSubset, family: Family) -> Iterator[SliceEndpoint
             target_ref=address.target_ref,
         )
 
-    for conditions, addresses in ((_READY, subset.addresses), (_NOT_READY, subset.not_ready_addresses)):
+    for conditions, addresses in (
+        (_READY, subset.addresses),
+        (_NOT_READY, subset.not_ready_addresses),
+    ):
         for address in addresses or ():
             if canonical_of(address.ip, family) is not None:
                 yield one(address, conditions)
 
 
 class HeldSlice(msgspec.Struct, frozen=True):
-    """What is kept of a slice: its contents, which the informer's cache shares, and how new it is."""
+    """What is kept of a slice: its contents, which the informer's cache shares, and how new
+    it is.
+    """
 
     ports: tuple[EndpointPort, ...]
     endpoints: tuple[SliceEndpoint, ...]
@@ -120,7 +139,9 @@ class HeldSlice(msgspec.Struct, frozen=True):
 
 
 class EndpointOrigin(NamedTuple):
-    """An endpoint and where it comes from: what its slice says of it, and the key (``namespace/name``) of the slice."""
+    """An endpoint and where it comes from: what its slice says of it, and the key
+    (``namespace/name``) of the slice.
+    """
 
     endpoint: NodeEndpoint
     source: SliceEndpoint
@@ -134,14 +155,15 @@ class SliceCache:
         self._family = family
         self._node_name = node_name
         self._service_of: dict[str, ServiceKey] = {}
-        #: endpoints times ports in all slices of a Service, usable or not: what it costs to read them
+        #: endpoints times ports in all slices of a Service, usable or not: what it costs to read
+        #: them
         self.sizes: dict[ServiceKey, int] = {}
         self._slices: dict[ServiceKey, dict[str, HeldSlice]] = {}
 
     def on_slice(self, key: str, new: EndpointSlice | None) -> tuple[ServiceKey, ...]:
-        """The slice *key* is now *new* (``None``: gone).  The Services whose endpoints may have changed: none,
-        one, or two when the slice's service-name label was moved.  A slice of another family, or without the
-        label, counts as gone.
+        """The slice *key* is now *new* (``None``: gone). The Services whose endpoints may have
+        changed: none, one, or two when the slice's service-name label was moved. A slice of another
+        family, or without the label, counts as gone.
         """
         before = self._service_of.get(key)
         name = (new.metadata.labels or {}).get(LABEL_SERVICE_NAME) if new is not None else None
@@ -165,7 +187,8 @@ class SliceCache:
         old = siblings[key]
         changed = old.ports != held.ports or old.endpoints != held.endpoints
         if not changed and len(siblings) > 1:
-            # Also backwards: a server restored from a backup counts its revisions from an older one.
+            # Also backwards: a server restored from a backup counts its revisions from an older
+            # one.
             low, high = sorted((old.age, held.age))
             changed = any(low < other.age < high for other in siblings.values())
         siblings[key] = held
@@ -177,10 +200,11 @@ class SliceCache:
         return tuple(self._slices)
 
     def endpoints(self, service: ServiceKey) -> dict[ServicePortName, list[NodeEndpoint]]:
-        """The endpoints of every port of *service*, sorted by the text ``ip:port``.  O(the Service).
+        """The endpoints of every port of *service*, sorted by the text ``ip:port``. O(the Service).
 
-        A slice port without a name or a number is left out, and so is an endpoint without a usable address;
-        only the first address of an endpoint counts.  A service port without endpoints is absent.
+        A slice port without a name or a number is left out, and so is an endpoint without a usable
+        address; only the first address of an endpoint counts. A service port without endpoints is
+        absent.
         """
         merged = self._merged(service, tuple(self._slices.get(service, ())))
         result: dict[ServicePortName, list[NodeEndpoint]] = {}
@@ -190,11 +214,19 @@ class SliceCache:
                 result[name] = [known[key][0] for key in sorted(known)]
         return result
 
-    def origins(self, service: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[EndpointOrigin]]:
-        """As ``endpoints``, with where each comes from; of one slice alone, where it is named (then also what another
-        slice knows better).  O(the Service)."""
-        merged = self._merged(service, (slice_key,) if slice_key else tuple(self._slices.get(service, ())))
-        return {name: [EndpointOrigin(*merged[name][key]) for key in sorted(merged[name])] for name in sorted(merged)}
+    def origins(
+        self, service: ServiceKey, slice_key: str = ""
+    ) -> dict[ServicePortName, list[EndpointOrigin]]:
+        """As ``endpoints``, with where each comes from; of one slice alone, where it is named (then
+        also what another slice knows better). O(the Service).
+        """
+        merged = self._merged(
+            service, (slice_key,) if slice_key else tuple(self._slices.get(service, ()))
+        )
+        return {
+            name: [EndpointOrigin(*merged[name][key]) for key in sorted(merged[name])]
+            for name in sorted(merged)
+        }
 
     def slices(self, service: ServiceKey) -> dict[str, HeldSlice]:
         """What counts for *service* now, by key, sorted."""
@@ -207,7 +239,10 @@ class SliceCache:
         # How many endpoints each port may have, so that all of them are within the bound.
         most = TARGETS_MAX
         if sum(len(held.ports) * len(held.endpoints) for held in ordered) > TARGETS_MAX:
-            most = share(TARGETS_MAX, len({(port.name, port.protocol) for held in ordered for port in held.ports}))
+            most = share(
+                TARGETS_MAX,
+                len({(port.name, port.protocol) for held in ordered for port in held.ports}),
+            )
         for held in ordered:
             for port in held.ports:
                 number = port.port or 0
@@ -215,12 +250,20 @@ class SliceCache:
                     name = ServicePortName(service, port.name, port.protocol or PROTOCOL_DEFAULT)
                     known = merged.setdefault(name, {})
                     room = most - len(known)
-                    sources = held.endpoints if room >= len(held.endpoints) else held.endpoints[: max(0, room)]
+                    sources = (
+                        held.endpoints
+                        if room >= len(held.endpoints)
+                        else held.endpoints[: max(0, room)]
+                    )
                     self._merge(sources, held.age[1], number, known)
         return merged
 
-    def _merge(self, sources: tuple[SliceEndpoint, ...], slice_key: str, port: int, known: _Merge) -> None:
-        """Adds one port of one slice to *known*.  A start reads every endpoint of the cluster here: mind each line."""
+    def _merge(
+        self, sources: tuple[SliceEndpoint, ...], slice_key: str, port: int, known: _Merge
+    ) -> None:
+        """Adds one port of one slice to *known*.  A start reads every endpoint of the cluster here:
+        mind each line.
+        """
         family = self._family
         node_name = self._node_name
         suffix, prefix = (f":{port}", "") if family == "IPv4" else (f"]:{port}", "[")
@@ -233,7 +276,12 @@ class SliceCache:
             terminating = conditions.terminating is True
             key = prefix + ip + suffix
             stored = known.get(key)
-            if stored is not None and terminating and not stored[0].terminating and not _same_pod(stored[1], source):
+            if (
+                stored is not None
+                and terminating
+                and not stored[0].terminating
+                and not _same_pod(stored[1], source)
+            ):
                 continue
             known[key] = (
                 NodeEndpoint(
@@ -243,8 +291,12 @@ class SliceCache:
                     conditions.serving is not False,
                     terminating,
                     source.node_name == node_name and node_name != "",
-                    tuple([zone.name for zone in (hints.for_zones or ())[:HINTS_MAX]]) if hints is not None else (),
-                    tuple([node.name for node in (hints.for_nodes or ())[:HINTS_MAX]]) if hints is not None else (),
+                    tuple([zone.name for zone in (hints.for_zones or ())[:HINTS_MAX]])
+                    if hints is not None
+                    else (),
+                    tuple([node.name for node in (hints.for_nodes or ())[:HINTS_MAX]])
+                    if hints is not None
+                    else (),
                 ),
                 source,
                 slice_key,
@@ -268,7 +320,9 @@ class SliceCache:
         assert indexed == self._service_of, f"slices {indexed} are indexed as {self._service_of}"
         for service, slices in self._slices.items():
             assert slices, f"{service} is kept without slices"
-        sizes = {service: sum(map(_size, slices.values())) for service, slices in self._slices.items()}
+        sizes = {
+            service: sum(map(_size, slices.values())) for service, slices in self._slices.items()
+        }
         assert sizes == self.sizes, f"sizes {self.sizes} should be {sizes}"
 
 

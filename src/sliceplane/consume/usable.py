@@ -1,18 +1,19 @@
-"""Which endpoints may be used from a place, and why another one may not: one rule for every consumer.
+"""Which endpoints may be used from a place, and why another one may not: one rule for every
+consumer.
 
-Node proxies (``consume.model.categorize``), ``sliceplane trace`` (``diagnose.trace.reasons`` words it) and clients
-(``consume.balancing.usable`` keeps it by differences) ask here, so that they cannot disagree.  Upstream's rule is in
-``pkg/proxy/topology.go``; KEP-4444 and KEP-1669 describe it:
+Node proxies (``consume.model.categorize``), ``sliceplane trace`` (``diagnose.trace.reasons`` words
+it) and clients (``consume.balancing.usable`` keeps it by differences) ask here, so that they cannot
+disagree. Upstream's rule is in ``pkg/proxy/topology.go``; KEP-4444 and KEP-1669 describe it:
 
 1. The policy ``Local`` admits the endpoints on this node, ``Cluster`` all.
-2. Of these, the *ready* ones are used.  ``Cluster`` narrows them by hints, all or nothing, and only where that leaves
-   an endpoint: if every one names nodes and one names this node, to this node's; else if every one names zones and one
-   names this zone, to the zone's.  So a slice that is half-way through an update, or a node without a zone label, never
-   empties a Service.
+2. Of these, the *ready* ones are used. ``Cluster`` narrows them by hints, all or nothing, and only
+   where that leaves an endpoint: if every one names nodes and one names this node, to this node's;
+   else if every one names zones and one names this zone, to the zone's. So a slice that is half-way
+   through an update, or a node without a zone label, never empties a Service.
 3. If none is ready, those are used that terminate and still serve, whatever their hints say.
 
-The Service's trafficDistribution and its annotations have no part in it.  Never: decides what becomes of a packet for
-which no endpoint may be used; that is the consumer's.
+The Service's trafficDistribution and its annotations have no part in it. Never: decides what
+becomes of a packet for which no endpoint may be used; that is the consumer's.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ import msgspec
 
 Policy = Literal["Cluster", "Local"]
 
-#: what became of the hints of one kind.  ``for others``: every ready endpoint has some, none of them names this place;
-#: ``incomplete``: a ready endpoint has none; ``place unknown``: the node has no name, or no zone; ``nobody ready``;
-#: ``not needed``: hints of the kind before were honoured
-HintOutcome = Literal["honoured", "for others", "incomplete", "place unknown", "nobody ready", "not needed"]
+#: what became of the hints of one kind. ``for others``: every ready endpoint has some, none of them
+#: names this place; ``incomplete``: a ready endpoint has none; ``place unknown``: the node has no
+#: name, or no zone; ``nobody ready``; ``not needed``: hints of the kind before were honoured
+HintOutcome = Literal[
+    "honoured", "for others", "incomplete", "place unknown", "nobody ready", "not needed"
+]
 
 
 class Locality(msgspec.Struct, frozen=True):
@@ -40,8 +43,9 @@ class Locality(msgspec.Struct, frozen=True):
 
 
 class AnyEndpoint(Protocol):
-    """What the rule asks of an endpoint.  Absent conditions are already read as KEP-0752 says: ready and serving are
-    true, terminating is false."""
+    """What the rule asks of an endpoint. Absent conditions are already read as KEP-0752 says: ready
+    and serving are true, terminating is false.
+    """
 
     @property
     def ready(self) -> bool: ...
@@ -74,7 +78,9 @@ P = TypeVar("P", bound=PlacedEndpoint)
 
 
 class Choice(NamedTuple, Generic[E]):
-    """What a policy leaves, in the order of the endpoints given.  ``hints`` is ``None`` where they do not count."""
+    """What a policy leaves, in the order of the endpoints given.  ``hints`` is ``None`` where they
+    do not count.
+    """
 
     endpoints: tuple[E, ...]
     policy: Policy
@@ -126,8 +132,11 @@ def choose(endpoints: Sequence[E], place: Locality, *, honour_hints: bool = True
             used, of_zone = _naming(ready, place.zone, _hints_of_zones)
             used = used if of_zone == "honoured" else ready
         hints = HintUse(of_node, of_zone)
-    # Hints never leave none of several ready endpoints, so where none is used, none is ready anywhere.
-    return Choice(used or _still_serving(endpoints), "Cluster", place, hints, len(used) != len(ready))
+    # Hints never leave none of several ready endpoints, so where none is used, none is ready
+    # anywhere.
+    return Choice(
+        used or _still_serving(endpoints), "Cluster", place, hints, len(used) != len(ready)
+    )
 
 
 def choose_local(endpoints: Sequence[P], place: Locality) -> Choice[P]:
@@ -160,8 +169,9 @@ def is_still_serving(endpoint: AnyEndpoint) -> bool:
 
 
 def outcome_of(place: str, *, every_one_names: bool, one_names_it: bool) -> HintOutcome:
-    """What becomes of the hints of one kind, of one ready endpoint at least: whether every ready endpoint names places
-    of the kind, and whether one names *place*."""
+    """What becomes of the hints of one kind, of one ready endpoint at least: whether every ready
+    endpoint names places of the kind, and whether one names *place*.
+    """
     if not place:
         return "place unknown"
     if not every_one_names:
@@ -178,5 +188,9 @@ def _naming(
 ) -> tuple[tuple[E, ...], HintOutcome]:
     """Those that name *place*, and what became of the hints."""
     every_one_names = all(map(hints_of, ready))
-    naming = tuple([endpoint for endpoint in ready if place in hints_of(endpoint)]) if place and every_one_names else ()
+    naming = (
+        tuple([endpoint for endpoint in ready if place in hints_of(endpoint)])
+        if place and every_one_names
+        else ()
+    )
     return naming, outcome_of(place, every_one_names=every_one_names, one_names_it=bool(naming))

@@ -1,4 +1,6 @@
-"""When under-filled slices are merged: only while their Service is quiet, and no more writes a minute than allowed."""
+"""When under-filled slices are merged: only while their Service is quiet, and no more writes a
+minute than allowed.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ WRITES_PER_MINUTE_DEFAULT: Final = 10
 
 
 class Defragmenter:
-    """Owned by one ``EndpointSliceController``.  Counts writes over all Services; a minute's worth can be saved up.
+    """Owned by one ``EndpointSliceController``. Counts writes over all Services; a minute's worth
+    can be saved up.
 
-    A step that costs more than a minute's worth waits until that is there, and is paid off afterwards.
+    A step that costs more than a minute's worth waits until that is there, and is paid off
+    afterwards.
     """
 
     def __init__(self, writes_per_minute: int) -> None:
@@ -27,14 +31,17 @@ class Defragmenter:
         self.metrics = Metrics()
         # Ours alone: there is no merging upstream.
         self.slices_saved = self.metrics.counter(
-            "sliceplane_endpoint_slices_saved_total", "Slices that merging under-filled ones has saved."
+            "sliceplane_endpoint_slices_saved_total",
+            "Slices that merging under-filled ones has saved.",
         )
 
     def changed(self, key: str, now: float) -> None:
         self._changed[key] = now
 
     def wait(self, key: str, now: float) -> float:
-        """Seconds until a merge of *key* may be tried; 0.0: now.  A service seen first counts as changed."""
+        """Seconds until a merge of *key* may be tried; 0.0: now.  A service seen first counts as
+        changed.
+        """
         quiet = self._changed.setdefault(key, now) + QUIET_S - now
         return max(quiet, self.wait_for_writes(min(2, self._most), now), 0.0)
 
@@ -47,7 +54,9 @@ class Defragmenter:
 
     def budget(self, now: float) -> int:
         """Writes that may be made now."""
-        self._balance = min(self._balance + max(now - self._at, 0.0) * self._most / 60, float(self._most))
+        self._balance = min(
+            self._balance + max(now - self._at, 0.0) * self._most / 60, float(self._most)
+        )
         self._at = max(self._at, now)
         return int(self._balance)
 

@@ -1,14 +1,17 @@
-"""The condition ``sliceplane.dev/Drained`` of Pods: no node's kernel sends new connections to it any more.
+"""The condition ``sliceplane.dev/Drained`` of Pods: no node's kernel sends new connections to it
+any more.
 
-For Pods that ask for it: by the annotation ``sliceplane.dev/drain-barrier`` in their template, from then on when they
-are deleted; or by the mark of ``sliceplane drain``.  It is written once, with the version, the nodes and the
-milliseconds since this controller saw the Pod go, so that ``kubectl wait`` and the node proxy of the Pod's own node
-(``node.io.drain_hook``) need not follow every Lease; a mark that is taken away takes the condition back.
+For Pods that ask for it: by the annotation ``sliceplane.dev/drain-barrier`` in their template, from
+then on when they are deleted; or by the mark of ``sliceplane drain``. It is written once, with the
+version, the nodes and the milliseconds since this controller saw the Pod go, so that ``kubectl
+wait`` and the node proxy of the Pod's own node (``node.io.drain_hook``) need not follow every
+Lease; a mark that is taken away takes the condition back.
 
-Nodes are asked through the server's memory (``consume.drain.reports``): one question at a time for all Pods that wait.
-Those that have not told after ``MEMORY_S``, or all where the server has no such memory, are asked to write their
-Leases: by an annotation on slices, at most once in ``ASK_PERIOD_S`` for each Pod; Pods that leave one Service together
-share that. A node that never told is waited for: unknown is not done.
+Nodes are asked through the server's memory (``consume.drain.reports``): one question at a time for
+all Pods that wait. Those that have not told after ``MEMORY_S``, or all where the server has no such
+memory, are asked to write their Leases: by an annotation on slices, at most once in
+``ASK_PERIOD_S`` for each Pod; Pods that leave one Service together share that. A node that never
+told is waited for: unknown is not done.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ class DrainedController(KeyedController):
     def __init__(self) -> None:
         super().__init__(
             ControllerInfo(
-                name="pod-drained-controller", aliases=("pod-drained",), watches=(Selection(Pods), *SELECTIONS)
+                name="pod-drained-controller",
+                aliases=("pod-drained",),
+                watches=(Selection(Pods), *SELECTIONS),
             )
         )
         self._cluster = DrainCluster()
@@ -59,7 +64,8 @@ class DrainedController(KeyedController):
         self._no_memory_until = 0.0
         self._question_due = 0.0
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         match change.object:
@@ -97,12 +103,15 @@ class DrainedController(KeyedController):
             kept.pop(key, None)
 
     def _look_at_all(self, now: float) -> None:
-        """Thousands of nodes answer one after the other, and to look at all of them takes a while."""
+        """Thousands of nodes answer one after the other, and to look at all of them takes a
+        while.
+        """
         delay_s = 0.0 if len(self._cluster.nodes) <= FEW_NODES else LOOK_S
         for key in self._leaving:
             self.enqueue_after(key, delay_s, now)
 
-    # -- work -------------------------------------------------------------------------------------------
+    # -- work
+    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if key == _QUESTION:
@@ -127,7 +136,9 @@ class DrainedController(KeyedController):
 
     def _verdict(self, key: str, now: float) -> DrainVerdict | None:
         if not self._cluster.departures.is_known(key):
-            for other in self._cluster.departures.look():  # a Pod without a Service may wait for the next mark for long
+            for other in (
+                self._cluster.departures.look()
+            ):  # a Pod without a Service may wait for the next mark for long
                 if other != key and other in self._leaving:
                     self.enqueue(other, now)
             if not self._cluster.departures.is_known(key):
@@ -193,7 +204,9 @@ class DrainedController(KeyedController):
         super().check()
         self._cluster.check()
         assert self._leaving.keys() <= self._pods.keys(), "a Pod leaves that nobody asked for"
-        assert self._waits.keys() <= self._pods.keys(), "nodes are asked for a Pod that nobody asked for"
+        assert self._waits.keys() <= self._pods.keys(), (
+            "nodes are asked for a Pod that nobody asked for"
+        )
 
 
 def _asks(pod: Pod) -> bool:

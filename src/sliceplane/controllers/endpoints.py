@@ -1,11 +1,13 @@
 """The Endpoints controller: Services and Pods in, Endpoints out (KEP-0752, "Endpoints Controller").
 
-Policy and state are ``slices.endpoints.engine.EndpointsEngine``'s; this file decides *when* a Service is synced: at
-once after a change of the Service or where traffic must leave an address, after the batch period for all else that its
-Pods do, a second later for a foreign edit of its Endpoints, and with exponential back-off after a failure.
+Policy and state are ``slices.endpoints.engine.EndpointsEngine``'s; this file decides *when* a
+Service is synced: at once after a change of the Service or where traffic must leave an address,
+after the batch period for all else that its Pods do, a second later for a foreign edit of its
+Endpoints, and with exponential back-off after a failure.
 
-An object's end is this controller's, too: Endpoints have no ownerReference.  They go with their Service; and at the
-start those without a Service go, a moment later, so that a Service that is just being made is not mistaken for none.
+An object's end is this controller's, too: Endpoints have no ownerReference. They go with their
+Service; and at the start those without a Service go, a moment later, so that a Service that is just
+being made is not mistaken for none.
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ EVENT_COMPONENT: Final = "endpoint-controller"
 
 
 class EndpointsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """kube-controller-manager's flags of the same names, the gates, whose release decides what becomes of more
-    than 1,000 addresses, and what becomes of objects whose Service loses its selector.
+    """kube-controller-manager's flags of the same names, the gates, whose release decides what
+    becomes of more than 1,000 addresses, and what becomes of objects whose Service loses its
+    selector.
 
     Raises ``ValueError`` for what cannot work.
     """
@@ -57,13 +60,17 @@ class EndpointsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.concurrent_endpoint_syncs < 1:
-            raise ValueError(f"concurrent-endpoint-syncs must be positive, not {self.concurrent_endpoint_syncs}")
+            raise ValueError(
+                f"concurrent-endpoint-syncs must be positive, not {self.concurrent_endpoint_syncs}"
+            )
 
 
 class EndpointsController(SyncController):
     """Jobs are keyed ``namespace/name`` of the Service, and of its Endpoints."""
 
-    def __init__(self, config: EndpointsConfig | None = None, first_sync: FirstSync | None = None) -> None:
+    def __init__(
+        self, config: EndpointsConfig | None = None, first_sync: FirstSync | None = None
+    ) -> None:
         self._config = config or EndpointsConfig()
         super().__init__(
             ControllerInfo(
@@ -75,13 +82,16 @@ class EndpointsController(SyncController):
             at_once=self._config.concurrent_endpoint_syncs,
             backoff=RETRY_BACKOFF,
         )
-        self._engine = EndpointsEngine(capacity_at(self._config.gates.release), self._config.selector_changes)
+        self._engine = EndpointsEngine(
+            capacity_at(self._config.gates.release), self._config.selector_changes
+        )
         self._first_sync = first_sync or FirstSync()
         self._first_sync.begin()
         #: keys whose first turn has not ended
         self._unvisited: set[str] = set()
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         match change.object:
@@ -92,7 +102,11 @@ class EndpointsController(SyncController):
                 self.add_touched(touched, self._config.endpoint_updates_batch_period_s, now)
             case Endpoints():
                 for key in self._engine.on_endpoints(*change.typed(Endpoints)):
-                    self.add((key,), STRAY_DELAY_S if self._engine.shape(key) is None else EDIT_DELAY_S, now)
+                    self.add(
+                        (key,),
+                        STRAY_DELAY_S if self._engine.shape(key) is None else EDIT_DELAY_S,
+                        now,
+                    )
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
 
@@ -117,7 +131,8 @@ class EndpointsController(SyncController):
             self.add((key,), STRAY_DELAY_S, now)
         self._note_first_sync()
 
-    # -- work -------------------------------------------------------------------------------------------
+    # -- work
+    # -------------------------------------------------------------------------------------------
 
     def job(self, key: str, now: float) -> Job | None:
         plan = self._engine.plan(key, now)
@@ -130,7 +145,9 @@ class EndpointsController(SyncController):
         plan = done.job.token
         assert isinstance(plan, EndpointsPlan), f"job {done.job.key} has a foreign token {plan!r}"
         assert plan.write is not None, f"job {done.job.key} has no write"
-        self._engine.finish(done.job.key, plan, done.results[0] if done.results else b"", done.error, now)
+        self._engine.finish(
+            done.job.key, plan, done.results[0] if done.results else b"", done.error, now
+        )
         error = error_to_heed(done)
         if error is not None:
             self._report(done.job.key, plan.write, error)
@@ -148,7 +165,8 @@ class EndpointsController(SyncController):
         if not self._unvisited:
             self._first_sync.end()
 
-    # -- events for people ------------------------------------------------------------------------------
+    # -- events for people
+    # ------------------------------------------------------------------------------
 
     def _report(self, key: str, write: EndpointsWrite, error: StatusError) -> None:
         if error.reason in ("Conflict", "AlreadyExists") or write.verb == "delete":
@@ -161,10 +179,14 @@ class EndpointsController(SyncController):
             message = f"Failed to update endpoint {key}: {error.message}"
         meta = ObjectMeta(namespace=write.namespace, name=write.name, uid=write.uid)
         self._notes.append(
-            note_about(EndpointsObjects, meta, component=EVENT_COMPONENT, reason=reason, message=message)
+            note_about(
+                EndpointsObjects, meta, component=EVENT_COMPONENT, reason=reason, message=message
+            )
         )
 
     def check(self) -> None:
         super().check()
         self._engine.check()
-        assert self._first_sync.over or not self._synced or self._unvisited, "the first sync is over and was not told"
+        assert self._first_sync.over or not self._synced or self._unvisited, (
+            "the first sync is over and was not told"
+        )

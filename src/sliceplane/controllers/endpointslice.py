@@ -1,13 +1,14 @@
 """The EndpointSlice controller: Services, Pods and Nodes in, EndpointSlices out (KEP-0752).
 
-Policy and state are ``slices.engine.SliceEngine``'s; this file decides *when* a service is synced: at once after a
-change of the service or where traffic must leave an endpoint, after the batch period for all else that its pods and
-nodes do, a second later for its slices (most such changes are echoes of our own writes, and of a foreign edit there is
-often a second one), and with exponential back-off after a failure.  A sync costs what changed since the last one, so
-syncing once too often is cheap.
+Policy and state are ``slices.engine.SliceEngine``'s; this file decides *when* a service is synced:
+at once after a change of the service or where traffic must leave an endpoint, after the batch
+period for all else that its pods and nodes do, a second later for its slices (most such changes are
+echoes of our own writes, and of a foreign edit there is often a second one), and with exponential
+back-off after a failure. A sync costs what changed since the last one, so syncing once too often is
+cheap.
 
-A service deleted is forgotten; its slices are the garbage collector's, by their ownerReferences.  One that loses its
-selector, or becomes a name elsewhere, hands over (``slices.succession``).
+A service deleted is forgotten; its slices are the garbage collector's, by their ownerReferences.
+One that loses its selector, or becomes a name elsewhere, hands over (``slices.succession``).
 """
 
 from __future__ import annotations
@@ -57,13 +58,21 @@ class SliceMetrics(Metrics):
 
     def __init__(self, engine: SliceEngine) -> None:
         super().__init__()
-        self._changes = self.counters(f"{_PREFIX}changes", "Writes of slices that the server accepted.", "operation")
-        self._syncs = self.counters(f"{_PREFIX}syncs", "Syncs of Services by how they ended.", "result")
+        self._changes = self.counters(
+            f"{_PREFIX}changes", "Writes of slices that the server accepted.", "operation"
+        )
+        self._syncs = self.counters(
+            f"{_PREFIX}syncs", "Syncs of Services by how they ended.", "result"
+        )
         self._added = self.histogram(
-            f"{_PREFIX}endpoints_added_per_sync", "Endpoints added by a sync, per address type.", _PER_SYNC_BUCKETS
+            f"{_PREFIX}endpoints_added_per_sync",
+            "Endpoints added by a sync, per address type.",
+            _PER_SYNC_BUCKETS,
         )
         self._removed = self.histogram(
-            f"{_PREFIX}endpoints_removed_per_sync", "Endpoints removed by a sync, per address type.", _PER_SYNC_BUCKETS
+            f"{_PREFIX}endpoints_removed_per_sync",
+            "Endpoints removed by a sync, per address type.",
+            _PER_SYNC_BUCKETS,
         )
         self._changed = self.histograms(
             f"{_PREFIX}endpointslices_changed_per_sync",
@@ -73,11 +82,18 @@ class SliceMetrics(Metrics):
             "traffic_distribution",
         )
         for name, text, read in (
-            ("desired_endpoint_slices", "Slices that would exist with perfect packing.",
-             lambda: engine.totals.fewest_slices),
+            (
+                "desired_endpoint_slices",
+                "Slices that would exist with perfect packing.",
+                lambda: engine.totals.fewest_slices,
+            ),
             ("endpoints_desired", "Endpoints that are desired.", lambda: engine.totals.endpoints),
-            ("num_endpoint_slices", "Slices that exist or are being made.", lambda: engine.totals.slices),
-        ):  # fmt: skip
+            (
+                "num_endpoint_slices",
+                "Slices that exist or are being made.",
+                lambda: engine.totals.slices,
+            ),
+        ):
             self.computed("gauge", _PREFIX + name, text, read)
         self.computed(
             "gauge",
@@ -93,9 +109,15 @@ class SliceMetrics(Metrics):
             self._removed.observe(family.removed)
 
     def synced(
-        self, result: Result, shape: ServiceShape | None, plan: SlicePlan, accepted: Sequence[SliceWrite] = ()
+        self,
+        result: Result,
+        shape: ServiceShape | None,
+        plan: SlicePlan,
+        accepted: Sequence[SliceWrite] = (),
     ) -> None:
-        """A sync ended, of whose writes the server *accepted* these; all of them are a "success"."""
+        """A sync ended, of whose writes the server *accepted* these; all of them are a
+        "success".
+        """
         self._syncs.of(result).value += 1
         for write in accepted:
             self._changes.of(write.verb).value += 1
@@ -113,11 +135,12 @@ EVENT_COMPONENT: Final = "endpoint-slice-controller"
 
 
 class EndpointSliceConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """kube-controller-manager's flags of the same names, its feature gates, what becomes of slices when a selector is
-    removed, and what is ours alone.
+    """kube-controller-manager's flags of the same names, its feature gates, what becomes of slices
+    when a selector is removed, and what is ours alone.
 
-    ``subsetting``: for Services without the annotation; ``None`` is not to say.  The feature is on if it is said, or
-    if the gate is on.  Raises ``ValueError`` for what upstream refuses, and for contradictions.
+    ``subsetting``: for Services without the annotation; ``None`` is not to say. The feature is on
+    if it is said, or if the gate is on. Raises ``ValueError`` for what upstream refuses, and for
+    contradictions.
     """
 
     max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT
@@ -136,40 +159,65 @@ class EndpointSliceConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, value, limit in (
             ("max-endpoints-per-slice", self.max_endpoints_per_slice, MAX_ENDPOINTS_LIMIT),
-            ("concurrent-service-endpoint-syncs", self.concurrent_service_endpoint_syncs, MAX_SYNCS_LIMIT),
+            (
+                "concurrent-service-endpoint-syncs",
+                self.concurrent_service_endpoint_syncs,
+                MAX_SYNCS_LIMIT,
+            ),
         ):
             if not 1 <= value <= limit:
                 raise ValueError(f"{name} must be between 1 and {limit}, not {value}")
         if self.defragment_writes_per_minute < 1:
-            raise ValueError(f"defragment-writes-per-minute must be positive, not {self.defragment_writes_per_minute}")
-        if self.subsetting is not None and self.gates.chosen.get(TOPOLOGY_AWARE_SUBSETTING) is False:
-            raise ValueError(f"--subsetting contradicts the feature gate {TOPOLOGY_AWARE_SUBSETTING}=false")
+            raise ValueError(
+                "defragment-writes-per-minute must be positive, not "
+                f"{self.defragment_writes_per_minute}"
+            )
+        if (
+            self.subsetting is not None
+            and self.gates.chosen.get(TOPOLOGY_AWARE_SUBSETTING) is False
+        ):
+            raise ValueError(
+                f"--subsetting contradicts the feature gate {TOPOLOGY_AWARE_SUBSETTING}=false"
+            )
 
     @property
     def approach(self) -> Subsetting:
         if self.subsetting is not None:
             return self.subsetting
-        return Subsetting.ORIGINAL if self.gates.enabled(TOPOLOGY_AWARE_SUBSETTING) else Subsetting.OFF
+        return (
+            Subsetting.ORIGINAL if self.gates.enabled(TOPOLOGY_AWARE_SUBSETTING) else Subsetting.OFF
+        )
 
 
 class EndpointSliceController(SyncController):
     """Jobs are keyed ``namespace/name`` of the service."""
 
-    def __init__(self, config: EndpointSliceConfig | None = None, problems: HintProblems | None = None) -> None:
+    def __init__(
+        self, config: EndpointSliceConfig | None = None, problems: HintProblems | None = None
+    ) -> None:
         """*problems* is told why Services have no hints."""
         self._config = config or EndpointSliceConfig()
         super().__init__(
             ControllerInfo(
                 name="endpointslice-controller",
                 aliases=("endpointslice",),
-                watches=(Selection(Services), Selection(Pods), Selection(Nodes), Selection(EndpointSlices)),
+                watches=(
+                    Selection(Services),
+                    Selection(Pods),
+                    Selection(Nodes),
+                    Selection(EndpointSlices),
+                ),
                 queue="endpoint_slice",
             ),
             at_once=self._config.concurrent_service_endpoint_syncs,
             plans_per_turn=None,
         )
         self._engine = SliceEngine(
-            *(self._config.max_endpoints_per_slice, self._config.gates, self._config.find_heuristic),
+            *(
+                self._config.max_endpoints_per_slice,
+                self._config.gates,
+                self._config.find_heuristic,
+            ),
             subsetting=self._config.approach,
             claim_unlabelled=self._config.claim_unlabelled_slices,
             changes=self._config.selector_changes,
@@ -181,11 +229,16 @@ class EndpointSliceController(SyncController):
         self._problems.begin()
         self._metrics = SliceMetrics(self._engine)
         self._metrics.include(self._removals.families)
-        self._merges = Defragmenter(self._config.defragment_writes_per_minute) if self._config.defragment else None
+        self._merges = (
+            Defragmenter(self._config.defragment_writes_per_minute)
+            if self._config.defragment
+            else None
+        )
         if self._merges is not None:
             self._metrics.include(self._merges.metrics.families)
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         match change.object:
@@ -211,7 +264,8 @@ class EndpointSliceController(SyncController):
         else:
             self.add(self._engine.on_service(service), 0.0, now)
 
-    # -- work -------------------------------------------------------------------------------------------
+    # -- work
+    # -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
         unsettled = self._engine.take_unsettled() if self._synced else ()
@@ -239,7 +293,9 @@ class EndpointSliceController(SyncController):
         if self._merges is not None:
             plan = self._merge(self._merges, key, plan, now)
         if plan.writes:
-            writes = tuple(to_write(EndpointSlices, write, write.content.values()) for write in plan.writes)
+            writes = tuple(
+                to_write(EndpointSlices, write, write.content.values()) for write in plan.writes
+            )
             return Job(key=key, writes=writes, token=plan)
         if plan.notices:
             self._tell(key, plan.notices)
@@ -248,7 +304,9 @@ class EndpointSliceController(SyncController):
         return None
 
     def _merge(self, merges: Defragmenter, key: str, plan: SlicePlan, now: float) -> SlicePlan:
-        """*plan*, or where it has nothing to write and the service has been quiet, one that merges slices."""
+        """*plan*, or where it has nothing to write and the service has been quiet, one that merges
+        slices.
+        """
         if plan.writes or plan.stale:
             merges.changed(key, now)
             return plan
@@ -292,10 +350,13 @@ class EndpointSliceController(SyncController):
             self.add((key,), 0.0, now)  # the plan that just ended well left something on purpose
         if self._merges is not None and self._merges.pending(key):
             # quiet, and yet nothing was merged: there were too few writes left for the next step
-            wait = self._merges.wait(key, now) or self._merges.wait_for_writes(self._merges.budget(now) + 1, now)
+            wait = self._merges.wait(key, now) or self._merges.wait_for_writes(
+                self._merges.budget(now) + 1, now
+            )
             self.add((key,), max(wait, MERGE_DELAY_MIN_S), now)
 
-    # -- events for people ------------------------------------------------------------------------------
+    # -- events for people
+    # ------------------------------------------------------------------------------
 
     def _report(self, key: str, write: SliceWrite, error: StatusError) -> None:
         if error.reason == "Conflict":

@@ -1,10 +1,10 @@
 """The EndpointSliceMirroring controller: Endpoints of others in, EndpointSlices out (KEP-0752).
 
-Policy and state are ``slices.endpoints.mirroring.engine.MirrorEngine``'s; this file decides *when* an object is synced:
-at once after a change of it or of its Service's selector, after the batch period for its slices, with exponential
-back-off after a failure.  Nothing is written before the Endpoints controller of this process has been through all
-Services once, or has had a minute for it; then everything is looked at, so that slices that nothing stands behind any
-more go.
+Policy and state are ``slices.endpoints.mirroring.engine.MirrorEngine``'s; this file decides *when*
+an object is synced: at once after a change of it or of its Service's selector, after the batch
+period for its slices, with exponential back-off after a failure. Nothing is written before the
+Endpoints controller of this process has been through all Services once, or has had a minute for it;
+then everything is looked at, so that slices that nothing stands behind any more go.
 """
 
 from __future__ import annotations
@@ -51,17 +51,26 @@ class MirroringMetrics(Metrics):
         self._added = self._per_sync("endpoints_added_per_sync", "Endpoints added by a sync.")
         self._updated = self._per_sync("endpoints_updated_per_sync", "Endpoints changed by a sync.")
         self._removed = self._per_sync("endpoints_removed_per_sync", "Endpoints removed by a sync.")
-        self._skipped = self._per_sync("addresses_skipped_per_sync", "Addresses that a sync did not mirror.")
-        self._seconds = self.histogram(
-            f"{_PREFIX}endpoints_sync_duration", "Seconds from a plan to the end of its writes.", _SECONDS_BUCKETS
+        self._skipped = self._per_sync(
+            "addresses_skipped_per_sync", "Addresses that a sync did not mirror."
         )
-        self._changes = self.counters(f"{_PREFIX}changes", "Writes of slices that the server accepted.", "operation")
+        self._seconds = self.histogram(
+            f"{_PREFIX}endpoints_sync_duration",
+            "Seconds from a plan to the end of its writes.",
+            _SECONDS_BUCKETS,
+        )
+        self._changes = self.counters(
+            f"{_PREFIX}changes", "Writes of slices that the server accepted.", "operation"
+        )
         for name, text, read in (
-            ("desired_endpoint_slices", "Slices that mirror exactly what there is.",
-             lambda: engine.totals.desired_slices),
+            (
+                "desired_endpoint_slices",
+                "Slices that mirror exactly what there is.",
+                lambda: engine.totals.desired_slices,
+            ),
             ("endpoints_desired", "Endpoints that are desired.", lambda: engine.totals.endpoints),
             ("num_endpoint_slices", "Slices that exist.", lambda: engine.totals.slices),
-        ):  # fmt: skip
+        ):
             self.computed("gauge", _PREFIX + name, text, read)
 
     def _per_sync(self, name: str, text: str) -> Histogram:
@@ -92,10 +101,11 @@ EVENT_COMPONENT: Final = "endpoint-slice-mirroring-controller"
 
 
 class MirroringConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """kube-controller-manager's flags ``--mirroring-...``, and what becomes of slices when a selector is added.
+    """kube-controller-manager's flags ``--mirroring-...``, and what becomes of slices when a
+    selector is added.
 
-    ``max_endpoints_per_slice`` is ours: ``None`` is one slice for each family and set of ports, as upstream.
-    Raises ``ValueError`` for what upstream refuses.
+    ``max_endpoints_per_slice`` is ours: ``None`` is one slice for each family and set of ports, as
+    upstream. Raises ``ValueError`` for what upstream refuses.
     """
 
     concurrent_service_endpoint_syncs: int = 5
@@ -106,8 +116,16 @@ class MirroringConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, value, limit in (
-            ("mirroring-concurrent-service-endpoint-syncs", self.concurrent_service_endpoint_syncs, MAX_SYNCS_LIMIT),
-            ("mirroring-max-endpoints-per-subset", self.max_endpoints_per_subset, ADDRESSES_PER_SUBSET_MAX),
+            (
+                "mirroring-concurrent-service-endpoint-syncs",
+                self.concurrent_service_endpoint_syncs,
+                MAX_SYNCS_LIMIT,
+            ),
+            (
+                "mirroring-max-endpoints-per-subset",
+                self.max_endpoints_per_subset,
+                ADDRESSES_PER_SUBSET_MAX,
+            ),
             (
                 "mirroring-max-endpoints-per-slice",
                 1 if self.max_endpoints_per_slice is None else self.max_endpoints_per_slice,
@@ -126,20 +144,28 @@ class _MirrorToken(msgspec.Struct, frozen=True):
 class EndpointSliceMirroringController(SyncController):
     """Jobs are keyed ``namespace/name`` of the Endpoints."""
 
-    def __init__(self, config: MirroringConfig | None = None, first_sync: FirstSync | None = None) -> None:
+    def __init__(
+        self, config: MirroringConfig | None = None, first_sync: FirstSync | None = None
+    ) -> None:
         self._config = config or MirroringConfig()
         super().__init__(
             ControllerInfo(
                 name="endpointslice-mirroring-controller",
                 aliases=("endpointslicemirroring", "endpointslicemirroring-controller"),
-                watches=(Selection(Services), Selection(EndpointsObjects), Selection(EndpointSlices)),
+                watches=(
+                    Selection(Services),
+                    Selection(EndpointsObjects),
+                    Selection(EndpointSlices),
+                ),
                 queue="endpoint_slice_mirroring",
             ),
             at_once=self._config.concurrent_service_endpoint_syncs,
             backoff=RETRY_BACKOFF,
         )
         hand_over = self._config.selector_changes is SelectorChanges.HAND_OVER
-        limits = MirrorLimits(self._config.max_endpoints_per_subset, self._config.max_endpoints_per_slice)
+        limits = MirrorLimits(
+            self._config.max_endpoints_per_subset, self._config.max_endpoints_per_slice
+        )
         self._engine = MirrorEngine(limits, hand_over=hand_over)
         self._metrics = MirroringMetrics(self._engine)
         self._first_sync = first_sync or FirstSync()
@@ -147,7 +173,8 @@ class EndpointSliceMirroringController(SyncController):
         self._looked = 0.0
         self._patience = 0.0
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         match change.object:
@@ -167,7 +194,8 @@ class EndpointSliceMirroringController(SyncController):
         self._looked = now
         self._patience = now + FIRST_SYNC_TIMEOUT_S
 
-    # -- work -------------------------------------------------------------------------------------------
+    # -- work
+    # -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
         if self._synced:
@@ -212,7 +240,8 @@ class EndpointSliceMirroringController(SyncController):
     def samples(self, now: float) -> tuple[Family, ...]:
         return (*self._metrics.families(), *super().samples(now))
 
-    # -- events for people ------------------------------------------------------------------------------
+    # -- events for people
+    # ------------------------------------------------------------------------------
 
     def _warn(self, key: str, notice: Notice) -> None:
         endpoints = self._engine.endpoints(key)
@@ -220,7 +249,11 @@ class EndpointSliceMirroringController(SyncController):
         known = endpoints.metadata
         meta = ObjectMeta(namespace=known.namespace, name=known.name, uid=known.uid)
         note = note_about(
-            EndpointsObjects, meta, component=EVENT_COMPONENT, reason=notice.reason, message=notice.message
+            EndpointsObjects,
+            meta,
+            component=EVENT_COMPONENT,
+            reason=notice.reason,
+            message=notice.message,
         )
         self._notes.append(note)
 

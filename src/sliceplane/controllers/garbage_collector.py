@@ -1,27 +1,29 @@
-"""The garbage collector: objects go when their owners are gone (``pkg/controller/garbagecollector`` upstream).
+"""The garbage collector: objects go when their owners are gone (``pkg/controller/garbagecollector``
+upstream).
 
-A graph of every watched object and its ownerReferences is kept up to date from the caches.  For an object with
-owners, each owner is one of
+A graph of every watched object and its ownerReferences is kept up to date from the caches. For an
+object with owners, each owner is one of
 
     solid     it exists, as far as the cache knows
     waiting   it is being deleted in the foreground: it wants its dependents gone first
     dangling  the server said that it does not exist
     unsure    the cache does not show it
 
-With no owner but waiting and dangling ones the object is deleted, with its uid and version as preconditions.  Beside a
-solid owner, references to others are taken out.
+With no owner but waiting and dangling ones the object is deleted, with its uid and version as
+preconditions. Beside a solid owner, references to others are taken out.
 
-**A cache is never believed to the harm of an object.**  Caches of different kinds lag behind each other, and a list may
-be answered by a server that is behind, too.  Before a missing owner counts as dangling the server itself is asked, by a
-live GET: at once if there is more against the owner than silence (a cache showed it going, or shows another object
-under its uid), else after ``VERIFY_DELAY_S``, in which most caches catch up.  A waiting owner is confirmed in the same
-way before its dependents go.  The question belongs to the *claim* (uid, kind, namespace and name), not to the object
-that makes it, so an owner with a hundred thousand dependents costs one request; and what is learned about one claim
-is not held against another that names the same uid.
+**A cache is never believed to the harm of an object.**  Caches of different kinds lag behind each
+other, and a list may be answered by a server that is behind, too. Before a missing owner counts as
+dangling the server itself is asked, by a live GET: at once if there is more against the owner than
+silence (a cache showed it going, or shows another object under its uid), else after
+``VERIFY_DELAY_S``, in which most caches catch up. A waiting owner is confirmed in the same way
+before its dependents go. The question belongs to the *claim* (uid, kind, namespace and name), not
+to the object that makes it, so an owner with a hundred thousand dependents costs one request; and
+what is learned about one claim is not held against another that names the same uid.
 
-An owner of a kind or version that is not watched, and a namespaced owner of a cluster-wide object, are taken as solid:
-what cannot be looked up leads to no deletion.  Owners that can be seen to be in another namespace are told about in an
-Event.
+An owner of a kind or version that is not watched, and a namespaced owner of a cluster-wide object,
+are taken as solid: what cannot be looked up leads to no deletion. Owners that can be seen to be in
+another namespace are told about in an Event.
 
 An object that is being deleted itself may ask, by finalizer, for its dependents to be deleted first
 (``foregroundDeletion``; only those that block it are waited for) or to be let go (``orphan``).
@@ -38,7 +40,13 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta, OwnerReference
 from sliceplane.api.requests import PatchType
 from sliceplane.api.scheme import RESOURCES, Events, Resource
-from sliceplane.controllers.ownership import FOREGROUND, ORPHAN, OwnedItem, OwnerClaim, OwnershipGraph
+from sliceplane.controllers.ownership import (
+    FOREGROUND,
+    ORPHAN,
+    OwnedItem,
+    OwnerClaim,
+    OwnershipGraph,
+)
 from sliceplane.kit.delays import Backoff
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import ControllerInfo, Done, EventNote, Job, Selection, Write
@@ -52,14 +60,19 @@ ORPHANS_MAX: Final = 500
 _RETRY: Final = Backoff(base_s=0.5, cap_s=60.0)
 
 Policy = Literal["Background", "Foreground", "Orphan"]
-#: Events have no owners worth following, and there are many of them; what cannot be deleted is not collected
+#: Events have no owners worth following, and there are many of them; what cannot be deleted is not
+#: collected
 DEFAULT_RESOURCES: Final = tuple(
-    resource for resource in RESOURCES if resource.storage_key != Events.key and "delete" in resource.verbs
+    resource
+    for resource in RESOURCES
+    if resource.storage_key != Events.key and "delete" in resource.verbs
 )
 
 
 class _CollectorToken(NamedTuple):
-    """What a job was for.  ``version``: of the object then.  ``freed``: the dependents that it lets go."""
+    """What a job was for.  ``version``: of the object then.  ``freed``: the dependents that it lets
+    go.
+    """
 
     version: str = ""
     claim: OwnerClaim | None = None
@@ -80,13 +93,15 @@ class GarbageCollector(QueueController):
             backoff=_RETRY,
         )
         self._graph = OwnershipGraph(resources)
-        #: the version of an object on which we acted last: nothing more is due before the cache shows another
+        #: the version of an object on which we acted last: nothing more is due before the cache
+        #: shows another
         self._acted: dict[str, str] = {}
         #: owners that the server is to be asked for, or is being asked for, by ``OwnerClaim.key``
         self._open: dict[str, OwnerClaim] = {}
         #: those of them that wait for a cache to catch up, ``VERIFY_DELAY_S`` at most
         self._patient: set[str] = set()
-        #: owner with the finalizer ``orphan`` -> dependents that were let go, though the cache may not show it
+        #: owner with the finalizer ``orphan`` -> dependents that were let go, though the cache may
+        #: not show it
         self._freed: dict[str, set[str]] = {}
         #: object -> owners in wrong namespaces that were told about
         self._told: dict[str, set[str]] = {}
@@ -129,7 +144,8 @@ class GarbageCollector(QueueController):
                     self._acted[key] = token.version
         self._queue.done(key, now)
 
-    # -- owners that the server must be asked for -------------------------------------------------------
+    # -- owners that the server must be asked for
+    # -------------------------------------------------------
 
     def _ask(self, claim: OwnerClaim, now: float) -> None:
         """Have *claim* looked up; its claimants are queued again when more is known."""
@@ -172,7 +188,8 @@ class GarbageCollector(QueueController):
         for dependent in concerned:
             self.enqueue(dependent, now)
 
-    # -- one object -------------------------------------------------------------------------------------
+    # -- one object
+    # -------------------------------------------------------------------------------------
 
     def _process(self, uid: str, now: float) -> Job | None:
         item = self._graph.items.get(uid)
@@ -185,7 +202,10 @@ class GarbageCollector(QueueController):
             return None
         solid, waiting, dangling, unsure = self._graph.classify(item)
         if not solid:
-            unsure = [*unsure, *(owner for owner in waiting if not self._graph.items[owner.uid].confirmed)]
+            unsure = [
+                *unsure,
+                *(owner for owner in waiting if not self._graph.items[owner.uid].confirmed),
+            ]
         for owner in unsure:
             claim = self._graph.claim(item, owner)
             assert claim is not None, f"{owner} is not for us to judge, so never unsure"
@@ -205,7 +225,8 @@ class GarbageCollector(QueueController):
     def _delete_waiting(self, item: OwnedItem) -> Job:
         """The owner waits for *item*, which has dependents itself: they go first, too.
 
-        If one of those waits for *item* in turn, that is a circle; it is cut by not blocking any owner.
+        If one of those waits for *item* in turn, that is a circle; it is cut by not blocking any
+        owner.
         """
         circle = any(self._graph.items[uid].foreground for uid in self._graph.dependents(item))
         if not circle or not any(owner.block_owner_deletion for owner in item.owners):
@@ -215,7 +236,8 @@ class GarbageCollector(QueueController):
     def _finish_deletion(self, item: OwnedItem) -> Job | None:
         """*item* is being deleted: what do its finalizers ask us for?"""
         if item.foreground:
-            # Dependents were queued when the deletion was seen, and each one that goes queues its owners.
+            # Dependents were queued when the deletion was seen, and each one that goes queues its
+            # owners.
             if not self._graph.is_blocked(item):
                 return _job(item, _drop_finalizer(item, FOREGROUND))
             return _job(item, _unblock(item)) if self._graph.is_in_circle(item) else None
@@ -226,7 +248,11 @@ class GarbageCollector(QueueController):
         if not left:
             return _job(item, _drop_finalizer(item, ORPHAN))
         writes = [_drop_owner_uids(self._graph.items[uid], [item.uid]) for uid in left]
-        return Job(key=item.uid, writes=tuple(writes), token=_CollectorToken(item.version, freed=tuple(left)))
+        return Job(
+            key=item.uid,
+            writes=tuple(writes),
+            token=_CollectorToken(item.version, freed=tuple(left)),
+        )
 
     def _tell_misplaced(self, item: OwnedItem) -> None:
         known = self._told.pop(item.uid, set()) & {owner.uid for owner in item.owners}
@@ -236,9 +262,15 @@ class GarbageCollector(QueueController):
             if owner.uid in known:
                 continue
             self._told.setdefault(item.uid, set()).add(owner.uid)
-            meta = ObjectMeta(name=item.name, namespace=item.namespace, uid=item.uid, resource_version=item.version)
+            meta = ObjectMeta(
+                name=item.name,
+                namespace=item.namespace,
+                uid=item.uid,
+                resource_version=item.version,
+            )
             shown = (
-                f"[{owner.api_version}/{owner.kind}, namespace: {item.namespace}, name: {owner.name}, uid: {owner.uid}]"
+                f"[{owner.api_version}/{owner.kind}, namespace: {item.namespace}, name: "
+                f"{owner.name}, uid: {owner.uid}]"
             )
             self.note(
                 EventNote(
@@ -256,11 +288,17 @@ class GarbageCollector(QueueController):
         self._graph.check()
         super().check()
         there = set(self._graph.items)
-        for what, uids in (("acted on", self._acted), ("frees for", self._freed), ("told of", self._told)):
+        for what, uids in (
+            ("acted on", self._acted),
+            ("frees for", self._freed),
+            ("told of", self._told),
+        ):
             assert set(uids) <= there, f"{what} {set(uids) - there}, which are not there"
         for key, claim in self._open.items():
             assert claim.key == key, f"{claim} filed under {key}"
-        assert self._patient <= set(self._open), f"{self._patient - set(self._open)} wait with nothing to ask"
+        assert self._patient <= set(self._open), (
+            f"{self._patient - set(self._open)} wait with nothing to ask"
+        )
 
 
 def _job(item: OwnedItem, write: Write) -> Job:
@@ -314,7 +352,9 @@ def _drop_owners(item: OwnedItem, owners: list[OwnerReference]) -> Write:
 
 
 def _drop_owner_uids(item: OwnedItem, uids: list[str]) -> Write:
-    """Takes references out one by one, whatever else changes meanwhile: it needs no version, only the right object."""
+    """Takes references out one by one, whatever else changes meanwhile: it needs no version, only
+    the right object.
+    """
     out = [{"$patch": "delete", "uid": uid} for uid in dict.fromkeys(uids)]
     return _patch(item, {"uid": item.uid, "ownerReferences": out}, "strategic")
 
@@ -326,7 +366,9 @@ def _unblock(item: OwnedItem) -> Write:
 
 
 def _drop_finalizer(item: OwnedItem, finalizer: str) -> Write:
-    return _patch_version(item, {"finalizers": [kept for kept in item.finalizers if kept != finalizer] or None})
+    return _patch_version(
+        item, {"finalizers": [kept for kept in item.finalizers if kept != finalizer] or None}
+    )
 
 
 def _patch_version(item: OwnedItem, metadata: dict[str, object]) -> Write:

@@ -1,9 +1,11 @@
-"""What the EndpointSlice controller reads and tells because of mass removals; ``slices.guard`` decides about them.
+"""What the EndpointSlice controller reads and tells because of mass removals; ``slices.guard``
+decides about them.
 
-Before many endpoints go that no Pod told, their Pods are listed again: one job at a time for all Services concerned, so
-that told changes of others never wait for it, and one list for each Namespace, however many of its Services are in
-doubt.  What a Namespace asks for is read with the same job, and only then: no informer keeps Namespaces for it, and a
-reader that may not read them follows the flag.  What is held is told by a condition of the Service.
+Before many endpoints go that no Pod told, their Pods are listed again: one job at a time for all
+Services concerned, so that told changes of others never wait for it, and one list for each
+Namespace, however many of its Services are in doubt. What a Namespace asks for is read with the
+same job, and only then: no informer keeps Namespaces for it, and a reader that may not read them
+follows the flag. What is held is told by a condition of the Service.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 class MassRemovals:
-    """Owned by one ``EndpointSliceController``, which gives it the keys of its queue that are its own."""
+    """Owned by one ``EndpointSliceController``, which gives it the keys of its queue that are its
+    own.
+    """
 
     def __init__(self, engine: SliceEngine, *, probes: bool) -> None:
         """*probes*: Pods that are held are asked whether they take connections."""
@@ -124,7 +128,9 @@ class MassRemovals:
                 self._outcomes.of(_OUTCOMES[notice.reason]).value += 1
 
     def keys_after_plan(self, key: str, now: float) -> tuple[tuple[str, float], ...]:
-        """Keys of the queue, and in how many seconds their turn is, that follow from a plan of the Service *key*."""
+        """Keys of the queue, and in how many seconds their turn is, that follow from a plan of the
+        Service *key*.
+        """
         due: list[tuple[str, float]] = []
         if self._wanted(key) != self._shown.get(key):
             due.append((f"{_CONDITION}{key}", 0.0))
@@ -172,31 +178,45 @@ class MassRemovals:
         self._relist = {}
         return relist
 
-    # -- what is in doubt is read -----------------------------------------------------------------------
+    # -- what is in doubt is read
+    # -----------------------------------------------------------------------
 
     def _confirmation(self, now: float) -> Job | None:
         spaces: dict[str, dict[str, RemovalQuestion]] = {}
         for key in self._doubted:
             question = self._engine.question(key)
             space = key.partition("/")[0]
-            if question is not None and question.due <= now and (space in spaces or len(spaces) < SPACES_MAX):
+            if (
+                question is not None
+                and question.due <= now
+                and (space in spaces or len(spaces) < SPACES_MAX)
+            ):
                 spaces.setdefault(space, {})[key] = question
         reads: list[Write] = []
         for space, questions in spaces.items():
             if any(question.namespace for question in questions.values()):
                 reads.append(
-                    Write(verb="get", resource=Namespaces, name=space, tolerate=("NotFound", "Forbidden"))
-                )  # fmt: skip
+                    Write(
+                        verb="get",
+                        resource=Namespaces,
+                        name=space,
+                        tolerate=("NotFound", "Forbidden"),
+                    )
+                )
             wanted = [key for key, question in questions.items() if question.pods]
             if wanted:
                 selector = self._selector(wanted[0]) if len(wanted) == 1 else ""
-                reads.append(Write(verb="list", resource=Pods, namespace=space, label_selector=selector))
+                reads.append(
+                    Write(verb="list", resource=Pods, namespace=space, label_selector=selector)
+                )
         asked = [question for questions in spaces.values() for question in questions.values()]
         if any(question.nodes for question in asked):
             reads.append(Write(verb="list", resource=Nodes))
         if not reads:
             return None
-        pods = frozenset(key for questions in spaces.values() for key, each in questions.items() if each.pods)
+        pods = frozenset(
+            key for questions in spaces.values() for key, each in questions.items() if each.pods
+        )
         return Job(
             key=CONFIRM_KEY,
             writes=tuple(reads),
@@ -219,7 +239,9 @@ class MassRemovals:
         }
         for read, answer in zip(done.job.writes, done.results, strict=False):
             if read.resource is Namespaces:
-                annotations[read.name] = decode(answer, Object).metadata.annotations if answer else None
+                annotations[read.name] = (
+                    decode(answer, Object).metadata.annotations if answer else None
+                )
             elif read.resource is Pods:
                 listed = msgspec.json.decode(answer, type=_ListedPods).items
                 pods[read.namespace] = {pod.metadata.name: pod for pod in listed}
@@ -234,7 +256,9 @@ class MassRemovals:
                     self._judge(key, None if done.error is not None else pods[space], nodes, now)
         return tuple(key for keys in asked.keys.values() for key in keys)
 
-    def _judge(self, key: str, pods: dict[str, Pod] | None, nodes: frozenset[str], now: float) -> None:
+    def _judge(
+        self, key: str, pods: dict[str, Pod] | None, nodes: frozenset[str], now: float
+    ) -> None:
         if pods is None:
             self._engine.on_unread(key, now)
             self._confirmations.of("failed").value += 1
@@ -246,19 +270,24 @@ class MassRemovals:
                 self._relisted[resource] = now
                 self._relist[resource] = None
 
-    # -- what is held is probed -------------------------------------------------------------------------
+    # -- what is held is probed
+    # -------------------------------------------------------------------------
 
     def _probing(self, now: float) -> Job | None:
         """Of one Service after the other, so many as one job takes."""
         for key, turn in self._rounds.items():
             if turn.due > now:
                 continue
-            targets = [target for target in self._engine.held_ports(key) if target[0] not in turn.tried][:PROBES_MAX]
+            targets = [
+                target for target in self._engine.held_ports(key) if target[0] not in turn.tried
+            ][:PROBES_MAX]
             if targets:
                 turn.tried.update(name for name, _ in targets)
                 space = key.partition("/")[0]
                 probes = (
-                    Write(verb="probe", resource=Pods, namespace=space, name=name, body=encode(port))
+                    Write(
+                        verb="probe", resource=Pods, namespace=space, name=name, body=encode(port)
+                    )
                     for name, port in targets
                 )
                 return Job(key=_PROBE, writes=tuple(probes), token=key)
@@ -266,16 +295,23 @@ class MassRemovals:
         return None
 
     def _on_probed(self, done: Done) -> tuple[str, ...]:
-        refused = [probe.name for probe, answer in zip(done.job.writes, done.results, strict=False) if not answer]
+        refused = [
+            probe.name
+            for probe, answer in zip(done.job.writes, done.results, strict=False)
+            if not answer
+        ]
         for name in refused:
             self._engine.on_refused(done.job.token, name)
         self._refused.value += len(refused)
         return (done.job.token, _PROBE) if refused else (_PROBE,)
 
-    # -- what is held is told ---------------------------------------------------------------------------
+    # -- what is held is told
+    # ---------------------------------------------------------------------------
 
     def _wanted(self, key: str) -> tuple[str, str] | None:
-        """Status and message of the condition; ``None``: no Service has it that never held anything."""
+        """Status and message of the condition; ``None``: no Service has it that never held
+        anything.
+        """
         hold = self._engine.hold(key)
         if hold is not None:
             return ("True", str(hold))

@@ -1,15 +1,17 @@
 """Namespaces that are being deleted: empty them, say how far it is, let them go.
 
-Everything in a terminating namespace is deleted, each object with its uid as precondition: first the Pods, and when
-they are gone everything else (KEP-5080).  What the server will not delete (a webhook or a right is in the way, say) is
-told about in a condition and tried again after everything else that is due, so that it holds up nothing but the
-namespace, and a Pod what comes after Pods.  What finalizers hold is waited for.  When the caches have shown it
-empty for ``QUIET_S`` (they lag behind each other, but nothing new can be created by then), ``spec.finalizers`` is
-emptied through the finalize subresource, which removes the namespace.
+Everything in a terminating namespace is deleted, each object with its uid as precondition: first
+the Pods, and when they are gone everything else (KEP-5080). What the server will not delete (a
+webhook or a right is in the way, say) is told about in a condition and tried again after everything
+else that is due, so that it holds up nothing but the namespace, and a Pod what comes after Pods.
+What finalizers hold is waited for. When the caches have shown it empty for ``QUIET_S`` (they lag
+behind each other, but nothing new can be created by then), ``spec.finalizers`` is emptied through
+the finalize subresource, which removes the namespace.
 
-Should an object of a deleted namespace still turn up afterwards, it is deleted as well.  But caches lag behind each
-other, and the namespace may be there again with new contents: so the server is asked first.  What was seen *before* it
-said that there is no such namespace belongs to none that lives.
+Should an object of a deleted namespace still turn up afterwards, it is deleted as well. But caches
+lag behind each other, and the namespace may be there again with new contents: so the server is
+asked first. What was seen *before* it said that there is no such namespace belongs to none that
+lives.
 """
 
 from __future__ import annotations
@@ -54,10 +56,15 @@ class NamespaceController(KeyedController):
 
     def __init__(self, resources: tuple[Resource, ...] = RESOURCES) -> None:
         others = [
-            resource for resource in resources if resource.namespaced and not resource.is_view and resource is not Pods
+            resource
+            for resource in resources
+            if resource.namespaced and not resource.is_view and resource is not Pods
         ]
         self._resources: Final = {resource.key: resource for resource in (Pods, *others)}
-        watches = (Selection(Namespaces), *(Selection(resource) for resource in self._resources.values()))
+        watches = (
+            Selection(Namespaces),
+            *(Selection(resource) for resource in self._resources.values()),
+        )
         info = ControllerInfo(name="namespace-controller", aliases=("namespace",), watches=watches)
         super().__init__(info, backoff=_RETRY)
         self._namespaces: dict[str, Namespace] = {}
@@ -73,7 +80,8 @@ class NamespaceController(KeyedController):
         #: namespaces whose finalizers we emptied: name -> uid
         self._let_go: dict[str, str] = {}
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         if isinstance(change.object, Namespace):
@@ -121,14 +129,23 @@ class NamespaceController(KeyedController):
     def _drop_if_empty(self, name: str) -> None:
         """An empty namespace is remembered only while it waits to be let go."""
         content = self._contents.get(name)
-        if content is not None and content.empty() and not (name in self._namespaces and self._is_terminating(name)):
+        if (
+            content is not None
+            and content.empty()
+            and not (name in self._namespaces and self._is_terminating(name))
+        ):
             del self._contents[name]
 
     def _is_terminating(self, name: str) -> bool:
         namespace = self._namespaces.get(name)
-        return name in self._gone if namespace is None else namespace.metadata.deletion_timestamp is not None
+        return (
+            name in self._gone
+            if namespace is None
+            else namespace.metadata.deletion_timestamp is not None
+        )
 
-    # -- work -------------------------------------------------------------------------------------------
+    # -- work
+    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         return tuple(self._writes(key, now)) if self._is_terminating(key) else ()
@@ -168,7 +185,9 @@ class NamespaceController(KeyedController):
         return [Write(verb="get", resource=Namespaces, name=name, tolerate=("NotFound",))]
 
     def _deletes(self, name: str, content: NamespaceContent) -> list[Write]:
-        """Deletes not asked for yet, of Pods or, without any, in the order of the resource table; last what failed."""
+        """Deletes not asked for yet, of Pods or, without any, in the order of the resource table;
+        last what failed.
+        """
         chosen: list[tuple[str, str]] = []
         due = self._resources.keys() if content.now_due is None else content.now_due
         for key in (key for key in self._resources if key in due):
@@ -179,14 +198,16 @@ class NamespaceController(KeyedController):
                     chosen.append((key, object_name))
         # what failed least often is tried first, so that each has its turn
         again = sorted(
-            (place for place in content.failed if place[0] in due), key=lambda place: content.failed[place][0]
+            (place for place in content.failed if place[0] in due),
+            key=lambda place: content.failed[place][0],
         )
         chosen += again[: DELETES_MAX - len(chosen)]
         for key, object_name in chosen:
             if (key, object_name) not in content.failed:
                 content.not_left(key, object_name)
         return [
-            deletion(self._resources[key], content.objects[key][object_name].metadata) for key, object_name in chosen
+            deletion(self._resources[key], content.objects[key][object_name].metadata)
+            for key, object_name in chosen
         ]
 
     def _status(self, namespace: Namespace, content: NamespaceContent, now: float) -> list[Write]:
@@ -197,23 +218,42 @@ class NamespaceController(KeyedController):
         for condition in conditions(self._resources, content, self._stuck(namespace, content, now)):
             before = written.get(condition["type"])
             same = before is not None and before["status"] == condition["status"]
-            since = before["lastTransitionTime"] if before is not None and same else format_time(now)
+            since = (
+                before["lastTransitionTime"] if before is not None and same else format_time(now)
+            )
             wanted[condition["type"]] = {**condition, "lastTransitionTime": since}
         if wanted == written or (not written and content.empty()):
             return []  # a namespace that is empty at once goes without a word
         only_texts = written and all(
-            written[kind]["status"] == condition["status"] for kind, condition in wanted.items() if kind in written
+            written[kind]["status"] == condition["status"]
+            for kind, condition in wanted.items()
+            if kind in written
         )
         if only_texts and now < when + STATUS_INTERVAL_S:
             self.enqueue_after(name, when + STATUS_INTERVAL_S - now, now)
             return []
         self._told[name] = (wanted, now)
-        others = [condition for condition in namespace.status.conditions or () if condition.type not in CONDITIONS]
+        others = [
+            condition
+            for condition in namespace.status.conditions or ()
+            if condition.type not in CONDITIONS
+        ]
         body = encode({"status": {"conditions": [*others, *wanted.values()]}})
-        return [Write(verb="patch", resource=Namespaces, name=name, subresource="status", body=body, tolerate=_GONE)]
+        return [
+            Write(
+                verb="patch",
+                resource=Namespaces,
+                name=name,
+                subresource="status",
+                body=body,
+                tolerate=_GONE,
+            )
+        ]
 
     def _stuck(self, namespace: Namespace, content: NamespaceContent, now: float) -> str:
-        """The namespace's name if its Pods outlast their time and no finalizer says why; else it is looked at then."""
+        """The namespace's name if its Pods outlast their time and no finalizer says why; else it is
+        looked at then.
+        """
         patience_s = content.patience_s()
         if patience_s is None or content.now_due is None:
             return ""
@@ -241,7 +281,9 @@ class NamespaceController(KeyedController):
             self.enqueue(name, now)
 
     def _follow(self, done: Done) -> None:
-        """What was not done is not asked for; what failed is remembered with what the server said."""
+        """What was not done is not asked for; what failed is remembered with what the server
+        said.
+        """
         content = self._contents.get(done.job.key)
         for index, write in enumerate(done.job.writes):
             place = (write.resource.key, write.name)
@@ -272,9 +314,14 @@ class NamespaceController(KeyedController):
 
 
 def _finalize(namespace: Namespace) -> Write:
-    left = tuple(finalizer for finalizer in namespace.spec.finalizers or () if finalizer != FINALIZER)
+    left = tuple(
+        finalizer for finalizer in namespace.spec.finalizers or () if finalizer != FINALIZER
+    )
     body = msgspec.structs.replace(
-        namespace, api_version=Namespaces.api_version, kind=Namespaces.kind, spec=NamespaceSpec(finalizers=left)
+        namespace,
+        api_version=Namespaces.api_version,
+        kind=Namespaces.kind,
+        spec=NamespaceSpec(finalizers=left),
     )
     document: dict[str, Any] = msgspec.to_builtins(body)
     document["spec"] = {"finalizers": list(left)}

@@ -1,7 +1,7 @@
 """What is in a terminating namespace, and what its conditions say of that.
 
-While there are Pods, nothing else is deleted and the conditions speak of them alone (KEP-5080, Ordered Namespace
-Deletion): what they need until their end, a NetworkPolicy say, stays until then.
+While there are Pods, nothing else is deleted and the conditions speak of them alone (KEP-5080,
+Ordered Namespace Deletion): what they need until their end, a NetworkPolicy say, stays until then.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ FAILURES_MAX: Final = 10
 
 @dataclass(slots=True)
 class NamespaceContent:
-    """What the caches show of one namespace.  Following a change costs the same however much there is."""
+    """What the caches show of one namespace.  Following a change costs the same however much there
+    is.
+    """
 
     #: resource key -> name -> object
     objects: dict[str, dict[str, Object]] = field(default_factory=dict)
     #: resource key -> names whose deletion was not asked for, nor seen
     left: dict[str, dict[str, None]] = field(default_factory=dict)
-    #: objects (by resource key and name) that the server would not delete -> how often, and what it said
+    #: objects (by resource key and name) that the server would not delete -> how often, and what it
+    #: said
     failed: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     #: resource key -> finalizer -> objects that have it; no zeros, nothing empty
     finalizers: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -77,7 +80,9 @@ class NamespaceContent:
         return frozenset((Pods.key,)) if Pods.key in self.objects else None
 
     def patience_s(self) -> int | None:
-        """How long after the namespace's own end its Pods may still be there; ``None``: finalizers hold some."""
+        """How long after the namespace's own end its Pods may still be there; ``None``: finalizers
+        hold some.
+        """
         return None if self.finalizers.get(Pods.key) else max(self.graces, default=0)
 
     def _count(self, key: str, item: Object, step: int) -> None:
@@ -93,16 +98,22 @@ class NamespaceContent:
         assert all(self.objects.values()), f"{name} keeps an empty kind"
         assert all(self.left.values()), f"{name} keeps an empty kind of what is left"
         for key, names in self.left.items():
-            assert names.keys() <= self.objects.get(key, {}).keys(), f"{name}: {names} of {key} are left and not there"
+            assert names.keys() <= self.objects.get(key, {}).keys(), (
+                f"{name}: {names} of {key} are left and not there"
+            )
         for key, object_name in self.failed:
-            assert object_name in self.left.get(key, {}), f"{name}: {key} {object_name} failed and is not left"
+            assert object_name in self.left.get(key, {}), (
+                f"{name}: {key} {object_name} failed and is not left"
+            )
         counted: dict[str, dict[str, int]] = {}
         for key, named in self.objects.items():
             for item in named.values():
                 for finalizer in item.metadata.finalizers or ():
                     _add(counted.setdefault(key, {}), finalizer, 1)
         assert counted == self.finalizers, f"{name}: {counted} finalizers, not {self.finalizers}"
-        assert sum(self.graces.values()) == len(self.objects.get(Pods.key, ())), f"{name}: {self.graces}"
+        assert sum(self.graces.values()) == len(self.objects.get(Pods.key, ())), (
+            f"{name}: {self.graces}"
+        )
 
 
 T = TypeVar("T")
@@ -136,25 +147,43 @@ def said(namespace: Namespace) -> dict[str, dict[str, str]]:
     }
 
 
-def conditions(resources: dict[str, Resource], content: NamespaceContent, stuck: str) -> list[dict[str, str]]:
-    """The five conditions in their order.  ``resources.group`` in texts ends with a dot for the core group.
+def conditions(
+    resources: dict[str, Resource], content: NamespaceContent, stuck: str
+) -> list[dict[str, str]]:
+    """The five conditions in their order. ``resources.group`` in texts ends with a dot for the core
+    group.
 
-    *stuck*: the name of the namespace if its Pods are still there though their time is over, else "".
+    *stuck*: the name of the namespace if its Pods are still there though their time is over, else
+    "".
     """
     due = resources.keys() if content.now_due is None else content.now_due
-    counts = {f"{r.plural}.{r.group}": len(content.objects.get(key, {})) for key, r in resources.items() if key in due}
-    remaining = ", ".join(f"{name} has {count} resource instances" for name, count in sorted(counts.items()) if count)
+    counts = {
+        f"{r.plural}.{r.group}": len(content.objects.get(key, {}))
+        for key, r in resources.items()
+        if key in due
+    }
+    remaining = ", ".join(
+        f"{name} has {count} resource instances" for name, count in sorted(counts.items()) if count
+    )
     holders: dict[str, int] = {}
     for key in due & content.finalizers.keys():
         for finalizer, count in content.finalizers[key].items():
             holders[finalizer] = holders.get(finalizer, 0) + count
-    held = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(holders.items()))
+    held = ", ".join(
+        f"{name} in {count} resource instances" for name, count in sorted(holders.items())
+    )
     failed = [said for (key, _), (_, said) in content.failed.items() if key in due]
     if stuck:
-        failed.append(f"unexpected items still remain in namespace: {stuck} for gvr: /v1, Resource=pods")
+        failed.append(
+            f"unexpected items still remain in namespace: {stuck} for gvr: /v1, Resource=pods"
+        )
     failures = ", ".join(sorted(set(failed))[:FAILURES_MAX])
     return [
-        _condition("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
+        _condition(
+            "NamespaceDeletionDiscoveryFailure",
+            "ResourcesDiscovered",
+            "All resources successfully discovered",
+        ),
         _condition(
             "NamespaceDeletionGroupVersionParsingFailure",
             "ParsedGroupVersions",
@@ -172,13 +201,20 @@ def conditions(resources: dict[str, Resource], content: NamespaceContent, stuck:
             f"Failed to delete all resource types, {len(failed)} remaining: {failures}",
             "True",
         ),
-        _condition("NamespaceContentRemaining", "ContentRemoved", "All content successfully removed")
+        _condition(
+            "NamespaceContentRemaining", "ContentRemoved", "All content successfully removed"
+        )
         if not remaining
         else _condition(
-            "NamespaceContentRemaining", "SomeResourcesRemain", f"Some resources are remaining: {remaining}", "True"
+            "NamespaceContentRemaining",
+            "SomeResourcesRemain",
+            f"Some resources are remaining: {remaining}",
+            "True",
         ),
         _condition(
-            "NamespaceFinalizersRemaining", "ContentHasNoFinalizers", "All content-preserving finalizers finished"
+            "NamespaceFinalizersRemaining",
+            "ContentHasNoFinalizers",
+            "All content-preserving finalizers finished",
         )
         if not held
         else _condition(

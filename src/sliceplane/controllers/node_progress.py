@@ -1,16 +1,19 @@
 """Which nodes hold a version: the Leases of node proxies (``consume.progress``), read together.
 
-Clocks of machines differ, so a Lease lives as long as it says from the moment at which *we* saw it change.
+Clocks of machines differ, so a Lease lives as long as it says from the moment at which *we* saw it
+change.
 
-**Which slices concern a node?**  Those that it reads (``consume.selections``), and for each reading the node tells a
-version of its own; so what is asked for is a version for each reading.  A proxy of an older release tells one version
-for all.  A node whose cache lost an event (``consume.node_caches``) holds no version, whatever it says.
+**Which slices concern a node?**  Those that it reads (``consume.selections``), and for each reading
+the node tells a version of its own; so what is asked for is a version for each reading. A proxy of
+an older release tells one version for all. A node whose cache lost an event
+(``consume.node_caches``) holds no version, whatever it says.
 
-**Stopped or removed?**  A Lease that ran out is of a proxy that stopped, or of a node that is gone.  A proxy lets its
-Node own the Lease, so the garbage collector takes the Lease with the Node: one that ran out, has such an owner and is
-still there, is of a node whose rules stay as the proxy left them.  That node counts, with the version that it had, for
-``STOPPED_KEPT_S``; an operator who takes proxies away deletes the Leases, or waits for so long.  Without an owner (a
-proxy on a machine that is no Node) it cannot be told, and it counts no more.
+**Stopped or removed?**  A Lease that ran out is of a proxy that stopped, or of a node that is gone.
+A proxy lets its Node own the Lease, so the garbage collector takes the Lease with the Node: one
+that ran out, has such an owner and is still there, is of a node whose rules stay as the proxy left
+them. That node counts, with the version that it had, for ``STOPPED_KEPT_S``; an operator who takes
+proxies away deletes the Leases, or waits for so long. Without an owner (a proxy on a machine that
+is no Node) it cannot be told, and it counts no more.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ from sliceplane.consume.selections import ALL, SHARED
 from sliceplane.kit.metrics import Metrics
 from sliceplane.watch.cache import Change, Mark
 
-#: the sorted lists of all revisions are made anew at most so often: thousands of nodes, and as many Services that ask
+#: the sorted lists of all revisions are made anew at most so often: thousands of nodes, and as many
+#: Services that ask
 REFRESH_S: Final = 1.0
 #: a proxy that has not reported for so long was taken away on purpose
 STOPPED_KEPT_S: Final = 86_400.0
@@ -53,8 +57,9 @@ _COMMON: Final = (ALL, SHARED, _EVERY)
 
 
 class Lag(NamedTuple):
-    """``examples``: nodes that are behind, those that are furthest first, ``NAMED_MAX`` at most, each with what is to
-    be said of it.  ``reporting``: how many of the ``nodes`` are heard of."""
+    """``examples``: nodes that are behind, those that are furthest first, ``NAMED_MAX`` at most,
+    each with what is to be said of it. ``reporting``: how many of the ``nodes`` are heard of.
+    """
 
     behind: int
     nodes: int
@@ -105,8 +110,12 @@ class NodeProgress:
     def on_mark(self, mark: Mark, now: float) -> tuple[Differing, ...]:
         return tuple(self._differing(name) for name in self._caches.on_mark(mark, now))
 
-    def on_lease(self, name: str, new: Lease | None, now: float) -> tuple[bool, tuple[Differing, ...]]:
-        """True: this is the first node, or the last one went.  And whose cache turned out to differ."""
+    def on_lease(
+        self, name: str, new: Lease | None, now: float
+    ) -> tuple[bool, tuple[Differing, ...]]:
+        """True: this is the first node, or the last one went.  And whose cache turned out to
+        differ.
+        """
         before = bool(self._nodes)
         differs = False
         if new is None or (new.metadata.labels or {}).get(LABEL_COMPONENT) != COMPONENT:
@@ -114,7 +123,9 @@ class NodeProgress:
         else:
             annotations = new.metadata.annotations or {}
             report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
-            self._nodes[name] = _node_of(name, new, report, annotations.get(ANNOTATION_REVISION, ""), now)
+            self._nodes[name] = _node_of(
+                name, new, report, annotations.get(ANNOTATION_REVISION, ""), now
+            )
             differs = self._caches.on_report(name, report, now)
         if before is not bool(self._nodes):
             self._sorted_at = float("-inf")
@@ -129,8 +140,9 @@ class NodeProgress:
         return Differing(node.name, node.owner, self._caches.verdict(name))
 
     def lag(self, wanted: Mapping[str, int], now: float) -> Lag:
-        """Which of the nodes do not hold the versions *wanted*, by reading.  O(log nodes) and the nodes that are behind
-        in zones and regions; O(nodes * log nodes) once in ``REFRESH_S``."""
+        """Which of the nodes do not hold the versions *wanted*, by reading. O(log nodes) and the
+        nodes that are behind in zones and regions; O(nodes * log nodes) once in ``REFRESH_S``.
+        """
         self._refresh(now)
         wanted = {**wanted, _EVERY: max(wanted.values(), default=0)}
         count = 0
@@ -155,7 +167,11 @@ class NodeProgress:
 
     def _is_counted(self, name: str, wanted: Mapping[str, int]) -> bool:
         revisions = self._nodes[name].revisions
-        return any(revisions[reading] < wanted.get(reading, 0) for reading in _COMMON if reading in revisions)
+        return any(
+            revisions[reading] < wanted.get(reading, 0)
+            for reading in _COMMON
+            if reading in revisions
+        )
 
     def _refresh(self, now: float) -> None:
         if now - self._sorted_at < REFRESH_S:
@@ -175,9 +191,14 @@ class NodeProgress:
         node = self._nodes[name]
         if node.until <= now:
             return f"{node.name} (its proxy stopped reporting)"
-        return f"{node.name} (its cache lost an event)" if name in self._caches.differing else node.name
+        return (
+            f"{node.name} (its cache lost an event)"
+            if name in self._caches.differing
+            else node.name
+        )
 
-    # -- metrics ----------------------------------------------------------------------------------------
+    # -- metrics
+    # ----------------------------------------------------------------------------------------
 
     def metrics(self, now: float) -> Metrics:
         """As they are now.  O(nodes)."""
@@ -217,9 +238,13 @@ class NodeProgress:
         self._caches.check()
 
 
-def _node_of(name: str, lease: Lease, report: ProgressReport | None, revision: str, now: float) -> _Node:
+def _node_of(
+    name: str, lease: Lease, report: ProgressReport | None, revision: str, now: float
+) -> _Node:
     until = now + (lease.spec.lease_duration_seconds or LEASE_DURATION_S)
-    owner = next((owner for owner in lease.metadata.owner_references or () if owner.kind == "Node"), None)
+    owner = next(
+        (owner for owner in lease.metadata.owner_references or () if owner.kind == "Node"), None
+    )
     revisions = {_EVERY: revision_of(revision)}
     if report is not None:
         revisions = {

@@ -1,9 +1,11 @@
-"""Which object owns which: the graph of ownerReferences over every watched object, kept from informer changes.
+"""Which object owns which: the graph of ownerReferences over every watched object, kept from
+informer changes.
 
-An edge is a reference's uid.  What a reference says beside the uid (kind, namespace, name) may be wrong, so all that is
-learned about owners is filed under the whole ``OwnerClaim``: that no Service ``b/web`` with uid U exists says nothing
-about U itself, whose real name and namespace another reference may well give (kubernetes/kubernetes#65200, #88097).
-Nor does a reference with U in another place hold up U's deletion: a namespaced object has no dependents elsewhere.
+An edge is a reference's uid. What a reference says beside the uid (kind, namespace, name) may be
+wrong, so all that is learned about owners is filed under the whole ``OwnerClaim``: that no Service
+``b/web`` with uid U exists says nothing about U itself, whose real name and namespace another
+reference may well give (kubernetes/kubernetes#65200, #88097). Nor does a reference with U in
+another place hold up U's deletion: a namespaced object has no dependents elsewhere.
 
 An owner may be referred to before it is seen, and after it is gone.
 """
@@ -21,7 +23,9 @@ ORPHAN: Final = "orphan"
 
 
 class OwnerClaim(NamedTuple):
-    """An owner as a reference tells it.  ``resource`` is a ``Resource.key``; cluster-wide owners have no namespace."""
+    """An owner as a reference tells it.  ``resource`` is a ``Resource.key``; cluster-wide owners
+    have no namespace.
+    """
 
     resource: str
     namespace: str
@@ -34,9 +38,21 @@ class OwnerClaim(NamedTuple):
 
 
 class OwnedItem:
-    """One object as last seen.  Changed by ``OwnershipGraph`` only, but for ``confirmed`` and ``version``."""
+    """One object as last seen.  Changed by ``OwnershipGraph`` only, but for ``confirmed`` and
+    ``version``.
+    """
 
-    __slots__ = ("confirmed", "deleting", "finalizers", "name", "namespace", "owners", "resource", "uid", "version")
+    __slots__ = (
+        "confirmed",
+        "deleting",
+        "finalizers",
+        "name",
+        "namespace",
+        "owners",
+        "resource",
+        "uid",
+        "version",
+    )
 
     def __init__(self, resource: Resource, seen: Object) -> None:
         meta = seen.metadata
@@ -85,16 +101,20 @@ class OwnershipGraph:
             if resource.key in self._resources:
                 self._kinds[resource.api_version, resource.kind] = self._resources[resource.key]
         self.items: dict[str, OwnedItem] = {}
-        #: owner's uid -> claim (``None``: it is not judged) -> dependent -> True if it blocks the owner's deletion
+        #: owner's uid -> claim (``None``: it is not judged) -> dependent -> True if it blocks the
+        #: owner's deletion
         self._claimed: dict[str, dict[OwnerClaim | None, dict[str, bool]]] = {}
         #: claim -> number of dependents that block the owner; no zeros
         self._blocking: dict[OwnerClaim, int] = {}
-        #: uid -> claims without an object, as the server said, while they are made.  A uid does not come back.
+        #: uid -> claims without an object, as the server said, while they are made. A uid does not
+        #: come back.
         self._gone: dict[str, set[OwnerClaim]] = {}
-        #: uids that caches showed going.  A cache may be behind, or a list older than it: a hint, no proof.
+        #: uids that caches showed going. A cache may be behind, or a list older than it: a hint, no
+        #: proof.
         self._ended: set[str] = set()
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object]) -> tuple[str, ...]:
         """Follow *change*.  Gives the uids of objects that something may have to be done about."""
@@ -128,7 +148,8 @@ class OwnershipGraph:
             return ()
         owners = tuple(owner.uid for owner in item.owners if owner.uid in self.items)
         lost = tuple(owner.uid for owner in before[0] if owner.uid in self.items)
-        # deletion or finalizers: dependents see another kind of owner; owners: one may be blocked no more
+        # deletion or finalizers: dependents see another kind of owner; owners: one may be blocked
+        # no more
         return tuple(dict.fromkeys((uid, *self.referrers(uid), *owners, *lost)))
 
     def _remove(self, uid: str) -> tuple[str, ...]:
@@ -179,26 +200,36 @@ class OwnershipGraph:
                 del self._gone[uid]
 
     def _edges(self, item: OwnedItem) -> dict[tuple[str, OwnerClaim | None], bool]:
-        """Returns owner and claim -> True if the item blocks the owner.  What is not judged is not collected by the
-        item's means, and cannot be waited for."""
+        """Returns owner and claim -> True if the item blocks the owner. What is not judged is not
+        collected by the item's means, and cannot be waited for.
+        """
         edges: dict[tuple[str, OwnerClaim | None], bool] = {}
         for owner in item.owners:
             claim = self.claim(item, owner)
             edge = (owner.uid, claim)
-            edges[edge] = edges.get(edge, False) or (bool(owner.block_owner_deletion) and claim is not None)
+            edges[edge] = edges.get(edge, False) or (
+                bool(owner.block_owner_deletion) and claim is not None
+            )
         return edges
 
-    # -- questions --------------------------------------------------------------------------------------
+    # -- questions
+    # --------------------------------------------------------------------------------------
 
     def referrers(self, uid: str) -> tuple[str, ...]:
         """The objects that name *uid* as an owner, rightly or wrongly."""
         claims = self._claimed.get(uid, {})
-        return tuple(dict.fromkeys(dependent for dependents in claims.values() for dependent in dependents))
+        return tuple(
+            dict.fromkeys(dependent for dependents in claims.values() for dependent in dependents)
+        )
 
     def dependents(self, item: OwnedItem) -> tuple[str, ...]:
-        """The objects that *item* owns, by references that it is judged by or that are of a version not known here."""
+        """The objects that *item* owns, by references that it is judged by or that are of a version
+        not known here.
+        """
         claims = self._claimed.get(item.uid, {})
-        unjudged = (uid for uid in claims.get(None, ()) if item.namespace in ("", self.items[uid].namespace))
+        unjudged = (
+            uid for uid in claims.get(None, ()) if item.namespace in ("", self.items[uid].namespace)
+        )
         return tuple(dict.fromkeys((*claims.get(item.claim, ()), *unjudged)))
 
     def has_dependents(self, item: OwnedItem) -> bool:
@@ -209,7 +240,8 @@ class OwnershipGraph:
         return item.claim in self._blocking
 
     def is_in_circle(self, item: OwnedItem) -> bool:
-        """*item* waits for its dependents, and one of them, by way of others maybe, waits for *item*.
+        """*item* waits for its dependents, and one of them, by way of others maybe, waits for
+        *item*.
 
         Walks up from owner to owner: those are few.
         """
@@ -232,12 +264,15 @@ class OwnershipGraph:
     def claim(self, item: OwnedItem, owner: OwnerReference) -> OwnerClaim | None:
         """What *item* says about *owner*; ``None``: not for us to judge.
 
-        That is an owner of a kind and version that we do not know, and a namespaced owner of a cluster-wide object.
+        That is an owner of a kind and version that we do not know, and a namespaced owner of a
+        cluster-wide object.
         """
         resource = self._kinds.get((owner.api_version, owner.kind))
         if resource is None or (resource.namespaced and not item.namespace):
             return None
-        return OwnerClaim(resource.key, item.namespace if resource.namespaced else "", owner.name, owner.uid)
+        return OwnerClaim(
+            resource.key, item.namespace if resource.namespaced else "", owner.name, owner.uid
+        )
 
     def claimants(self, claim: OwnerClaim) -> tuple[str, ...]:
         """The dependents that make *claim*, in the order in which they came."""
@@ -271,7 +306,13 @@ class OwnershipGraph:
                 owners.dangling.append(owner)
             else:
                 known = self.find(claim)
-                known_as = owners.unsure if known is None else owners.waiting if known.foreground else owners.solid
+                known_as = (
+                    owners.unsure
+                    if known is None
+                    else owners.waiting
+                    if known.foreground
+                    else owners.solid
+                )
                 known_as.append(owner)
         return owners
 
@@ -283,7 +324,11 @@ class OwnershipGraph:
             known = self.items.get(owner.uid)
             if resource is None or not resource.namespaced:
                 continue
-            elsewhere = known is not None and known.resource is resource and known.namespace != item.namespace
+            elsewhere = (
+                known is not None
+                and known.resource is resource
+                and known.namespace != item.namespace
+            )
             if elsewhere or not item.namespace:
                 wrong.append(owner)
         return tuple(wrong)
@@ -295,10 +340,21 @@ class OwnershipGraph:
             for (owner, claim), blocks in self._edges(item).items():
                 expected.setdefault(owner, {}).setdefault(claim, {})[uid] = blocks
         assert self._claimed == expected, "edges differ"
-        claims = {claim: made for claims in expected.values() for claim, made in claims.items() if claim is not None}
-        blocking = {claim: sum(made.values()) for claim, made in claims.items() if any(made.values())}
+        claims = {
+            claim: made
+            for claims in expected.values()
+            for claim, made in claims.items()
+            if claim is not None
+        }
+        blocking = {
+            claim: sum(made.values()) for claim, made in claims.items() if any(made.values())
+        }
         assert self._blocking == blocking, f"blocking is {self._blocking}, not {blocking}"
         gone = {claim for claims in self._gone.values() for claim in claims}
         assert gone <= set(claims), f"remembers {gone - set(claims)}, which nothing claims"
-        assert self._ended <= set(expected), f"remembers {self._ended - set(expected)} for no dependent"
-        assert not self._ended & set(self.items), f"{self._ended & set(self.items)} have ended and are there"
+        assert self._ended <= set(expected), (
+            f"remembers {self._ended - set(expected)} for no dependent"
+        )
+        assert not self._ended & set(self.items), (
+            f"{self._ended & set(self.items)} have ended and are there"
+        )

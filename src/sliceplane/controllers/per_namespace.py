@@ -1,8 +1,9 @@
-"""One object of a fixed name in every namespace that is not going: a ServiceAccount, and the root certificate.
+"""One object of a fixed name in every namespace that is not going: a ServiceAccount, and the root
+certificate.
 
-Level-driven: what is missing is made, what was removed or spoiled comes back, and where all is well nothing is asked of
-the server.  A namespace that is going is left alone; one whose end is not known here yet refuses the new object
-(NamespaceTerminating), which ends the attempt.
+Level-driven: what is missing is made, what was removed or spoiled comes back, and where all is well
+nothing is asked of the server. A namespace that is going is left alone; one whose end is not known
+here yet refuses the new object (NamespaceTerminating), which ends the attempt.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ class PerNamespaceController(KeyedController):
     """Jobs are keyed by the namespace."""
 
     def __init__(self, name: str, alias: str, resource: Resource, object_name: str) -> None:
-        watches = (Selection(Namespaces), Selection(resource, field_selector=f"metadata.name={object_name}"))
+        watches = (
+            Selection(Namespaces),
+            Selection(resource, field_selector=f"metadata.name={object_name}"),
+        )
         super().__init__(ControllerInfo(name=name, aliases=(alias,), watches=watches))
         self._resource = resource
         self._object_name = object_name
@@ -51,8 +55,14 @@ class PerNamespaceController(KeyedController):
         if change.resource == Namespaces.key:
             namespace = metadata.name
             existing = change.new
-            assert existing is None or isinstance(existing, Namespace), f"{namespace} came as {type(existing).__name__}"
-            going = existing is None or existing.metadata.deletion_timestamp or existing.status.phase == "Terminating"
+            assert existing is None or isinstance(existing, Namespace), (
+                f"{namespace} came as {type(existing).__name__}"
+            )
+            going = (
+                existing is None
+                or existing.metadata.deletion_timestamp
+                or existing.status.phase == "Terminating"
+            )
             (self._namespaces.discard if going else self._namespaces.add)(namespace)
         elif metadata.name == self._object_name:
             namespace = metadata.namespace
@@ -70,10 +80,17 @@ class PerNamespaceController(KeyedController):
             return ()
         existing = self._objects.get(key)
         if existing is None:
-            # AlreadyExists: the cache is behind and will show it; NotFound: so will the end of the namespace.
+            # AlreadyExists: the cache is behind and will show it; NotFound: so will the end of the
+            # namespace.
             tolerated = ("AlreadyExists", "NotFound")
             return (
-                Write(verb="create", resource=self._resource, namespace=key, body=self.wanted(), tolerate=tolerated),
+                Write(
+                    verb="create",
+                    resource=self._resource,
+                    namespace=key,
+                    body=self.wanted(),
+                    tolerate=tolerated,
+                ),
             )
         patch = b"" if existing.metadata.deletion_timestamp else self.repair(existing)
         if not patch:
@@ -106,31 +123,41 @@ class ServiceAccountController(PerNamespaceController):
     """A ServiceAccount ``default``, for Pods and tokens that name no other."""
 
     def __init__(self) -> None:
-        super().__init__("serviceaccount-controller", "serviceaccount", ServiceAccounts, ACCOUNT_NAME)
+        super().__init__(
+            "serviceaccount-controller", "serviceaccount", ServiceAccounts, ACCOUNT_NAME
+        )
 
     def wanted(self) -> bytes:
         return encode({"metadata": {"name": ACCOUNT_NAME}})
 
 
 class RootCaPublisher(PerNamespaceController):
-    """A ConfigMap ``kube-root-ca.crt`` with the authority that signed the API server's certificate; *authority* is PEM
-    text.  What is under ``ca.crt`` is put right; other members are left alone."""
+    """A ConfigMap ``kube-root-ca.crt`` with the authority that signed the API server's certificate;
+    *authority* is PEM text. What is under ``ca.crt`` is put right; other members are left alone.
+    """
 
     def __init__(self, authority: str) -> None:
         super().__init__(
-            "root-ca-certificate-publisher-controller", "root-ca-cert-publisher", ConfigMaps, CONFIG_MAP_NAME
+            "root-ca-certificate-publisher-controller",
+            "root-ca-cert-publisher",
+            ConfigMaps,
+            CONFIG_MAP_NAME,
         )
         self._authority = authority
 
     def wanted(self) -> bytes:
         head = {
             "name": CONFIG_MAP_NAME,
-            "annotations": {"kubernetes.io/description": "The authority that signed this API server's certificate."},
+            "annotations": {
+                "kubernetes.io/description": "The authority that signed this API server's certificate."
+            },
         }
         return encode({"metadata": head, "data": {_CA_MEMBER: self._authority}})
 
     def repair(self, existing: Object) -> bytes:
-        assert isinstance(existing, ConfigMap), f"{existing.metadata.key} came as {type(existing).__name__}"
+        assert isinstance(existing, ConfigMap), (
+            f"{existing.metadata.key} came as {type(existing).__name__}"
+        )
         if existing.data is None:
             return encode([{"op": "add", "path": "/data", "value": {_CA_MEMBER: self._authority}}])
         if existing.data.ca_crt == self._authority:

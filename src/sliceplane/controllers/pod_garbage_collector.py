@@ -1,15 +1,17 @@
 """Deletes Pods that no kubelet will ever finish (``pkg/controller/podgc`` upstream).
 
-A Pod is deleted by force, after its phase became ``Failed`` if it had not ended, for one of four reasons:
+A Pod is deleted by force, after its phase became ``Failed`` if it had not ended, for one of four
+reasons:
 
     orphaned         its Node does not exist (condition ``DisruptionTarget``, reason ``DeletionByPodGC``)
     terminated       it has ended, and more than ``TERMINATED_PODS_MAX`` Pods have; evicted ones first, then the oldest
     out-of-service   it terminates on a Node that is not Ready and has the taint ``node.kubernetes.io/out-of-service``
     unscheduled      it terminates and never had a Node
 
-**A cache is never believed to the harm of a Pod.**  A Node that the cache does not show is in quarantine for
-``QUARANTINE_S``; then the server is asked with a live GET.  Only Pods that were bound to the Node before that request
-are deleted, each with its uid as precondition, and none if the Node has appeared since.
+**A cache is never believed to the harm of a Pod.**  A Node that the cache does not show is in
+quarantine for ``QUARANTINE_S``; then the server is asked with a live GET. Only Pods that were bound
+to the Node before that request are deleted, each with its uid as precondition, and none if the Node
+has appeared since.
 """
 
 from __future__ import annotations
@@ -77,7 +79,10 @@ class PodGarbageCollector(KeyedController):
         self._to_delete: dict[str, _Deletion] = {}
         self._metrics = Metrics()
         self._deleted = self._metrics.counters(
-            "pod_gc_collector_force_delete_pods_total", "Pods deleted by force.", "namespace", "reason"
+            "pod_gc_collector_force_delete_pods_total",
+            "Pods deleted by force.",
+            "namespace",
+            "reason",
         )
         self._failed = self._metrics.counters(
             "pod_gc_collector_force_delete_pod_errors_total",
@@ -86,7 +91,8 @@ class PodGarbageCollector(KeyedController):
             "reason",
         )
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         if change.resource == Nodes.key:
@@ -160,7 +166,8 @@ class PodGarbageCollector(KeyedController):
         self._to_delete[key] = _Deletion(pod.metadata.uid, reason)
         self.enqueue(f"pod/{key}", now)
 
-    # -- work -------------------------------------------------------------------------------------------
+    # -- work
+    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         kind, _, name = key.partition("/")
@@ -198,7 +205,12 @@ class PodGarbageCollector(KeyedController):
         if deletion is None:
             return ()
         pod = self._pods.get(key)
-        if pod is None or pod.metadata.uid != deletion.uid or _is_left_to_finalizers(pod) or self._returned(pod):
+        if (
+            pod is None
+            or pod.metadata.uid != deletion.uid
+            or _is_left_to_finalizers(pod)
+            or self._returned(pod)
+        ):
             del self._to_delete[key]
             return ()
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": deletion.uid}}
@@ -208,11 +220,17 @@ class PodGarbageCollector(KeyedController):
         status: Document = {"phase": "Failed"}
         if deletion.reason == _ORPHANED:
             status["conditions"] = [{**_CONDITION, "lastTransitionTime": format_time(now)}]
-        return (_write("patch", pod, {"metadata": {"uid": deletion.uid}, "status": status}, "status"), delete)
+        return (
+            _write("patch", pod, {"metadata": {"uid": deletion.uid}, "status": status}, "status"),
+            delete,
+        )
 
     def _returned(self, pod: Pod) -> bool:
         """Returns True if the Pod was to be deleted as an orphan and its Node is there."""
-        return self._to_delete[pod.metadata.key].reason == _ORPHANED and pod.spec.node_name in self._nodes
+        return (
+            self._to_delete[pod.metadata.key].reason == _ORPHANED
+            and pod.spec.node_name in self._nodes
+        )
 
     def finished(self, done: Done, now: float) -> None:
         kind, _, name = done.job.key.partition("/")
@@ -227,7 +245,11 @@ class PodGarbageCollector(KeyedController):
         self._deleted.of(namespace, reason).value += 1
         del self._to_delete[name]
         pod = self._pods.get(name)
-        if pod is not None and pod.spec.node_name in self._bound and pod.spec.node_name not in self._nodes:
+        if (
+            pod is not None
+            and pod.spec.node_name in self._bound
+            and pod.spec.node_name not in self._nodes
+        ):
             self._quarantine(pod.spec.node_name, now)  # in case the cache goes on showing it
 
     def _on_answer(self, node: str, done: Done, now: float) -> None:
@@ -255,8 +277,12 @@ class PodGarbageCollector(KeyedController):
             for key in keys:
                 assert self._pods[key].spec.node_name == node, f"Pod {key} is not bound to {node}"
                 is_followed = node in self._nodes or node in self._missing or key in self._to_delete
-                assert is_followed or not self._synced, f"Pod {key} has no Node {node}, and nothing follows"
-        assert self._ended == {key for key, pod in self._pods.items() if has_ended(pod)}, "ended Pods"
+                assert is_followed or not self._synced, (
+                    f"Pod {key} has no Node {node}, and nothing follows"
+                )
+        assert self._ended == {key for key, pod in self._pods.items() if has_ended(pod)}, (
+            "ended Pods"
+        )
         assert not self._missing.keys() & self._nodes.keys(), "a Node is missing and there"
 
 

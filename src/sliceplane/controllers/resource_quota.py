@@ -1,14 +1,15 @@
 """Keeps ``status`` of ResourceQuotas: what is allowed, and how much of it is in use.
 
-Counts follow the watches: an event changes a few numbers of its namespace and costs no scan.  A quota is written when
-its status is not what it should be.
+Counts follow the watches: an event changes a few numbers of its namespace and costs no scan. A
+quota is written when its status is not what it should be.
 
-**Charges.**  The API server raises ``used`` itself, just before it stores an object, so a quota may be ahead of the
-caches here.  To lower it then would let one object too many in.  So a number that rose without our doing is lowered
-only when the kind that it counts was seen at a later version than the quota's, which proves that the object that was
-charged was seen too (its version follows the quota's, and a watch is in order).  When it never comes (the write
-failed after its charge), ``CHARGE_PATIENCE_S`` is the end of waiting.  Raising needs no such care, and a write on a
-quota that has changed meanwhile fails by its resourceVersion.
+**Charges.**  The API server raises ``used`` itself, just before it stores an object, so a quota may
+be ahead of the caches here. To lower it then would let one object too many in. So a number that
+rose without our doing is lowered only when the kind that it counts was seen at a later version than
+the quota's, which proves that the object that was charged was seen too (its version follows the
+quota's, and a watch is in order). When it never comes (the write failed after its charge),
+``CHARGE_PATIENCE_S`` is the end of waiting. Raising needs no such care, and a write on a quota that
+has changed meanwhile fails by its resourceVersion.
 """
 
 from __future__ import annotations
@@ -47,16 +48,19 @@ class ResourceQuotaController(KeyedController):
         self._quotas: dict[str, ResourceQuota] = {}
         #: namespace -> keys of its quotas
         self._here: dict[str, set[str]] = {}
-        #: namespace -> what scopes ask of Pods (``None``: of other kinds) -> name -> how much; no zeros, nothing empty
+        #: namespace -> what scopes ask of Pods (``None``: of other kinds) -> name -> how much; no
+        #: zeros, nothing empty
         self._counts: dict[str, dict[PodTraits | None, dict[str, Fraction | int]]] = {}
         #: resource key -> newest version seen
         self._newest: dict[str, int] = {}
-        #: quota -> name -> (version of the quota that was charged, when we stop waiting for the object)
+        #: quota -> name -> (version of the quota that was charged, when we stop waiting for the
+        #: object)
         self._charged: dict[str, dict[str, tuple[int, float]]] = {}
         #: quota -> version that our last write made
         self._own: dict[str, int] = {}
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         version = change.object.metadata.revision
@@ -120,7 +124,8 @@ class ResourceQuotaController(KeyedController):
         if not keys:
             self._here.pop(namespace, None)
 
-    # -- work -------------------------------------------------------------------------------------------
+    # -- work
+    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         quota = self._quotas.get(key)
@@ -137,8 +142,14 @@ class ResourceQuotaController(KeyedController):
         if hard == hard_before and used == used_before:
             return ()
         body = {
-            "metadata": {"uid": quota.metadata.uid, "resourceVersion": quota.metadata.resource_version},
-            "status": {"hard": _difference(hard_before, hard), "used": _difference(used_before, used)},
+            "metadata": {
+                "uid": quota.metadata.uid,
+                "resourceVersion": quota.metadata.resource_version,
+            },
+            "status": {
+                "hard": _difference(hard_before, hard),
+                "used": _difference(used_before, used),
+            },
         }
         meta = quota.metadata
         write = Write(
@@ -152,10 +163,14 @@ class ResourceQuotaController(KeyedController):
         )
         return (write,)
 
-    def _used(self, key: str, quota: ResourceQuota, now: float) -> tuple[dict[str, str | int], float | None]:
+    def _used(
+        self, key: str, quota: ResourceQuota, now: float
+    ) -> tuple[dict[str, str | int], float | None]:
         """What ``status.used`` should say, and when to look again at what is not lowered yet."""
         by_traits = self._counts.get(quota.metadata.namespace, {})
-        counts = [counts for traits, counts in by_traits.items() if is_in_scopes(quota.spec, traits)]
+        counts = [
+            counts for traits, counts in by_traits.items() if is_in_scopes(quota.spec, traits)
+        ]
         before = quota.status.used or {}
         used: dict[str, str | int] = {}
         waits: list[float] = []
@@ -177,7 +192,11 @@ class ResourceQuotaController(KeyedController):
         if name not in charges:
             return None
         version, until = charges[name]
-        if version != self._own.get(key) and self._newest.get(counted_kind(name) or "", 0) <= version and now < until:
+        if (
+            version != self._own.get(key)
+            and self._newest.get(counted_kind(name) or "", 0) <= version
+            and now < until
+        ):
             return until
         del charges[name]
         if not charges:
@@ -194,7 +213,9 @@ class ResourceQuotaController(KeyedController):
     def check(self) -> None:
         super().check()
         by_namespace = {(quota.metadata.namespace, key) for key, quota in self._quotas.items()}
-        assert by_namespace == {(namespace, key) for namespace, keys in self._here.items() for key in keys}
+        assert by_namespace == {
+            (namespace, key) for namespace, keys in self._here.items() for key in keys
+        }
         assert self._charged.keys() <= self._quotas.keys(), "charges of a quota that is gone"
         assert self._own.keys() <= self._quotas.keys(), "a version of a quota that is gone"
         for namespace, by_traits in self._counts.items():
@@ -213,6 +234,8 @@ def _costs_the_same(change: Change[Object]) -> bool:
     return change.resource not in _VARIABLE
 
 
-def _difference(before: dict[str, str | int], after: dict[str, str | int]) -> dict[str, str | int | None]:
+def _difference(
+    before: dict[str, str | int], after: dict[str, str | int]
+) -> dict[str, str | int | None]:
     """The merge patch that makes *after* of *before*."""
     return {**{name: None for name in before if name not in after}, **after}

@@ -1,13 +1,15 @@
-"""The reverse mirror: EndpointSlices in, Endpoints out, for readers that are left when the Endpoints controller is off.
+"""The reverse mirror: EndpointSlices in, Endpoints out, for readers that are left when the
+Endpoints controller is off.
 
-It makes Endpoints for every Service that has a selector, or slices that are no mirror; they are labelled as its own
-and as not to be mirrored (they would come back as slices).  **It never touches an object without its label.**  Where
-another writer's Endpoints are, that is how it stays, until they are deleted or handed over:
-``kubectl label --overwrite endpoints NAME endpoints.kubernetes.io/managed-by=reverse-mirror.sliceplane.dev``.  A user
-who takes the label away has the object back.
+It makes Endpoints for every Service that has a selector, or slices that are no mirror; they are
+labelled as its own and as not to be mirrored (they would come back as slices). **It never touches
+an object without its label.**  Where another writer's Endpoints are, that is how it stays, until
+they are deleted or handed over: ``kubectl label --overwrite endpoints NAME
+endpoints.kubernetes.io/managed-by=reverse-mirror.sliceplane.dev``. A user who takes the label away
+has the object back.
 
-An object goes with its Service, when its Service becomes an ExternalName, and when the last slice of a Service without
-selector goes.  With ``cleanup`` all of them go, and none is made.
+An object goes with its Service, when its Service becomes an ExternalName, and when the last slice
+of a Service without selector goes. With ``cleanup`` all of them go, and none is made.
 """
 
 from __future__ import annotations
@@ -65,7 +67,11 @@ class ReverseMirrorController(KeyedController):
             ControllerInfo(
                 name=NAME,
                 aliases=("reverse-mirror",),
-                watches=(Selection(Services), Selection(EndpointSlices), Selection(EndpointsObjects)),
+                watches=(
+                    Selection(Services),
+                    Selection(EndpointSlices),
+                    Selection(EndpointsObjects),
+                ),
             )
         )
         self._cleanup = cleanup
@@ -74,11 +80,13 @@ class ReverseMirrorController(KeyedController):
         self._objects: dict[str, _Stored] = {}
         #: keys of Endpoints that are another writer's
         self._foreign: set[str] = set()
-        #: the oldest trigger time, in nanoseconds, of what is not written yet; and of what is being written
+        #: the oldest trigger time, in nanoseconds, of what is not written yet; and of what is being
+        #: written
         self._triggers: dict[str, int] = {}
         self._sent: dict[str, int] = {}
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         match change.object:
@@ -87,7 +95,9 @@ class ReverseMirrorController(KeyedController):
                 if change.new is None:
                     self._services.pop(key, None)
                 else:
-                    shape = endpoints_shape(service, managed_by=MANAGED_BY_REVERSE_MIRROR, skip_mirror=True)
+                    shape = endpoints_shape(
+                        service, managed_by=MANAGED_BY_REVERSE_MIRROR, skip_mirror=True
+                    )
                     self._services[key] = shape
                 self.enqueue(key, now)
             case EndpointSlice():
@@ -122,7 +132,10 @@ class ReverseMirrorController(KeyedController):
     def _note_trigger(self, key: str, change: Change[Object]) -> None:
         assert change.new is not None, f"{key}: nothing triggered anything"
         text = (change.new.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME)
-        known = change.old is not None and (change.old.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME) == text
+        known = (
+            change.old is not None
+            and (change.old.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME) == text
+        )
         time = 0 if known else parse_nanoseconds(text)
         if time:
             self._triggers[key] = min(time, self._triggers.get(key, time))
@@ -132,13 +145,18 @@ class ReverseMirrorController(KeyedController):
         self._objects.pop(key, None)
         self._foreign.discard(key)
         if not gone:
-            if (seen.metadata.labels or {}).get(LABEL_ENDPOINTS_MANAGED_BY) == MANAGED_BY_REVERSE_MIRROR:
-                self._objects[key] = _Stored(seen.metadata, digest_of_subsets(seen.subsets, named=True))
+            if (seen.metadata.labels or {}).get(
+                LABEL_ENDPOINTS_MANAGED_BY
+            ) == MANAGED_BY_REVERSE_MIRROR:
+                self._objects[key] = _Stored(
+                    seen.metadata, digest_of_subsets(seen.subsets, named=True)
+                )
             else:
                 self._foreign.add(key)
         self.enqueue(key, now)
 
-    # -- work -------------------------------------------------------------------------------------------
+    # -- work
+    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if self.waits_for_cache(key, now):
@@ -197,9 +215,12 @@ def _service_of(seen: Object | None) -> str | None:
     return f"{seen.metadata.namespace}/{name}"
 
 
-def _write(shape: EndpointsShape, content: EndpointsContent, trigger: int, stored: _Stored | None) -> Write:
+def _write(
+    shape: EndpointsShape, content: EndpointsContent, trigger: int, stored: _Stored | None
+) -> Write:
     if stored is None:
-        # AlreadyExists: another writer was first, and the cache will say who; NotFound: the namespace is gone.
+        # AlreadyExists: another writer was first, and the cache will say who; NotFound: the
+        # namespace is gone.
         planned = create_endpoints(shape, content, trigger)
         return replace(to_write(EndpointsObjects, planned), tolerate=("AlreadyExists", "NotFound"))
     # It carries uid and version: an object that changed hands meanwhile, or is gone, refuses it.

@@ -1,12 +1,13 @@
-"""Tells the owner of a Service what no node serves of it: addresses that are another's, and what is beyond the bounds.
+"""Tells the owner of a Service what no node serves of it: addresses that are another's, and what is
+beyond the bounds.
 
-Every node proxy decides the same by itself (``consume.claims``, ``consume.bounds``); it writes no Event, since one
-Service would cost as many as there are nodes.  This controller looks at the same objects with the same rules and writes
-one. Flags of proxies (``--cluster-cidr``, ``--bind-address``) are not known here, so a node may refuse more than is
-told.
+Every node proxy decides the same by itself (``consume.claims``, ``consume.bounds``); it writes no
+Event, since one Service would cost as many as there are nodes. This controller looks at the same
+objects with the same rules and writes one. Flags of proxies (``--cluster-cidr``,
+``--bind-address``) are not known here, so a node may refuse more than is told.
 
-A Service is looked at ``SETTLE_S`` after it changed, or after an address that it asks for changed hands, and an Event
-is written when what there is to say is not what was said last.
+A Service is looked at ``SETTLE_S`` after it changed, or after an address that it asks for changed
+hands, and an Event is written when what there is to say is not what was said last.
 """
 
 from __future__ import annotations
@@ -64,12 +65,16 @@ class _OfFamily:
 
     def on_range(self, name: str, new: ServiceCIDR | None) -> set[ServiceKey]:
         cidrs = (new.spec.cidrs or ()) if new is not None else ()
-        return self.claims.set_ground(f"ServiceCIDR {name}", Ground((), networks(cidrs, self.family)))
+        return self.claims.set_ground(
+            f"ServiceCIDR {name}", Ground((), networks(cidrs, self.family))
+        )
 
     def on_api_slice(self, name: str, new: EndpointSlice | None) -> set[ServiceKey]:
         endpoints = (new.endpoints or ()) if new is not None else ()
         texts = [text for endpoint in endpoints for text in endpoint.addresses or ()]
-        addresses = dict.fromkeys(ip for text in texts if (ip := canonical_of(text, self.family)) is not None)
+        addresses = dict.fromkeys(
+            ip for text in texts if (ip := canonical_of(text, self.family)) is not None
+        )
         return self.claims.set_ground(f"the API server ({name})", Ground(tuple(addresses)))
 
     def check(self) -> None:
@@ -89,7 +94,9 @@ class ServiceClaimsController(KeyedController):
                     Selection(Services),
                     Selection(Nodes),
                     Selection(ServiceCIDRs),
-                    Selection(EndpointSlices, namespace=API_SERVICE.namespace, label_selector=of_api),
+                    Selection(
+                        EndpointSlices, namespace=API_SERVICE.namespace, label_selector=of_api
+                    ),
                 ),
             )
         )
@@ -106,16 +113,22 @@ class ServiceClaimsController(KeyedController):
             case Node() as node:
                 marked = self._each("on_node", name, node if change.new is not None else None)
             case ServiceCIDR() as service_cidr:
-                marked = self._each("on_range", name, service_cidr if change.new is not None else None)
+                marked = self._each(
+                    "on_range", name, service_cidr if change.new is not None else None
+                )
             case EndpointSlice() as found_slice:
-                marked = self._each("on_api_slice", name, found_slice if change.new is not None else None)
+                marked = self._each(
+                    "on_api_slice", name, found_slice if change.new is not None else None
+                )
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
         for key in sorted(marked):
             self.enqueue_after(str(key), SETTLE_S, now)
 
     def _each(self, method: str, name: str, new: Object | None) -> set[ServiceKey]:
-        return set[ServiceKey]().union(*(getattr(of_family, method)(name, new) for of_family in self._families))
+        return set[ServiceKey]().union(
+            *(getattr(of_family, method)(name, new) for of_family in self._families)
+        )
 
     def _on_service(self, service: Service, *, gone: bool) -> set[ServiceKey]:
         key = ServiceKey(service.metadata.namespace, service.metadata.name)
@@ -156,7 +169,9 @@ class ServiceClaimsController(KeyedController):
         return ()
 
     def _refused(self, key: ServiceKey) -> str:
-        refusals = [refusal for of_family in self._families for refusal in of_family.claims.refusals(key)]
+        refusals = [
+            refusal for of_family in self._families for refusal in of_family.claims.refusals(key)
+        ]
         more = f"; and {len(refusals) - TOLD_MAX:,} more" if len(refusals) > TOLD_MAX else ""
         sentences = "; ".join(str(refusal) for refusal in refusals[:TOLD_MAX])
         return f"no node serves what is another's: {sentences}{more}" if refusals else ""

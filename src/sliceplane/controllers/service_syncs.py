@@ -1,11 +1,13 @@
-"""What the controllers that sync the objects of one Service at a time have in common: turns, retries, writes, notes.
+"""What the controllers that sync the objects of one Service at a time have in common: turns,
+retries, writes, notes.
 
-A *sync* is one turn of one key: the plan that its engine makes, the job that performs the plan's writes, and the end
-of both.  ``SyncController`` says whose turn it is and what becomes of a key whose sync failed; a subclass says what a
-turn does.  The functions below turn what an engine plans (``PlannedWrite``) into what a host performs.
+A *sync* is one turn of one key: the plan that its engine makes, the job that performs the plan's
+writes, and the end of both. ``SyncController`` says whose turn it is and what becomes of a key
+whose sync failed; a subclass says what a turn does. The functions below turn what an engine plans
+(``PlannedWrite``) into what a host performs.
 
-``FirstSync`` and ``HintProblems`` are what two controllers of one process tell each other.  Where only one of them
-runs, the other does without.
+``FirstSync`` and ``HintProblems`` are what two controllers of one process tell each other. Where
+only one of them runs, the other does without.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from sliceplane.watch.controller.keyed import QueueController
 
 
 class FirstSync:
-    """Whether the Endpoints controller of this process has been through all Services once since it began.
+    """Whether the Endpoints controller of this process has been through all Services once since it
+    began.
 
-    That controller alone changes it.  The mirroring controller waits for it (KEP-0752, "Controller Start Up"), so that
-    it mirrors nothing that is about to be the Endpoints controller's.
+    That controller alone changes it. The mirroring controller waits for it (KEP-0752, "Controller
+    Start Up"), so that it mirrors nothing that is about to be the Endpoints controller's.
     """
 
     def __init__(self) -> None:
@@ -50,8 +53,9 @@ class FirstSync:
 class HintProblems:
     """Why Services have no hints: slices show that there are none and not why.
 
-    Written by one ``EndpointSliceController`` (the latest life of it), read by the controller of conditions.  Where
-    these run in two processes a condition says what slices show, and the Event has the reason.
+    Written by one ``EndpointSliceController`` (the latest life of it), read by the controller of
+    conditions. Where these run in two processes a condition says what slices show, and the Event
+    has the reason.
     """
 
     def __init__(self) -> None:
@@ -73,15 +77,17 @@ class HintProblems:
 
 
 MAX_RETRIES: Final = 15
-#: keys that are looked at before others in the process get their turn; at a start there are many, without a write
+#: keys that are looked at before others in the process get their turn; at a start there are many,
+#: without a write
 PLANS_PER_TURN: Final = 256
 
 
 class SyncController(QueueController):
     """A controller whose keys are ``namespace/name`` of Services.
 
-    A subclass says in ``on_change`` which keys to look at when, and in ``job`` what a turn does: it gives the job that
-    the turn ends with, or calls ``end``.  Times are seconds since the epoch, delays are seconds.
+    A subclass says in ``on_change`` which keys to look at when, and in ``job`` what a turn does: it
+    gives the job that the turn ends with, or calls ``end``. Times are seconds since the epoch,
+    delays are seconds.
     """
 
     def __init__(
@@ -95,7 +101,9 @@ class SyncController(QueueController):
         super().__init__(info, backoff=backoff, at_once=at_once, plans_per_turn=plans_per_turn)
 
     def add(self, keys: Iterable[str], delay_s: float, now: float) -> None:
-        """Before the caches are filled there is nothing to wait for: every key will be synced once."""
+        """Before the caches are filled there is nothing to wait for: every key will be synced
+        once.
+        """
         for key in keys:
             self._queue.add_after(key, delay_s if self._synced else 0.0, now)
 
@@ -112,8 +120,8 @@ class SyncController(QueueController):
     def end(self, key: str, *, failed: bool, deadline: float | None, now: float) -> None:
         """A sync is over.  After 15 failures in a row the next event starts afresh.
 
-        *deadline*: when the key has to be planned again although nothing happens.  One that has passed is the
-        retry's to look at.
+        *deadline*: when the key has to be planned again although nothing happens. One that has
+        passed is the retry's to look at.
         """
         if failed and self._queue.num_requeues(key) < MAX_RETRIES:
             self._queue.add_rate_limited(key, now)
@@ -138,17 +146,31 @@ def to_write(resource: Resource, planned: PlannedWrite, parts: Collection[bytes]
 
 
 def error_to_heed(done: Done) -> StatusError | None:
-    """The error of *done*, but for a create in a Namespace that is going: what it was for goes, too."""
+    """The error of *done*, but for a create in a Namespace that is going: what it was for goes,
+    too.
+    """
     error = done.error
-    if error is not None and done.job.writes[len(done.results)].verb == "create" and is_namespace_terminating(error):
+    if (
+        error is not None
+        and done.job.writes[len(done.results)].verb == "create"
+        and is_namespace_terminating(error)
+    ):
         return None
     return error
 
 
 def note_about(
-    resource: Resource, meta: ObjectMeta, *, component: str, reason: str, message: str, warning: bool = True
+    resource: Resource,
+    meta: ObjectMeta,
+    *,
+    component: str,
+    reason: str,
+    message: str,
+    warning: bool = True,
 ) -> EventNote:
-    """For people, cut to what an Event may hold.  *meta*: namespace, name and uid of what it is about."""
+    """For people, cut to what an Event may hold.  *meta*: namespace, name and uid of what it is
+    about.
+    """
     return EventNote(
         regarding=Object(api_version=resource.api_version, kind=resource.kind, metadata=meta),
         regarding_resource=resource,

@@ -1,20 +1,23 @@
-"""Conditions of Services with ``trafficDistribution`` (KEP-4444, "Status Reporting"), from what others wrote.
+"""Conditions of Services with ``trafficDistribution`` (KEP-4444, "Status Reporting"), from what
+others wrote.
 
     TrafficDistributionAccepted    the value is one that we know, and it is in effect
     TrafficDistributionProgrammed  the EndpointSlices carry the hints for it
     TrafficDistributionHonored     the node proxies' kernels hold these slices
 
-It watches Services, EndpointSlices and the node proxies' Leases, so it works in any cluster.  Writes are strategic
-patches of the status subresource, of our conditions alone, and only where one of them changed: texts have no numbers
-that move with every Pod, a change is looked at after ``SETTLE_S``, and a node is late only after ``GRACE_S``.  So a
-rolling update of a Service whose hints stay costs no write at all.  A message begins with the code of the finding that
-``sliceplane explain`` has of it, with names and numbers.
+It watches Services, EndpointSlices and the node proxies' Leases, so it works in any cluster. Writes
+are strategic patches of the status subresource, of our conditions alone, and only where one of them
+changed: texts have no numbers that move with every Pod, a change is looked at after ``SETTLE_S``,
+and a node is late only after ``GRACE_S``. So a rolling update of a Service whose hints stay costs
+no write at all. A message begins with the code of the finding that ``sliceplane explain`` has of
+it, with names and numbers.
 
-*Honored* compares with a **goal**: the newest revision of the Service's slices at some moment, for each reading that
-shows them (``consume.selections``).  When all nodes hold it, the next goal is set; slices that change all the time do
-not make it false, nodes that stay behind do.  They are named, a few of them; so are those whose proxy stopped
-(``controllers.node_progress``), for their kernels go on with old rules, and those whose cache lost an event, which are
-also told of in an Event of the Node.
+*Honored* compares with a **goal**: the newest revision of the Service's slices at some moment, for
+each reading that shows them (``consume.selections``). When all nodes hold it, the next goal is set;
+slices that change all the time do not make it false, nodes that stay behind do. They are named, a
+few of them; so are those whose proxy stopped (``controllers.node_progress``), for their kernels go
+on with old rules, and those whose cache lost an event, which are also told of in an Event of the
+Node.
 """
 
 from __future__ import annotations
@@ -38,13 +41,21 @@ from sliceplane.kit.times import format_time
 from sliceplane.slices.heuristics.asking import Find
 from sliceplane.slices.shape import is_headless, traffic_distribution, wants_annotation_hints
 from sliceplane.watch.cache import Change, Mark
-from sliceplane.watch.controller.base import CACHE_DIFFERS, ControllerInfo, Done, EventNote, Selection, Write
+from sliceplane.watch.controller.base import (
+    CACHE_DIFFERS,
+    ControllerInfo,
+    Done,
+    EventNote,
+    Selection,
+    Write,
+)
 from sliceplane.watch.controller.keyed import KeyedController
 
 ACCEPTED: Final = "TrafficDistributionAccepted"
 PROGRAMMED: Final = "TrafficDistributionProgrammed"
 HONORED: Final = "TrafficDistributionHonored"
-#: the finding that a Service gets no hints from what it names; its code begins messages, as those of others do
+#: the finding that a Service gets no hints from what it names; its code begins messages, as those
+#: of others do
 NO_HINTS: Final = "Z13"
 TYPES: Final = (ACCEPTED, PROGRAMMED, HONORED)
 
@@ -83,7 +94,9 @@ class _Goal(NamedTuple):
 class TrafficDistributionController(KeyedController):
     """Jobs are keyed ``namespace/name`` of the Service."""
 
-    def __init__(self, find: Find, problems: HintProblems | None = None, gates: Gates | None = None) -> None:
+    def __init__(
+        self, find: Find, problems: HintProblems | None = None, gates: Gates | None = None
+    ) -> None:
         super().__init__(
             ControllerInfo(
                 name="traffic-distribution-controller",
@@ -91,7 +104,11 @@ class TrafficDistributionController(KeyedController):
                 watches=(
                     Selection(Services),
                     Selection(EndpointSlices),
-                    Selection(Leases, namespace=LEASE_NAMESPACE, label_selector=f"{LABEL_COMPONENT}={COMPONENT}"),
+                    Selection(
+                        Leases,
+                        namespace=LEASE_NAMESPACE,
+                        label_selector=f"{LABEL_COMPONENT}={COMPONENT}",
+                    ),
                 ),
             )
         )
@@ -110,7 +127,8 @@ class TrafficDistributionController(KeyedController):
         self._goals: dict[str, _Goal] = {}
         self._progress = NodeProgress()
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         self._progress.on_change(change)
@@ -167,7 +185,9 @@ class TrafficDistributionController(KeyedController):
         if mark.resource == EndpointSlices.key:
             for key, reading in self._going:
                 if key in self._newest:
-                    self._newest[key][reading] = max(self._newest[key].get(reading, 0), mark.revision)
+                    self._newest[key][reading] = max(
+                        self._newest[key].get(reading, 0), mark.revision
+                    )
             self._going.clear()
 
     def _look_at_all(self, now: float) -> None:
@@ -180,11 +200,14 @@ class TrafficDistributionController(KeyedController):
         for node, owner, verdict in differing:
             resource, reading = verdict.place
             text = (
-                f"the node proxy's cache of {resource} ({reading}) at version {verdict.revision} is not what the server"
+                f"the node proxy's cache of {resource} ({reading}) at version {verdict.revision} "
+                "is not what the server"
             )
             self.note(
                 EventNote(
-                    regarding=Node(metadata=ObjectMeta(name=node, uid=owner.uid if owner is not None else node)),
+                    regarding=Node(
+                        metadata=ObjectMeta(name=node, uid=owner.uid if owner is not None else node)
+                    ),
                     regarding_resource=Nodes,
                     type="Warning",
                     reason=CACHE_DIFFERS,
@@ -197,7 +220,8 @@ class TrafficDistributionController(KeyedController):
     def samples(self, now: float) -> tuple[Family, ...]:
         return merged(super().samples(now), self._progress.metrics(now).families())
 
-    # -- work -------------------------------------------------------------------------------------------
+    # -- work
+    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         service = self._services.get(key)
@@ -221,7 +245,9 @@ class TrafficDistributionController(KeyedController):
         )
 
     def finished(self, done: Done, now: float) -> None:
-        """What the answer says is known before the cache shows it, so that nothing is written twice."""
+        """What the answer says is known before the cache shows it, so that nothing is written
+        twice.
+        """
         for answer in done.results:
             known = self._services.get(done.job.key)
             if answer and known is not None:
@@ -251,31 +277,45 @@ class TrafficDistributionController(KeyedController):
     def _accepted(self, service: Service) -> WantedCondition:
         value = service.spec.traffic_distribution or ""
         if wants_annotation_hints(service.metadata.annotations or {}):
-            text = "the annotation service.kubernetes.io/topology-mode is stronger than trafficDistribution"
+            text = (
+                "the annotation service.kubernetes.io/topology-mode is stronger than "
+                "trafficDistribution"
+            )
             return WantedCondition(ACCEPTED, "False", "AnnotationOverrides", text)
         if not traffic_distribution(service, self._gates):
-            text = f"{NO_HINTS}: nothing here gives hints for {value}: its feature gate is off, or it has no meaning"
+            text = (
+                f"{NO_HINTS}: nothing here gives hints for {value}: its feature gate is off, or "
+                "it has no meaning"
+            )
             return WantedCondition(ACCEPTED, "False", "UnsupportedValue", text)
         if is_domain_qualified(value):
             heuristic = self._find(value)
             if isinstance(heuristic, str):
-                return WantedCondition(ACCEPTED, "False", "UnsupportedValue", f"{NO_HINTS}: {heuristic}")
+                return WantedCondition(
+                    ACCEPTED, "False", "UnsupportedValue", f"{NO_HINTS}: {heuristic}"
+                )
         return WantedCondition(ACCEPTED, "True", "Accepted", f"{value} is supported")
 
     def _programmed(self, key: str, service: Service) -> WantedCondition:
         problem = self._problems.get(key)
         if problem:
-            return WantedCondition(PROGRAMMED, "False", "HintsUnavailable", f"{NO_HINTS}: {problem}")
+            return WantedCondition(
+                PROGRAMMED, "False", "HintsUnavailable", f"{NO_HINTS}: {problem}"
+            )
         endpoints = self._count(key)
         if not endpoints.ready:
             return WantedCondition(PROGRAMMED, "False", "NoReadyEndpoints", "no endpoint is ready")
         if endpoints.hinted == endpoints.ready:
-            return WantedCondition(PROGRAMMED, "True", "HintsProgrammed", "every ready endpoint has hints")
+            return WantedCondition(
+                PROGRAMMED, "True", "HintsProgrammed", "every ready endpoint has hints"
+            )
         if endpoints.zoneless and not is_domain_qualified(service.spec.traffic_distribution or ""):
             return _programmed_not("EndpointsWithoutZone", "Z2")
         if endpoints.hinted:
             return _programmed_not("IncompleteHints", "Z4")
-        return WantedCondition(PROGRAMMED, "False", "NoHints", "Z4: the EndpointSlices have no hints")
+        return WantedCondition(
+            PROGRAMMED, "False", "NoHints", "Z4: the EndpointSlices have no hints"
+        )
 
     def _count(self, key: str) -> _Endpoints:
         before = self._counted.get(key, {})
@@ -285,7 +325,9 @@ class TrafficDistributionController(KeyedController):
             version = endpoint_slice.metadata.resource_version
             known = before.get(name)
             counted[name] = (
-                known if known is not None and known[0] == version else (version, _endpoints_of(endpoint_slice))
+                known
+                if known is not None and known[0] == version
+                else (version, _endpoints_of(endpoint_slice))
             )
             total = _Endpoints(*map(sum, zip(total, counted[name][1], strict=True)))
         return total
@@ -303,20 +345,33 @@ class TrafficDistributionController(KeyedController):
         self.enqueue_after(key, BEHIND_PERIOD_S if lag.behind or another else PERIOD_S, now)
         if not lag.reporting or not newest:
             text = "no node proxy reports which EndpointSlices it holds"
-            return WantedCondition(HONORED, "Unknown", "NoReports", f"{text}: {lag.text}" if lag.behind else text)
+            return WantedCondition(
+                HONORED, "Unknown", "NoReports", f"{text}: {lag.text}" if lag.behind else text
+            )
         if not lag.behind and not another:
             return WantedCondition(
-                HONORED, "True", "NodesUpToDate", "every node proxy that reports holds the EndpointSlices"
+                HONORED,
+                "True",
+                "NodesUpToDate",
+                "every node proxy that reports holds the EndpointSlices",
             )
         if now - goal.since < GRACE_S:
             known = _ours(service).get(HONORED)  # while nodes catch up, what was so stays so
             if known is not None and known.status != "Unknown" and not another:
                 return WantedCondition(HONORED, known.status, known.reason, known.message)
             return WantedCondition(
-                HONORED, "Unknown", "NodesCatchUp", "not every node proxy holds the EndpointSlices yet"
+                HONORED,
+                "Unknown",
+                "NodesCatchUp",
+                "not every node proxy holds the EndpointSlices yet",
             )
-        text = f"N2: {lag.behind} of {lag.nodes} nodes do not hold the EndpointSlices of {format_time(goal.since)} yet"
-        return WantedCondition(HONORED, "False", "NodesBehind", f"{text}: {lag.text}" if lag.behind else text)
+        text = (
+            f"N2: {lag.behind} of {lag.nodes} nodes do not hold the EndpointSlices of "
+            f"{format_time(goal.since)} yet"
+        )
+        return WantedCondition(
+            HONORED, "False", "NodesBehind", f"{text}: {lag.text}" if lag.behind else text
+        )
 
     def check(self) -> None:
         super().check()
@@ -328,13 +383,21 @@ class TrafficDistributionController(KeyedController):
                     known = self._newest[key].get(reading, 0)
                     newest = endpoint_slice.metadata.revision
                     assert known >= newest, f"{key} {reading}: {known}, a slice has {newest}"
-        assert self._newest.keys() == self._slices.keys(), f"{self._newest.keys() ^ self._slices.keys()} have one only"
+        assert self._newest.keys() == self._slices.keys(), (
+            f"{self._newest.keys() ^ self._slices.keys()} have one only"
+        )
         assert self._goals.keys() <= self._services.keys(), "goals of services that are not watched"
-        assert self._counted.keys() <= self._services.keys(), "counts of services that are not watched"
+        assert self._counted.keys() <= self._services.keys(), (
+            "counts of services that are not watched"
+        )
 
 
 def _ours(service: Service) -> dict[str, ObservedCondition]:
-    return {condition.type: condition for condition in service.status.conditions or () if condition.type in TYPES}
+    return {
+        condition.type: condition
+        for condition in service.status.conditions or ()
+        if condition.type in TYPES
+    }
 
 
 def _programmed_not(reason: str, code: str) -> WantedCondition:
@@ -353,15 +416,20 @@ def _is_outdated(seen: Service, known: Service) -> bool:
 
 
 def _endpoints_of(seen: EndpointSlice) -> _Endpoints:
-    ready = [endpoint for endpoint in seen.endpoints or () if endpoint.conditions.ready is not False]
+    ready = [
+        endpoint for endpoint in seen.endpoints or () if endpoint.conditions.ready is not False
+    ]
     hinted = sum(
-        endpoint.hints is not None and bool(endpoint.hints.for_zones or endpoint.hints.for_nodes) for endpoint in ready
+        endpoint.hints is not None and bool(endpoint.hints.for_zones or endpoint.hints.for_nodes)
+        for endpoint in ready
     )
     return _Endpoints(len(ready), hinted, sum(not endpoint.zone for endpoint in ready))
 
 
 def _changes(service: Service, wanted: tuple[WantedCondition, ...], now: float) -> list[Document]:
-    """The strategic patch of the list of conditions (merged by type); empty if all are as *wanted*."""
+    """The strategic patch of the list of conditions (merged by type); empty if all are as
+    *wanted*.
+    """
     have = _ours(service)
     generation = service.metadata.generation
     changes: list[Document] = []

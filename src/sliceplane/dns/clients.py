@@ -1,17 +1,19 @@
 """Rights of clients by address, their shares of the server's work, and a limit on answers.
 
-A question of the usual shape at a name that ``dns.kept`` has is free.  Every other question, a question that an
-upstream is asked for, and a large answer over TCP are charged to the client's address; in each second a client may use
-as much work as it leaves for all others.  An address can be forged over UDP, so UDP and TCP have separate shares: if a
-forger uses up a client's share of UDP, the client gets TC and asks again over TCP.
+A question of the usual shape at a name that ``dns.kept`` has is free. Every other question, a
+question that an upstream is asked for, and a large answer over TCP are charged to the client's
+address; in each second a client may use as much work as it leaves for all others. An address can be
+forged over UDP, so UDP and TCP have separate shares: if a forger uses up a client's share of UDP,
+the client gets TC and asks again over TCP.
 
-Shares of UDP hold from a second in which datagrams waited or were lost until ``OVERLOAD_S`` later.  At other times the
-server answers all that it is asked, so that refusing one client would help no other.  If the overload goes on, the
-process has less than a processor, or too much to refuse: clients have half as much work in each next second.
+Shares of UDP hold from a second in which datagrams waited or were lost until ``OVERLOAD_S`` later.
+At other times the server answers all that it is asked, so that refusing one client would help no
+other. If the overload goes on, the process has less than a processor, or too much to refuse:
+clients have half as much work in each next second.
 
-The limit is for answers over UDP, where their receiver may not be who asked (response rate limiting, as BIND's manual
-describes it): so many a second to one network for one name; of the others every second is sent with TC alone, so that a
-client that is there can come again over TCP.
+The limit is for answers over UDP, where their receiver may not be who asked (response rate
+limiting, as BIND's manual describes it): so many a second to one network for one name; of the
+others every second is sent with TC alone, so that a client that is there can come again over TCP.
 """
 
 from __future__ import annotations
@@ -30,10 +32,17 @@ from sliceplane.kit.shares import Shares
 PRIVATE: Final[tuple[Network, ...]] = tuple(
     ipaddress.ip_network(text)
     for text in (
-        "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16",
-        "::1/128", "fc00::/7", "fe80::/10",
+        "127.0.0.0/8",
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "100.64.0.0/10",
+        "169.254.0.0/16",
+        "::1/128",
+        "fc00::/7",
+        "fe80::/10",
     )
-)  # fmt: skip
+)
 #: clients whose rights are kept
 CLIENTS_MAX: Final = 10_000
 #: octets of an address that make a network: /24 and /56
@@ -41,13 +50,15 @@ _NETWORK_OCTETS: Final = {4: 3, 16: 7}
 #: networks and names of the rate limit, each about 200 bytes
 BUCKETS_MAX: Final = 20_000
 
-# Units of work are about a microsecond that the server saves if it sends a question away, which costs some 8 us.
-#: in each second, of all clients together; the rest of the time is for the usual questions
+# Units of work are about a microsecond that the server saves if it sends a question away, which
+# costs some 8 us. : in each second, of all clients together; the rest of the time is for the usual
+# questions
 UDP_WORK_PER_S: Final = 600_000
 #: the least, in a long overload
 UDP_WORK_MIN: Final = 75_000
 TCP_WORK_PER_S: Final = 300_000
-#: a question that is read, looked up and answered anew or from the forwarder's cache, besides ``OCTETS_PER_UNIT``
+#: a question that is read, looked up and answered anew or from the forwarder's cache, besides
+#: ``OCTETS_PER_UNIT``
 QUESTION_WORK: Final = 24
 #: a question that an upstream is asked for, besides
 FORWARD_WORK: Final = 100
@@ -61,9 +72,11 @@ SMALL_OCTETS: Final = 4096
 
 
 class AnswerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``forwards``: names that are not ours are sent on.  ``allow``: who gets answers at all, everyone if empty.
-    ``recursion``: who gets names of others; Pods and nodes that we know of do, too.  ``shared_resolvers``: caches that
-    ask for many clients, and get every endpoint.  ``rate``: answers of one name a second to a network; 0: no limit."""
+    """``forwards``: names that are not ours are sent on. ``allow``: who gets answers at all,
+    everyone if empty. ``recursion``: who gets names of others; Pods and nodes that we know of do,
+    too. ``shared_resolvers``: caches that ask for many clients, and get every endpoint. ``rate``:
+    answers of one name a second to a network; 0: no limit.
+    """
 
     forwards: bool = False
     allow: tuple[Network, ...] = ()
@@ -73,7 +86,9 @@ class AnswerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientRights(NamedTuple):
-    """``account``: that shares are charged to, an address or the network of one host (IPv6, /64)."""
+    """``account``: that shares are charged to, an address or the network of one host (IPv6,
+    /64).
+    """
 
     packed: bytes
     allowed: bool
@@ -83,7 +98,9 @@ class ClientRights(NamedTuple):
 
 
 class DnsClients:
-    """Rights by address, as text; those of the clients that asked last are kept.  *is_in_cluster*: of a Pod or node."""
+    """Rights by address, as text; those of the clients that asked last are kept.  *is_in_cluster*:
+    of a Pod or node.
+    """
 
     def __init__(self, config: AnswerConfig, is_in_cluster: Callable[[bytes], bool]) -> None:
         self._config = config
@@ -100,8 +117,11 @@ class DnsClients:
         config = self._config
         rights = ClientRights(
             address.packed,
-            address.is_loopback or not config.allow or any(address in network for network in config.allow),
-            any(address in network for network in config.recursion) or self._is_in_cluster(address.packed),
+            address.is_loopback
+            or not config.allow
+            or any(address in network for network in config.allow),
+            any(address in network for network in config.recursion)
+            or self._is_in_cluster(address.packed),
             any(address in network for network in config.shared_resolvers),
             address.packed[:8].hex(),
         )
@@ -118,8 +138,9 @@ def source_network(client: str) -> str:
 
 
 class WorkShares:
-    """Shares of the work of this second, by account; see the module.  At most ``UDP_WORK_PER_S / QUESTION_WORK``
-    accounts have one, so that forged addresses fill nothing."""
+    """Shares of the work of this second, by account; see the module. At most ``UDP_WORK_PER_S /
+    QUESTION_WORK`` accounts have one, so that forged addresses fill nothing.
+    """
 
     def __init__(self) -> None:
         #: seconds for which shares of UDP still hold
@@ -139,11 +160,14 @@ class WorkShares:
         return transport != "udp" or self._overload_s > 0
 
     def take(self, transport: str, rights: ClientRights, work: int) -> bool:
-        """Returns False if the account has used its share.  Shared resolvers ask for many clients, and may use all that
-        is left."""
+        """Returns False if the account has used its share. Shared resolvers ask for many clients,
+        and may use all that is left.
+        """
         if not self.is_enforced(transport):
             return True
-        return self._shares[transport].take(rights.account, work, "exempt" if rights.shared else "ordinary")
+        return self._shares[transport].take(
+            rights.account, work, "exempt" if rights.shared else "ordinary"
+        )
 
     def add(self, transport: str, account: str, work: int) -> None:
         """Charges *account* with work that a question has caused after ``take`` granted it."""
@@ -161,11 +185,13 @@ class RateLimit:
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
-        #: by the keyed hash of network and name, for a name is as long as its client likes: what is left, when that
-        #: was, and how many were kept back; the longest unused first
+        #: by the keyed hash of network and name, for a name is as long as its client likes: what is
+        #: left, when that was, and how many were kept back; the longest unused first
         self._buckets: OrderedDict[int, tuple[float, float, int]] = OrderedDict()
 
-    def verdict(self, packed: bytes, name: bytes, now: float) -> Literal["", "truncated", "dropped"]:
+    def verdict(
+        self, packed: bytes, name: bytes, now: float
+    ) -> Literal["", "truncated", "dropped"]:
         key = hash((packed[: _NETWORK_OCTETS[len(packed)]], name))
         left, since, kept_back = self._buckets.pop(key, (self._rate, now, 0))
         left = min(self._rate, left + (now - since) * self._rate)

@@ -1,10 +1,12 @@
-"""Results of the view that are kept by name, so that the next question of the usual shape costs one look-up.
+"""Results of the view that are kept by name, so that the next question of the usual shape costs one
+look-up.
 
-Kept are results at names that exist in the cluster, until their Service changes, and denials, until anything changes:
-search lists of resolvers ask for the same absent names all the time.  Clients choose the names of denials, and may ask
-for every host and type of the cluster, so that both have a bound in bytes.  At a bound everything of that kind is
-dropped: the view finds it again, and what is asked for often is soon back.  Never: a result that depends on the client,
-or at a name of which clients make up a part.
+Kept are results at names that exist in the cluster, until their Service changes, and denials, until
+anything changes: search lists of resolvers ask for the same absent names all the time. Clients
+choose the names of denials, and may ask for every host and type of the cluster, so that both have a
+bound in bytes. At a bound everything of that kind is dropped: the view finds it again, and what is
+asked for often is soon back. Never: a result that depends on the client, or at a name of which
+clients make up a part.
 
 Owned by one ``dns.server``.
 """
@@ -35,7 +37,8 @@ class KeptResults:
     """See the module."""
 
     def __init__(self) -> None:
-        #: by lower-cased name, then by the octets of the type; never another object, for the server keeps it, too
+        #: by lower-cased name, then by the octets of the type; never another object, for the server
+        #: keeps it, too
         self.by_name: Final[dict[bytes, dict[bytes, FoundName]]] = {}
         self._denied: set[bytes] = set()
         self._services: set[NamedService] = set()
@@ -43,8 +46,9 @@ class KeptResults:
         self.denial_bytes = 0
 
     def keep(self, name: bytes, kind: int, found: FoundName, *, is_narrowed: bool) -> FoundName:
-        """The result to answer with: *found*, or the same in the form in which it is kept.  *is_narrowed*: it depends
-        on the client."""
+        """The result to answer with: *found*, or the same in the form in which it is kept.
+        *is_narrowed*: it depends on the client.
+        """
         named = found.service
         # Any number of types and of names below ``_zone`` can be made up.
         if kind not in wire.TYPE_NAMES or b"\5_zone" in name:
@@ -89,7 +93,9 @@ class KeptResults:
         self.drop(list(self._services))
 
     def check(self) -> None:
-        assert self.result_bytes == sum(sum(named.kept.values()) for named in self._services), "sizes do not add up"
+        assert self.result_bytes == sum(sum(named.kept.values()) for named in self._services), (
+            "sizes do not add up"
+        )
         names = {name for named in self._services for name in named.kept}
         assert names | self._denied == self.by_name.keys(), "a name is kept that nothing drops"
         assert self.result_bytes <= RESULTS_BYTES_MAX, self.result_bytes
@@ -107,4 +113,8 @@ def _built(found: FoundName) -> FoundName:
 
 def _records_bytes(found: FoundName) -> int:
     size = 0 if found.records is None else found.records.kept_bytes
-    return size + sum(48 + len(extra) for extra in found.extras) if isinstance(found.extras, tuple) else size
+    return (
+        size + sum(48 + len(extra) for extra in found.extras)
+        if isinstance(found.extras, tuple)
+        else size
+    )

@@ -1,8 +1,9 @@
 """Where a client is, from the address that its query comes from: its node and its zone.
 
-The first that is known counts: the zone that an administrator gave to its range; the endpoint that has this address;
-the node whose Pod range it is in, the longest first; the node whose own address it is (host network, translated
-addresses, a cache on the node).  Where nothing is known the answer is not narrowed.
+The first that is known counts: the zone that an administrator gave to its range; the endpoint that
+has this address; the node whose Pod range it is in, the longest first; the node whose own address
+it is (host network, translated addresses, a cache on the node). Where nothing is known the answer
+is not narrowed.
 """
 
 from __future__ import annotations
@@ -53,13 +54,18 @@ class _NodePlace(NamedTuple):
 
 
 class Places:
-    """Owned by ``dns.view``.  *of_endpoint*: where the endpoint at an address is, if one is there."""
+    """Owned by ``dns.view``.  *of_endpoint*: where the endpoint at an address is, if one is
+    there.
+    """
 
-    def __init__(self, client_zones: Iterable[tuple[Network, str]], of_endpoint: Callable[[bytes], Locality]) -> None:
+    def __init__(
+        self, client_zones: Iterable[tuple[Network, str]], of_endpoint: Callable[[bytes], Locality]
+    ) -> None:
         self._client_zones = Ranges(client_zones)
         self._of_endpoint = of_endpoint
         self._nodes: dict[str, _NodePlace] = {}
-        #: made when they are asked for: a list of nodes, and what their kubelets tell all the time, costs little
+        #: made when they are asked for: a list of nodes, and what their kubelets tell all the time,
+        #: costs little
         self._ranges: tuple[Ranges[str], dict[bytes, str]] | None = None
 
     def on_node(self, name: str, node: Node | None) -> None:
@@ -115,5 +121,7 @@ class Places:
 def _place_of(node: Node) -> _NodePlace:
     spec = node.spec
     cidrs = spec.pod_cidrs or ((spec.pod_cidr,) if spec.pod_cidr else ())
-    addresses = tuple(entry.address for entry in node.status.addresses or () if entry.type == "InternalIP")
+    addresses = tuple(
+        entry.address for entry in node.status.addresses or () if entry.type == "InternalIP"
+    )
     return _NodePlace((node.metadata.labels or {}).get(LABEL_ZONE, ""), tuple(cidrs), addresses)

@@ -1,8 +1,9 @@
-"""Names of Pods by address, as ``10-0-0-7.NAMESPACE.pod``: no part of the specification, but clients lean on them.
+"""Names of Pods by address, as ``10-0-0-7.NAMESPACE.pod``: no part of the specification, but
+clients lean on them.
 
-Such a name repeats the address that it leads to, so that a record can be made of it without any Pod (``insecure``).
-With ``verified`` it is there while a Pod of the namespace has the address: one that ended has none, for its address may
-be another's already, nor has one that is being deleted.
+Such a name repeats the address that it leads to, so that a record can be made of it without any Pod
+(``insecure``). With ``verified`` it is there while a Pod of the namespace has the address: one that
+ended has none, for its address may be another's already, nor has one that is being deleted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Sets of records as bytes, ready to be sent: each record's owner is a pointer to the question's name, so that an
-answer repeats the case in which it was asked.
+"""Sets of records as bytes, ready to be sent: each record's owner is a pointer to the question's
+name, so that an answer repeats the case in which it was asked.
 
-A set never repeats a record and has one TTL (RFC 2181 section 5).  What does not fit is left out, beginning with any
-record, so that a client without TCP gets some of them too.  Records that do not fit are not built: an answer costs its
-own size, and not that of the set.
+A set never repeats a record and has one TTL (RFC 2181 section 5). What does not fit is left out,
+beginning with any record, so that a client without TCP gets some of them too. Records that do not
+fit are not built: an answer costs its own size, and not that of the set.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class RecordSet:
     __slots__ = ("_prefix", "_size", "_total", "_twice", "data", "kind")
 
     def __init__(self, kind: int, ttl: int, data: Sequence[bytes], size: int = 0) -> None:
-        """*size*: of each one's data, if all have the same; the data are whole records otherwise (``encoded``)."""
+        """*size*: of each one's data, if all have the same; the data are whole records otherwise
+        (``encoded``).
+        """
         self.kind = kind
         self.data = data
         self._prefix = encode_record(QUESTION_POINTER, kind, ttl, b"\0" * size)[: 12 if size else 0]
@@ -62,8 +64,9 @@ class RecordSet:
         return 2 * self._total + 48 * len(self.data)
 
     def window(self, turn: int, room: int) -> tuple[int, bytes, bool]:
-        """How many records fit in *room* bytes, these records, beginning with another one each *turn*, and True if
-        they are all."""
+        """How many records fit in *room* bytes, these records, beginning with another one each
+        *turn*, and True if they are all.
+        """
         data = self.data
         count = len(data)
         start = turn % count
@@ -91,11 +94,13 @@ class RecordSet:
 
 
 class SrvSet:
-    """SRV records, each built when it is sent: the endpoints of a Service are thousands, and an answer has few.
+    """SRV records, each built when it is sent: the endpoints of a Service are thousands, and an
+    answer has few.
 
-    *targets*: pairs of labels and port numbers; every label of a pair has a record for every number of it.  *suffix*:
-    the name that follows a label; the label b"" stands for *suffix* itself.  *near*: labels with the better priority,
-    ``None`` for all.  *totals*: numbers of ports that share the weight 100, by priority.
+    *targets*: pairs of labels and port numbers; every label of a pair has a record for every number
+    of it. *suffix*: the name that follows a label; the label b"" stands for *suffix* itself.
+    *near*: labels with the better priority, ``None`` for all. *totals*: numbers of ports that share
+    the weight 100, by priority.
     """
 
     kind: Final = SRV
@@ -169,7 +174,11 @@ class SrvSet:
                 self._weights[is_far],
                 number,
             )
-            yield b"%b%b%c%b%b" % (prefix, head, size, label, suffix) if size else prefix + head + suffix
+            yield (
+                b"%b%b%c%b%b" % (prefix, head, size, label, suffix)
+                if size
+                else prefix + head + suffix
+            )
 
     def _round(self, start: int) -> Iterator[tuple[bytes, int]]:
         for is_before in (False, True):
@@ -193,8 +202,9 @@ def pointer_to(offset: int) -> bytes:
 
 
 def soa(zone: bytes, serial: int, ttl: int, minimum: int) -> bytes:
-    """The SOA record of *zone*, a name or a pointer to it.  A negative answer may be kept for the least of *ttl* and
-    *minimum* (RFC 2308 section 5)."""
+    """The SOA record of *zone*, a name or a pointer to it. A negative answer may be kept for the
+    least of *ttl* and *minimum* (RFC 2308 section 5).
+    """
     names = _SOA_NAMES[0] + zone + _SOA_NAMES[1] + zone
     tail = _soa_tail.pack(serial & 0xFFFFFFFF, *_SOA_TIMES, minimum)
     return zone + _soa_head.pack(SOA, IN, ttl, len(names) + len(tail)) + names + tail

@@ -1,8 +1,8 @@
 """Which names an address has: the index of reverse lookups.
 
-A cluster IP has its Service's name.  An endpoint has the names of the best class that it has one in: hosts of headless
-Services by their hostname, before those by dashed address, before those below Services with a cluster IP; all of that
-class in order, ``NAMES_MAX`` at most.
+A cluster IP has its Service's name. An endpoint has the names of the best class that it has one in:
+hosts of headless Services by their hostname, before those by dashed address, before those below
+Services with a cluster IP; all of that class in order, ``NAMES_MAX`` at most.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Reverse:
         self._services: dict[bytes, tuple[NamedService, ...]] = {}
         #: nearly always one
         self._hosts: dict[bytes, tuple[_Entry, ...]] = {}
-        #: of addresses with more than ``NAMES_MAX`` entries: the result of ``names``, until a Service or host changes
+        #: of addresses with more than ``NAMES_MAX`` entries: the result of ``names``, until a
+        #: Service or host changes
         self._best: dict[bytes, list[bytes]] = {}
 
     def on_cluster_addresses(self, named: NamedService, *, present: bool) -> None:
@@ -93,11 +94,15 @@ class Reverse:
     def check(self) -> None:
         for packed, entries in self._hosts.items():
             for named, change in entries:
-                assert change.host in named.hosts.get(change.label, ()), f"{packed!r} leads to {change}, which is gone"
+                assert change.host in named.hosts.get(change.label, ()), (
+                    f"{packed!r} leads to {change}, which is gone"
+                )
 
 
 def reversed_address(labels: tuple[bytes, ...]) -> bytes | None:
-    """The address whose reversed name these lower-cased labels are (RFC 1035 section 3.5, RFC 3596 section 2.5)."""
+    """The address whose reversed name these lower-cased labels are (RFC 1035 section 3.5, RFC 3596
+    section 2.5).
+    """
     parts = [label.decode("ascii", "replace") for label in reversed(labels[:-2])]
     try:
         if labels[-2] == b"in-addr" and len(parts) == 4:

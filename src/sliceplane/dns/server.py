@@ -1,15 +1,17 @@
 """Queries in, answers out: what a name server says to whom, over the zone that ``dns.view`` holds.
 
-A question of the usual shape (one question, RD or not, an OPT without options or none) for a name that was asked before
-is answered from the bytes made then (``dns.kept``); ``apply`` drops those of the Services that it touched in the same
-step, so that no answer is older than the view.  Every other question takes the slow way, which gives the same bytes and
-is charged to its client (``clients.WorkShares``): no client takes the time of all others.
+A question of the usual shape (one question, RD or not, an OPT without options or none) for a name
+that was asked before is answered from the bytes made then (``dns.kept``); ``apply`` drops those of
+the Services that it touched in the same step, so that no answer is older than the view. Every other
+question takes the slow way, which gives the same bytes and is charged to its client
+(``clients.WorkShares``): no client takes the time of all others.
 
-Before the first lists are complete every name of ours is SERVFAIL, never NXDOMAIN: clients would remember that.  While
-the API server is away answers go on, and say that they may be old (RFC 8914, 3).
+Before the first lists are complete every name of ours is SERVFAIL, never NXDOMAIN: clients would
+remember that. While the API server is away answers go on, and say that they may be old (RFC 8914,
+3).
 
-Names that are not ours are forwarded for clients that may have that, and refused to all others: a resolver that is open
-to everyone is a weapon (RFC 5358).  Owned by one shell.
+Names that are not ours are forwarded for clients that may have that, and refused to all others: a
+resolver that is open to everyone is a weapon (RFC 5358). Owned by one shell.
 """
 
 from __future__ import annotations
@@ -58,8 +60,10 @@ _OVER_SHARE: Final = "this client has used its share of the server's time; ask a
 
 
 class Forward(NamedTuple):
-    """A question for the forwarder.  ``account``: that it is charged to.  ``target``: the name to ask for, if it is not
-    the question's; ``before``: owner, TTL and target of each CNAME that leads to it and stands before its records."""
+    """A question for the forwarder. ``account``: that it is charged to. ``target``: the name to ask
+    for, if it is not the question's; ``before``: owner, TTL and target of each CNAME that leads to
+    it and stands before its records.
+    """
 
     question: DnsQuestion
     client: str
@@ -88,28 +92,55 @@ class NameServer:
         self.metrics.include(self.view.metrics.families)
         self.requests: dict[tuple[str, bool, bytes], int] = {}
         self.responses: dict[tuple[bool, int], int] = {}
-        self._do_requests: Count = self.metrics.counter("coredns_dns_do_requests_total", "Queries with the bit DO.")
+        self._do_requests: Count = self.metrics.counter(
+            "coredns_dns_do_requests_total", "Queries with the bit DO."
+        )
         self.metrics.computed(
-            "counter", "coredns_dns_requests_total", "Queries.", self._requests,
-            "server", "zone", "view", "proto", "family", "type",
-        )  # fmt: skip
+            "counter",
+            "coredns_dns_requests_total",
+            "Queries.",
+            self._requests,
+            "server",
+            "zone",
+            "view",
+            "proto",
+            "family",
+            "type",
+        )
         self.metrics.computed(
-            "counter", "coredns_dns_responses_total", "Answers.", self._responses,
-            "server", "zone", "view", "rcode", "plugin",
-        )  # fmt: skip
+            "counter",
+            "coredns_dns_responses_total",
+            "Answers.",
+            self._responses,
+            "server",
+            "zone",
+            "view",
+            "rcode",
+            "plugin",
+        )
         self.limited = self.metrics.counters(
-            "sliceplane_dns_limited_total", "Answers that the rate limit kept back, or sent as truncated.", "outcome"
+            "sliceplane_dns_limited_total",
+            "Answers that the rate limit kept back, or sent as truncated.",
+            "outcome",
         )
         self.over_share = self.metrics.counters(
-            "sliceplane_dns_over_share_total", "Queries of clients that had used their share of work.", "outcome"
+            "sliceplane_dns_over_share_total",
+            "Queries of clients that had used their share of work.",
+            "outcome",
         )
         for what, read in (
             ("results", lambda: float(self._kept.result_bytes)),
             ("denials", lambda: float(self._kept.denial_bytes)),
         ):
-            self.metrics.computed("gauge", f"sliceplane_dns_kept_{what}_bytes", f"Memory of {what} kept by name.", read)
+            self.metrics.computed(
+                "gauge",
+                f"sliceplane_dns_kept_{what}_bytes",
+                f"Memory of {what} kept by name.",
+                read,
+            )
 
-    # -- changes -----------------------------------------------------------------------------------------
+    # -- changes
+    # -----------------------------------------------------------------------------------------
 
     def apply(self, changes: Iterable[Change[Object]], now: float) -> None:
         self._kept.drop(self.view.apply(changes, now))
@@ -117,7 +148,9 @@ class NameServer:
         self._clients.known.clear()
 
     def on_second(self, *, is_overloaded: bool = False) -> None:
-        """A second is over: clients have their shares of work anew.  *is_overloaded*: datagrams waited or were lost."""
+        """A second is over: clients have their shares of work anew.  *is_overloaded*: datagrams
+        waited or were lost.
+        """
         self._work.begin_second(is_overloaded=is_overloaded)
 
     def on_upstream_asked(self, forward: Forward) -> None:
@@ -135,9 +168,12 @@ class NameServer:
             ede = wire.EDE_STALE if stale else None
             self._opts = {do: wire.opt(do=do, ede=ede) for do in (False, True)}
 
-    # -- questions ---------------------------------------------------------------------------------------
+    # -- questions
+    # ---------------------------------------------------------------------------------------
 
-    def answer(self, packet: bytes, client: str, transport: Transport, now: float) -> bytes | Forward | None:
+    def answer(
+        self, packet: bytes, client: str, transport: Transport, now: float
+    ) -> bytes | Forward | None:
         """``None``: none is sent.  *client*: its address."""
         shape = _SHAPES.get(packet[2:12])
         if shape is None or not self.synced:
@@ -168,11 +204,23 @@ class NameServer:
             return self.answer_slowly(packet, client, transport, now)
         self._count(transport, rights, kind, do=do)
         name = packet[12:end]
-        if self._limit is not None and transport == "udp" and (verdict := self._limited(rights, name, found, now)):
-            return self._short(packet[:2], flags, packet[12 : end + 4], opt) if verdict == "truncated" else None
-        return self._composed(packet[:2], flags, packet[12 : end + 4], found, limit=limit, opt=opt, rights=rights)
+        if (
+            self._limit is not None
+            and transport == "udp"
+            and (verdict := self._limited(rights, name, found, now))
+        ):
+            return (
+                self._short(packet[:2], flags, packet[12 : end + 4], opt)
+                if verdict == "truncated"
+                else None
+            )
+        return self._composed(
+            packet[:2], flags, packet[12 : end + 4], found, limit=limit, opt=opt, rights=rights
+        )
 
-    def answer_slowly(self, packet: bytes, client: str, transport: Transport, now: float) -> bytes | Forward | None:
+    def answer_slowly(
+        self, packet: bytes, client: str, transport: Transport, now: float
+    ) -> bytes | Forward | None:
         rights = self._clients.of(client)
         if not self._work.take(transport, rights, QUESTION_WORK + len(packet) // OCTETS_PER_UNIT):
             return self._over_share(packet, transport)
@@ -193,12 +241,20 @@ class NameServer:
         key = question.name.lower()
         labels = wire.labels_of(key)
         if not self.synced and (self.view.zone_of(labels) is not None or labels[-1:] == (b"arpa",)):
-            return self._error(question, wire.SERVFAIL, ra=ra, ede=wire.EDE_NOT_READY, text="no list of Services yet")
+            return self._error(
+                question,
+                wire.SERVFAIL,
+                ra=ra,
+                ede=wire.EDE_NOT_READY,
+                text="no list of Services yet",
+            )
         kept = self._made.get(key, {}).get(kind)
         found = kept
         if found is None:
             is_placed = not rights.shared and self.view.zone_of(labels) is not None
-            found = self.view.find(labels, question.type, self._place(client) if is_placed else NOWHERE)
+            found = self.view.find(
+                labels, question.type, self._place(client) if is_placed else NOWHERE
+            )
         if found is None:
             return self._not_ours(question, client, transport, rights)
         if self._limit is not None and transport == "udp":
@@ -206,7 +262,11 @@ class NameServer:
             if verdict:
                 opt = b"" if question.edns is None else self._opts[do]
                 number = question.id.to_bytes(2, "big")
-                return self._short(number, question.flags, question.wire, opt) if verdict == "truncated" else None
+                return (
+                    self._short(number, question.flags, question.wire, opt)
+                    if verdict == "truncated"
+                    else None
+                )
         if found.alias and question.type not in (wire.CNAME, wire.ANY):
             return self._followed(question, found, client, transport, rights)
         if kept is None:
@@ -215,7 +275,9 @@ class NameServer:
         opt = b"" if question.edns is None else self._opts[do]
         number = question.id.to_bytes(2, "big")
         limit = question.payload_of(transport)
-        return self._composed(number, question.flags, question.wire, found, limit=limit, opt=opt, rights=rights)
+        return self._composed(
+            number, question.flags, question.wire, found, limit=limit, opt=opt, rights=rights
+        )
 
     def _over_share(self, packet: bytes, transport: Transport) -> bytes | None:
         verdict = self._work.verdict(transport)
@@ -233,7 +295,9 @@ class NameServer:
         return self.view.places.of_node(own) if own else self.view.places.of(client)
 
     def _limited(self, rights: ClientRights, name: bytes, found: FoundName, now: float) -> str:
-        """ "": it may be answered.  Of names that there are not a zone has one limit: they can be made up."""
+        """ "": it may be answered.  Of names that there are not a zone has one limit: they can be
+        made up.
+        """
         assert self._limit is not None, "a limit is asked"
         of = found.zone if found.rcode == wire.NXDOMAIN else name.lower()
         verdict = self._limit.verdict(rights.packed, of, now)
@@ -241,7 +305,8 @@ class NameServer:
             self.limited.of(verdict).value += 1
         return verdict
 
-    # -- answers -----------------------------------------------------------------------------------------
+    # -- answers
+    # -----------------------------------------------------------------------------------------
 
     def _composed(
         self,
@@ -284,11 +349,15 @@ class NameServer:
                     more += 1
                 body = b"".join(parts)
         self.count_response(found.rcode)
-        head = (flags << 64 | counts[0] << 48 | counts[1] << 32 | counts[2] << 16 | more).to_bytes(10, "big")
+        head = (flags << 64 | counts[0] << 48 | counts[1] << 32 | counts[2] << 16 | more).to_bytes(
+            10, "big"
+        )
         return b"".join((number, head, question, body, opt))
 
     def _is_paid(self, size: int, room: int, rights: ClientRights) -> bool:
-        """Charges for an answer over TCP, before it is made; False: the client's share is used up."""
+        """Charges for an answer over TCP, before it is made; False: the client's share is
+        used up.
+        """
         if size <= SMALL_OCTETS:
             return True
         is_paid = self._work.take("tcp", rights, min(size, room) // ANSWER_OCTETS_PER_UNIT)
@@ -309,7 +378,13 @@ class NameServer:
         return number + head[2:] + question + opt
 
     def _error(
-        self, question: DnsQuestion, rcode: int, *, ra: bool = False, ede: int | None = None, text: str = ""
+        self,
+        question: DnsQuestion,
+        rcode: int,
+        *,
+        ra: bool = False,
+        ede: int | None = None,
+        text: str = "",
     ) -> bytes:
         self.count_response(rcode, ours=False)
         return wire.error(question, rcode, ra=ra, ede=ede, text=text)
@@ -324,12 +399,23 @@ class NameServer:
                 limit = question.payload_of(transport)
                 number = question.id.to_bytes(2, "big")
                 return self._composed(
-                    number, question.flags, question.wire, unknown, limit=limit, opt=opt, rights=rights
+                    number,
+                    question.flags,
+                    question.wire,
+                    unknown,
+                    limit=limit,
+                    opt=opt,
+                    rights=rights,
                 )
             why = "not a name of this cluster"
             return self._error(question, wire.REFUSED, ede=wire.EDE_NOT_AUTHORITATIVE, text=why)
         if not rights.recursion:
-            return self._error(question, wire.REFUSED, ede=wire.EDE_PROHIBITED, text="names of others are not for you")
+            return self._error(
+                question,
+                wire.REFUSED,
+                ede=wire.EDE_PROHIBITED,
+                text="names of others are not for you",
+            )
         if not question.flags & wire.RD:
             return self._error(question, wire.REFUSED, ra=True, ede=wire.EDE_NOT_AUTHORITATIVE)
         return self._forward(question, client, transport, rights)
@@ -348,10 +434,16 @@ class NameServer:
         before = tuple((owner, ttl_s, alias) for owner, alias in aliases)
         return Forward(question, client, transport, rights.account, target, before)
 
-    # -- aliases -----------------------------------------------------------------------------------------
+    # -- aliases
+    # -----------------------------------------------------------------------------------------
 
     def _followed(
-        self, question: DnsQuestion, found: FoundName, client: str, transport: Transport, rights: ClientRights
+        self,
+        question: DnsQuestion,
+        found: FoundName,
+        client: str,
+        transport: Transport,
+        rights: ClientRights,
     ) -> bytes | Forward:
         """The records of ExternalName Services, and then those of the name that they lead to."""
         aliases: list[tuple[bytes, bytes]] = []
@@ -360,7 +452,9 @@ class NameServer:
         last: FoundName | None = found
         while last is not None and last.alias:
             if len(aliases) == ALIASES_MAX:
-                return self._error(question, wire.SERVFAIL, text="a chain of externalNames has no end")
+                return self._error(
+                    question, wire.SERVFAIL, text="a chain of externalNames has no end"
+                )
             aliases.append((owner, last.alias))
             owner = last.alias
             last = self.view.find(wire.labels_of(owner.lower()), question.type, place)
@@ -377,7 +471,9 @@ class NameServer:
         limit: int,
     ) -> bytes:
         ttl_s = self.view.config.ttl_s
-        records = [wire.encode_record(owner, wire.CNAME, ttl_s, target) for owner, target in aliases]
+        records = [
+            wire.encode_record(owner, wire.CNAME, ttl_s, target) for owner, target in aliases
+        ]
         records[0] = pointer_to(0) + records[0][len(question.name) :]
         authority: list[bytes] = []
         target: Iterable[bytes] = ()
@@ -391,9 +487,12 @@ class NameServer:
         if self._config.forwards and rights.recursion:
             flags |= wire.RA
         self.count_response(rcode)
-        return _assembled(question, flags, chain(records, target), authority, limit=limit, opts=self._opts)
+        return _assembled(
+            question, flags, chain(records, target), authority, limit=limit, opts=self._opts
+        )
 
-    # -- figures -----------------------------------------------------------------------------------------
+    # -- figures
+    # -----------------------------------------------------------------------------------------
 
     def _count(self, transport: Transport, rights: ClientRights, kind: bytes, *, do: bool) -> None:
         key = (transport, len(rights.packed) == 4, kind)
@@ -409,7 +508,14 @@ class NameServer:
         counts: dict[tuple[str, ...], float] = {}
         for (transport, four, kind), count in sorted(self.requests.items()):
             number = int.from_bytes(kind, "big")
-            labels = ("dns://", ".", "", transport, "1" if four else "2", wire.TYPE_NAMES.get(number, "other"))
+            labels = (
+                "dns://",
+                ".",
+                "",
+                transport,
+                "1" if four else "2",
+                wire.TYPE_NAMES.get(number, "other"),
+            )
             counts[labels] = counts.get(labels, 0) + count
         return list(counts.items())
 
@@ -449,6 +555,8 @@ def _assembled(
             break
         room -= len(record)
         taken.append(record)
-    last = [record for record in authority if len(record) <= room][:1] if not flags & wire.TC else []
+    last = (
+        [record for record in authority if len(record) <= room][:1] if not flags & wire.TC else []
+    )
     head = wire.header(question.id, flags, 1, len(taken), authority=len(last), more=1 if opt else 0)
     return b"".join((head, question.wire, *taken, *last, opt))

@@ -1,13 +1,13 @@
 """One Service's part of the zone: its addresses, its hosts and its ports, kept by differences.
 
-``consume.balancing.merge`` says which entry of an address counts where slices disagree, so that names and node proxies
-do not; one merge for each family and set of ports, since an endpoint may be offered with several.  Only ready endpoints
-have names (Kubernetes DNS specification 1.1.0, sections 2.3 and 2.4); terminating ones leave at once, also where a
-proxy would still use them.
+``consume.balancing.merge`` says which entry of an address counts where slices disagree, so that
+names and node proxies do not; one merge for each family and set of ports, since an endpoint may be
+offered with several. Only ready endpoints have names (Kubernetes DNS specification 1.1.0, sections
+2.3 and 2.4); terminating ones leave at once, also where a proxy would still use them.
 
-A changed slice costs O(that slice).  Indexes of hosts by port, zone and hint are built by the first question that
-needs one and dropped by the next change; a question looks up what is there and keeps nothing of its own.  Owned by
-``dns.view``.
+A changed slice costs O(that slice). Indexes of hosts by port, zone and hint are built by the first
+question that needs one and dropped by the next change; a question looks up what is there and keeps
+nothing of its own. Owned by ``dns.view``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ NearOutcome = Literal["node", "zone", "all"]
 
 
 class PortSet:
-    """The ports that slices of a Service offer together; one object for all slices with the same."""
+    """The ports that slices of a Service offer together; one object for all slices with the
+    same.
+    """
 
     def __init__(self, offers: Iterable[tuple[str, str, int]]) -> None:
         """*offers*: name, protocol in lower case, and number."""
@@ -72,16 +74,18 @@ class HostChange(NamedTuple):
 
 
 class SrvTargets(NamedTuple):
-    """``pairs`` of labels of hosts, in order, and the numbers of their ports; ``total``: how many ports all their
-    endpoints have together."""
+    """``pairs`` of labels of hosts, in order, and the numbers of their ports; ``total``: how many
+    ports all their endpoints have together.
+    """
 
     pairs: Sequence[tuple[Sequence[bytes], Sequence[int]]]
     total: int
 
 
 class HostSubset:
-    """Hosts of a Service that have something in common: labels by the ports that they offer, and addresses, all of
-    these in order."""
+    """Hosts of a Service that have something in common: labels by the ports that they offer, and
+    addresses, all of these in order.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -102,20 +106,25 @@ class HostSubset:
 
     def all_labels(self) -> frozenset[bytes]:
         if self._all_labels is None:
-            self._all_labels = frozenset(label for labels in self.labels.values() for label in labels)
+            self._all_labels = frozenset(
+                label for labels in self.labels.values() for label in labels
+            )
         return self._all_labels
 
     def addresses(self, family: Family) -> list[bytes]:
         if self._addresses is None:
             octets = {"IPv4": 4, "IPv6": 16}
             self._addresses = {
-                kind: sorted(packed for packed in self._packed if len(packed) == octets[kind]) for kind in FAMILIES
+                kind: sorted(packed for packed in self._packed if len(packed) == octets[kind])
+                for kind in FAMILIES
             }
         return self._addresses[family]
 
 
 class _Hints(NamedTuple):
-    """Hosts by the places that their hints name; empty where a ready endpoint has no hint of the kind."""
+    """Hosts by the places that their hints name; empty where a ready endpoint has no hint of the
+    kind.
+    """
 
     by_node: dict[str, HostSubset]
     by_zone: dict[str, HostSubset]
@@ -163,9 +172,12 @@ class NamedService:
 
     @property
     def exists(self) -> bool:
-        """Whether there is anything at its name or below it: not of a headless one without ready endpoints, for which
-        the specification (2.4.1) prefers NXDOMAIN."""
-        return self.kind in ("cluster", "external") or (self.kind == "headless" and bool(self.hosts))
+        """Whether there is anything at its name or below it: not of a headless one without ready
+        endpoints, for which the specification (2.4.1) prefers NXDOMAIN.
+        """
+        return self.kind in ("cluster", "external") or (
+            self.kind == "headless" and bool(self.hosts)
+        )
 
     def cluster_addresses(self) -> dict[Family, list[bytes]]:
         packed: dict[Family, list[bytes]] = {family: [] for family in FAMILIES}
@@ -179,7 +191,8 @@ class NamedService:
                         of.append(address.packed)
         return packed
 
-    # -- changes -----------------------------------------------------------------------------------------
+    # -- changes
+    # -----------------------------------------------------------------------------------------
 
     def on_service(self, service: Service | None) -> None:
         self.service = service
@@ -193,7 +206,9 @@ class NamedService:
 
     def on_slice(self, key: str, new: EndpointSlice | None) -> list[HostChange]:
         """The slice *key* is now *new* (``None``: gone, or another Service's)."""
-        family = next((kind for kind in FAMILIES if new is not None and kind == new.address_type), None)
+        family = next(
+            (kind for kind in FAMILIES if new is not None and kind == new.address_type), None
+        )
         group = None if new is None or family is None else (family, tuple(new.ports or ()))
         before = self._merge_of.get(key)
         changes: list[HostChange] = []
@@ -228,7 +243,9 @@ class NamedService:
             for endpoint, present in ((before, False), (after, True)):
                 if endpoint is not None and endpoint.ready:
                     packed = ipaddress.ip_address(endpoint.address).packed
-                    changes.append(HostChange(host_label(endpoint), Host(packed, port_set, endpoint), present))
+                    changes.append(
+                        HostChange(host_label(endpoint), Host(packed, port_set, endpoint), present)
+                    )
         if changes:
             # A new list: sets of records that were made share the old one.
             addresses = self.addresses[family] = self.addresses[family].copy()
@@ -264,12 +281,15 @@ class NamedService:
             if count == 1 and change.present:
                 insort(addresses, packed)
 
-    # -- what is asked -----------------------------------------------------------------------------------
+    # -- what is asked
+    # -----------------------------------------------------------------------------------
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether answers depend on the client's place.  Members of a Service that publishes addresses that are not
-        ready look for all others (kubernetes.io, "StatefulSet", stable network IDs), so it never does there."""
+        """Whether answers depend on the client's place. Members of a Service that publishes
+        addresses that are not ready look for all others (kubernetes.io, "StatefulSet", stable
+        network IDs), so it never does there.
+        """
         if self.kind != "headless" or not self._hinted or self.service is None:
             return False
         return not self.service.spec.publish_not_ready_addresses
@@ -277,14 +297,18 @@ class NamedService:
     def near(self, place: Locality) -> tuple[NearOutcome, HostSubset | None]:
         """The hosts that hints name for clients at *place*; ``None``: all of them.
 
-        The rule is that of ``consume.usable.choose``, over an index by place: clients are at thousands of places, and
-        one that forges its address chooses among them.
+        The rule is that of ``consume.usable.choose``, over an index by place: clients are at
+        thousands of places, and one that forges its address chooses among them.
         """
         if self._hints is None:
             ready = [host.endpoint for hosts in self.hosts.values() for host in hosts]
             self._hints = _Hints(
-                self._subsets(lambda endpoint: endpoint.node_hints) if all(of.node_hints for of in ready) else {},
-                self._subsets(lambda endpoint: endpoint.zone_hints) if all(of.zone_hints for of in ready) else {},
+                self._subsets(lambda endpoint: endpoint.node_hints)
+                if all(of.node_hints for of in ready)
+                else {},
+                self._subsets(lambda endpoint: endpoint.zone_hints)
+                if all(of.zone_hints for of in ready)
+                else {},
             )
         outcome: NearOutcome = "node"
         subset = self._hints.by_node.get(place.node) if place.node else None
@@ -318,10 +342,15 @@ class NamedService:
         return any(protocol in ports.protocols for ports in sets)
 
     def srv(
-        self, port: str | None, protocol: str | None, label: bytes = b"", subset: HostSubset | None = None
+        self,
+        port: str | None,
+        protocol: str | None,
+        label: bytes = b"",
+        subset: HostSubset | None = None,
     ) -> SrvTargets:
-        """Resolves a port for ``SrvSet``; there are no pairs if no host has it.  *label*: of this host alone; *subset*:
-        of these hosts alone."""
+        """Resolves a port for ``SrvSet``; there are no pairs if no host has it. *label*: of this
+        host alone; *subset*: of these hosts alone.
+        """
         labels_of: dict[PortSet, Sequence[bytes]]
         if label:
             hosts = self.hosts.get(label, ())
@@ -336,7 +365,9 @@ class NamedService:
                 return SrvTargets((), 0)
             chosen = self._whole_subset() if subset is None else subset
             labels_of, counts = {**chosen.labels}, chosen.counts
-        found = [(ports, numbers) for ports in labels_of if (numbers := ports.numbers(port, protocol))]
+        found = [
+            (ports, numbers) for ports in labels_of if (numbers := ports.numbers(port, protocol))
+        ]
         count = sum(counts[ports] * len(numbers) for ports, numbers in found)
         return SrvTargets([(labels_of[ports], numbers) for ports, numbers in found], count)
 
@@ -348,7 +379,9 @@ class NamedService:
     def _ports_of_service(self) -> PortSet:
         if self._own_ports is None:
             of_service = () if self.service is None else self.service.spec.ports or ()
-            self._own_ports = PortSet((port.name, port.protocol.lower(), port.port) for port in of_service)
+            self._own_ports = PortSet(
+                (port.name, port.protocol.lower(), port.port) for port in of_service
+            )
         return self._own_ports
 
     def check(self) -> None:
@@ -360,9 +393,15 @@ class NamedService:
             if endpoint.ready
         ]
         kept = [(label, host.endpoint) for label, hosts in self.hosts.items() for host in hosts]
-        assert sorted(map(repr, shown)) == sorted(map(repr, kept)), f"merges show {shown}, hosts are {kept}"
-        packed = sorted({ipaddress.ip_address(endpoint.address).packed for _, endpoint in shown}, key=_by_family)
-        assert [*self.addresses["IPv4"], *self.addresses["IPv6"]] == packed, "addresses are not those of the hosts"
+        assert sorted(map(repr, shown)) == sorted(map(repr, kept)), (
+            f"merges show {shown}, hosts are {kept}"
+        )
+        packed = sorted(
+            {ipaddress.ip_address(endpoint.address).packed for _, endpoint in shown}, key=_by_family
+        )
+        assert [*self.addresses["IPv4"], *self.addresses["IPv6"]] == packed, (
+            "addresses are not those of the hosts"
+        )
         for merge in self._merges.values():
             merge.check()
 
@@ -375,7 +414,9 @@ def label_of(octets: bytes) -> bytes:
 
 
 def host_label(endpoint: Endpoint) -> bytes:
-    """Its hostname; else its address, dashes for dots and colons, as kube-dns and CoreDNS make it."""
+    """Its hostname; else its address, dashes for dots and colons, as kube-dns and CoreDNS
+    make it.
+    """
     hostname = endpoint.hostname.lower().encode()
     if 0 < len(hostname) <= LABEL_MAX:
         return hostname
@@ -400,4 +441,8 @@ def _by_family(packed: bytes) -> tuple[int, bytes]:
 
 def _offered(ports: Iterable[EndpointPort]) -> list[tuple[str, str, int]]:
     """Name, protocol and number; a port without a number has no SRV record."""
-    return [(port.name or "", (port.protocol or PROTOCOL_DEFAULT).lower(), port.port) for port in ports if port.port]
+    return [
+        (port.name or "", (port.protocol or PROTOCOL_DEFAULT).lower(), port.port)
+        for port in ports
+        if port.port
+    ]

@@ -1,11 +1,12 @@
 """A cluster's Services and EndpointSlices as a zone: changes in, records of a name out.
 
-``apply`` costs what changed.  A name is looked up through its Service, so there is no table of names to keep: what is
-below a Service follows from its hosts and ports, and what is above from the Namespaces that there are.
+``apply`` costs what changed. A name is looked up through its Service, so there is no table of names
+to keep: what is below a Service follows from its hosts and ports, and what is above from the
+Namespaces that there are.
 
-Rules: the Kubernetes DNS specification 1.1.0, and beyond it what clients of CoreDNS lean on.  Negative answers may be
-kept for 1 s where an object may come to be at the name, and for 30 s where no record can ever be (the search lists of
-resolvers make most of those).
+Rules: the Kubernetes DNS specification 1.1.0, and beyond it what clients of CoreDNS lean on.
+Negative answers may be kept for 1 s where an object may come to be at the name, and for 30 s where
+no record can ever be (the search lists of resolvers make most of those).
 
 Owned by one ``dns.server``.  Never: forwards, or looks at how a question was sent.
 """
@@ -51,7 +52,8 @@ from sliceplane.watch.cache import Change
 
 SPECIFICATION: Final = b"1.1.0"
 TTL_S: Final = 5
-#: how long a client may keep that there is nothing: where there may soon be something, and where there never is
+#: how long a client may keep that there is nothing: where there may soon be something, and where
+#: there never is
 NEGATIVE_TTL_S: Final = 1
 NEVER_TTL_S: Final = 30
 _REVERSE_ZONES: Final = {b"in-addr": name_of("in-addr.arpa"), b"ip6": name_of("ip6.arpa")}
@@ -63,9 +65,10 @@ _PROGRAMMING_BUCKETS: Final = exponential_buckets(0.001, 2, 20)
 
 
 class ZoneConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``domains``: names of zones, each with the whole cluster.  ``addresses``: of the server, for ``ns.dns``.
-    ``namespaces``: all if empty.  ``reverse_cidrs``: names of their addresses are ours, also where there is none.
-    ``place``: of all clients, where the server is a node's own."""
+    """``domains``: names of zones, each with the whole cluster. ``addresses``: of the server, for
+    ``ns.dns``. ``namespaces``: all if empty. ``reverse_cidrs``: names of their addresses are ours,
+    also where there is none. ``place``: of all clients, where the server is a node's own.
+    """
 
     domains: tuple[str, ...] = ("cluster.local",)
     ttl_s: int = TTL_S
@@ -79,9 +82,11 @@ class ZoneConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundName(NamedTuple):
-    """What there is at a name.  ``extras``: whole records for the additional section.  ``keep_s``: if negative.
-    ``is_soa``: the zone's SOA record is the answer.  ``alias``: the name that its one record leads to.  ``why``: for a
-    person.  ``narrowed``: what became of hints, where they were asked."""
+    """What there is at a name. ``extras``: whole records for the additional section. ``keep_s``: if
+    negative. ``is_soa``: the zone's SOA record is the answer. ``alias``: the name that its one
+    record leads to. ``why``: for a person. ``narrowed``: what became of hints, where they were
+    asked.
+    """
 
     zone: bytes
     rcode: int = NOERROR
@@ -113,15 +118,21 @@ class DnsView:
         self.metrics = Metrics()
         self._programmed = self.metrics.histograms(
             "coredns_kubernetes_dns_programming_duration_seconds",
-            "From the change of a Pod or Service until its name leads there.", _PROGRAMMING_BUCKETS, "service_kind",
-        )  # fmt: skip
+            "From the change of a Pod or Service until its name leads there.",
+            _PROGRAMMING_BUCKETS,
+            "service_kind",
+        )
         self.narrowed = self.metrics.counters(
             "sliceplane_dns_zone_answers_total",
-            "Answers of headless Services with hints, by what became of these.", "outcome",
-        )  # fmt: skip
-        self.metrics.computed("gauge", "sliceplane_dns_records", "Names by kind.", self._counts, "kind")
+            "Answers of headless Services with hints, by what became of these.",
+            "outcome",
+        )
+        self.metrics.computed(
+            "gauge", "sliceplane_dns_records", "Names by kind.", self._counts, "kind"
+        )
 
-    # -- changes -----------------------------------------------------------------------------------------
+    # -- changes
+    # -----------------------------------------------------------------------------------------
 
     def apply(self, changes: Iterable[Change[Object]], now: float) -> set[NamedService]:
         """All of them at once; what they touched."""
@@ -141,7 +152,9 @@ class DnsView:
                     if change.new is not None:
                         self._namespaces[subject.metadata.name] = True
                 case Node():
-                    self.places.on_node(subject.metadata.name, None if change.new is None else subject)
+                    self.places.on_node(
+                        subject.metadata.name, None if change.new is None else subject
+                    )
                 case _:
                     raise AssertionError(f"no names come of {change.resource}")
         for named in touched:
@@ -184,7 +197,11 @@ class DnsView:
     def _observe(self, named: NamedService, new: EndpointSlice, now: float) -> None:
         triggered = (new.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME, "")
         if triggered and named.kind == "headless" and named.service is not None:
-            kind = "headless_with_selector" if named.service.spec.selector else "headless_without_selector"
+            kind = (
+                "headless_with_selector"
+                if named.service.spec.selector
+                else "headless_without_selector"
+            )
             try:
                 self._programmed.of(kind).observe(max(0.0, now - parse_time(triggered)))
             except ValueError:
@@ -208,7 +225,8 @@ class DnsView:
         hosts = sum(len(named.hosts) for named in services)
         return [(("host",), hosts), (("service",), len(services))]
 
-    # -- questions ---------------------------------------------------------------------------------------
+    # -- questions
+    # ---------------------------------------------------------------------------------------
 
     def service(self, namespace: str, name: str) -> Service | None:
         named = self._services.get(NamedService(namespace, name).relative)
@@ -222,8 +240,12 @@ class DnsView:
         held = [zone for zone, of in self._zone_labels if labels[-len(of) :] == of]
         return max(held, key=len, default=None)
 
-    def find(self, labels: tuple[bytes, ...], kind: int, place: Locality = NOWHERE) -> FoundName | None:
-        """What there is of *kind* at the name of these labels, lower-cased; ``None``: the name is not ours."""
+    def find(
+        self, labels: tuple[bytes, ...], kind: int, place: Locality = NOWHERE
+    ) -> FoundName | None:
+        """What there is of *kind* at the name of these labels, lower-cased; ``None``: the name is
+        not ours.
+        """
         zone = self.zone_of(labels)
         if zone is not None:
             return self._in_zone(zone, labels[: len(labels) - len(labels_of(zone))], kind, place)
@@ -231,7 +253,9 @@ class DnsView:
             return self._reversed(labels, kind)
         return None
 
-    def _in_zone(self, zone: bytes, labels: tuple[bytes, ...], kind: int, place: Locality) -> FoundName:
+    def _in_zone(
+        self, zone: bytes, labels: tuple[bytes, ...], kind: int, place: Locality
+    ) -> FoundName:
         match labels:
             case ():
                 return self._apex(zone, kind)
@@ -246,7 +270,9 @@ class DnsView:
                 return self._below_svc(zone, labels[:-1], kind, place)
             case (*_, b"pod"):
                 return self._pod(zone, labels[:-1], kind)
-        return FoundName(zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="below a zone there are only svc, pod and dns")
+        return FoundName(
+            zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="below a zone there are only svc, pod and dns"
+        )
 
     def _apex(self, zone: bytes, kind: int) -> FoundName:
         server = b"\2ns\3dns" + zone
@@ -254,31 +280,51 @@ class DnsView:
             return FoundName(zone, is_soa=True, why="the zone itself")
         if kind == NS:
             own = self._own_addresses()
-            glue = [RecordSet(of, self.config.ttl_s, data, _SIZE_OF[of]) for of, data in own.items() if data]
+            glue = [
+                RecordSet(of, self.config.ttl_s, data, _SIZE_OF[of])
+                for of, data in own.items()
+                if data
+            ]
             extras = tuple(server + record[2:] for records in glue for record in records.records())
-            return FoundName(zone, records=encoded(NS, self.config.ttl_s, [server]), extras=extras, why="this server")
+            return FoundName(
+                zone,
+                records=encoded(NS, self.config.ttl_s, [server]),
+                extras=extras,
+                why="this server",
+            )
         return self._data(zone, kind, {}, "the zone itself")
 
     def _own_addresses(self) -> dict[int, list[bytes]]:
-        packed = [address.packed for text in self.config.addresses if (address := parse_lenient(text)) is not None]
+        packed = [
+            address.packed
+            for text in self.config.addresses
+            if (address := parse_lenient(text)) is not None
+        ]
         return {of: [item for item in packed if len(item) == size] for of, size in _SIZE_OF.items()}
 
     def _data(self, zone: bytes, kind: int, data: dict[int, list[bytes]], why: str) -> FoundName:
         """At a name that exists."""
         if kind == ANY:
             return FoundName(
-                zone, records=encoded(HINFO, self.config.ttl_s, [_HINFO]), why="ANY is not answered (RFC 8482)"
+                zone,
+                records=encoded(HINFO, self.config.ttl_s, [_HINFO]),
+                why="ANY is not answered (RFC 8482)",
             )
         held = data.get(kind)
         if not held:
             return FoundName(zone, why=f"{why}: it exists, and has no record of this type")
         if kind in _SIZE_OF:
-            return FoundName(zone, records=RecordSet(kind, self.config.ttl_s, held, _SIZE_OF[kind]), why=why)
+            return FoundName(
+                zone, records=RecordSet(kind, self.config.ttl_s, held, _SIZE_OF[kind]), why=why
+            )
         return FoundName(zone, records=encoded(kind, self.config.ttl_s, held), why=why)
 
-    # -- Services ----------------------------------------------------------------------------------------
+    # -- Services
+    # ----------------------------------------------------------------------------------------
 
-    def _below_svc(self, zone: bytes, labels: tuple[bytes, ...], kind: int, place: Locality) -> FoundName:
+    def _below_svc(
+        self, zone: bytes, labels: tuple[bytes, ...], kind: int, place: Locality
+    ) -> FoundName:
         namespace = labels[-1].decode("ascii", "replace")
         if len(labels) == 1:
             if self.has_namespace(namespace):
@@ -287,59 +333,95 @@ class DnsView:
         above = labels[:-2]
         named = self._services.get(label_of(labels[-2]) + label_of(labels[-1]) + b"\3svc")
         if not _can_be(above):
-            return FoundName(zone, NXDOMAIN, keep_s=NEVER_TTL_S, service=named, why="no record has such a name")
+            return FoundName(
+                zone, NXDOMAIN, keep_s=NEVER_TTL_S, service=named, why="no record has such a name"
+            )
         of = f"the Service {namespace}/{labels[-2].decode('ascii', 'replace')}"
         if named is None or named.service is None:
             missing = of if self.has_namespace(namespace) else f"the Namespace {namespace}"
             return FoundName(zone, NXDOMAIN, service=named, why=f"{missing} does not exist")
         if not named.exists:
-            return FoundName(zone, NXDOMAIN, service=named, why=f"{of} is headless and has no endpoint that is ready")
+            return FoundName(
+                zone,
+                NXDOMAIN,
+                service=named,
+                why=f"{of} is headless and has no endpoint that is ready",
+            )
         found = self._of_service(zone, named, above, kind, place=place, of=of)
         if found.narrowed:
             self.narrowed.of(found.narrowed).value += 1
         return found._replace(service=named)
 
     def _of_service(
-        self, zone: bytes, named: NamedService, above: tuple[bytes, ...], kind: int, *, place: Locality, of: str
+        self,
+        zone: bytes,
+        named: NamedService,
+        above: tuple[bytes, ...],
+        kind: int,
+        *,
+        place: Locality,
+        of: str,
     ) -> FoundName:
         assert named.service is not None, "looked at before"
         if named.kind == "external":
             alias = alias_of(named.service)
             if above:
-                return FoundName(zone, NXDOMAIN, why=f"{of} is of the type ExternalName: nothing is below it")
+                return FoundName(
+                    zone, NXDOMAIN, why=f"{of} is of the type ExternalName: nothing is below it"
+                )
             if alias is None or kind == ANY:
-                return self._data(zone, kind, {}, f"{of}, whose externalName {named.service.spec.external_name!r}")
+                return self._data(
+                    zone, kind, {}, f"{of}, whose externalName {named.service.spec.external_name!r}"
+                )
             return FoundName(
-                zone, records=encoded(CNAME, self.config.ttl_s, [alias]), alias=alias, why=f"{of}: its externalName"
+                zone,
+                records=encoded(CNAME, self.config.ttl_s, [alias]),
+                alias=alias,
+                why=f"{of}: its externalName",
             )
         match above:
             case ():
                 return self._at_service(zone, named, kind, place, of)
-            case (label,) if label.startswith(b"_") and named.has_protocol(label[1:].decode("ascii", "replace")):
+            case (label,) if label.startswith(b"_") and named.has_protocol(
+                label[1:].decode("ascii", "replace")
+            ):
                 return self._data(zone, kind, {}, "names of ports are below it")
             case (b"_zone",) if named.kind == "headless":
                 return self._data(zone, kind, {}, "names of zones are below it")
             case (label,):
                 return self._host(zone, named, label, kind, of)
-            case (port, protocol) if port.startswith(b"_") and protocol.startswith(b"_") and protocol != b"_zone":
-                wanted = (port[1:].decode("ascii", "replace"), protocol[1:].decode("ascii", "replace"))
+            case (port, protocol) if (
+                port.startswith(b"_") and protocol.startswith(b"_") and protocol != b"_zone"
+            ):
+                wanted = (
+                    port[1:].decode("ascii", "replace"),
+                    protocol[1:].decode("ascii", "replace"),
+                )
                 if not all(wanted) or not named.srv(*wanted).pairs:
-                    return FoundName(zone, NXDOMAIN, why=f"{of} has no {wanted[1]} port {wanted[0]}")
+                    return FoundName(
+                        zone, NXDOMAIN, why=f"{of} has no {wanted[1]} port {wanted[0]}"
+                    )
                 return self._srv(zone, named, wanted, kind, of=of, place=place)
             case (*words, b"_zone") if named.kind == "headless":
                 return self._of_zone(zone, named, tuple(words), kind, of)
         return FoundName(zone, NXDOMAIN, why=f"{of} exists, and has no such host or port")
 
-    def _at_service(self, zone: bytes, named: NamedService, kind: int, place: Locality, of: str) -> FoundName:
+    def _at_service(
+        self, zone: bytes, named: NamedService, kind: int, place: Locality, of: str
+    ) -> FoundName:
         if kind == SRV:
             return self._srv(zone, named, (None, None), kind, of=of, place=place)
         if kind not in _FAMILY_OF:
             return self._data(zone, kind, {}, of)
         family = _FAMILY_OF[kind]
         if named.kind == "cluster":
-            return self._data(zone, kind, {kind: named.cluster_addresses()[family]}, f"{of}: its cluster IPs")
+            return self._data(
+                zone, kind, {kind: named.cluster_addresses()[family]}, f"{of}: its cluster IPs"
+            )
         if not self.is_narrowed(named) or place == NOWHERE:
-            return self._data(zone, kind, {kind: named.addresses[family]}, f"{of}: its ready endpoints")
+            return self._data(
+                zone, kind, {kind: named.addresses[family]}, f"{of}: its ready endpoints"
+            )
         outcome, subset = named.near(place)
         near = named.addresses[family] if subset is None else subset.addresses(family)
         why = f"{of}: its ready endpoints for a client in {place.zone or '?'} ({outcome})"
@@ -349,7 +431,9 @@ class DnsView:
         """Whether what is found there depends on the client's place."""
         return self.config.zone_answers and named.is_narrowed
 
-    def _host(self, zone: bytes, named: NamedService, label: bytes, kind: int, of: str) -> FoundName:
+    def _host(
+        self, zone: bytes, named: NamedService, label: bytes, kind: int, of: str
+    ) -> FoundName:
         hosts = named.hosts.get(label)
         if not hosts:
             return FoundName(zone, NXDOMAIN, why=f"{of} has no ready endpoint of this name")
@@ -373,8 +457,9 @@ class DnsView:
         label: bytes = b"",
         subset: HostSubset | None = None,
     ) -> FoundName:
-        """*port*: its name and protocol.  *place*: of a client, whose near endpoints have the better priority.  The
-        target's name is not compressed (RFC 2782); its addresses come along."""
+        """*port*: its name and protocol. *place*: of a client, whose near endpoints have the better
+        priority. The target's name is not compressed (RFC 2782); its addresses come along.
+        """
         targets = named.srv(*port, label, subset) if kind == SRV else None
         if targets is None or not targets.pairs:
             return self._data(zone, kind, {}, f"{of}: a port")
@@ -392,9 +477,12 @@ class DnsView:
         extras = _TargetAddresses(named, zone, records, ttl_s)
         return FoundName(zone, records=records, extras=extras, why=f"{of}: its ports")
 
-    def _of_zone(self, zone: bytes, named: NamedService, words: tuple[bytes, ...], kind: int, of: str) -> FoundName:
-        """``ZONE.pin._zone.SERVICE``: the endpoints of a zone, by where they are; ``prefer``: all, if it has none
-        (coredns/coredns#8388)."""
+    def _of_zone(
+        self, zone: bytes, named: NamedService, words: tuple[bytes, ...], kind: int, of: str
+    ) -> FoundName:
+        """``ZONE.pin._zone.SERVICE``: the endpoints of a zone, by where they are; ``prefer``: all,
+        if it has none (coredns/coredns#8388).
+        """
         if not words or words[-1] not in (b"pin", b"prefer"):
             return FoundName(zone, NXDOMAIN, why="below _zone there are pin and prefer")
         wanted = b".".join(words[:-1]).decode("ascii", "replace")
@@ -405,16 +493,23 @@ class DnsView:
             return self._at_service(zone, named, kind, NOWHERE, of)
         if kind == SRV:
             return self._srv(zone, named, (None, None), kind, of=of, subset=subset or HostSubset())
-        data = {} if subset is None else {of_kind: subset.addresses(family) for of_kind, family in _FAMILY_OF.items()}
+        data = (
+            {}
+            if subset is None
+            else {of_kind: subset.addresses(family) for of_kind, family in _FAMILY_OF.items()}
+        )
         return self._data(zone, kind, data, f"{of}: its ready endpoints in the zone {wanted}")
 
-    # -- the rest ----------------------------------------------------------------------------------------
+    # -- the rest
+    # ----------------------------------------------------------------------------------------
 
     def _pod(self, zone: bytes, labels: tuple[bytes, ...], kind: int) -> FoundName:
         namespace = labels[-1].decode("ascii", "replace")
         mode = self.config.pods
         if mode == "disabled" or len(labels) > 2:
-            return FoundName(zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="names of Pods are not served (--pods)")
+            return FoundName(
+                zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="names of Pods are not served (--pods)"
+            )
         if not self.has_namespace(namespace):
             return FoundName(zone, NXDOMAIN, why=f"there is no Namespace {namespace}")
         if len(labels) == 1:
@@ -423,7 +518,9 @@ class DnsView:
         if address is None:
             return FoundName(zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="no address with dashes")
         if mode == "verified" and not self._pods.has(namespace, address.packed):
-            return FoundName(zone, NXDOMAIN, why=f"no Pod of the Namespace {namespace} has this address")
+            return FoundName(
+                zone, NXDOMAIN, why=f"no Pod of the Namespace {namespace} has this address"
+            )
         of_kind = A if address.version == 4 else AAAA
         return self._data(zone, kind, {of_kind: [address.packed]}, "the address that it names")
 
@@ -435,7 +532,10 @@ class DnsView:
         names = self.reverse.names(packed)
         if names:
             return self._data(
-                zone, kind, {PTR: [name + self.zones[0] for name in names]}, "the best names of this address"
+                zone,
+                kind,
+                {PTR: [name + self.zones[0] for name in names]},
+                "the best names of this address",
             )
         return self.unknown_address(labels) if self.reverse.is_ours(packed) else None
 
@@ -445,7 +545,9 @@ class DnsView:
         if self.zone_of(labels) is not None:
             return True
         packed = reversed_address(labels) if labels[-1:] == (b"arpa",) and len(labels) > 2 else None
-        return packed is not None and (self.reverse.is_ours(packed) or bool(self.reverse.names(packed)))
+        return packed is not None and (
+            self.reverse.is_ours(packed) or bool(self.reverse.names(packed))
+        )
 
     def unknown_address(self, labels: tuple[bytes, ...]) -> FoundName | None:
         """What is said of a reversed name that leads nowhere; ``None``: these labels are none."""
@@ -456,7 +558,9 @@ class DnsView:
 
 
 class _TargetAddresses:
-    """The addresses of the targets of SRV records, as whole records; each is built when it is read."""
+    """The addresses of the targets of SRV records, as whole records; each is built when it is
+    read.
+    """
 
     def __init__(self, named: NamedService, zone: bytes, records: SrvSet, ttl_s: int) -> None:
         self._named = named

@@ -1,10 +1,12 @@
 """DNS messages as bytes: queries read strictly, names with their limits, and the parts of answers.
 
-``read_query`` is for what clients send, and says what to do with what is no query: drop it (``None``) or answer it with
-an error (``Malformed``).  ``read_name`` and ``read_record`` are for messages of any origin; they raise ``WireError``.
+``read_query`` is for what clients send, and says what to do with what is no query: drop it
+(``None``) or answer it with an error (``Malformed``). ``read_name`` and ``read_record`` are for
+messages of any origin; they raise ``WireError``.
 
-Names are uncompressed wire form including the root (RFC 1035 section 3.1), with the case in which they were written;
-``lower`` makes the key for comparing (RFC 4343).  Any octet is legal in a label (RFC 2181 section 11).
+Names are uncompressed wire form including the root (RFC 1035 section 3.1), with the case in which
+they were written; ``lower`` makes the key for comparing (RFC 4343). Any octet is legal in a label
+(RFC 2181 section 11).
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ from typing import Final, NamedTuple
 HEADER_BYTES: Final = 12
 NAME_MAX: Final = 255
 LABEL_MAX: Final = 63
-#: of a message over UDP: what a client without EDNS takes (RFC 1035 section 2.3.4), and what we send and take with it
-#: (RFC 9715: larger ones are fragmented)
+#: of a message over UDP: what a client without EDNS takes (RFC 1035 section 2.3.4), and what we
+#: send and take with it (RFC 9715: larger ones are fragmented)
 PLAIN_BYTES: Final = 512
 PAYLOAD_BYTES: Final = 1232
 TCP_BYTES: Final = 65535
 #: pointers that one name may follow, of a client or of an upstream
 POINTERS_MAX: Final = 10
-#: records of a query: an OPT, a TSIG or SIG(0), and the SOA of an IXFR (RFC 1995); more is a format error, unread
+#: records of a query: an OPT, a TSIG or SIG(0), and the SOA of an IXFR (RFC 1995); more is a format
+#: error, unread
 QUERY_RECORDS_MAX: Final = 3
 #: options of an OPT that are read; more is a format error
 OPTIONS_MAX: Final = 32
@@ -35,14 +38,36 @@ IN: Final = 1
 A, NS, CNAME, SOA, PTR, HINFO, TXT, AAAA, SRV, OPT = 1, 2, 5, 6, 12, 13, 16, 28, 33, 41
 IXFR, AXFR, ANY = 251, 252, 255
 TYPE_NAMES: Final = {
-    1: "A", 2: "NS", 5: "CNAME", 6: "SOA", 12: "PTR", 13: "HINFO", 15: "MX", 16: "TXT", 28: "AAAA", 33: "SRV",
-    35: "NAPTR", 43: "DS", 48: "DNSKEY", 64: "SVCB", 65: "HTTPS", 251: "IXFR", 252: "AXFR", 255: "ANY",
-}  # fmt: skip
+    1: "A",
+    2: "NS",
+    5: "CNAME",
+    6: "SOA",
+    12: "PTR",
+    13: "HINFO",
+    15: "MX",
+    16: "TXT",
+    28: "AAAA",
+    33: "SRV",
+    35: "NAPTR",
+    43: "DS",
+    48: "DNSKEY",
+    64: "SVCB",
+    65: "HTTPS",
+    251: "IXFR",
+    252: "AXFR",
+    255: "ANY",
+}
 
 NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, BADVERS = 0, 1, 2, 3, 4, 5, 16
 RCODE_NAMES: Final = {
-    0: "NOERROR", 1: "FORMERR", 2: "SERVFAIL", 3: "NXDOMAIN", 4: "NOTIMP", 5: "REFUSED", 16: "BADVERS",
-}  # fmt: skip
+    0: "NOERROR",
+    1: "FORMERR",
+    2: "SERVFAIL",
+    3: "NXDOMAIN",
+    4: "NOTIMP",
+    5: "REFUSED",
+    16: "BADVERS",
+}
 
 QR, AA, TC, RD, RA, AD, CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0080, 0x0020, 0x0010
 _OPCODE: Final = 0x7800
@@ -95,7 +120,11 @@ class DnsQuestion(NamedTuple):
         """How many bytes its answer may have."""
         if transport != "udp":
             return TCP_BYTES
-        return PLAIN_BYTES if self.edns is None else min(max(self.edns.payload, PLAIN_BYTES), PAYLOAD_BYTES)
+        return (
+            PLAIN_BYTES
+            if self.edns is None
+            else min(max(self.edns.payload, PLAIN_BYTES), PAYLOAD_BYTES)
+        )
 
 
 class Malformed(NamedTuple):
@@ -117,7 +146,9 @@ class DnsRecord(NamedTuple):
 
 
 def read_query(packet: bytes) -> DnsQuestion | Malformed | None:
-    """``None``: no answer at all, as to an answer (two servers would go on for ever) and to a stump of a header."""
+    """``None``: no answer at all, as to an answer (two servers would go on for ever) and to a stump
+    of a header.
+    """
     if len(packet) < HEADER_BYTES:
         return None
     number, flags, questions, answers, authorities, additionals = _header.unpack_from(packet)
@@ -154,7 +185,9 @@ def read_query(packet: bytes) -> DnsQuestion | Malformed | None:
 
 
 def _check_options(packet: bytes, record: DnsRecord) -> None:
-    """Raises ``WireError`` if the data of an OPT are not a list of at most ``OPTIONS_MAX`` options."""
+    """Raises ``WireError`` if the data of an OPT are not a list of at most ``OPTIONS_MAX``
+    options.
+    """
     offset = record.data
     for _ in range(OPTIONS_MAX):
         if offset == record.end:
@@ -167,32 +200,50 @@ def _check_options(packet: bytes, record: DnsRecord) -> None:
 
 
 def _malformed(number: int, flags: int, rcode: int) -> Malformed:
-    """The header alone: what followed it cannot be repeated.  The opcode stays, as RFC 1035 section 4.1.1 wants it."""
+    """The header alone: what followed it cannot be repeated.  The opcode stays, as RFC 1035 section
+    4.1.1 wants it.
+    """
     return Malformed(header(number, reply_flags(flags) | flags & _OPCODE | rcode), rcode)
 
 
 def reply_flags(flags: int) -> int:
-    """Of an answer to a query with *flags*: RD and CD are repeated, AD is not (we validate nothing)."""
+    """Of an answer to a query with *flags*: RD and CD are repeated, AD is not (we validate
+    nothing).
+    """
     return QR | flags & (RD | CD)
 
 
 def header(
-    number: int, flags: int, questions: int = 0, answers: int = 0, *, authority: int = 0, more: int = 0
+    number: int,
+    flags: int,
+    questions: int = 0,
+    answers: int = 0,
+    *,
+    authority: int = 0,
+    more: int = 0,
 ) -> bytes:
     """*more*: records of the additional section."""
     return _header.pack(number, flags, questions, answers, authority, more)
 
 
 def opt(rcode: int = NOERROR, *, do: bool = False, ede: int | None = None, text: str = "") -> bytes:
-    """The OPT record of an answer.  *ede*: an extended error, with *text* for a person (RFC 8914)."""
+    """The OPT record of an answer.  *ede*: an extended error, with *text* for a person (RFC
+    8914).
+    """
     data = b""
     if ede is not None:
         words = text.encode()[:200]
         data = _two.pack(_OPTION_EDE, 2 + len(words)) + ede.to_bytes(2, "big") + words
-    return ROOT + _fields.pack(OPT, PAYLOAD_BYTES, rcode >> 4 << 24 | (DO if do else 0), len(data)) + data
+    return (
+        ROOT
+        + _fields.pack(OPT, PAYLOAD_BYTES, rcode >> 4 << 24 | (DO if do else 0), len(data))
+        + data
+    )
 
 
-def error(question: DnsQuestion, rcode: int, *, ra: bool = False, ede: int | None = None, text: str = "") -> bytes:
+def error(
+    question: DnsQuestion, rcode: int, *, ra: bool = False, ede: int | None = None, text: str = ""
+) -> bytes:
     """An answer without records."""
     flags = reply_flags(question.flags) | (RA if ra else 0) | rcode
     edns = b"" if question.edns is None else opt(do=question.edns.do, ede=ede, text=text)
@@ -203,12 +254,15 @@ def encode_record(owner: bytes, kind: int, ttl: int, data: bytes) -> bytes:
     return owner + _fields.pack(kind, IN, ttl, len(data)) + data
 
 
-# -- reading ---------------------------------------------------------------------------------------------
+# -- reading
+# ---------------------------------------------------------------------------------------------
 
 
 def read_name(packet: bytes, offset: int, *, compressed: bool = True) -> tuple[bytes, int]:
-    """The name at *offset*, and where what follows it begins.  Pointers lead backwards only (RFC 1035 section 4.1.4),
-    at most ``POINTERS_MAX`` of them; the label types 01 and 10 are refused (RFC 6891 section 5)."""
+    """The name at *offset*, and where what follows it begins. Pointers lead backwards only (RFC
+    1035 section 4.1.4), at most ``POINTERS_MAX`` of them; the label types 01 and 10 are refused
+    (RFC 6891 section 5).
+    """
     labels: list[bytes] = []
     size = 1
     end = 0
@@ -241,7 +295,9 @@ def read_name(packet: bytes, offset: int, *, compressed: bool = True) -> tuple[b
         offset += 1 + length
 
 
-def read_record(packet: bytes, offset: int, name_at: Callable[[int], tuple[bytes, int]] | None = None) -> DnsRecord:
+def read_record(
+    packet: bytes, offset: int, name_at: Callable[[int], tuple[bytes, int]] | None = None
+) -> DnsRecord:
     """*name_at* reads its owner in the place of ``read_name``."""
     name, offset = read_name(packet, offset) if name_at is None else name_at(offset)
     if offset + _fields.size > len(packet):
@@ -253,12 +309,14 @@ def read_record(packet: bytes, offset: int, name_at: Callable[[int], tuple[bytes
     return DnsRecord(name, kind, cls, ttl, data, data + size)
 
 
-# -- names -----------------------------------------------------------------------------------------------
+# -- names
+# -----------------------------------------------------------------------------------------------
 
 
 def name_of(text: str) -> bytes:
-    """The wire form of a name that a person or an API object writes, without escapes; the dot at its end may lack.
-    Raises ``WireError``."""
+    """The wire form of a name that a person or an API object writes, without escapes; the dot at
+    its end may lack. Raises ``WireError``.
+    """
     bare = text.removesuffix(".")
     labels = [label.encode() for label in bare.split(".")] if bare else []
     if not all(0 < len(label) <= LABEL_MAX for label in labels):
@@ -280,7 +338,9 @@ def labels_of(name: bytes) -> tuple[bytes, ...]:
 
 
 def text_of(name: bytes) -> str:
-    """For a person and for logs: every octet that is not plain is escaped (RFC 1035 section 5.1)."""
+    """For a person and for logs: every octet that is not plain is escaped (RFC 1035 section
+    5.1).
+    """
     return "".join(_ESCAPED.sub(_escape, label).decode() + "." for label in labels_of(name)) or "."
 
 
@@ -290,14 +350,19 @@ def _escape(match: re.Match[bytes]) -> bytes:
 
 
 def data_text(kind: int, data: bytes) -> str:
-    """The data of a record of ours, as zone files have them (RFC 1035 section 5); names in it are whole."""
+    """The data of a record of ours, as zone files have them (RFC 1035 section 5); names in it are
+    whole.
+    """
     match kind:
         case 1 | 28:
             return str(ip_address(data))
         case 2 | 5 | 12:
             return text_of(data)
         case 33:
-            return f"{data[0] << 8 | data[1]} {data[2] << 8 | data[3]} {data[4] << 8 | data[5]} {text_of(data[6:])}"
+            return (
+                f"{data[0] << 8 | data[1]} {data[2] << 8 | data[3]} {data[4] << 8 | data[5]} "
+                f"{text_of(data[6:])}"
+            )
         case 13 | 16:
             words = []
             while data:

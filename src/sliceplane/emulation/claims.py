@@ -1,17 +1,19 @@
 """Adoption and release: which children belong to an owner that selects them by label.
 
-A child has at most one controlling owner, named by uid in its ownerReferences; names alone mean nothing.  An owner
+A child has at most one controlling owner, named by uid in its ownerReferences; names alone mean
+nothing. An owner
 
 - *adopts* a child without one that its selector matches, unless either is being deleted;
-- *releases* a child of its own that its selector does not match any more, unless it is being deleted itself: then the
-  child is the garbage collector's.
+- *releases* a child of its own that its selector does not match any more, unless it is being
+  deleted itself: then the child is the garbage collector's.
 
-**A cache is not believed before an adoption.**  An owner that was deleted with its children orphaned must not take
-them back, so the server itself is asked for the owner first (kubernetes/kubernetes#42639), once for all that is there
-to adopt.  A claim that the server refused is not tried again before the child has changed.
+**A cache is not believed before an adoption.**  An owner that was deleted with its children
+orphaned must not take them back, so the server itself is asked for the owner first
+(kubernetes/kubernetes#42639), once for all that is there to adopt. A claim that the server refused
+is not tried again before the child has changed.
 
-No look-up scans a namespace: selectors are filed under one of their label pairs, children without an owner under each
-of theirs.
+No look-up scans a namespace: selectors are filed under one of their label pairs, children without
+an owner under each of theirs.
 """
 
 from __future__ import annotations
@@ -39,14 +41,21 @@ class Claims(Generic[C]):
     def __init__(self, owners: Resource, children: Resource) -> None:
         self._owners = owners
         self._children = children
-        self._selectors: dict[str, tuple[_Place, LabelRequirements]] = {}  # owner key -> where it is filed, selector
+        self._selectors: dict[
+            str, tuple[_Place, LabelRequirements]
+        ] = {}  # owner key -> where it is filed, selector
         self._filed: dict[_Place, set[str]] = {}  # -> owner keys
         self._orphans: dict[str, C] = {}  # child key -> child without a controlling owner
         self._orphans_at: dict[_Place, set[str]] = {}
-        self._alive: set[str] = set()  # uids of owners that the server said are there, until they adopted
-        self._refused: dict[str, str] = {}  # child uid -> its version when the server refused a claim
+        self._alive: set[str] = (
+            set()
+        )  # uids of owners that the server said are there, until they adopted
+        self._refused: dict[
+            str, str
+        ] = {}  # child uid -> its version when the server refused a claim
 
-    # -- what is there ----------------------------------------------------------------------------------
+    # -- what is there
+    # ----------------------------------------------------------------------------------
 
     def on_owner(self, key: str, selector: LabelSelector | None) -> None:
         """*selector* ``None``: the owner is gone."""
@@ -56,7 +65,10 @@ class Claims(Generic[C]):
         if selector is None or not (selector.match_labels or selector.match_expressions):
             return  # an empty one would match everything; the server takes none
         namespace = key.partition("/")[0]
-        pairs = sorted((selector.match_labels or {}).items(), key=lambda pair: (pair[0] != LABEL_TEMPLATE_HASH, pair))
+        pairs = sorted(
+            (selector.match_labels or {}).items(),
+            key=lambda pair: (pair[0] != LABEL_TEMPLATE_HASH, pair),
+        )
         place = (namespace, *pairs[0]) if pairs else (namespace, "", "")
         self._selectors[key] = place, from_label_selector(selector)
         self._filed.setdefault(place, set()).add(key)
@@ -76,24 +88,35 @@ class Claims(Generic[C]):
         wanted: list[str] = []
         for place in _places(new):
             self._orphans_at.setdefault(place, set()).add(new.metadata.key)
-            wanted += [key for key in self._filed.get(place, ()) if self._selectors[key][1].matches(labels)]
+            wanted += [
+                key for key in self._filed.get(place, ()) if self._selectors[key][1].matches(labels)
+            ]
         return tuple(sorted(wanted))
 
-    # -- what follows -----------------------------------------------------------------------------------
+    # -- what follows
+    # -----------------------------------------------------------------------------------
 
-    def plan(self, owner: Object, owned: Iterable[C], may_adopt: Callable[[C], bool]) -> tuple[Write, ...]:
+    def plan(
+        self, owner: Object, owned: Iterable[C], may_adopt: Callable[[C], bool]
+    ) -> tuple[Write, ...]:
         """Releases and adoptions, or the question that has to come before an adoption."""
         meta = owner.metadata
         if meta.deletion_timestamp is not None or meta.key not in self._selectors:
             return ()
         place, selector = self._selectors[meta.key]
-        strays = [child for child in owned if not selector.matches(child.metadata.labels) and not self._in_vain(child)]
+        strays = [
+            child
+            for child in owned
+            if not selector.matches(child.metadata.labels) and not self._in_vain(child)
+        ]
         writes = [self._reference(child, {"$patch": "delete", "uid": meta.uid}) for child in strays]
         orphans = [self._orphans[key] for key in sorted(self._orphans_at.get(place, ()))]
         wanted = [
             child
             for child in orphans
-            if selector.matches(child.metadata.labels) and may_adopt(child) and not self._in_vain(child)
+            if selector.matches(child.metadata.labels)
+            and may_adopt(child)
+            and not self._in_vain(child)
         ]
         if wanted and meta.uid not in self._alive:
             asks = Write(
@@ -109,7 +132,9 @@ class Claims(Generic[C]):
         return (*writes, *(self._reference(child, reference) for child in wanted))
 
     def heard(self, owner: Object, done: Done) -> bool:
-        """Note what the server said to a plan of ours; whether the owner is to be planned again for that."""
+        """Note what the server said to a plan of ours; whether the owner is to be planned again for
+        that.
+        """
         again = False
         for write, result in zip(done.job.writes, done.results, strict=False):
             if write.verb == "get" and write.resource is self._owners and result:
@@ -118,7 +143,10 @@ class Claims(Generic[C]):
                     self._alive.add(fresh.uid)
                     again = True
             elif (
-                write.verb == "patch" and write.resource is self._children and write.tolerate == _MISSED and not result
+                write.verb == "patch"
+                and write.resource is self._children
+                and write.tolerate == _MISSED
+                and not result
             ):
                 child = decode(write.body, Object).metadata
                 self._refused[child.uid] = child.resource_version
@@ -147,18 +175,27 @@ class Claims(Generic[C]):
 
     def check(self) -> None:
         filed = {key: place for place, keys in self._filed.items() for key in keys}
-        assert filed == {key: place for key, (place, _) in self._selectors.items()}, f"{filed} != {self._selectors}"
+        assert filed == {key: place for key, (place, _) in self._selectors.items()}, (
+            f"{filed} != {self._selectors}"
+        )
         placed: dict[str, set[_Place]] = {}
         for place, keys in self._orphans_at.items():
             for key in keys:
                 placed.setdefault(key, set()).add(place)
-        assert placed == {key: set(_places(child)) for key, child in self._orphans.items()}, "orphans by label"
-        assert not any(controller_uid(child) for child in self._orphans.values()), "an orphan has an owner"
+        assert placed == {key: set(_places(child)) for key, child in self._orphans.items()}, (
+            "orphans by label"
+        )
+        assert not any(controller_uid(child) for child in self._orphans.values()), (
+            "an orphan has an owner"
+        )
 
 
 def _places(child: Object) -> list[_Place]:
     namespace = child.metadata.namespace
-    return [(namespace, "", ""), *((namespace, *pair) for pair in sorted((child.metadata.labels or {}).items()))]
+    return [
+        (namespace, "", ""),
+        *((namespace, *pair) for pair in sorted((child.metadata.labels or {}).items())),
+    ]
 
 
 def _discard(index: dict[_Place, set[str]], place: _Place, key: str) -> None:

@@ -1,13 +1,14 @@
-"""DaemonSets -> Pods: one on every emulated Node that fits, replaced within ``maxUnavailable`` or ``maxSurge``.
+"""DaemonSets -> Pods: one on every emulated Node that fits, replaced within ``maxUnavailable`` or
+``maxSurge``.
 
 A Node fits if the template's node selector and affinity want it and its taints are tolerated
-(``eligibility``); of the taints that a Node can have of itself every Pod of a DaemonSet tolerates those that
-``pkg/controller/daemon/util/daemonset_util.go`` lists.  A Pod is bound to its Node by an affinity to the Node's name,
-which the emulated scheduler obeys.
+(``eligibility``); of the taints that a Node can have of itself every Pod of a DaemonSet tolerates
+those that ``pkg/controller/daemon/util/daemonset_util.go`` lists. A Pod is bound to its Node by an
+affinity to the Node's name, which the emulated scheduler obeys.
 
-A plan first makes each Node have the Pods that it should have (``_DaemonSetPlan.place``); only when nothing is to be
-done there does a rollout take its next step (``_DaemonSetPlan.roll``).  A Node whose Pod is missing or not available
-counts as unavailable.
+A plan first makes each Node have the Pods that it should have (``_DaemonSetPlan.place``); only when
+nothing is to be done there does a rollout take its next step (``_DaemonSetPlan.roll``). A Node
+whose Pod is missing or not available counts as unavailable.
 """
 
 from __future__ import annotations
@@ -39,14 +40,23 @@ _NO_SCHEDULE: Final = ("disk-pressure", "memory-pressure", "pid-pressure", "unsc
 
 class DaemonSetController(PodOwnerController[DaemonSet]):
     def __init__(self) -> None:
-        super().__init__(DaemonSets, DaemonSet, "daemonset-controller", Selection(Nodes), history=History(DaemonSets))
+        super().__init__(
+            DaemonSets,
+            DaemonSet,
+            "daemonset-controller",
+            Selection(Nodes),
+            history=History(DaemonSets),
+        )
         self._nodes: dict[str, Node] = {}
 
     def selector_of(self, owner: DaemonSet) -> LabelSelector:
         return owner.spec.selector
 
     def revisions_in_use(self, owner: DaemonSet, pods: list[Pod]) -> set[str]:
-        return {f"{owner.metadata.name}-{(pod.metadata.labels or {}).get(LABEL_REVISION, '')}" for pod in pods}
+        return {
+            f"{owner.metadata.name}-{(pod.metadata.labels or {}).get(LABEL_REVISION, '')}"
+            for pod in pods
+        }
 
     def on_other(self, change: Change[Object], now: float) -> None:
         name = change.object.metadata.name
@@ -60,7 +70,9 @@ class DaemonSetController(PodOwnerController[DaemonSet]):
 
     def decide(self, owner: DaemonSet, pods: list[Pod], now: float) -> tuple[Write, ...]:
         placed: dict[str, list[Pod]] = {}
-        for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name)):
+        for pod in sorted(
+            pods, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name)
+        ):
             placed.setdefault(wanted_node(pod.spec), []).append(pod)
         available = self.available(owner, pods, owner.spec.min_ready_seconds, now)
         plan = _DaemonSetPlan(owner, self._nodes, placed, available)
@@ -74,7 +86,11 @@ class _DaemonSetPlan:
     """One look at a DaemonSet, the Nodes and its Pods by Node, oldest first."""
 
     def __init__(
-        self, owner: DaemonSet, nodes: dict[str, Node], placed: dict[str, list[Pod]], available: set[str]
+        self,
+        owner: DaemonSet,
+        nodes: dict[str, Node],
+        placed: dict[str, list[Pod]],
+        available: set[str],
     ) -> None:
         self._owner = owner
         self._placed = placed
@@ -83,19 +99,31 @@ class _DaemonSetPlan:
         template: Document = owner.spec.template.get("spec") or {}
         spec = msgspec.convert(template, PodSpec)
         self._tolerations: list[Document] = [*(template.get("tolerations") or ())]
-        self._tolerations += [added for added in _own_tolerations(spec) if added not in self._tolerations]
-        tolerations = tuple(msgspec.convert(toleration, Toleration) for toleration in self._tolerations)
+        self._tolerations += [
+            added for added in _own_tolerations(spec) if added not in self._tolerations
+        ]
+        tolerations = tuple(
+            msgspec.convert(toleration, Toleration) for toleration in self._tolerations
+        )
         wanted = [
-            node for node in nodes.values() if spec.node_name in ("", node.metadata.name) and is_selected(spec, node)
+            node
+            for node in nodes.values()
+            if spec.node_name in ("", node.metadata.name) and is_selected(spec, node)
         ]
         #: where a Pod should be, and where one that is there may go on
         self._fits = sorted(
-            node.metadata.name for node in wanted if not repels(node, tolerations, ("NoSchedule", "NoExecute"))
+            node.metadata.name
+            for node in wanted
+            if not repels(node, tolerations, ("NoSchedule", "NoExecute"))
         )
-        self._stays = {node.metadata.name for node in wanted if not repels(node, tolerations, ("NoExecute",))}
+        self._stays = {
+            node.metadata.name for node in wanted if not repels(node, tolerations, ("NoExecute",))
+        }
         rolling = owner.spec.update_strategy.rolling_update if self._rolls else None
         self._surge = resolve(rolling.max_surge if rolling else None, "0", len(self._fits), up=True)
-        unavailable = resolve(rolling.max_unavailable if rolling else None, "1", len(self._fits), up=True)
+        unavailable = resolve(
+            rolling.max_unavailable if rolling else None, "1", len(self._fits), up=True
+        )
         self._unavailable_max = unavailable if unavailable or self._surge else 1
 
     @property
@@ -103,11 +131,15 @@ class _DaemonSetPlan:
         return self._owner.spec.update_strategy.type == "RollingUpdate"
 
     def place(self) -> tuple[Write, ...]:
-        """Deletions of Pods that have ended, are too many or are where they should not be; then what is missing."""
+        """Deletions of Pods that have ended, are too many or are where they should not be; then
+        what is missing.
+        """
         deletions: list[Write] = []
         for node, pods in sorted(self._placed.items()):
             kept = self._kept(pods) if node in self._stays else ()
-            gone = (pod for pod in pods if not is_going(pod) and (has_ended(pod) or pod not in kept))
+            gone = (
+                pod for pod in pods if not is_going(pod) and (has_ended(pod) or pod not in kept)
+            )
             deletions += [deletion(Pods, pod.metadata) for pod in gone]
         missing = (node for node in self._fits if node not in self._placed)
         # No more are made than one job takes: there may be as many as there are Nodes.
@@ -175,7 +207,9 @@ class _DaemonSetPlan:
         spec: dict[str, Any] = {**document["spec"], "tolerations": self._tolerations}
         spec["affinity"] = _bound_to(spec.get("affinity") or {}, node)
         body = encode({**document, "spec": spec})
-        return Write(verb="create", resource=Pods, namespace=self._owner.metadata.namespace, body=body)
+        return Write(
+            verb="create", resource=Pods, namespace=self._owner.metadata.namespace, body=body
+        )
 
     def status(self) -> tuple[Write, ...]:
         oldest = [self._placed[node][0] for node in self._fits if node in self._placed]
@@ -196,7 +230,10 @@ class _DaemonSetPlan:
         meta = self._owner.metadata
         # Zero is "absent" upstream for some; null in a merge patch removes the member.
         optional = ("updatedNumberScheduled", "numberAvailable", "numberUnavailable")
-        status = {member: None if member in optional and not value else value for member, value in counts.items()}
+        status = {
+            member: None if member in optional and not value else value
+            for member, value in counts.items()
+        }
         write = Write(
             verb="patch",
             resource=DaemonSets,
@@ -214,7 +251,9 @@ def _decisive(node: Node | None) -> tuple[Any, ...] | None:
 
 
 def _own_tolerations(spec: PodSpec) -> Iterable[Document]:
-    repelling = [(name, "NoExecute") for name in _NO_EXECUTE] + [(name, "NoSchedule") for name in _NO_SCHEDULE]
+    repelling = [(name, "NoExecute") for name in _NO_EXECUTE] + [
+        (name, "NoSchedule") for name in _NO_SCHEDULE
+    ]
     repelling += [("network-unavailable", "NoSchedule")] if spec.host_network else []
     for name, effect in repelling:
         yield {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": effect}

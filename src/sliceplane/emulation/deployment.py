@@ -1,11 +1,12 @@
-"""Deployments -> ReplicaSets: one set per pod template, rolling update or Recreate, history, status.
+"""Deployments -> ReplicaSets: one set per pod template, rolling update or Recreate, history,
+status.
 
-The newest set is the one whose template equals the Deployment's but for the hash label, so undoing a rollout reuses the
-old set.  Each plan takes one step (``strategy``), and the next change of a set's status brings the next step: a rollout
-is driven by what became available, not by timers.
+The newest set is the one whose template equals the Deployment's but for the hash label, so undoing
+a rollout reuses the old set. Each plan takes one step (``strategy``), and the next change of a
+set's status brings the next step: a rollout is driven by what became available, not by timers.
 
-Sets are claimed like Pods (``claims``).  Where the name of a new set is taken by an object that cannot be claimed, the
-Deployment counts a collision in its status, and its sets get another hash.
+Sets are claimed like Pods (``claims``). Where the name of a new set is taken by an object that
+cannot be claimed, the Deployment counts a collision in its status, and its sets get another hash.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class DeploymentController(KeyedController):
         self._claims: Claims[ReplicaSet] = Claims(Deployments, ReplicaSets)
         self._fingerprints = Fingerprints()
         self._refusals = Refusals()
-        self._telling: dict[str, tuple[str, ...]] = {}  # key -> what Events say of its job's writes, "" for nothing
+        self._telling: dict[
+            str, tuple[str, ...]
+        ] = {}  # key -> what Events say of its job's writes, "" for nothing
 
     def on_change(self, change: Change[Object], now: float) -> None:
         self._expectations.observe(change)
@@ -60,7 +63,9 @@ class DeploymentController(KeyedController):
             return
         key = change.object.metadata.key
         self.alive_or_over(change)
-        old, new = (item if isinstance(item, Deployment) else None for item in (change.old, change.new))
+        old, new = (
+            item if isinstance(item, Deployment) else None for item in (change.old, change.new)
+        )
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             uid = old.metadata.uid
             self._key_of_uid.pop(uid, None)
@@ -79,7 +84,9 @@ class DeploymentController(KeyedController):
         self.enqueue(key, now)
 
     def _on_sets(self, change: Change[Object], now: float) -> None:
-        old, new = (item if isinstance(item, ReplicaSet) else None for item in (change.old, change.new))
+        old, new = (
+            item if isinstance(item, ReplicaSet) else None for item in (change.old, change.new)
+        )
         for item in (old, new):
             if item is not None and controller_uid(item):
                 self._on_set(item, present=item is new, now=now)
@@ -92,7 +99,10 @@ class DeploymentController(KeyedController):
         else:
             self._set_named.pop(name, None)
         key = name.rpartition("-")[0]
-        for owner in (*((key,) if key in self._deployments else ()), *self._claims.on_child(old, new)):
+        for owner in (
+            *((key,) if key in self._deployments else ()),
+            *self._claims.on_child(old, new),
+        ):
             self.enqueue(owner, now)
 
     def _on_set(self, item: ReplicaSet, *, present: bool, now: float) -> None:
@@ -110,7 +120,9 @@ class DeploymentController(KeyedController):
             self.enqueue(self._key_of_uid[owner], now)
 
     def _on_pod(self, change: Change[Object], now: float) -> None:
-        """Recreate must know when the last Pod of an old set is really gone; statuses do not count the dying."""
+        """Recreate must know when the last Pod of an old set is really gone; statuses do not count
+        the dying.
+        """
         for pod in (change.old, change.new):
             if not isinstance(pod, Pod):
                 continue
@@ -136,7 +148,9 @@ class DeploymentController(KeyedController):
         if self.waits_for_cache(key, now):
             return ()
         owned = self._sets.get(deployment.metadata.uid, {})
-        claims = self._claims.plan(deployment, owned.values(), lambda item: item.metadata.deletion_timestamp is None)
+        claims = self._claims.plan(
+            deployment, owned.values(), lambda item: item.metadata.deletion_timestamp is None
+        )
         if claims:
             return claims
         rollout = self._rollout(deployment, list(owned.values()), now)
@@ -153,7 +167,9 @@ class DeploymentController(KeyedController):
 
     def _rollout(self, deployment: Deployment, owned: list[ReplicaSet], now: float) -> Rollout:
         meta = deployment.metadata
-        ordered = sorted(owned, key=lambda item: (item.metadata.creation_timestamp or "", revision_of(item)))
+        ordered = sorted(
+            owned, key=lambda item: (item.metadata.creation_timestamp or "", revision_of(item))
+        )
         template = self._fingerprints.of(deployment)
         newest = next((item for item in ordered if self._fingerprints.of(item) == template), None)
         older = [item for item in ordered if item is not newest]
@@ -189,14 +205,20 @@ class DeploymentController(KeyedController):
                 self._refusals.forget(meta.uid)
             return
         failed = done.job.writes[len(done.results)]
-        if failed.verb != "create" or done.error.reason == "AlreadyExists" or is_namespace_terminating(done.error):
+        if (
+            failed.verb != "create"
+            or done.error.reason == "AlreadyExists"
+            or is_namespace_terminating(done.error)
+        ):
             return  # one that is there already is in the cache soon: it is ours, or a collision
         self._refusals.note(meta.uid, meta.generation, CREATE_ERROR, done.error.message, now)
         name = f"{meta.name}-{template_hash(deployment.spec.template, deployment.status.collision_count)}"
         self._event(deployment, "Warning", CREATE_ERROR, creation_failure(name, done.error.message))
         self.enqueue(meta.key, now)  # the status tells at once
 
-    def _event(self, deployment: Deployment, kind: Literal["Normal", "Warning"], reason: str, text: str) -> None:
+    def _event(
+        self, deployment: Deployment, kind: Literal["Normal", "Warning"], reason: str, text: str
+    ) -> None:
         self.note(
             EventNote(
                 regarding=deployment,
@@ -212,11 +234,17 @@ class DeploymentController(KeyedController):
     def check(self) -> None:
         super().check()
         self._claims.check()
-        assert set(self._key_of_uid.values()) == set(self._deployments), "uid index differs from the cache"
+        assert set(self._key_of_uid.values()) == set(self._deployments), (
+            "uid index differs from the cache"
+        )
         assert all(self._sets.values()), "an owner without sets is kept"
-        owners = {item.metadata.uid: uid for uid, owned in self._sets.items() for item in owned.values()}
+        owners = {
+            item.metadata.uid: uid for uid, owned in self._sets.items() for item in owned.values()
+        }
         assert owners == self._owner_of_set, f"{owners} != {self._owner_of_set}"
         named = {item.metadata.key for owned in self._sets.values() for item in owned.values()}
         assert named <= set(self._set_named), f"{named} not in {sorted(self._set_named)}"
         alive = set(self._key_of_uid) | {item.metadata.uid for item in self._set_named.values()}
-        assert self._fingerprints.uids() | self._refusals.uids() <= alive, "what is gone is remembered"
+        assert self._fingerprints.uids() | self._refusals.uids() <= alive, (
+            "what is gone is remembered"
+        )

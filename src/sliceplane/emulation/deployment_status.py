@@ -1,8 +1,9 @@
 """A Deployment's status: what ``kubectl rollout status`` and ``kubectl wait --for=condition`` read.
 
-Conditions, reasons and messages are upstream's.  A condition is left as it is while its status and reason stay, but for
-Progressing, whose update time is the time of the last progress: ``progressDeadlineSeconds`` counts from there.  While a
-Deployment is paused or being scaled, progress is not estimated.
+Conditions, reasons and messages are upstream's. A condition is left as it is while its status and
+reason stay, but for Progressing, whose update time is the time of the last progress:
+``progressDeadlineSeconds`` counts from there. While a Deployment is paused or being scaled,
+progress is not estimated.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class _Conditions:
         reason: str = self.held.get(kind, {}).get("reason", "")
         return reason
 
-    def put(self, kind: str, status: str, reason: str, message: str, *, touch: bool = False) -> None:
+    def put(
+        self, kind: str, status: str, reason: str, message: str, *, touch: bool = False
+    ) -> None:
         """*touch*: the update time is told even if nothing else has changed."""
         before = self.held.get(kind, {})
         same_status = before.get("status") == status
@@ -79,33 +82,49 @@ def _pause_or_resume(rollout: Rollout, conditions: _Conditions) -> None:
         conditions.put("Progressing", "Unknown", "DeploymentResumed", "Deployment is resumed")
 
 
-def _estimate_progress(rollout: Rollout, conditions: _Conditions, counts: dict[str, int], now: float) -> None:
+def _estimate_progress(
+    rollout: Rollout, conditions: _Conditions, counts: dict[str, int], now: float
+) -> None:
     deployment = rollout.deployment
     newest = rollout.newest
-    what = f'ReplicaSet "{newest.metadata.name}"' if newest else f'Deployment "{deployment.metadata.name}"'
-    if counts["replicas"] == counts["updatedReplicas"] and conditions.reason("Progressing") == "NewReplicaSetAvailable":
+    what = (
+        f'ReplicaSet "{newest.metadata.name}"'
+        if newest
+        else f'Deployment "{deployment.metadata.name}"'
+    )
+    if (
+        counts["replicas"] == counts["updatedReplicas"]
+        and conditions.reason("Progressing") == "NewReplicaSetAvailable"
+    ):
         return  # that rollout is over; what happens to its Pods later is no progress
     if rollout.is_complete():
         message = f"{what} has successfully progressed."
         conditions.put("Progressing", "True", "NewReplicaSetAvailable", message)
     elif _has_moved(deployment, counts):
-        conditions.put("Progressing", "True", "ReplicaSetUpdated", f"{what} is progressing.", touch=True)
+        conditions.put(
+            "Progressing", "True", "ReplicaSetUpdated", f"{what} is progressing.", touch=True
+        )
     elif _is_overdue(deployment, conditions, now):
-        conditions.put("Progressing", "False", "ProgressDeadlineExceeded", f"{what} has timed out progressing.")
+        conditions.put(
+            "Progressing", "False", "ProgressDeadlineExceeded", f"{what} has timed out progressing."
+        )
 
 
 def _has_moved(deployment: Deployment, counts: dict[str, int]) -> bool:
     before = deployment.status
     return (
         counts["updatedReplicas"] > before.updated_replicas
-        or counts["replicas"] - counts["updatedReplicas"] < before.replicas - before.updated_replicas
+        or counts["replicas"] - counts["updatedReplicas"]
+        < before.replicas - before.updated_replicas
         or counts["readyReplicas"] > before.ready_replicas
         or counts["availableReplicas"] > before.available_replicas
     )
 
 
 def _due_at(deployment: Deployment, conditions: _Conditions) -> float | None:
-    """When the deadline passes if nothing moves; ``None``: there is none, or nothing to wait for."""
+    """When the deadline passes if nothing moves; ``None``: there is none, or nothing to wait
+    for.
+    """
     progressing = conditions.held.get("Progressing")
     deadline_s = deployment.spec.progress_deadline_seconds
     if progressing is None or deadline_s is None or not has_deadline(deployment):
@@ -121,7 +140,9 @@ def _is_overdue(deployment: Deployment, conditions: _Conditions, now: float) -> 
     return due is not None and now > due
 
 
-def _conditions(rollout: Rollout, counts: dict[str, int], now: float, *, creating: bool) -> _Conditions:
+def _conditions(
+    rollout: Rollout, counts: dict[str, int], now: float, *, creating: bool
+) -> _Conditions:
     deployment = rollout.deployment
     newest = rollout.newest
     replicas = wanted_of(rollout.deployment)
@@ -130,7 +151,9 @@ def _conditions(rollout: Rollout, counts: dict[str, int], now: float, *, creatin
     _pause_or_resume(rollout, conditions)
     name = newest.metadata.name if newest else f"{deployment.metadata.name}-{rollout.hashed}"
     if deadline and newest is not None and "Progressing" not in conditions.held:
-        conditions.put("Progressing", "True", "FoundNewReplicaSet", f'Found new replica set "{name}"')
+        conditions.put(
+            "Progressing", "True", "FoundNewReplicaSet", f'Found new replica set "{name}"'
+        )
     _, unavailable = limits(deployment.spec.strategy, replicas)
     if counts["availableReplicas"] >= replicas - unavailable:
         message = "Deployment has minimum availability."
@@ -146,7 +169,9 @@ def _conditions(rollout: Rollout, counts: dict[str, int], now: float, *, creatin
         message = creation_failure(name, rollout.refusal.message)
         conditions.put("Progressing", "False", CREATE_ERROR, message)
     elif creating:
-        conditions.put("Progressing", "True", "NewReplicaSetCreated", f'Created new replica set "{name}"')
+        conditions.put(
+            "Progressing", "True", "NewReplicaSetCreated", f'Created new replica set "{name}"'
+        )
     else:
         _estimate_progress(rollout, conditions, counts, now)
     _tell_failure(rollout, conditions)
@@ -156,7 +181,9 @@ def _conditions(rollout: Rollout, counts: dict[str, int], now: float, *, creatin
 def _tell_failure(rollout: Rollout, conditions: _Conditions) -> None:
     """What a set says of its Pods' refusal, the newest before the others."""
     ordered: list[ReplicaSet] = [*reversed(rollout.sets)]
-    failure = next((condition for item in ordered if (condition := replica_failure(item)) is not None), None)
+    failure = next(
+        (condition for item in ordered if (condition := replica_failure(item)) is not None), None
+    )
     if failure is None:
         conditions.held.pop(REPLICA_FAILURE, None)
     else:
@@ -179,7 +206,9 @@ def _counts(rollout: Rollout) -> dict[str, int]:
     }
 
 
-def status_patch(rollout: Rollout, now: float, *, creating: bool) -> tuple[tuple[Write, ...], float | None]:
+def status_patch(
+    rollout: Rollout, now: float, *, creating: bool
+) -> tuple[tuple[Write, ...], float | None]:
     """The writes that bring status up to date, and when to look again though nothing has changed.
 
     *creating*: the newest set is created by the same job.
@@ -193,11 +222,18 @@ def status_patch(rollout: Rollout, now: float, *, creating: bool) -> tuple[tuple
     same = same and deployment.status.terminating_replicas is not None
     writes: list[Write] = []
     if not same or current.get("conditions") != conditions:
-        status: Document = {member: value if value or member in _ALWAYS else None for member, value in counts.items()}
+        status: Document = {
+            member: value if value or member in _ALWAYS else None
+            for member, value in counts.items()
+        }
         status["conditions"] = conditions
         writes.append(_patch(deployment, {"status": status}, subresource="status"))
     revision = (rollout.newest.metadata.annotations or {}).get(REVISION) if rollout.newest else None
-    if revision and rollout.mode != "deleted" and (deployment.metadata.annotations or {}).get(REVISION) != revision:
+    if (
+        revision
+        and rollout.mode != "deleted"
+        and (deployment.metadata.annotations or {}).get(REVISION) != revision
+    ):
         writes.append(_patch(deployment, {"metadata": {"annotations": {REVISION: revision}}}))
     due = _due_at(deployment, shown) if rollout.mode == "rollout" else None
     return tuple(writes), None if due is None else due + _LATE_S

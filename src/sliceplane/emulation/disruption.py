@@ -1,15 +1,17 @@
-"""PodDisruptionBudgets -> how many of their Pods may be evicted now (kubernetes.io, Specifying a Disruption Budget;
-pkg/controller/disruption/disruption.go).
+"""PodDisruptionBudgets -> how many of their Pods may be evicted now (kubernetes.io, Specifying a
+Disruption Budget; pkg/controller/disruption/disruption.go).
 
-Of the Pods that a budget selects, those that are ready and not going are *healthy*.  ``minAvailable`` as a number says
-how many must be; a percentage, and ``maxUnavailable``, are of the Pods that their controllers want, so all of those
-must be known.  Where they are not the budget allows nothing, and its condition says why.
+Of the Pods that a budget selects, those that are ready and not going are *healthy*.
+``minAvailable`` as a number says how many must be; a percentage, and ``maxUnavailable``, are of the
+Pods that their controllers want, so all of those must be known. Where they are not the budget
+allows nothing, and its condition says why.
 
-``server.registry.eviction`` notes in ``disruptedPods`` whom it let go.  Such a Pod counts as gone until the cache shows
-that it is; one that is still there after two minutes, since nobody ended it, counts again.
+``server.registry.eviction`` notes in ``disruptedPods`` whom it let go. Such a Pod counts as gone
+until the cache shows that it is; one that is still there after two minutes, since nobody ended it,
+counts again.
 
-A change of a Pod costs a look at the budgets of its namespace; a budget is counted anew at its turn, over the Pods that
-it selects.
+A change of a Pod costs a look at the budgets of its namespace; a budget is counted anew at its
+turn, over the Pods that it selects.
 """
 
 from __future__ import annotations
@@ -55,7 +57,11 @@ class DisruptionController(KeyedController):
 
     def __init__(self) -> None:
         watched = (PodDisruptionBudgets, Pods, *_SCALED)
-        super().__init__(ControllerInfo("disruption-emulation", tuple(map(Selection, watched)), queue="disruption"))
+        super().__init__(
+            ControllerInfo(
+                "disruption-emulation", tuple(map(Selection, watched)), queue="disruption"
+            )
+        )
         self._budgets: dict[str, tuple[PodDisruptionBudget, LabelRequirements]] = {}
         #: namespace -> keys of its budgets, and its Pods by key
         self._here: dict[str, set[str]] = {}
@@ -65,7 +71,8 @@ class DisruptionController(KeyedController):
         #: what has a number of Pods, by uid
         self._scaled: dict[str, Scaled] = {}
 
-    # -- what is there ----------------------------------------------------------------------------------
+    # -- what is there
+    # ----------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         namespace = change.object.metadata.namespace
@@ -84,7 +91,9 @@ class DisruptionController(KeyedController):
             for concerned in sorted(self._here.get(namespace, ())):
                 selected = self._selected[concerned]
                 was_selected = selected.pop(key, None) is not None
-                if isinstance(change.new, Pod) and self._budgets[concerned][1].matches(change.new.metadata.labels):
+                if isinstance(change.new, Pod) and self._budgets[concerned][1].matches(
+                    change.new.metadata.labels
+                ):
                     selected[key] = change.new
                 if was_selected or key in selected:
                     self.enqueue(concerned, now)
@@ -98,7 +107,9 @@ class DisruptionController(KeyedController):
             if before is None or before[0].spec.selector != new.spec.selector:
                 selector = from_label_selector(new.spec.selector)
                 pods = self._pods.get(namespace, {})
-                self._selected[key] = {at: pod for at, pod in pods.items() if selector.matches(pod.metadata.labels)}
+                self._selected[key] = {
+                    at: pod for at, pod in pods.items() if selector.matches(pod.metadata.labels)
+                }
             else:
                 selector = before[1]
             self._budgets[key] = new, selector
@@ -122,7 +133,8 @@ class DisruptionController(KeyedController):
         for key in sorted(self._here.get(namespace, ())):
             self.enqueue(key, now)
 
-    # -- what follows -----------------------------------------------------------------------------------
+    # -- what follows
+    # -----------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if key not in self._budgets or self.waits_for_cache(key, now):
@@ -148,7 +160,10 @@ class DisruptionController(KeyedController):
                 "conditions": [_condition(budget, "SyncFailed", now, message=str(unknown))],
             }
             return self._told(budget, status, notes)
-        healthy = sum(is_ready(pod) and not is_going(pod) and pod.metadata.name not in disrupted for pod in pods)
+        healthy = sum(
+            is_ready(pod) and not is_going(pod) and pod.metadata.name not in disrupted
+            for pod in pods
+        )
         allowed = max(healthy - desired, 0) if expected > 0 else 0
         status = {
             "observedGeneration": budget.metadata.generation,
@@ -157,12 +172,18 @@ class DisruptionController(KeyedController):
             "desiredHealthy": desired,
             "expectedPods": expected,
             "disruptedPods": disrupted,
-            "conditions": [_condition(budget, "SufficientPods" if allowed else "InsufficientPods", now)],
+            "conditions": [
+                _condition(budget, "SufficientPods" if allowed else "InsufficientPods", now)
+            ],
         }
         return self._told(budget, status, notes)
 
-    def _disrupted(self, key: str, budget: PodDisruptionBudget, pods: list[Pod], now: float) -> dict[str, str]:
-        """Those who were let go a short while ago and are not going yet, as far as the cache knows."""
+    def _disrupted(
+        self, key: str, budget: PodDisruptionBudget, pods: list[Pod], now: float
+    ) -> dict[str, str]:
+        """Those who were let go a short while ago and are not going yet, as far as the cache
+        knows.
+        """
         present = {pod.metadata.name for pod in pods if not is_going(pod)}
         kept = {}
         for name, since in sorted((budget.status.disrupted_pods or {}).items()):
@@ -185,7 +206,9 @@ class DisruptionController(KeyedController):
         return len(pods), spec.min_available or 0
 
     def _wanted(self, pods: Iterable[Pod]) -> int:
-        """By the controllers of *pods*, each counted once; Pods of nobody are not counted.  Raises ``_Unknown``."""
+        """By the controllers of *pods*, each counted once; Pods of nobody are not counted.  Raises
+        ``_Unknown``.
+        """
         wanted: dict[str, int] = {}
         for pod in pods:
             uid = controller_uid(pod)
@@ -196,7 +219,9 @@ class DisruptionController(KeyedController):
                 # Of a Deployment's several sets it is the Deployment that knows.
                 above = self._scaled.get(controller_uid(owner, Deployments))
                 owner = owner if above is None else above
-                wanted[owner.metadata.uid] = 1 if owner.spec.replicas is None else owner.spec.replicas
+                wanted[owner.metadata.uid] = (
+                    1 if owner.spec.replicas is None else owner.spec.replicas
+                )
         return sum(wanted.values())
 
     def _told(
@@ -221,7 +246,12 @@ class DisruptionController(KeyedController):
             )
         meta = budget.metadata
         # With the version: an eviction may have charged the budget since.
-        body = encode({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "status": change})
+        body = encode(
+            {
+                "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+                "status": change,
+            }
+        )
         write = Write(
             verb="patch",
             resource=PodDisruptionBudgets,
@@ -243,7 +273,9 @@ class DisruptionController(KeyedController):
         assert self._selected.keys() == self._budgets.keys()
         for key, (budget, selector) in self._budgets.items():
             pods = self._pods.get(budget.metadata.namespace, {})
-            matching = {at: pod for at, pod in pods.items() if selector.matches(pod.metadata.labels)}
+            matching = {
+                at: pod for at, pod in pods.items() if selector.matches(pod.metadata.labels)
+            }
             assert self._selected[key] == matching, f"{key} counts other Pods than it selects"
         assert all(self._pods.values()), "a namespace without Pods is kept"
 
@@ -260,7 +292,9 @@ def _without_scale(pod: Pod) -> str:
     return f'found no controllers for pod "{pod.metadata.name}"'
 
 
-def _condition(budget: PodDisruptionBudget, reason: str, now: float, *, message: str = "") -> Document:
+def _condition(
+    budget: PodDisruptionBudget, reason: str, now: float, *, message: str = ""
+) -> Document:
     """Its time is when it became so."""
     failed = reason == "SyncFailed"
     status = "True" if reason == "SufficientPods" else "False"
@@ -269,7 +303,9 @@ def _condition(budget: PodDisruptionBudget, reason: str, now: float, *, message:
     return {
         "type": _ALLOWED,
         "status": status,
-        "observedGeneration": budget.status.observed_generation if failed else budget.metadata.generation,
+        "observedGeneration": budget.status.observed_generation
+        if failed
+        else budget.metadata.generation,
         "lastTransitionTime": moment or format_time(now),
         "reason": reason,
         "message": message,
@@ -287,13 +323,29 @@ def _difference(budget: PodDisruptionBudget, status: Document) -> Document:
         "expectedPods": now.expected_pods,
         "disruptedPods": now.disrupted_pods or {},
     }
-    change = {member: value for member, value in status.items() if member in told and told[member] != value}
+    change = {
+        member: value
+        for member, value in status.items()
+        if member in told and told[member] != value
+    }
     if "disruptedPods" in change:
-        change["disruptedPods"] = {**dict.fromkeys(now.disrupted_pods or {}), **change["disruptedPods"]}
+        change["disruptedPods"] = {
+            **dict.fromkeys(now.disrupted_pods or {}),
+            **change["disruptedPods"],
+        }
     (condition,) = status["conditions"]
     others = [one for one in now.conditions or () if one.type != _ALLOWED]
     before = next((one for one in now.conditions or () if one.type == _ALLOWED), None)
-    shown = None if before is None else (before.status, before.reason, before.message, before.observed_generation or 0)
-    if shown != (condition["status"], condition["reason"], condition["message"], condition["observedGeneration"]):
+    shown = (
+        None
+        if before is None
+        else (before.status, before.reason, before.message, before.observed_generation or 0)
+    )
+    if shown != (
+        condition["status"],
+        condition["reason"],
+        condition["message"],
+        condition["observedGeneration"],
+    ):
         change["conditions"] = [*others, condition]
     return change

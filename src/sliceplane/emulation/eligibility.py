@@ -1,7 +1,8 @@
-"""Which nodes a Pod may be on: its node selector, the required part of its node affinity, taints and tolerations.
+"""Which nodes a Pod may be on: its node selector, the required part of its node affinity, taints
+and tolerations.
 
-As the page "Assigning Pods to Nodes" of kubernetes.io has it: terms of an affinity are alternatives, the requirements
-of a term must all hold, and a term without any selects nothing.
+As the page "Assigning Pods to Nodes" of kubernetes.io has it: terms of an affinity are
+alternatives, the requirements of a term must all hold, and a term without any selects nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from sliceplane.api.core import Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration
+from sliceplane.api.core import (
+    Node,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    PodSpec,
+    Taint,
+    Toleration,
+)
 from sliceplane.kit.integers import NotAnInteger, parse_int64
 
 NODE_NAME_FIELD: Final = "metadata.name"
@@ -22,8 +30,14 @@ def is_selected(spec: PodSpec, node: Node) -> bool:
     if not (spec.node_selector or {}).items() <= labels.items():
         return False
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
-    return required is None or any(_holds(term, node) for term in required.node_selector_terms or ())
+    required = (
+        affinity.required_during_scheduling_ignored_during_execution
+        if affinity is not None
+        else None
+    )
+    return required is None or any(
+        _holds(term, node) for term in required.node_selector_terms or ()
+    )
 
 
 def _holds(term: NodeSelectorTerm, node: Node) -> bool:
@@ -69,9 +83,15 @@ def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
 
 
 def eviction_delay_s(tolerations: Iterable[Toleration], taint: Taint) -> float | None:
-    """Seconds for which a Pod stays on a node after it got *taint*, whose effect is NoExecute; ``None``: for ever."""
+    """Seconds for which a Pod stays on a node after it got *taint*, whose effect is NoExecute;
+    ``None``: for ever.
+    """
     used = [toleration for toleration in tolerations if tolerates((toleration,), taint)]
-    bounds = [toleration.toleration_seconds for toleration in used if toleration.toleration_seconds is not None]
+    bounds = [
+        toleration.toleration_seconds
+        for toleration in used
+        if toleration.toleration_seconds is not None
+    ]
     if not used:
         return 0.0
     return max(min(bounds), 0) if bounds else None
@@ -80,15 +100,24 @@ def eviction_delay_s(tolerations: Iterable[Toleration], taint: Taint) -> float |
 def repels(node: Node, tolerations: Iterable[Toleration], effects: tuple[str, ...]) -> bool:
     """A taint of *effects* that is not tolerated."""
     tolerated = tuple(tolerations)
-    return any(taint.effect in effects and not tolerates(tolerated, taint) for taint in node.spec.taints or ())
+    return any(
+        taint.effect in effects and not tolerates(tolerated, taint)
+        for taint in node.spec.taints or ()
+    )
 
 
 def wanted_node(spec: PodSpec) -> str:
-    """The node that the Pod is on, or the one that its affinity names alone; "" if there is no such node."""
+    """The node that the Pod is on, or the one that its affinity names alone; "" if there is no such
+    node.
+    """
     if spec.node_name:
         return spec.node_name
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+    required = (
+        affinity.required_during_scheduling_ignored_during_execution
+        if affinity is not None
+        else None
+    )
     for term in (required.node_selector_terms or ()) if required is not None else ():
         for requirement in term.match_fields or ():
             if (

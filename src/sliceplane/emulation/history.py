@@ -1,8 +1,9 @@
 """What the templates of StatefulSets and DaemonSets were: a ControllerRevision for each, numbered.
 
-A revision is made before the first Pod of its template; its data is a strategic merge patch that brings the template
-back, which is what ``kubectl rollout undo`` sends.  A template that comes again gets its revision back, with the
-highest number.  Of revisions that no Pod and no status names the oldest go, beyond ``revisionHistoryLimit``.
+A revision is made before the first Pod of its template; its data is a strategic merge patch that
+brings the template back, which is what ``kubectl rollout undo`` sends. A template that comes again
+gets its revision back, with the highest number. Of revisions that no Pod and no status names the
+oldest go, beyond ``revisionHistoryLimit``.
 """
 
 from __future__ import annotations
@@ -36,10 +37,13 @@ class History:
 
     def __init__(self, owners: Resource) -> None:
         self._owners = owners
-        self._revisions: dict[str, dict[str, ControllerRevision]] = {}  # owner uid -> name -> revision
+        self._revisions: dict[
+            str, dict[str, ControllerRevision]
+        ] = {}  # owner uid -> name -> revision
         self._claims: Claims[ControllerRevision] = Claims(owners, ControllerRevisions)
 
-    # -- what is there ----------------------------------------------------------------------------------
+    # -- what is there
+    # ----------------------------------------------------------------------------------
 
     def on_owner(self, key: str, selector: LabelSelector | None) -> None:
         """*selector* ``None``: the owner is gone."""
@@ -50,7 +54,9 @@ class History:
 
     def on_change(self, change: Change[Object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Of a revision.  Returns uids of its owners, and keys of those who may want it."""
-        old, new = (one if isinstance(one, ControllerRevision) else None for one in (change.old, change.new))
+        old, new = (
+            one if isinstance(one, ControllerRevision) else None for one in (change.old, change.new)
+        )
         uids: list[str] = []
         for revision in (old, new):
             uid = controller_uid(revision, self._owners) if revision is not None else ""
@@ -70,16 +76,21 @@ class History:
         """As ``Claims.heard``."""
         return self._claims.heard(owner, done)
 
-    # -- what follows -----------------------------------------------------------------------------------
+    # -- what follows
+    # -----------------------------------------------------------------------------------
 
     def templates(self, owner: Historied) -> dict[str, Document]:
         """By the name of the revision: those that are kept, and the newest."""
         known = self._revisions.get(owner.metadata.uid, {})
-        kept = {name: _template(revision) for name, revision in known.items() if _template(revision)}
+        kept = {
+            name: _template(revision) for name, revision in known.items() if _template(revision)
+        }
         return {**kept, revision_name(owner): owner.spec.template}
 
     def plan(self, owner: Historied, in_use: Collection[str]) -> tuple[Write, ...]:
-        """What makes the history true; *in_use* are the names of revisions that Pods and the status name."""
+        """What makes the history true; *in_use* are the names of revisions that Pods and the status
+        name.
+        """
         if owner.metadata.deletion_timestamp is not None:
             return ()
         known = self._revisions.get(owner.metadata.uid, {})
@@ -89,7 +100,9 @@ class History:
     def _number(self, owner: Historied, known: dict[str, ControllerRevision]) -> tuple[Write, ...]:
         """The newest template has a revision, and it is the highest."""
         name = revision_name(owner)
-        others = max((one.revision for one in known.values() if one.metadata.name != name), default=0)
+        others = max(
+            (one.revision for one in known.values() if one.metadata.name != name), default=0
+        )
         found = known.get(name)
         if found is None:
             return (self._create(owner, name, others + 1),)
@@ -123,7 +136,12 @@ class History:
             "revision": number,
             "data": {"spec": {"template": _as_go_encodes({**_DIRECTIVE, **template})}},
         }
-        return Write(verb="create", resource=ControllerRevisions, namespace=owner.metadata.namespace, body=encode(body))
+        return Write(
+            verb="create",
+            resource=ControllerRevisions,
+            namespace=owner.metadata.namespace,
+            body=encode(body),
+        )
 
     def _forget_oldest(
         self, owner: Historied, known: dict[str, ControllerRevision], in_use: Collection[str]
@@ -133,9 +151,12 @@ class History:
             return ()
         kept = {*in_use, revision_name(owner)}
         idle = sorted(
-            (one for name, one in known.items() if name not in kept), key=lambda one: (one.revision, one.metadata.name)
+            (one for name, one in known.items() if name not in kept),
+            key=lambda one: (one.revision, one.metadata.name),
         )
-        return tuple(deletion(ControllerRevisions, one.metadata) for one in idle[: max(len(idle) - limit, 0)])
+        return tuple(
+            deletion(ControllerRevisions, one.metadata) for one in idle[: max(len(idle) - limit, 0)]
+        )
 
     def check(self) -> None:
         self._claims.check()
@@ -143,10 +164,11 @@ class History:
 
 
 def _as_go_encodes(template: Document) -> Document:
-    """Returns *template* with sorted keys and with the ``resources`` that Go writes for every container.
+    """Returns *template* with sorted keys and with the ``resources`` that Go writes for every
+    container.
 
-    As upstream: clients compare a revision's data with their own encoding byte by byte (``getPatch`` and
-    ``EqualRevision`` of pkg/controller), whose maps are sorted.
+    As upstream: clients compare a revision's data with their own encoding byte by byte
+    (``getPatch`` and ``EqualRevision`` of pkg/controller), whose maps are sorted.
     """
     spec = dict(template.get("spec") or {})
     for member in ("containers", "initContainers"):

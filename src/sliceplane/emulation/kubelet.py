@@ -1,13 +1,13 @@
 """Scheduler and kubelet in one, for emulated Nodes only.
 
-The life of a Pod here: bound to a node (fewest Pods of its owner in the zone, then fewest on the node),
-started (addresses, phase Running), ready, and after a deletion removed when its grace period, bounded by
-the configuration, has passed.  While it terminates it stays as it was: a terminating Pod that still serves
-is what consumers must cope with.
+The life of a Pod here: bound to a node (fewest Pods of its owner in the zone, then fewest on the
+node), started (addresses, phase Running), ready, and after a deletion removed when its grace
+period, bounded by the configuration, has passed. While it terminates it stays as it was: a
+terminating Pod that still serves is what consumers must cope with.
 
 Whether a Pod's containers are ready is the configured default unless the Pod carries the annotation
-``emulation.sliceplane.dev/ready``: the program that runs the real thing behind a Pod's address says so there.  The Pod
-itself is ready when its readiness gates are met, too (``pod_status``).
+``emulation.sliceplane.dev/ready``: the program that runs the real thing behind a Pod's address says
+so there. The Pod itself is ready when its readiness gates are met, too (``pod_status``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.requests import PatchType, Verb
 from sliceplane.api.scheme import Nodes, Pods
-from sliceplane.emulation.eligibility import UNSCHEDULABLE, eviction_delay_s, is_selected, repels, tolerates
+from sliceplane.emulation.eligibility import (
+    UNSCHEDULABLE,
+    eviction_delay_s,
+    is_selected,
+    repels,
+    tolerates,
+)
 from sliceplane.emulation.nodes import (
     ANNOTATION_READY,
     EmulatedNode,
@@ -63,11 +69,17 @@ class KubeletController(KeyedController):
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
         self._waiting: set[str] = set()  # Pods that no node could take
-        self._without_address: set[str] = set()  # bound by others to a node that has no address left
+        self._without_address: set[str] = (
+            set()
+        )  # bound by others to a node that has no address left
         self._placement = Placement()
-        self._seen: dict[tuple[str, bool], float] = {}  # (pod uid, terminating) -> when we first saw it so
+        self._seen: dict[
+            tuple[str, bool], float
+        ] = {}  # (pod uid, terminating) -> when we first saw it so
         self._addresses = PodAddresses(config.nodes)
-        self._tainted: dict[str, dict[Taint, float]] = {}  # node -> its taints that evict -> when we first saw them
+        self._tainted: dict[
+            str, dict[Taint, float]
+        ] = {}  # node -> its taints that evict -> when we first saw them
 
     def on_synced(self, now: float) -> None:
         super().on_synced(now)
@@ -98,7 +110,9 @@ class KubeletController(KeyedController):
                 self._seen.pop((old.metadata.uid, terminating), None)
         if isinstance(new, Pod):
             self._pods[key] = new
-            self._seen.setdefault((new.metadata.uid, new.metadata.deletion_timestamp is not None), now)
+            self._seen.setdefault(
+                (new.metadata.uid, new.metadata.deletion_timestamp is not None), now
+            )
             self._take_stock(new, now)
             self.enqueue(key, now)
         else:
@@ -110,7 +124,11 @@ class KubeletController(KeyedController):
     def _note_taints(self, node: Node, now: float) -> None:
         name = node.metadata.name
         known = self._tainted.get(name, {})
-        taints = {taint: known.get(taint, now) for taint in node.spec.taints or () if taint.effect == "NoExecute"}
+        taints = {
+            taint: known.get(taint, now)
+            for taint in node.spec.taints or ()
+            if taint.effect == "NoExecute"
+        }
         if taints != known and name in self._emulated:
             self._tainted[name] = taints
             for key, pod in self._pods.items():
@@ -120,7 +138,10 @@ class KubeletController(KeyedController):
     def _evicted_at(self, node: Node, pod: Pod) -> float | None:
         """When the taints of its node drive the Pod away; ``None``: never."""
         seen = self._tainted.get(node.metadata.name, {})
-        delays = ((eviction_delay_s(pod.spec.tolerations or (), taint), since) for taint, since in seen.items())
+        delays = (
+            (eviction_delay_s(pod.spec.tolerations or (), taint), since)
+            for taint, since in seen.items()
+        )
         return min((since + delay for delay, since in delays if delay is not None), default=None)
 
     def _follow_zone(self, name: str, zone: str) -> None:
@@ -169,14 +190,24 @@ class KubeletController(KeyedController):
         if due is not None:
             if now >= due:
                 self._note(
-                    pod, "Normal", "TaintManagerEviction", f"Marking for deletion Pod {pod.metadata.key}", "Evicting"
+                    pod,
+                    "Normal",
+                    "TaintManagerEviction",
+                    f"Marking for deletion Pod {pod.metadata.key}",
+                    "Evicting",
                 )
-                return (_write("delete", pod, body=encode({"preconditions": {"uid": pod.metadata.uid}})),)
+                return (
+                    _write(
+                        "delete", pod, body=encode({"preconditions": {"uid": pod.metadata.uid}})
+                    ),
+                )
             self.enqueue_after(key, due - now, now)
         return self._run(key, pod, now)
 
     def _register(self, node: EmulatedNode, now: float) -> tuple[Write, ...]:
-        """Create the Node, make it ready, then take away the taint that the server gives to new Nodes."""
+        """Create the Node, make it ready, then take away the taint that the server gives to new
+        Nodes.
+        """
         present = self._nodes.get(node.name)
         status = Write(
             verb="patch",
@@ -188,20 +219,27 @@ class KubeletController(KeyedController):
         )
         if present is None:
             body = encode(node_document(node))
-            return (Write(verb="create", resource=Nodes, body=body, tolerate=("AlreadyExists",)), status)
+            return (
+                Write(verb="create", resource=Nodes, body=body, tolerate=("AlreadyExists",)),
+                status,
+            )
         if not present.is_ready:
             return (status,)
         return _without_taint(present)
 
     def _fits(self, node: EmulatedNode, pod: Pod) -> bool:
         present = self._nodes.get(node.name)
-        if present is None or (present.spec.unschedulable and not tolerates(pod.spec.tolerations or (), UNSCHEDULABLE)):
+        if present is None or (
+            present.spec.unschedulable and not tolerates(pod.spec.tolerations or (), UNSCHEDULABLE)
+        ):
             return False
         if repels(present, pod.spec.tolerations or (), ("NoSchedule", "NoExecute")):
             return False
         if not self._placement.has_ports(node.name, host_ports(pod)):
             return False
-        return self._placement.load_of(node.name) < self._addresses.room(node.name) and is_selected(pod.spec, present)
+        return self._placement.load_of(node.name) < self._addresses.room(node.name) and is_selected(
+            pod.spec, present
+        )
 
     def _bind(self, key: str, pod: Pod) -> tuple[Write, ...]:
         uid = pod.metadata.uid
@@ -211,7 +249,8 @@ class KubeletController(KeyedController):
         if not fitting:
             if key not in self._waiting:
                 why = (
-                    "none is schedulable, has the labels asked for, tolerated taints, free ports and a Pod address left"
+                    "none is schedulable, has the labels asked for, tolerated taints, free ports "
+                    "and a Pod address left"
                 )
                 self._note(
                     pod,
@@ -245,9 +284,12 @@ class KubeletController(KeyedController):
         return (_write("delete", pod, body=body),)
 
     def _moment(self, pod: Pod, server_time: float) -> float:
-        """A moment that the server told by its own clock.  No later than when we saw it: the machine's clock may
-        have been set since, and a Pod must not wait an hour for that."""
-        return min(server_time, self._seen[pod.metadata.uid, pod.metadata.deletion_timestamp is not None])
+        """A moment that the server told by its own clock. No later than when we saw it: the
+        machine's clock may have been set since, and a Pod must not wait an hour for that.
+        """
+        return min(
+            server_time, self._seen[pod.metadata.uid, pod.metadata.deletion_timestamp is not None]
+        )
 
     def _run(self, key: str, pod: Pod, now: float) -> tuple[Write, ...]:
         if not pod.status.pod_ips or pod.status.phase != "Running":
@@ -266,7 +308,9 @@ class KubeletController(KeyedController):
             self._without_address.discard(key)
             return self._start(pod, addresses, now)
         if pod.spec.active_deadline_seconds is not None:
-            until = parse_time(pod.status.start_time or pod.metadata.creation_timestamp or _LONG_AGO)
+            until = parse_time(
+                pod.status.start_time or pod.metadata.creation_timestamp or _LONG_AGO
+            )
             until += pod.spec.active_deadline_seconds
             if now >= until:
                 return (_status(pod, overdue_status(pod, now)),)
@@ -285,18 +329,25 @@ class KubeletController(KeyedController):
 
     def _start(self, pod: Pod, addresses: tuple[str, ...], now: float) -> tuple[Write, ...]:
         hosts = self._emulated[pod.spec.node_name].addresses
-        fault = next(filter(None, (image_fault(container.image) for container in pod.spec.containers or ())), None)
+        fault = next(
+            filter(None, (image_fault(container.image) for container in pod.spec.containers or ())),
+            None,
+        )
         if fault is not None:
             waiting = waiting_status(pod, addresses, hosts, now)
             if waiting is None:
                 return ()
-            self._note(pod, "Warning", "Failed", f"Error: {fault['reason']}: {fault['message']}", "Pulling")
+            self._note(
+                pod, "Warning", "Failed", f"Error: {fault['reason']}: {fault['message']}", "Pulling"
+            )
             return (_status(pod, waiting),)
         state = readiness(pod, containers=self._wants_ready(pod) and not self._config.ready_s)
         self._note(pod, "Normal", "Started", "Container started", "Starting")
         return (_status(pod, started_status(pod, addresses, hosts, state, now)),)
 
-    def _note(self, pod: Pod, kind: Literal["Normal", "Warning"], reason: str, note: str, action: str) -> None:
+    def _note(
+        self, pod: Pod, kind: Literal["Normal", "Warning"], reason: str, note: str, action: str
+    ) -> None:
         self.note(
             EventNote(
                 regarding=pod,
@@ -317,14 +368,20 @@ class KubeletController(KeyedController):
         if done.job.writes[0].subresource != "binding":
             self._expectations.expect(done, now)
             return
-        # The answer to a binding is a Status without a version; the placement stands in for it until the
-        # cache shows the node.  A binding that failed is taken back.
+        # The answer to a binding is a Status without a version; the placement stands in for it
+        # until the cache shows the node. A binding that failed is taken back.
         pod = self._pods.get(done.job.key)
         if pod is None:
             return
         if done.error is None and done.results[0]:
             node = self._placement.node_of(pod.metadata.uid)
-            self._note(pod, "Normal", "Scheduled", f"Successfully assigned {pod.metadata.key} to {node}", "Binding")
+            self._note(
+                pod,
+                "Normal",
+                "Scheduled",
+                f"Successfully assigned {pod.metadata.key} to {node}",
+                "Binding",
+            )
         elif not pod.spec.node_name:
             self._placement.drop(pod.metadata.uid)
 
@@ -344,7 +401,9 @@ def _without_taint(node: Node) -> tuple[Write, ...]:
     return (Write(verb="patch", resource=Nodes, name=node.metadata.name, body=encode(body)),)
 
 
-def _write(verb: Verb, pod: Pod, *, body: bytes, subresource: str = "", patch_type: PatchType = "merge") -> Write:
+def _write(
+    verb: Verb, pod: Pod, *, body: bytes, subresource: str = "", patch_type: PatchType = "merge"
+) -> Write:
     return Write(
         verb=verb,
         resource=Pods,

@@ -45,8 +45,10 @@ class EmulatedNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmulationConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds.  ``termination_s`` bounds a Pod's own grace period from above, so that a laptop need
-    not wait 30 s for nothing.  ``ready_by_default`` False: a Pod becomes ready when it is annotated so."""
+    """Times in seconds. ``termination_s`` bounds a Pod's own grace period from above, so that a
+    laptop need not wait 30 s for nothing. ``ready_by_default`` False: a Pod becomes ready when it
+    is annotated so.
+    """
 
     nodes: tuple[EmulatedNode, ...]
     start_s: float = 0.0
@@ -64,7 +66,9 @@ def _defaults(index: int, name: str) -> dict[str, Any]:
 
 
 def make_nodes(count: int, zones: Iterable[str]) -> tuple[EmulatedNode, ...]:
-    """*count* nodes ``node-1`` .., spread over *zones* in turn.  Raises ``ValueError`` with a sentence."""
+    """*count* nodes ``node-1`` .., spread over *zones* in turn.  Raises ``ValueError`` with a
+    sentence.
+    """
     names = list(zones)
     entries = [
         {"name": f"node-{index}", **({"zone": names[(index - 1) % len(names)]} if names else {})}
@@ -74,7 +78,9 @@ def make_nodes(count: int, zones: Iterable[str]) -> tuple[EmulatedNode, ...]:
 
 
 def parse_nodes(entries: Any) -> tuple[EmulatedNode, ...]:
-    """Nodes from the list in an ``--emulate-file``.  Raises ``ValueError`` that names the entry and the fault."""
+    """Nodes from the list in an ``--emulate-file``.  Raises ``ValueError`` that names the entry and
+    the fault.
+    """
     if not isinstance(entries, list) or not entries:
         raise ValueError("expected a list of nodes, each with at least a name")
     if len(entries) > NODES_MAX:
@@ -86,7 +92,10 @@ def parse_nodes(entries: Any) -> tuple[EmulatedNode, ...]:
         name = entry["name"]
         unknown = sorted(set(entry) - _MEMBERS)
         if unknown:
-            raise ValueError(f"node {name}: unknown member {unknown[0]!r}; known are {', '.join(sorted(_MEMBERS))}")
+            raise ValueError(
+                f"node {name}: unknown member {unknown[0]!r}; known are "
+                f"{', '.join(sorted(_MEMBERS))}"
+            )
         nodes.append(_node(index, name, {**_defaults(index, name), **entry}))
     names = [node.name for node in nodes]
     repeated = sorted({name for name in names if names.count(name) > 1})
@@ -107,7 +116,11 @@ def _node(index: int, name: str, entry: dict[str, Any]) -> EmulatedNode:
     for problem in (
         *check_dns_subdomain(name),
         *(fault for key in labels for fault in check_qualified_name(key)),
-        *(fault for value in (zone, region, *labels.values()) for fault in check_label_value(value)),
+        *(
+            fault
+            for value in (zone, region, *labels.values())
+            for fault in check_label_value(value)
+        ),
     ):
         raise ValueError(f"node {name}: {problem}")
     if not isinstance(cidrs, list) or not cidrs or not all(isinstance(cidr, str) for cidr in cidrs):
@@ -122,7 +135,9 @@ def _node(index: int, name: str, entry: dict[str, Any]) -> EmulatedNode:
     families = [ipaddress.ip_network(cidr).version for cidr in cidrs]
     if addresses == _defaults(index, name)["address"]:
         # A node has an address of each family that its Pods have.
-        addresses = [address for address in addresses if ipaddress.ip_address(address).version in families]
+        addresses = [
+            address for address in addresses if ipaddress.ip_address(address).version in families
+        ]
     return EmulatedNode(
         name=name,
         zone=zone,
@@ -136,7 +151,9 @@ def _node(index: int, name: str, entry: dict[str, Any]) -> EmulatedNode:
 def _checked_addresses(name: str, addresses: Any) -> tuple[str, ...]:
     """Raises ``ValueError`` that names the node and the fault."""
     if not isinstance(addresses, list) or not addresses:
-        raise ValueError(f"node {name}: address: {addresses!r} is not an IP address or a list of them")
+        raise ValueError(
+            f"node {name}: address: {addresses!r} is not an IP address or a list of them"
+        )
     families = set()
     for address in addresses:
         parsed = parse_strict(address) if isinstance(address, str) else None

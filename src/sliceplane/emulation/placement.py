@@ -1,8 +1,8 @@
-"""Which emulated node each Pod is on, decided or already known, and how loaded nodes and zones are; and which
-Pod addresses of a node are taken, and which comes next.
+"""Which emulated node each Pod is on, decided or already known, and how loaded nodes and zones are;
+and which Pod addresses of a node are taken, and which comes next.
 
-An address just freed is the last to be given out again, so that a client which still remembers the old Pod
-does not meet a new one there at once.
+An address just freed is the last to be given out again, so that a client which still remembers the
+old Pod does not meet a new one there at once.
 """
 
 from __future__ import annotations
@@ -43,17 +43,21 @@ def _clash(one: HostPort, other: HostPort) -> bool:
 
 
 class Placement:
-    """Owned by the emulated kubelet.  A placement counts from the decision on, not from when the cache shows
-    it, so that Pods planned together spread."""
+    """Owned by the emulated kubelet. A placement counts from the decision on, not from when the
+    cache shows it, so that Pods planned together spread.
+    """
 
     def __init__(self, zones_first: Sequence[str] = ()) -> None:
-        """*zones_first*: which of two zones is taken where they have as many Pods of the owner; else their Nodes'
-        loads decide."""
+        """*zones_first*: which of two zones is taken where they have as many Pods of the owner;
+        else their Nodes' loads decide.
+        """
         self._rank = {zone: rank for rank, zone in enumerate(zones_first)}
         self._placed: dict[str, tuple[str, str, str]] = {}  # pod uid -> (node, zone, owner uid)
         self._load: dict[str, int] = {}
         self._owner_load: dict[tuple[str, str], int] = {}  # (owner uid, zone) -> Pods
-        self._ports: dict[str, dict[str, frozenset[HostPort]]] = {}  # node -> pod uid -> ports, of Pods that have any
+        self._ports: dict[
+            str, dict[str, frozenset[HostPort]]
+        ] = {}  # node -> pod uid -> ports, of Pods that have any
 
     def node_of(self, uid: str) -> str:
         return self._placed[uid][0] if uid in self._placed else ""
@@ -64,7 +68,11 @@ class Placement:
 
     def has_ports(self, node: str, ports: frozenset[HostPort]) -> bool:
         """Returns True if none of *ports* is taken on *node*."""
-        taken = [port for other in self._ports.get(node, {}).values() for port in other] if ports else ()
+        taken = (
+            [port for other in self._ports.get(node, {}).values() for port in other]
+            if ports
+            else ()
+        )
         return not any(_clash(port, other) for port in ports for other in taken)
 
     def put(self, uid: str, node: EmulatedNode, owner: str, ports: frozenset[HostPort]) -> None:
@@ -109,16 +117,25 @@ class Placement:
         load: dict[str, int] = {}
         for node, _zone, _owner in self._placed.values():
             load[node] = load.get(node, 0) + 1
-        assert load == {node: count for node, count in self._load.items() if count}, f"{load} != {self._load}"
-        assert all(uids.keys() <= self._placed.keys() for uids in self._ports.values()), f"{self._ports}"
-        assert sum(self._owner_load.values()) == len(self._placed), f"{self._owner_load} != {self._placed}"
+        assert load == {node: count for node, count in self._load.items() if count}, (
+            f"{load} != {self._load}"
+        )
+        assert all(uids.keys() <= self._placed.keys() for uids in self._ports.values()), (
+            f"{self._ports}"
+        )
+        assert sum(self._owner_load.values()) == len(self._placed), (
+            f"{self._owner_load} != {self._placed}"
+        )
 
 
 class PodAddresses:
     """Owned by the emulated kubelet."""
 
     def __init__(self, nodes: Iterable[EmulatedNode]) -> None:
-        self._networks = {node.name: tuple(ipaddress.ip_network(cidr) for cidr in node.pod_cidrs) for node in nodes}
+        self._networks = {
+            node.name: tuple(ipaddress.ip_network(cidr) for cidr in node.pod_cidrs)
+            for node in nodes
+        }
         self._cursor: dict[ipaddress.IPv4Network | ipaddress.IPv6Network, int] = {}
         self._taken: dict[str, set[str]] = {}  # address -> uids of Pods that hold it
         self._held: dict[str, tuple[str, ...]] = {}  # uid -> addresses
@@ -133,7 +150,9 @@ class PodAddresses:
             self._taken.setdefault(address, set()).add(uid)
 
     def assign(self, uid: str, node: str) -> tuple[str, ...]:
-        """The Pod's addresses: those that it holds, else fresh ones; () if the node has none left."""
+        """The Pod's addresses: those that it holds, else fresh ones; () if the node has none
+        left.
+        """
         if uid in self._held:
             return self._held[uid]
         free = [self._next(network) for network in self._networks[node]]

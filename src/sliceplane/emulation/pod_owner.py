@@ -1,10 +1,12 @@
-"""What the controllers of ReplicaSets, ReplicationControllers, StatefulSets and DaemonSets have in common.
+"""What the controllers of ReplicaSets, ReplicationControllers, StatefulSets and DaemonSets have in
+common.
 
-Each keeps its owners and their Pods, claims Pods before anything else (``claims``), sees to the ``history`` of
-templates where there is one, and then asks the subclass what is missing (``decide``).  What the server did becomes
-Events; what it refuses (a spent quota, say) becomes a ``FailedCreate`` Event and a back-off (``refusals``).  Pods are
-created one after the other and the first refusal ends the job, so an owner that may have none costs one request a try,
-however many it wants.
+Each keeps its owners and their Pods, claims Pods before anything else (``claims``), sees to the
+``history`` of templates where there is one, and then asks the subclass what is missing
+(``decide``). What the server did becomes Events; what it refuses (a spent quota, say) becomes a
+``FailedCreate`` Event and a back-off (``refusals``). Pods are created one after the other and the
+first refusal ends the job, so an owner that may have none costs one request a try, however many it
+wants.
 """
 
 from __future__ import annotations
@@ -35,9 +37,16 @@ class PodOwnerController(KeyedController, Generic[O]):
     """Keys are ``namespace/name`` of owners."""
 
     def __init__(
-        self, owners: Resource, projection: type[O], component: str, *more: Selection, history: History | None = None
+        self,
+        owners: Resource,
+        projection: type[O],
+        component: str,
+        *more: Selection,
+        history: History | None = None,
     ) -> None:
-        """*component* is what Events name as their source; *more* is watched beside owners and Pods."""
+        """*component* is what Events name as their source; *more* is watched beside owners and
+        Pods.
+        """
         watches = (Selection(owners), Selection(Pods), *more)
         if history is not None:
             watches += (Selection(ControllerRevisions),)
@@ -52,14 +61,17 @@ class PodOwnerController(KeyedController, Generic[O]):
         self._refusals = Refusals()
         self._history = history
 
-    # -- what a subclass says ------------------------------------------------------------------------------
+    # -- what a subclass says
+    # ------------------------------------------------------------------------------
 
     @abstractmethod
     def selector_of(self, owner: O) -> LabelSelector: ...
 
     @abstractmethod
     def decide(self, owner: O, pods: list[Pod], now: float) -> tuple[Write, ...]:
-        """What is to be done for *owner*, whose Pods, ended and terminating ones included, are *pods* by name."""
+        """What is to be done for *owner*, whose Pods, ended and terminating ones included, are
+        *pods* by name.
+        """
 
     def may_adopt(self, owner: O, pod: Pod) -> bool:
         return is_active(pod)
@@ -80,7 +92,8 @@ class PodOwnerController(KeyedController, Generic[O]):
             return f"Error {'creating' if verb == 'create' else 'deleting'}: {error}"
         return f"{'Created' if verb == 'create' else 'Deleted'} pod: {pod}"
 
-    # -- what a subclass uses ------------------------------------------------------------------------------
+    # -- what a subclass uses
+    # ------------------------------------------------------------------------------
 
     def held_back(self, owner: O, now: float) -> bool:
         """The server refused this owner's Pods, and it is too early to ask again."""
@@ -91,14 +104,17 @@ class PodOwnerController(KeyedController, Generic[O]):
         return refusal is not None
 
     def available(self, owner: O, pods: list[Pod], min_ready_s: int, now: float) -> set[str]:
-        """uids of the Pods that are available; the owner is looked at again when the next one will be."""
+        """uids of the Pods that are available; the owner is looked at again when the next one will
+        be.
+        """
         moments = {pod.metadata.uid: available_at(pod, min_ready_s) for pod in pods}
         later = [moment - now for moment in moments.values() if moment is not None and moment > now]
         if later:
             self.enqueue_after(owner.metadata.key, min(later), now)
         return {uid for uid, moment in moments.items() if moment is not None and moment <= now}
 
-    # -- what is there -------------------------------------------------------------------------------------
+    # -- what is there
+    # -------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         self._expectations.observe(change)
@@ -134,7 +150,10 @@ class PodOwnerController(KeyedController, Generic[O]):
     def _on_owner(self, change: Change[Object], now: float) -> None:
         self.alive_or_over(change)
         key = change.object.metadata.key
-        old, new = (item if isinstance(item, self._projection) else None for item in (change.old, change.new))
+        old, new = (
+            item if isinstance(item, self._projection) else None
+            for item in (change.old, change.new)
+        )
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             uid = old.metadata.uid
             self._key_of_uid.pop(uid, None)
@@ -159,7 +178,8 @@ class PodOwnerController(KeyedController, Generic[O]):
         if self._history is not None:
             self._history.on_owner(key, selector)
 
-    # -- what follows --------------------------------------------------------------------------------------
+    # -- what follows
+    # --------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         owner = self._owners.get(key)
@@ -194,11 +214,20 @@ class PodOwnerController(KeyedController, Generic[O]):
         for write, result in zip(done.job.writes, done.results, strict=False):
             if write.resource is Pods and write.verb == "create":
                 name = decode(result, Object).metadata.name
-                self._event(owner, "Normal", "SuccessfulCreate", self.event_text(owner, "create", name, ""))
+                self._event(
+                    owner, "Normal", "SuccessfulCreate", self.event_text(owner, "create", name, "")
+                )
             elif write.resource is Pods and write.verb == "delete" and result:
-                self._event(owner, "Normal", "SuccessfulDelete", self.event_text(owner, "delete", write.name, ""))
+                self._event(
+                    owner,
+                    "Normal",
+                    "SuccessfulDelete",
+                    self.event_text(owner, "delete", write.name, ""),
+                )
         if done.error is None:
-            if self._refusals.of(meta.uid) is not None and any(_scales(write) for write in done.job.writes):
+            if self._refusals.of(meta.uid) is not None and any(
+                _scales(write) for write in done.job.writes
+            ):
                 self._refusals.forget(meta.uid)
                 self.enqueue(meta.key, now)  # the status still tells of it
             return
@@ -214,7 +243,8 @@ class PodOwnerController(KeyedController, Generic[O]):
             name = wanted.name
             reason = "FailedCreate"
             if not name and wanted.generate_name and made.startswith(wanted.generate_name):
-                # The prefix in the place of the name that was made for this try: Events of one cause are one.
+                # The prefix in the place of the name that was made for this try: Events of one
+                # cause are one.
                 message = message.replace(f'"{made}"', f'"{wanted.generate_name}"')
         self._refusals.note(meta.uid, meta.generation, reason, message, now)
         self._event(owner, "Warning", reason, self.event_text(owner, failed.verb, name, message))
@@ -238,7 +268,9 @@ class PodOwnerController(KeyedController, Generic[O]):
         self._claims.check()
         if self._history is not None:
             self._history.check()
-        assert set(self._key_of_uid.values()) == set(self._owners), f"{self._key_of_uid} != {sorted(self._owners)}"
+        assert set(self._key_of_uid.values()) == set(self._owners), (
+            f"{self._key_of_uid} != {sorted(self._owners)}"
+        )
         assert all(self._pods.values()), "an owner without Pods is kept"
         alive = set(self._key_of_uid)
         assert self._refusals.uids() <= alive, f"{self._refusals.uids()} not in {alive}"

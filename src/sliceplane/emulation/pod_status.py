@@ -1,7 +1,8 @@
-"""The status documents that an emulated kubelet writes: started, ready, not ready, ended at its deadline.
+"""The status documents that an emulated kubelet writes: started, ready, not ready, ended at its
+deadline.
 
-A Pod is Ready when its containers are and, for each of its readiness gates, the condition of that name is "True";
-the program that feeds a gate patches that condition into the Pod's status.
+A Pod is Ready when its containers are and, for each of its readiness gates, the condition of that
+name is "True"; the program that feeds a gate patches that condition into the Pod's status.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from sliceplane.kit.times import format_time
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """What the conditions Ready and ContainersReady have to say; ``reason`` and ``message`` are Ready's."""
+    """What the conditions Ready and ContainersReady have to say; ``reason`` and ``message`` are
+    Ready's.
+    """
 
     containers: bool
     ready: bool
@@ -32,7 +35,11 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if pod.status.observed_generation != pod.metadata.generation:
             return False
-        return (ready.status == "True", ready.reason, ready.message) == (self.ready, self.reason, self.message)
+        return (ready.status == "True", ready.reason, ready.message) == (
+            self.ready,
+            self.reason,
+            self.message,
+        )
 
 
 def readiness(pod: Pod, *, containers: bool) -> Readiness:
@@ -40,20 +47,32 @@ def readiness(pod: Pod, *, containers: bool) -> Readiness:
     if not containers:
         names = " ".join(container.name for container in pod.spec.containers or ())
         message = f"containers with unready status: [{names}]"
-        return Readiness(containers=False, ready=False, reason="ContainersNotReady", message=message)
+        return Readiness(
+            containers=False, ready=False, reason="ContainersNotReady", message=message
+        )
     unmet: list[str] = []
     for gate in pod.spec.readiness_gates or ():
         said = pod_condition(pod, gate.condition_type)
         if said is None:
-            unmet.append(f'corresponding condition of pod readiness gate "{gate.condition_type}" does not exist.')
+            unmet.append(
+                f'corresponding condition of pod readiness gate "{gate.condition_type}" does not '
+                "exist."
+            )
         elif said.status != "True":
-            unmet.append(f'the status of pod readiness gate "{gate.condition_type}" is not "True", but {said.status}')
+            unmet.append(
+                f'the status of pod readiness gate "{gate.condition_type}" is not "True", but '
+                f"{said.status}"
+            )
     if unmet:
-        return Readiness(containers=True, ready=False, reason="ReadinessGatesNotReady", message=", ".join(unmet))
+        return Readiness(
+            containers=True, ready=False, reason="ReadinessGatesNotReady", message=", ".join(unmet)
+        )
     return Readiness(containers=True, ready=True)
 
 
-def _condition(pod: Pod, kind: str, *, true: bool, now: float, reason: str = "", message: str = "") -> Document:
+def _condition(
+    pod: Pod, kind: str, *, true: bool, now: float, reason: str = "", message: str = ""
+) -> Document:
     """The condition, with its transition time kept while its status stays."""
     before = pod_condition(pod, kind)
     status = "True" if true else "False"
@@ -108,7 +127,9 @@ def ready_status(pod: Pod, state: Readiness, now: float) -> Document:
             _condition(pod, "ContainersReady", true=state.containers, now=now, **of_containers),
         ],
         "containerStatuses": _statuses(
-            pod.spec.containers or (), _running(pod.status.start_time or format_time(now)), ready=state.containers
+            pod.spec.containers or (),
+            _running(pod.status.start_time or format_time(now)),
+            ready=state.containers,
         ),
     }
 
@@ -117,10 +138,15 @@ def started_status(
     pod: Pod, addresses: tuple[str, ...], hosts: tuple[str, ...], state: Readiness, now: float
 ) -> Document:
     """A Pod that has just started on its node."""
-    return {**_placed(ready_status(pod, state, now), pod, addresses, hosts, now), "phase": "Running"}
+    return {
+        **_placed(ready_status(pod, state, now), pod, addresses, hosts, now),
+        "phase": "Running",
+    }
 
 
-def waiting_status(pod: Pod, addresses: tuple[str, ...], hosts: tuple[str, ...], now: float) -> Document | None:
+def waiting_status(
+    pod: Pod, addresses: tuple[str, ...], hosts: tuple[str, ...], now: float
+) -> Document | None:
     """A Pod with an image that cannot be pulled; ``None`` if the Pod says so already."""
     state = readiness(pod, containers=False)
     if pod.status.pod_ips and state.is_shown(pod):
@@ -137,7 +163,10 @@ def image_fault(image: str) -> dict[str, str] | None:
     """The reason and the message of a container that waits for an image which cannot be pulled."""
     if not is_image(image):
         why = f'couldn\'t parse image name "{image}": invalid reference format'
-        return {"reason": "InvalidImageName", "message": f'Failed to apply default image tag "{image}": {why}'}
+        return {
+            "reason": "InvalidImageName",
+            "message": f'Failed to apply default image tag "{image}": {why}',
+        }
     if is_nowhere(image):
         return {
             "reason": "ImagePullBackOff",
@@ -146,9 +175,13 @@ def image_fault(image: str) -> dict[str, str] | None:
     return None
 
 
-def _placed(status: Document, pod: Pod, addresses: tuple[str, ...], hosts: tuple[str, ...], now: float) -> Document:
+def _placed(
+    status: Document, pod: Pod, addresses: tuple[str, ...], hosts: tuple[str, ...], now: float
+) -> Document:
     """*status* with what a Pod has as soon as it is on its node."""
-    conditions = [_condition(pod, kind, true=True, now=now) for kind in ("PodScheduled", "Initialized")]
+    conditions = [
+        _condition(pod, kind, true=True, now=now) for kind in ("PodScheduled", "Initialized")
+    ]
     return {
         **status,
         "conditions": [*status["conditions"], *conditions],
@@ -167,19 +200,29 @@ def debuggers_status(pod: Pod, now: float) -> Document | None:
     if all(container.name in told for container in wanted):
         return None
     # Not ready: they are no part of the workload.
-    return {"ephemeralContainerStatuses": _statuses(wanted, _running(format_time(now)), ready=False)}
+    return {
+        "ephemeralContainerStatuses": _statuses(wanted, _running(format_time(now)), ready=False)
+    }
 
 
 def overdue_status(pod: Pod, now: float) -> Document:
     """A Pod that was on its node for longer than ``activeDeadlineSeconds``."""
     stamp = format_time(now)
-    ended = {"startedAt": pod.status.start_time or stamp, "finishedAt": stamp, "exitCode": 137, "reason": "Error"}
+    ended = {
+        "startedAt": pod.status.start_time or stamp,
+        "finishedAt": stamp,
+        "exitCode": 137,
+        "reason": "Error",
+    }
     return {
         "phase": "Failed",
         "reason": "DeadlineExceeded",
         "message": "Pod was active on the node longer than the specified deadline",
         "conditions": [
-            _condition(pod, kind, true=False, now=now, reason="PodFailed") for kind in ("Ready", "ContainersReady")
+            _condition(pod, kind, true=False, now=now, reason="PodFailed")
+            for kind in ("Ready", "ContainersReady")
         ],
-        "containerStatuses": _statuses(pod.spec.containers or (), {"running": None, "terminated": ended}, ready=False),
+        "containerStatuses": _statuses(
+            pod.spec.containers or (), {"running": None, "terminated": ended}, ready=False
+        ),
     }

@@ -1,11 +1,13 @@
-"""What a ReplicaSet wants to know of a Pod: does it count, is it ready, since when, and which one goes first.
+"""What a ReplicaSet wants to know of a Pod: does it count, is it ready, since when, and which one
+goes first.
 
-A Pod is *active* unless it is terminating or has ended (phase Succeeded or Failed).  It is *available* when it has been
-ready for ``minReadySeconds``.
+A Pod is *active* unless it is terminating or has ended (phase Succeeded or Failed). It is
+*available* when it has been ready for ``minReadySeconds``.
 
-The order of deletion is upstream's published one: without a node, not yet running, not ready, of lower
-``pod-deletion-cost``, on a node with more of its kind, ready for a shorter time, restarted more often, younger.  Ages
-count on a logarithmic scale, so that of Pods of about one age no one is always the victim; the uid decides there.
+The order of deletion is upstream's published one: without a node, not yet running, not ready, of
+lower ``pod-deletion-cost``, on a node with more of its kind, ready for a shorter time, restarted
+more often, younger. Ages count on a logarithmic scale, so that of Pods of about one age no one is
+always the victim; the uid decides there.
 """
 
 from __future__ import annotations

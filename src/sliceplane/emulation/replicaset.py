@@ -1,7 +1,9 @@
-"""ReplicaSets and ReplicationControllers -> Pods: as many active Pods as ``spec.replicas``, and a status that tells.
+"""ReplicaSets and ReplicationControllers -> Pods: as many active Pods as ``spec.replicas``, and a
+status that tells.
 
-A plan has three parts, in this order: claim Pods (``pod_owner``), create or delete as many as are missing or too many
-(``pods`` says which go first), and tell the status, with the condition ReplicaFailure while the server refuses Pods.
+A plan has three parts, in this order: claim Pods (``pod_owner``), create or delete as many as are
+missing or too many (``pods`` says which go first), and tell the status, with the condition
+ReplicaFailure while the server refuses Pods.
 """
 
 from __future__ import annotations
@@ -32,7 +34,11 @@ class ReplicaSetController(PodOwnerController[ReplicaOwner]):
 
     def selector_of(self, owner: ReplicaOwner) -> LabelSelector:
         selector = owner.spec.selector
-        return selector if isinstance(selector, LabelSelector) else LabelSelector(match_labels=selector)
+        return (
+            selector
+            if isinstance(selector, LabelSelector)
+            else LabelSelector(match_labels=selector)
+        )
 
     def on_owner(self, old: ReplicaOwner | None, new: ReplicaOwner | None) -> None:
         if old is not None:
@@ -68,9 +74,13 @@ class ReplicaSetController(PodOwnerController[ReplicaOwner]):
             return ()
         if missing > 0:
             body = encode(pod_document(owner.spec.template, owner, self._resource))
-            create = Write(verb="create", resource=Pods, namespace=owner.metadata.namespace, body=body)
+            create = Write(
+                verb="create", resource=Pods, namespace=owner.metadata.namespace, body=body
+            )
             return (create,) * min(missing, CREATES_PER_JOB_MAX)
-        return tuple(deletion(Pods, pod.metadata) for pod in self._surplus(owner, active, -missing, now))
+        return tuple(
+            deletion(Pods, pod.metadata) for pod in self._surplus(owner, active, -missing, now)
+        )
 
     def _surplus(self, owner: ReplicaOwner, active: list[Pod], count: int, now: float) -> list[Pod]:
         if count == len(active):

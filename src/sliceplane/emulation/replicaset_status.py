@@ -1,4 +1,6 @@
-"""The status of a ReplicaSet or ReplicationController: Pods in each state, and whether some could not be made."""
+"""The status of a ReplicaSet or ReplicationController: Pods in each state, and whether some could
+not be made.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def status_patch(
     labels: dict[str, str] = (item.spec.template.get("metadata") or {}).get("labels") or {}
     counts = {
         "replicas": len(active),
-        "fullyLabeledReplicas": sum(labels.items() <= (pod.metadata.labels or {}).items() for pod in active),
+        "fullyLabeledReplicas": sum(
+            labels.items() <= (pod.metadata.labels or {}).items() for pod in active
+        ),
         "readyReplicas": sum(is_ready(pod) for pod in active),
         "availableReplicas": available,
         "observedGeneration": item.metadata.generation,
@@ -59,7 +63,9 @@ def status_patch(
     if same and is_complete and conditions == (current.get("conditions") or []):
         return ()
     # Zero is "absent" upstream; null in a merge patch removes the member.
-    status: Document = {member: value if value or member in _ALWAYS else None for member, value in counts.items()}
+    status: Document = {
+        member: value if value or member in _ALWAYS else None for member, value in counts.items()
+    }
     status["conditions"] = conditions or None
     return (
         Write(

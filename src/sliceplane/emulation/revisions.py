@@ -1,9 +1,9 @@
 """A Deployment's ReplicaSets as documents: made, resized, numbered, forgotten.
 
-Each set remembers in annotations which revision it is (and was: ``revision-history``), how many Pods the Deployment
-wanted when it was last resized and how many it might have had, so that whoever restarts knows as much.  Annotations of
-the Deployment, ``kubernetes.io/change-cause`` among them, are copied to the newest set: ``kubectl rollout history``
-reads them there.
+Each set remembers in annotations which revision it is (and was: ``revision-history``), how many
+Pods the Deployment wanted when it was last resized and how many it might have had, so that whoever
+restarts knows as much. Annotations of the Deployment, ``kubernetes.io/change-cause`` among them,
+are copied to the newest set: ``kubectl rollout history`` reads them there.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def wanted_of(deployment: Deployment) -> int:
 
 
 def counts(item: ReplicaSet, fallback: int = 0) -> Counts:
-    """*fallback*: how many Pods the Deployment has, if the set does not remember how many it might have had."""
+    """*fallback*: how many Pods the Deployment has, if the set does not remember how many it might
+    have had.
+    """
     largest = number_in(item, LARGEST) or fallback
     return Counts(item.metadata.name, replicas_of(item), item.status.available_replicas, largest)
 
@@ -74,7 +76,9 @@ def _sizes(deployment: Deployment) -> dict[str, str]:
 
 
 def resize(deployment: Deployment, item: ReplicaSet, replicas: int) -> tuple[Step, ...]:
-    """The set gets this size and remembers what the Deployment wants; nothing if it does already."""
+    """The set gets this size and remembers what the Deployment wants; nothing if it does
+    already.
+    """
     annotations = _sizes(deployment)
     said = item.metadata.annotations or {}
     before = replicas_of(item)
@@ -88,10 +92,16 @@ def resize(deployment: Deployment, item: ReplicaSet, replicas: int) -> tuple[Ste
     return (Step(_patch(item, {**change, "spec": {"replicas": replicas}}), note),)
 
 
-def keep_current(deployment: Deployment, newest: ReplicaSet, older: list[ReplicaSet]) -> tuple[Step, ...]:
-    """The newest set has the highest revision, the Deployment's annotations and its ``minReadySeconds``."""
+def keep_current(
+    deployment: Deployment, newest: ReplicaSet, older: list[ReplicaSet]
+) -> tuple[Step, ...]:
+    """The newest set has the highest revision, the Deployment's annotations and its
+    ``minReadySeconds``.
+    """
     said = newest.metadata.annotations or {}
-    annotations = {key: value for key, value in _copied(deployment).items() if said.get(key) != value}
+    annotations = {
+        key: value for key, value in _copied(deployment).items() if said.get(key) != value
+    }
     revision = 1 + max((revision_of(item) for item in older), default=0)
     if revision_of(newest) < revision:
         annotations[REVISION] = str(revision)
@@ -136,7 +146,9 @@ def create(deployment: Deployment, older: list[ReplicaSet], hashed: str, replica
     metadata: Document = template.get("metadata") or {}
     labels = with_hash_label(metadata.get("labels"), hashed)
     revision = 1 + max((revision_of(item) for item in older), default=0)
-    selector: Document = {"matchLabels": with_hash_label(deployment.spec.selector.match_labels, hashed)}
+    selector: Document = {
+        "matchLabels": with_hash_label(deployment.spec.selector.match_labels, hashed)
+    }
     if deployment.spec.selector.match_expressions:
         selector["matchExpressions"] = deployment.spec.selector.match_expressions
     name = f"{deployment.metadata.name}-{hashed}"
@@ -157,7 +169,12 @@ def create(deployment: Deployment, older: list[ReplicaSet], hashed: str, replica
             "template": {**template, "metadata": {**metadata, "labels": labels}},
         },
     }
-    write = Write(verb="create", resource=ReplicaSets, namespace=deployment.metadata.namespace, body=encode(body))
+    write = Write(
+        verb="create",
+        resource=ReplicaSets,
+        namespace=deployment.metadata.namespace,
+        body=encode(body),
+    )
     return Step(write, f"Scaled up replica set {name} from 0 to {replicas}" if replicas else "")
 
 

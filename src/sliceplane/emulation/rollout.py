@@ -1,11 +1,12 @@
 """The arithmetic of a Deployment's rollout, apart from everything else: numbers in, numbers out.
 
-Facts: ``maxSurge`` Pods may exist beyond the wanted number (percentages round up) and ``maxUnavailable``
-may be missing (percentages round down); both zero would never move, so one may then be missing.  ``Recreate`` knows
-neither.
+Facts: ``maxSurge`` Pods may exist beyond the wanted number (percentages round up) and
+``maxUnavailable`` may be missing (percentages round down); both zero would never move, so one may
+then be missing. ``Recreate`` knows neither.
 
-A Deployment that is scaled in the middle of a rollout keeps its proportions: each set grows or shrinks by its share of
-what all sets together might be before (``largest``, which the sets remember) and may be now.
+A Deployment that is scaled in the middle of a rollout keeps its proportions: each set grows or
+shrinks by its share of what all sets together might be before (``largest``, which the sets
+remember) and may be now.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from sliceplane.api.apps import DeploymentStrategy
 class Counts(msgspec.Struct, frozen=True):
     """One ReplicaSet: ``wanted`` is its spec.replicas, ``available`` its status.availableReplicas.
 
-    ``largest`` is how many Pods the Deployment might have when the set was last resized; 0: nobody knows.
+    ``largest`` is how many Pods the Deployment might have when the set was last resized; 0: nobody
+    knows.
     """
 
     name: str
@@ -28,12 +30,16 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 def resolve(value: int | str | None, default: str, total: int, *, up: bool) -> int:
-    """A number or a percentage of *total*.  What cannot be read counts as 0 (the server validates it)."""
+    """A number or a percentage of *total*.  What cannot be read counts as 0 (the server validates
+    it).
+    """
     text = default if value is None else value
     if isinstance(text, int):
         return max(text, 0)
     try:
-        hundredths = int(text.removesuffix("%")) * total  # of any size: a quotient of it need not be a float
+        hundredths = (
+            int(text.removesuffix("%")) * total
+        )  # of any size: a quotient of it need not be a float
     except ValueError:
         return 0
     return max(-(-hundredths // 100) if up else hundredths // 100, 0)
@@ -58,9 +64,12 @@ def newest_size(replicas: int, surge: int, newest: Counts | None, older: list[Co
     return min(wanted + max(room, 0), replicas)
 
 
-def older_sizes(replicas: int, unavailable: int, newest: Counts, older: list[Counts]) -> dict[str, int]:
-    """What the older sets shrink to now, oldest first: Pods that are not available go first, then as many
-    available ones as the bound on unavailable Pods allows."""
+def older_sizes(
+    replicas: int, unavailable: int, newest: Counts, older: list[Counts]
+) -> dict[str, int]:
+    """What the older sets shrink to now, oldest first: Pods that are not available go first, then
+    as many available ones as the bound on unavailable Pods allows.
+    """
     sizes = {one.name: one.wanted for one in older}
     minimum = replicas - unavailable
     total = newest.wanted + sum(sizes.values())
@@ -81,11 +90,14 @@ def older_sizes(replicas: int, unavailable: int, newest: Counts, older: list[Cou
 def proportional_sizes(replicas: int, surge: int, oldest_first: list[Counts]) -> dict[str, int]:
     """What the sets become when the wanted number of Pods has changed and several sets have some.
 
-    The largest set comes first and gets what rounding leaves over; of equals the newest grows and the oldest shrinks.
+    The largest set comes first and gets what rounding leaves over; of equals the newest grows and
+    the oldest shrinks.
     """
     largest = replicas + surge if replicas else 0
     change = largest - sum(one.wanted for one in oldest_first)
-    ordered = sorted(reversed(oldest_first) if change > 0 else oldest_first, key=lambda one: -one.wanted)
+    ordered = sorted(
+        reversed(oldest_first) if change > 0 else oldest_first, key=lambda one: -one.wanted
+    )
     sizes: dict[str, int] = {}
     done = 0
     for one in ordered:
@@ -102,7 +114,9 @@ def proportional_sizes(replicas: int, surge: int, oldest_first: list[Counts]) ->
 
 
 def _share(one: Counts, replicas: int, largest: int) -> int:
-    """By how much the set changes to be the same part of *largest* as it was of ``one.largest``, rounded half up."""
+    """By how much the set changes to be the same part of *largest* as it was of ``one.largest``,
+    rounded half up.
+    """
     if not replicas:
         return -one.wanted
     if not one.largest:

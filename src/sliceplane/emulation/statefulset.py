@@ -1,11 +1,13 @@
-"""StatefulSets -> Pods with names that stay: NAME-0, NAME-1, ... made and replaced in the order of their numbers.
+"""StatefulSets -> Pods with names that stay: NAME-0, NAME-1, ... made and replaced in the order of
+their numbers.
 
-A plan goes over the Pods once: those that should be there upwards, those beyond the wanted number downwards, then, for
-a rolling update, those of an older template downwards to the partition.  With ``OrderedReady`` it stops at the first
-Pod that has to be waited for; with ``Parallel`` only the rolling update does.
+A plan goes over the Pods once: those that should be there upwards, those beyond the wanted number
+downwards, then, for a rolling update, those of an older template downwards to the partition. With
+``OrderedReady`` it stops at the first Pod that has to be waited for; with ``Parallel`` only the
+rolling update does.
 
-Pods below the partition keep the template of ``status.currentRevision``, a ControllerRevision (``history``).  If that
-was deleted, such a Pod is made of the newest template.
+Pods below the partition keep the template of ``status.currentRevision``, a ControllerRevision
+(``history``). If that was deleted, such a Pod is made of the newest template.
 """
 
 from __future__ import annotations
@@ -54,7 +56,11 @@ class StatefulSetController(PodOwnerController[StatefulSet]):
         return f"{verb.title()} Pod {pod} in StatefulSet {owner.metadata.name} {outcome}"
 
     def revisions_in_use(self, owner: StatefulSet, pods: list[Pod]) -> set[str]:
-        return {owner.status.current_revision, owner.status.update_revision, *map(_revision_of, pods)}
+        return {
+            owner.status.current_revision,
+            owner.status.update_revision,
+            *map(_revision_of, pods),
+        }
 
     def decide(self, owner: StatefulSet, pods: list[Pod], now: float) -> tuple[Write, ...]:
         available = self.available(owner, pods, owner.spec.min_ready_seconds, now)
@@ -69,7 +75,11 @@ class _StatefulSetPlan:
     """One look at a StatefulSet and its Pods."""
 
     def __init__(
-        self, owner: StatefulSet, pods: list[Pod], templates: dict[str, Document], available: set[str]
+        self,
+        owner: StatefulSet,
+        pods: list[Pod],
+        templates: dict[str, Document],
+        available: set[str],
     ) -> None:
         self._owner = owner
         self._pods = pods
@@ -79,9 +89,12 @@ class _StatefulSetPlan:
         self._current = owner.status.current_revision or self._newest
         self._first = owner.spec.ordinals.start
         self._replicas = 1 if owner.spec.replicas is None else owner.spec.replicas
-        by_ordinal = {ordinal: pod for pod in pods if (ordinal := ordinal_of(owner, pod)) is not None}
+        by_ordinal = {
+            ordinal: pod for pod in pods if (ordinal := ordinal_of(owner, pod)) is not None
+        }
         self._wanted: dict[int, Pod | None] = {
-            ordinal: by_ordinal.pop(ordinal, None) for ordinal in range(self._first, self._first + self._replicas)
+            ordinal: by_ordinal.pop(ordinal, None)
+            for ordinal in range(self._first, self._first + self._replicas)
         }
         self._condemned = [by_ordinal[ordinal] for ordinal in sorted(by_ordinal, reverse=True)]
 
@@ -104,7 +117,11 @@ class _StatefulSetPlan:
                 return writes
         first_unavailable = next((pod for pod in self._unavailable()), None)
         for pod in self._condemned:
-            if ordered and not self._is_available(pod) and (is_going(pod) or pod is not first_unavailable):
+            if (
+                ordered
+                and not self._is_available(pod)
+                and (is_going(pod) or pod is not first_unavailable)
+            ):
                 return writes
             if not is_going(pod):
                 writes.append(deletion(Pods, pod.metadata))
@@ -131,7 +148,9 @@ class _StatefulSetPlan:
         return _patch(Pods, pod.metadata.namespace, pod.metadata.name, body)
 
     def _roll(self) -> list[Write]:
-        """The Pod of the highest number whose template is older goes, when all above it are available."""
+        """The Pod of the highest number whose template is older goes, when all above it are
+        available.
+        """
         for ordinal, pod in sorted(self._wanted.items(), reverse=True):
             if ordinal < self._partition or pod is None:
                 break
@@ -145,19 +164,29 @@ class _StatefulSetPlan:
         owner = self._owner
         revision = self._newest
         rolling = owner.spec.update_strategy.rolling_update
-        kept = self._partition if rolling is not None else self._first + owner.status.current_replicas
+        kept = (
+            self._partition if rolling is not None else self._first + owner.status.current_replicas
+        )
         if self._rolls and ordinal < kept and self._current in self._templates:
             revision = self._current
         name = f"{owner.metadata.name}-{ordinal}"
         labels = {**_identity(name, ordinal), LABEL_REVISION: revision}
-        document = pod_document(self._templates[revision], owner, StatefulSets, name=name, labels=labels)
+        document = pod_document(
+            self._templates[revision], owner, StatefulSets, name=name, labels=labels
+        )
         spec: dict[str, Any] = {**document["spec"], "hostname": name}
         if owner.spec.service_name:
             spec["subdomain"] = owner.spec.service_name
         claims = [claim.metadata.name for claim in owner.spec.volume_claim_templates or ()]
         if claims:
-            own = [{"name": claim, "persistentVolumeClaim": {"claimName": f"{claim}-{name}"}} for claim in claims]
-            spec["volumes"] = [*own, *(volume for volume in spec.get("volumes") or () if volume["name"] not in claims)]
+            own = [
+                {"name": claim, "persistentVolumeClaim": {"claimName": f"{claim}-{name}"}}
+                for claim in claims
+            ]
+            spec["volumes"] = [
+                *own,
+                *(volume for volume in spec.get("volumes") or () if volume["name"] not in claims),
+            ]
         body = encode({**document, "spec": spec})
         return Write(verb="create", resource=Pods, namespace=owner.metadata.namespace, body=body)
 
@@ -171,7 +200,9 @@ class _StatefulSetPlan:
         status: Document = {
             "observedGeneration": meta.generation,
             "replicas": len(self._pods),
-            "readyReplicas": sum(pod.status.phase == "Running" and is_ready(pod) for pod in self._pods),
+            "readyReplicas": sum(
+                pod.status.phase == "Running" and is_ready(pod) for pod in self._pods
+            ),
             "availableReplicas": sum(pod.metadata.uid in self._available for pod in self._pods),
             "currentReplicas": staying.count(self._current),
             "updatedReplicas": staying.count(self._newest),
@@ -180,7 +211,8 @@ class _StatefulSetPlan:
             "collisionCount": 0,
         }
         if self._rolls and all(
-            status[member] == self._replicas for member in ("updatedReplicas", "readyReplicas", "replicas")
+            status[member] == self._replicas
+            for member in ("updatedReplicas", "readyReplicas", "replicas")
         ):
             status["currentReplicas"] = status["updatedReplicas"]
             status["currentRevision"] = self._newest
@@ -190,7 +222,10 @@ class _StatefulSetPlan:
         ):
             return ()
         # Zero is "absent" upstream; null in a merge patch removes the member.
-        change = {member: value if value or member in _ALWAYS else None for member, value in status.items()}
+        change = {
+            member: value if value or member in _ALWAYS else None
+            for member, value in status.items()
+        }
         body = encode({"metadata": {"uid": meta.uid}, "status": change})
         return (_patch(StatefulSets, meta.namespace, meta.name, body, subresource="status"),)
 

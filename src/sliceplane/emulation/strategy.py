@@ -1,4 +1,5 @@
-"""What a Deployment does next: one step of a rollout, or of scaling, from what its ReplicaSets are now.
+"""What a Deployment does next: one step of a rollout, or of scaling, from what its ReplicaSets are
+now.
 
 Four states, in this order of precedence (``mode``):
 
@@ -36,7 +37,9 @@ Mode = Literal["deleted", "paused", "scaling", "rollout"]
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):
-    """A Deployment and its sets: ``newest`` is that of the template as it is now, ``older`` the rest, oldest first."""
+    """A Deployment and its sets: ``newest`` is that of the template as it is now, ``older`` the
+    rest, oldest first.
+    """
 
     deployment: Deployment
     newest: ReplicaSet | None
@@ -114,13 +117,22 @@ def _scale(rollout: Rollout) -> tuple[Step, ...]:
         return tuple(step for item in only for step in resize(deployment, item, wanted))
     newest = rollout.newest
     if newest is not None and _is_saturated(deployment, newest):
-        return tuple(step for item in rollout.older if replicas_of(item) for step in resize(deployment, item, 0))
+        return tuple(
+            step
+            for item in rollout.older
+            if replicas_of(item)
+            for step in resize(deployment, item, 0)
+        )
     if not rollout.rolls:
         return ()
     surge, _ = limits(deployment.spec.strategy, wanted)
     ordered = sorted(active, key=_age)
-    sizes = proportional_sizes(wanted, surge, [counts(item, deployment.status.replicas) for item in ordered])
-    return tuple(step for item in ordered for step in resize(deployment, item, sizes[item.metadata.name]))
+    sizes = proportional_sizes(
+        wanted, surge, [counts(item, deployment.status.replicas) for item in ordered]
+    )
+    return tuple(
+        step for item in ordered for step in resize(deployment, item, sizes[item.metadata.name])
+    )
 
 
 def _is_saturated(deployment: Deployment, newest: ReplicaSet) -> bool:
@@ -143,7 +155,9 @@ def _roll(rollout: Rollout) -> tuple[Step, ...]:
         return resize(deployment, newest, size)
     sizes = older_sizes(wanted, unavailable, counts(newest), before)
     shrunk = [item for item in older if replicas_of(item) != sizes[item.metadata.name]]
-    return tuple(step for item in shrunk for step in resize(deployment, item, sizes[item.metadata.name]))
+    return tuple(
+        step for item in shrunk for step in resize(deployment, item, sizes[item.metadata.name])
+    )
 
 
 def _recreate(rollout: Rollout) -> tuple[Step, ...]:

@@ -1,4 +1,5 @@
-"""Children made from a pod template: the template's hash, and the documents of ReplicaSets and Pods.
+"""Children made from a pod template: the template's hash, and the documents of ReplicaSets and
+Pods.
 
 Templates are documents, not projections: whatever fields the user wrote must reach the Pod.
 """
@@ -40,7 +41,8 @@ def template_hash(template: Document, collisions: int = 0) -> str:
 
 
 class Fingerprints:
-    """Equal ones: equal templates but for the hash label.  Worked out once for each generation of an object.
+    """Equal ones: equal templates but for the hash label. Worked out once for each generation of an
+    object.
 
     Owned by the controller of Deployments, which forgets objects that are gone.
     """
@@ -75,10 +77,15 @@ def owner_reference(owner: Object, resource: Resource) -> Document:
 
 
 def controller_uid(child: Object, owners: Resource | None = None) -> str:
-    """The uid of the child's controlling owner, or "": there is none, or it is not one of *owners*."""
+    """The uid of the child's controlling owner, or "": there is none, or it is not one of
+    *owners*.
+    """
     for reference in child.metadata.owner_references or ():
         if reference.controller:
-            is_meant = owners is None or (reference.kind, reference.api_version) == (owners.kind, owners.api_version)
+            is_meant = owners is None or (reference.kind, reference.api_version) == (
+                owners.kind,
+                owners.api_version,
+            )
             return reference.uid if is_meant else ""
     return ""
 
@@ -88,11 +95,18 @@ def with_hash_label(labels: dict[str, str] | None, value: str) -> dict[str, str]
 
 
 def pod_document(
-    template: Document, owner: Object, resource: Resource, *, name: str = "", labels: dict[str, str] | None = None
+    template: Document,
+    owner: Object,
+    resource: Resource,
+    *,
+    name: str = "",
+    labels: dict[str, str] | None = None,
 ) -> Document:
-    """A Pod as its owner creates it: the template's metadata and spec with *labels* added, and the owner.
+    """A Pod as its owner creates it: the template's metadata and spec with *labels* added, and the
+    owner.
 
-    Without a *name* the server makes one from the owner's.  As upstream: the prefix is there even with a name.
+    Without a *name* the server makes one from the owner's. As upstream: the prefix is there even
+    with a name.
     """
     meta: dict[str, Any] = template.get("metadata") or {}
     metadata: Document = {
@@ -106,4 +120,9 @@ def pod_document(
             metadata[member] = meta[member]
     if labels:
         metadata["labels"] = {**metadata.get("labels", {}), **labels}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.get("spec") or {}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": template.get("spec") or {},
+    }

@@ -1,7 +1,8 @@
 """Tables of text: the one printer of rows for people.
 
-Columns are as wide as their widest cell.  Where that is wider than the screen, the last column is wrapped; where that
-does not suffice, each row becomes a block with a line for each cell.  A line that the terminal wraps cannot be read.
+Columns are as wide as their widest cell. Where that is wider than the screen, the last column is
+wrapped; where that does not suffice, each row becomes a block with a line for each cell. A line
+that the terminal wraps cannot be read.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ def table(
 ) -> Iterator[str]:
     """Lines without an end.  *heads* may be empty; *width* ``None``: as wide as they come.
 
-    Every row has as many cells as there are heads, or as the first row has.  Rows beyond *rows_max* are counted in a
-    last line; *elsewhere* says where they are.  A cell is one line, whatever it has.
+    Every row has as many cells as there are heads, or as the first row has. Rows beyond *rows_max*
+    are counted in a last line; *elsewhere* says where they are. A cell is one line, whatever it
+    has.
     """
     shown = [[printable(cell) for cell in row] for row in rows[:rows_max]]
     lines = [heads, *shown] if heads else shown
@@ -40,9 +42,14 @@ def table(
     if width is None or not widths or left + widths[-1] <= width:
         for line in lines:
             yield (indent + GAP.join(map(str.ljust, line, widths))).rstrip()
-    elif len(widths) > 1 and max(_LAST_WIDTH_MIN, *(_longest_word(line[-1]) for line in lines)) <= width - left:
+    elif (
+        len(widths) > 1
+        and max(_LAST_WIDTH_MIN, *(_longest_word(line[-1]) for line in lines)) <= width - left
+    ):
         for line in lines:
-            start = indent + "".join(cell.ljust(wide) + GAP for cell, wide in zip(line, widths[:-1], strict=False))
+            start = indent + "".join(
+                cell.ljust(wide) + GAP for cell, wide in zip(line, widths[:-1], strict=False)
+            )
             yield from _wrapped(start, line[-1], width)
     else:
         yield from _blocks(heads, shown, indent, width)
@@ -59,7 +66,11 @@ def notes(sentences: Sequence[str], width: int | None) -> Iterator[str]:
             yield sentence
         else:
             yield from textwrap.wrap(
-                sentence, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+                sentence,
+                width,
+                subsequent_indent="  ",
+                break_long_words=False,
+                break_on_hyphens=False,
             )
 
 
@@ -70,7 +81,9 @@ def _longest_word(text: str) -> int:
 def _wrapped(start: str, cell: str, width: int) -> Iterator[str]:
     """*cell* behind *start*, and what does not fit below itself."""
     room = max(width - len(start), _CELL_WIDTH_MIN)
-    first, *others = textwrap.wrap(cell, room, break_long_words=False, break_on_hyphens=False) or [""]
+    first, *others = textwrap.wrap(cell, room, break_long_words=False, break_on_hyphens=False) or [
+        ""
+    ]
     yield f"{start}{first}".rstrip()
     yield from (f"{'':{len(start)}}{line}" for line in others)
 

@@ -1,4 +1,6 @@
-"""Containers that the standard library lacks: a sorted mapping, and a memory of answers that strangers cannot fill."""
+"""Containers that the standard library lacks: a sorted mapping, and a memory of answers that
+strangers cannot fill.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
     K = TypeVar("K")
 
     class SortedDict(dict[K, V]):
-        """A mapping whose iteration follows its keys; ``irange`` walks a part of it in O(log n + k)."""
+        """A mapping whose iteration follows its keys; ``irange`` walks a part of it in O(log n +
+        k).
+        """
 
         def irange(
             self,
@@ -40,12 +44,13 @@ TEXT_MAX: Final = 512
 
 
 def remembered(most: int, text_max: int = TEXT_MAX) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Remember at most *most* answers of a pure function of a text, those to texts beyond *text_max* characters or
-    ASCII (which take four times the memory) not at all.
+    """Remember at most *most* answers of a pure function of a text, those to texts beyond
+    *text_max* characters or ASCII (which take four times the memory) not at all.
 
-    A cache bounded by its number of entries is not bounded if strangers choose the entries: a few thousand labels of
-    3 MiB each are more than a machine has.  So texts longer than a name can be are worked out anew each time.
-    What the answers hold must not be longer than some small multiple of the texts.
+    A cache bounded by its number of entries is not bounded if strangers choose the entries: a few
+    thousand labels of 3 MiB each are more than a machine has. So texts longer than a name can be
+    are worked out anew each time. What the answers hold must not be longer than some small multiple
+    of the texts.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -53,7 +58,11 @@ def remembered(most: int, text_max: int = TEXT_MAX) -> Callable[[Callable[P, R]]
         quick = cast("Callable[..., R]", lru_cache(most)(function))
 
         def answer(text: str, **keywords: Any) -> R:
-            return quick(text, **keywords) if len(text) <= text_max and text.isascii() else slow(text, **keywords)
+            return (
+                quick(text, **keywords)
+                if len(text) <= text_max and text.isascii()
+                else slow(text, **keywords)
+            )
 
         return cast("Callable[P, R]", wraps(function)(answer))
 
@@ -61,8 +70,10 @@ def remembered(most: int, text_max: int = TEXT_MAX) -> Callable[[Callable[P, R]]
 
 
 class Passed(Generic[V]):
-    """Values that passed a check which they will always pass, *most* of them: of a thousand addresses of an object one
-    changes, and all come with each write, so that asking for all of them at once must cost little."""
+    """Values that passed a check which they will always pass, *most* of them: of a thousand
+    addresses of an object one changes, and all come with each write, so that asking for all of them
+    at once must cost little.
+    """
 
     def __init__(self, most: int, passes: Callable[[V], bool]) -> None:
         """What passes must not be longer than a name, as a cache has room for any value."""

@@ -18,7 +18,8 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     def delay_s(self, attempt: int, rng: Rng | None = None) -> float:
         """The delay before try ``attempt + 1``; ``attempt`` counts failures so far, from 0."""
         assert attempt >= 0, f"attempt {attempt} is negative"
-        # The exponent is bounded first: 2.0**5000 raises OverflowError, and a peer may be gone for days.
+        # The exponent is bounded first: 2.0**5000 raises OverflowError, and a peer may be gone for
+        # days.
         delay = min(self.base_s * self.factor ** min(attempt, 64), self.cap_s)
         if self.jitter and rng is not None:
             delay += rng.uniform(0.0, self.jitter * delay)
@@ -28,8 +29,9 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 class TokenBucket:
     """*rate_per_s* tokens a second, at most *burst* saved up; full at the start.
 
-    It lends: no taker is refused, each is told how long to wait.  The balance may go below zero, which is how those who
-    wait form a queue (as in Go's ``rate.Limiter`` reservations).  Not shared between tasks.
+    It lends: no taker is refused, each is told how long to wait. The balance may go below zero,
+    which is how those who wait form a queue (as in Go's ``rate.Limiter`` reservations). Not shared
+    between tasks.
     """
 
     __slots__ = ("_at", "_balance", "burst", "rate_per_s")
@@ -45,11 +47,15 @@ class TokenBucket:
     def _refill(self, now: float) -> None:
         # A clock that goes back gives nothing and takes nothing.
         if self._at is not None and now > self._at:
-            self._balance = min(self._balance + (now - self._at) * self.rate_per_s, float(self.burst))
+            self._balance = min(
+                self._balance + (now - self._at) * self.rate_per_s, float(self.burst)
+            )
         self._at = now if self._at is None else max(self._at, now)
 
     def take(self, now: float, tokens: float = 1.0) -> float:
-        """Take a token, or so many.  Returns the seconds until they are there, 0.0 if they are there already."""
+        """Take a token, or so many.  Returns the seconds until they are there, 0.0 if they are
+        there already.
+        """
         self._refill(now)
         self._balance -= tokens
         return max(-self._balance / self.rate_per_s, 0.0)

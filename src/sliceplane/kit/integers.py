@@ -1,7 +1,8 @@
 """Decimal numbers out of texts that a stranger wrote.
 
-``int`` is too generous for them: it takes digits of every script, blanks and underscores, and raises an error of its
-own beyond some thousand digits.  What is read here is what Go's ``strconv`` reads with base 10 and 64 bits.
+``int`` is too generous for them: it takes digits of every script, blanks and underscores, and
+raises an error of its own beyond some thousand digits. What is read here is what Go's ``strconv``
+reads with base 10 and 64 bits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """IP addresses: one strict parse, one lenient parse, one canonical spelling.
 
-*Strict* is what new data must be: no leading zeros, no IPv4-mapped IPv6, canonical IPv6.  *Lenient* is
-what old data may contain and what kube-proxy accepts; its result is always spelled canonically.
+*Strict* is what new data must be: no leading zeros, no IPv4-mapped IPv6, canonical IPv6. *Lenient*
+is what old data may contain and what kube-proxy accepts; its result is always spelled canonically.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ CANONICAL_IPV4: Final = re.compile(
 
 
 def parse_strict(text: str) -> Address | None:
-    """The address, or ``None``.  Zones (``%eth0``), leading zeros and IPv4-mapped forms are refused."""
+    """The address, or ``None``.  Zones (``%eth0``), leading zeros and IPv4-mapped forms are
+    refused.
+    """
     if "%" in text:
         return None
     try:
@@ -41,7 +43,9 @@ def parse_lenient(text: str) -> Address | None:
     if strict is not None:
         return strict
     parts = text.split(".")
-    if len(parts) == 4 and all(part.isascii() and part.isdigit() and len(part) <= 6 for part in parts):
+    if len(parts) == 4 and all(
+        part.isascii() and part.isdigit() and len(part) <= 6 for part in parts
+    ):
         numbers = [int(part) for part in parts]
         if max(numbers) <= 255:
             return ipaddress.IPv4Address(".".join(map(str, numbers)))
@@ -55,11 +59,16 @@ def parse_lenient(text: str) -> Address | None:
 
 
 def parse_network_lenient(text: str) -> Network | None:
-    """The network of ``address/length``, or ``None``.  Bits of the host part, spaces around and leading zeros are
-    passed over; without a length it is no network."""
+    """The network of ``address/length``, or ``None``. Bits of the host part, spaces around and
+    leading zeros are passed over; without a length it is no network.
+    """
     address_text, slash, length_text = text.strip().partition("/")
     address = parse_lenient(address_text)
-    if address is None or not slash or not (length_text.isascii() and length_text.isdigit() and len(length_text) <= 3):
+    if (
+        address is None
+        or not slash
+        or not (length_text.isascii() and length_text.isdigit() and len(length_text) <= 3)
+    ):
         return None
     if int(length_text) > address.max_prefixlen:
         return None
@@ -67,8 +76,9 @@ def parse_network_lenient(text: str) -> Network | None:
 
 
 def networks(texts: Iterable[str], wanted: Family) -> tuple[str, ...]:
-    """The networks of the family *wanted* among *texts*, disjoint, sorted, in canonical form; others are passed
-    over."""
+    """The networks of the family *wanted* among *texts*, disjoint, sorted, in canonical form;
+    others are passed over.
+    """
     parsed = [network for text in texts if (network := parse_network_lenient(text)) is not None]
     if wanted == "IPv4":
         four = [network for network in parsed if isinstance(network, ipaddress.IPv4Network)]
@@ -82,7 +92,9 @@ def family(address: Address) -> Family:
 
 
 def canonical_with_family(text: str) -> tuple[Family, str] | None:
-    """Family and canonical spelling of a leniently parsed address; quick for IPv4 that is spelled so already."""
+    """Family and canonical spelling of a leniently parsed address; quick for IPv4 that is spelled
+    so already.
+    """
     if CANONICAL_IPV4.fullmatch(text):
         return "IPv4", text
     address = parse_lenient(text)

@@ -2,12 +2,13 @@
 
 A part declares what it counts in one place, on a ``Metrics`` of its own::
 
-    self.metrics = Metrics()
-    self._faults = self.metrics.counter("sliceplane_hub_faults_total", "Events that could not be shown.")
+    self.metrics = Metrics() self._faults = self.metrics.counter("sliceplane_hub_faults_total",
+    "Events that could not be shown.")
 
-and counts by an addition to a plain attribute (``self._faults.value += 1``).  What is state anyway, as a length or an
-age, is ``computed`` by a function at the moment of a scrape.  A page shows a ``Metrics`` that includes those of all
-parts, so a new metric is one declaration and the lines that count.  No core knows a metrics library.
+and counts by an addition to a plain attribute (``self._faults.value += 1``). What is state anyway,
+as a length or an age, is ``computed`` by a function at the moment of a scrape. A page shows a
+``Metrics`` that includes those of all parts, so a new metric is one declaration and the lines that
+count. No core knows a metrics library.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ DEFAULT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """``counts[i]`` observations were at most ``bounds[i]`` and above the bound before; the last count has no bound."""
+    """``counts[i]`` observations were at most ``bounds[i]`` and above the bound before; the last
+    count has no bound.
+    """
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -93,7 +96,9 @@ _Series = TypeVar("_Series", Count, Histogram)
 
 
 class Labelled(Generic[_Series]):
-    """The series of one metric, by the values of its labels.  A series exists from the first ``of`` on."""
+    """The series of one metric, by the values of its labels.  A series exists from the first ``of``
+    on.
+    """
 
     __slots__ = ("_make", "_series")
 
@@ -109,7 +114,10 @@ class Labelled(Generic[_Series]):
 
     def read(self) -> Iterable[tuple[Labels, float | Distribution]]:
         """Sorted by labels."""
-        return [(labels, series.read()) for labels, series in sorted(self._series.items(), key=lambda item: item[0])]
+        return [
+            (labels, series.read())
+            for labels, series in sorted(self._series.items(), key=lambda item: item[0])
+        ]
 
 
 #: the one value of a metric without labels, or labels and value of each series
@@ -117,7 +125,9 @@ Read = Callable[[], "float | Distribution | Iterable[tuple[Labels, float | Distr
 
 
 class Metrics:
-    """Declared metrics.  Owned by the part that counts; ``families`` may be called at any time in between."""
+    """Declared metrics.  Owned by the part that counts; ``families`` may be called at any time in
+    between.
+    """
 
     def __init__(self) -> None:
         self._declared: list[tuple[Family, Read]] = []
@@ -142,7 +152,9 @@ class Metrics:
     def gauges(self, name: str, help_text: str, *labels: str) -> Labelled[Count]:
         return self._many("gauge", name, help_text, labels, Count)
 
-    def histograms(self, name: str, help_text: str, bounds: tuple[float, ...], *labels: str) -> Labelled[Histogram]:
+    def histograms(
+        self, name: str, help_text: str, bounds: tuple[float, ...], *labels: str
+    ) -> Labelled[Histogram]:
         return self._many("histogram", name, help_text, labels, lambda: Histogram(bounds))
 
     def _one(self, kind: Kind, name: str, help_text: str, series: _Series) -> _Series:
@@ -169,7 +181,9 @@ class Metrics:
         return merged(own, *(source() for source in self._included))
 
 
-def _samples(values: float | Distribution | Iterable[tuple[Labels, float | Distribution]]) -> tuple[Sample, ...]:
+def _samples(
+    values: float | Distribution | Iterable[tuple[Labels, float | Distribution]],
+) -> tuple[Sample, ...]:
     if isinstance(values, int | float | Distribution):
         return (Sample((), values),)
     return tuple(Sample(labels, value) for labels, value in values)

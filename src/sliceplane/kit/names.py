@@ -1,7 +1,8 @@
 """Name rules of RFC 1123 as Kubernetes applies them, with the sentences that it answers.
 
-Each ``check_*`` returns the complaints about a value, none if it is good.  The sentences are
-wire-visible and therefore exact (``staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go``).
+Each ``check_*`` returns the complaints about a value, none if it is good. The sentences are
+wire-visible and therefore exact
+(``staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go``).
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ def check_dns_label(value: str) -> tuple[str, ...]:
         problems.append("must not contain dots")
     elif not _LABEL_RE.fullmatch(value):
         problems.append(
-            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and "
-            "end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
+            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or "
+            "'-', and must start and "
+            "end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for "
+            "validation is "
             f"'{_LABEL}')"
         )
     return tuple(problems)
@@ -54,8 +57,10 @@ def check_dns_subdomain(value: str) -> tuple[str, ...]:
         problems.append(_too_long(SUBDOMAIN_MAX))
     if not _SUBDOMAIN_RE.fullmatch(value):
         problems.append(
-            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must "
-            "start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, "
+            "'-' or '.', and must "
+            "start and end with an alphanumeric character (e.g. 'example.com', regex used for "
+            "validation is "
             f"'{_LABEL}(\\.{_LABEL})*')"
         )
     return tuple(problems)
@@ -66,8 +71,10 @@ def check_dns_search(value: str) -> tuple[str, ...]:
     problems = [_too_long(SUBDOMAIN_MAX)] if len(value) > SUBDOMAIN_MAX else []
     if not _SEARCH_RE.fullmatch(value):
         problems.append(
-            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and "
-            "must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, "
+            "'_', '-' or '.', and "
+            "must start and end with an alphanumeric character (e.g. 'example.com', regex used "
+            "for validation is "
             f"'{_SEARCH}')"
         )
     return tuple(problems)
@@ -85,14 +92,18 @@ def check_qualified_name(value: str) -> tuple[str, ...]:
     """An optional DNS subdomain prefix, a slash, a name: label and annotation keys, appProtocol."""
     problems: list[str] = []
     shape = (
-        "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
-        "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+        "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and "
+        "end with an "
+        "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for "
+        "validation is "
         f"'{_QUALIFIED}')"
     )
     parts = value.split("/")
     if len(parts) > 2:
         shape = shape.replace("name part must", "a qualified name must")
-        return (f"{shape} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",)
+        return (
+            f"{shape} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
+        )
     if len(parts) == 2:
         prefix = parts[0]
         if not prefix:
@@ -120,8 +131,10 @@ def check_label_value(value: str) -> tuple[str, ...]:
         problems.append(_too_long(LABEL_MAX))
     if not _LABEL_VALUE_RE.fullmatch(value):
         problems.append(
-            "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must "
-            "start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for "
+            "a valid label must be an empty string or consist of alphanumeric characters, '-', "
+            "'_' or '.', and must "
+            "start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or "
+            "'12345', regex used for "
             f"validation is '{_LABEL_VALUE}')"
         )
     return tuple(problems)

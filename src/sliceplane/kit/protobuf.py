@@ -1,8 +1,8 @@
 """The protobuf wire format: varints, tags, lengths, and skipping unknown fields without recursion.
 
 Every reading function takes ``data``, a position and an ``end`` that it must not pass, and raises
-``MalformedProtobuf`` for whatever cannot be.  Leniencies are those of upstream's decoder: a varint may be
-padded to ten bytes, bits above 64 are dropped, and groups are skipped if they are balanced.
+``MalformedProtobuf`` for whatever cannot be. Leniencies are those of upstream's decoder: a varint
+may be padded to ten bytes, bits above 64 are dropped, and groups are skipped if they are balanced.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def tag(number: int, wire_type: int) -> bytes:
 
 @cache
 def heads(field_tag: bytes) -> tuple[bytes, ...]:
-    """Tag and length for every length of one byte: most fields are short, and this spares the arithmetic."""
+    """Tag and length for every length of one byte: most fields are short, and this spares the
+    arithmetic.
+    """
     return tuple(field_tag + bytes((size,)) for size in range(0x80))
 
 

@@ -1,5 +1,5 @@
-"""A small seeded generator (SplitMix64), so that cores draw the same numbers from the same seed on every
-interpreter, version and PYTHONHASHSEED.
+"""A small seeded generator (SplitMix64), so that cores draw the same numbers from the same seed on
+every interpreter, version and PYTHONHASHSEED.
 
 Not for secrets: shells draw those from the operating system.
 """
@@ -10,7 +10,9 @@ _MASK = (1 << 64) - 1
 
 
 class Rng:
-    """Deterministic numbers from one integer seed.  Owned by its maker; not shared between tasks."""
+    """Deterministic numbers from one integer seed.  Owned by its maker; not shared between
+    tasks.
+    """
 
     __slots__ = ("_state",)
 

@@ -1,12 +1,15 @@
-"""A bounded amount of something that accounts share and may keep for as long as they like: bytes, streams, watches.
+"""A bounded amount of something that accounts share and may keep for as long as they like: bytes,
+streams, watches.
 
-An account may take as much as is left for all others, and no more.  So a later account always finds room: one account
-alone gets half, two get a third each, and no account has to be told who else there is.  (Choudhury and Hahne, "Dynamic
-queue length thresholds for shared-memory packet switches", 1998, share the memory of a switch in this way.)  The last
-tenth is for vital accounts; exempt ones may take all that is left.
+An account may take as much as is left for all others, and no more. So a later account always finds
+room: one account alone gets half, two get a third each, and no account has to be told who else
+there is. (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches",
+1998, share the memory of a switch in this way.) The last tenth is for vital accounts; exempt ones
+may take all that is left.
 
-The owner takes an amount before it keeps something for an account, and returns it when that thing is gone.  A cost is
-the size in memory, not the size on the wire, so that the sum of all amounts bounds what the process holds.
+The owner takes an amount before it keeps something for an account, and returns it when that thing
+is gone. A cost is the size in memory, not the size on the wire, so that the sum of all amounts
+bounds what the process holds.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-#: ``vital``: keeps the cluster alive, may use the last tenth; ``exempt``: an administrator, may use all that is left
+#: ``vital``: keeps the cluster alive, may use the last tenth; ``exempt``: an administrator, may use
+#: all that is left
 Standing = Literal["ordinary", "vital", "exempt"]
 
 
@@ -25,7 +29,9 @@ class Shares:
     """
 
     def __init__(self, most: int, *, most_each: int | None = None) -> None:
-        """*most*: the bound of the total; *most_each*: the bound of one account, however much is left."""
+        """*most*: the bound of the total; *most_each*: the bound of one account, however much is
+        left.
+        """
         self.most = most
         self._most_each = most_each
         self._held: dict[str, int] = {}
@@ -33,9 +39,11 @@ class Shares:
         self.refused = 0
 
     def take(self, account: str, amount: int = 1, standing: Standing = "ordinary") -> bool:
-        """Charges *account* with *amount* more and returns True, or returns False and charges nothing.
+        """Charges *account* with *amount* more and returns True, or returns False and charges
+        nothing.
 
-        If nothing is in use, any amount is granted: something larger than the bound would otherwise never get in.
+        If nothing is in use, any amount is granted: something larger than the bound would otherwise
+        never get in.
         """
         held = self._held.get(account, 0)
         if self.total and not self._may_take(held, amount, standing):
@@ -46,7 +54,9 @@ class Shares:
         return True
 
     def add(self, account: str, amount: int) -> None:
-        """Charges *account* with *amount*, which may be negative, beyond any bound: the owner asked ``has_room``."""
+        """Charges *account* with *amount*, which may be negative, beyond any bound: the owner asked
+        ``has_room``.
+        """
         held = self._held.get(account, 0) + amount
         if held:
             self._held[account] = held
@@ -91,5 +101,9 @@ class Shares:
         return self._held.get(account, 0)
 
     def check(self) -> None:
-        assert all(amount > 0 for amount in self._held.values()), f"an account with no amount is kept: {self._held}"
-        assert sum(self._held.values()) == self.total, f"the amounts {self._held} do not add up to {self.total}"
+        assert all(amount > 0 for amount in self._held.values()), (
+            f"an account with no amount is kept: {self._held}"
+        )
+        assert sum(self._held.values()) == self.total, (
+            f"the amounts {self._held} do not add up to {self.total}"
+        )

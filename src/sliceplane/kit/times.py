@@ -1,8 +1,8 @@
 """RFC 3339 times as Kubernetes writes them, and durations as Go writes them, without a clock.
 
 ``Time`` fields are whole seconds (``2026-11-21T10:00:00Z``); ``MicroTime`` fields have exactly six
-fraction digits.  Durations are ``1h0m0s``, ``1m30s``, ``250ms``, ``0s``.  Here, seconds (since the epoch) are a
-``float``: the form that cores compute with.
+fraction digits. Durations are ``1h0m0s``, ``1m30s``, ``250ms``, ``0s``. Here, seconds (since the
+epoch) are a ``float``: the form that cores compute with.
 """
 
 from __future__ import annotations
@@ -16,8 +16,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NANOSECONDS: Final = 1_000_000_000
 #: Go's; a micro is U+00B5, the sign, or U+03BC, the letter
 _UNITS_S: Final = {
-    "ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0,
-}  # fmt: skip
+    "ns": 1e-9,
+    "us": 1e-6,
+    "\u00b5s": 1e-6,
+    "\u03bcs": 1e-6,
+    "ms": 0.001,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
 _PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)", re.ASCII)
 _WHOLE: Final = re.compile(rf"(?P<sign>[-+]?)(?P<parts>(?:{_PART.pattern})+)", re.ASCII)
 #: Go counts nanoseconds in 63 bits: about 292 years
@@ -36,14 +43,18 @@ def format_micro_time(seconds: float) -> str:
 
 
 def format_nano_time(nanoseconds: int) -> str:
-    """RFC 3339 with up to nine fraction digits, trailing zeros dropped, UTC (Go's ``RFC3339Nano``)."""
+    """RFC 3339 with up to nine fraction digits, trailing zeros dropped, UTC (Go's
+    ``RFC3339Nano``).
+    """
     seconds, fraction = divmod(nanoseconds, _NANOSECONDS)
     text = datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
     return f"{text}.{fraction:09d}".rstrip("0") + "Z" if fraction else f"{text}Z"
 
 
 def since_epoch(text: str) -> timedelta:
-    """What has passed since the epoch.  Raises ``ValueError`` if *text* is not RFC 3339 with an offset."""
+    """What has passed since the epoch.  Raises ``ValueError`` if *text* is not RFC 3339 with an
+    offset.
+    """
     # RFC 3339 and Go have a year 0, ``datetime`` has not; the calendar repeats every 400 years.
     year_zero = text.startswith("0000-")
     moment = datetime.fromisoformat(f"0400{text[4:]}" if year_zero else text)
@@ -59,7 +70,9 @@ def parse_time(text: str) -> float:
 
 
 def time_or_zero(text: str | None) -> float:
-    """Seconds since the epoch; 0 for no time, or one that cannot be read: a server sent it, and no user wrote it."""
+    """Seconds since the epoch; 0 for no time, or one that cannot be read: a server sent it, and no
+    user wrote it.
+    """
     try:
         return parse_time(text) if text else 0.0
     except (ValueError, OverflowError):

@@ -5,14 +5,15 @@ Three sets and a line (client-go's ``workqueue`` has the same, and the same guar
     add ----> dirty + line --get--> processing --done--> out, or back into the line if dirty again
 
 - A key that is added while it waits is in the line once.
-- A key that is added while it is processed waits until ``done``, then joins the line: one worker at a time, and no
-  change is missed.
-- ``add_after`` holds a key back until its time has come; of several times for one key the earliest wins.  A key
-  added at once meanwhile is processed at once, and again when the time has come.
-- ``add_rate_limited`` holds a key back by the larger of its own exponential back-off and a bucket that all keys share.
+- A key that is added while it is processed waits until ``done``, then joins the line: one worker at
+  a time, and no change is missed.
+- ``add_after`` holds a key back until its time has come; of several times for one key the earliest
+  wins. A key added at once meanwhile is processed at once, and again when the time has come.
+- ``add_rate_limited`` holds a key back by the larger of its own exponential back-off and a bucket
+  that all keys share.
 
-The line is first in, first out; keys that come due together join in the order of their times, then of their adding.
-So equal calls give equal results.
+The line is first in, first out; keys that come due together join in the order of their times, then
+of their adding. So equal calls give equal results.
 """
 
 from __future__ import annotations
@@ -23,11 +24,19 @@ from collections.abc import Hashable
 from typing import Any, Final, Generic, TypeVar
 
 from sliceplane.kit.delays import Backoff, TokenBucket
-from sliceplane.kit.metrics import Distribution, Family, Histogram, Kind, Sample, exponential_buckets
+from sliceplane.kit.metrics import (
+    Distribution,
+    Family,
+    Histogram,
+    Kind,
+    Sample,
+    exponential_buckets,
+)
 
 K = TypeVar("K", bound=Hashable)
 
-#: the EndpointSlice controller's per-key back-off (``pkg/controller/endpointslice/endpointslice_controller.go``)
+#: the EndpointSlice controller's per-key back-off
+#: (``pkg/controller/endpointslice/endpointslice_controller.go``)
 RETRY_BACKOFF = Backoff(base_s=1.0, cap_s=1000.0)
 RETRY_RATE_PER_S = 10.0
 RETRY_BURST = 100
@@ -41,10 +50,13 @@ _DURATION_BUCKETS = exponential_buckets(1e-6, 10, 10)
 class WorkQueue(Generic[K]):
     """Owned by one controller; not shared.  Times are seconds since the epoch, delays are seconds.
 
-    ``adds``, ``retries`` and ``gets`` only grow; ``depth``, ``in_progress`` and ``delayed`` are the present state.
+    ``adds``, ``retries`` and ``gets`` only grow; ``depth``, ``in_progress`` and ``delayed`` are the
+    present state.
     """
 
-    def __init__(self, *, backoff: Backoff = RETRY_BACKOFF, bucket: TokenBucket | None = None) -> None:
+    def __init__(
+        self, *, backoff: Backoff = RETRY_BACKOFF, bucket: TokenBucket | None = None
+    ) -> None:
         self._backoff = backoff
         self._bucket = bucket or TokenBucket(rate_per_s=RETRY_RATE_PER_S, burst=RETRY_BURST)
         self._line: deque[K] = deque()
@@ -109,7 +121,9 @@ class WorkQueue(Generic[K]):
         return self._failures.get(key, 0)
 
     def drop(self, key: K) -> None:
-        """Forget *key* and all that waits for it; one that is processed still has to be ``done``."""
+        """Forget *key* and all that waits for it; one that is processed still has to be
+        ``done``.
+        """
         self.forget(key)
         self._delayed.pop(key, None)
         if self._dirty.pop(key, None) is not None and key not in self._processing:
@@ -151,7 +165,9 @@ class WorkQueue(Generic[K]):
 
     @property
     def depth(self) -> int:
-        """Keys that ``get`` would return now, without those whose time has come since the last ``get``."""
+        """Keys that ``get`` would return now, without those whose time has come since the last
+        ``get``.
+        """
         return len(self._line)
 
     @property
@@ -167,7 +183,9 @@ class WorkQueue(Generic[K]):
         return max(now - next(iter(self._processing.values())), 0.0) if self._processing else 0.0
 
     def unfinished_s(self, now: float) -> float:
-        """Sum of the times that keys have been worked on, of those not done.  O(keys in progress)."""
+        """Sum of the times that keys have been worked on, of those not done.  O(keys in
+        progress).
+        """
         return sum(max(now - began, 0.0) for began in self._processing.values())
 
     def check(self) -> None:
@@ -178,16 +196,26 @@ class WorkQueue(Generic[K]):
         assert set(line) == set(waiting), f"line {line} is not what waits: {waiting}"
         live = {(when, number, key) for key, (when, number) in self._delayed.items()}
         assert live <= set(self._heap), "every delayed key has its entry in the heap"
-        assert all(count > 0 for count in self._failures.values()), f"counted no failure: {self._failures}"
+        assert all(count > 0 for count in self._failures.values()), (
+            f"counted no failure: {self._failures}"
+        )
 
 
 _METRICS: Final[tuple[tuple[str, Kind, str], ...]] = (
     ("adds_total", "counter", "Keys added."),
     ("depth", "gauge", "Keys that wait for a worker."),
-    ("longest_running_processor_seconds", "gauge", "How long the key that is worked on longest has been."),
+    (
+        "longest_running_processor_seconds",
+        "gauge",
+        "How long the key that is worked on longest has been.",
+    ),
     ("queue_duration_seconds", "histogram", "How long keys wait before they are worked on."),
     ("retries_total", "counter", "Keys added again after a failure."),
-    ("unfinished_work_seconds", "gauge", "Sum of the times that keys have been worked on, of those not done."),
+    (
+        "unfinished_work_seconds",
+        "gauge",
+        "Sum of the times that keys have been worked on, of those not done.",
+    ),
     ("work_duration_seconds", "histogram", "How long keys are worked on."),
 )
 

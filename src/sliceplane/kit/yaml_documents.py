@@ -1,19 +1,20 @@
 """YAML to documents, by the rules that Kubernetes reads YAML with, within bounds.
 
-libyaml gives events, and this module builds values from them with a stack of its own, because the ready-made loaders
-do three things that a server cannot have:
+libyaml gives events, and this module builds values from them with a stack of its own, because the
+ready-made loaders do three things that a server cannot have:
 
-- they expand aliases without bound ("billion laughs"): here what aliases bring in is counted, at most
-  ``ALIASED_NODES_MAX`` values;
+- they expand aliases without bound ("billion laughs"): here what aliases bring in is counted, at
+  most ``ALIASED_NODES_MAX`` values;
 - they recurse: here nesting ends at the caller's limit;
-- they resolve scalars as YAML 1.1 in full, where ``22:22`` is the number 1342 and a time is no longer text.  Here, as
-  in Go, plain scalars are null, booleans (``yes``, ``on`` and ``y`` too), integers, floats, or text.
+- they resolve scalars as YAML 1.1 in full, where ``22:22`` is the number 1342 and a time is no
+  longer text. Here, as in Go, plain scalars are null, booleans (``yes``, ``on`` and ``y`` too),
+  integers, floats, or text.
 
-Keys become text, since JSON has no others.  Repeated keys are reported together, with their lines, as Go's strict
-decoder does: ``yaml: unmarshal errors:\\n  line 5: key "addressType" already set in map``; the last one wins.
-``parse_yaml`` reads the first document of a stream, ``parse_yaml_stream`` all of them within the same bounds.  Merge
-keys (``<<``) are merged.  What an alias stands for is **shared** in the result: a caller that changes parts of it
-copies it first.
+Keys become text, since JSON has no others. Repeated keys are reported together, with their lines,
+as Go's strict decoder does: ``yaml: unmarshal errors:\\n  line 5: key "addressType" already set in
+map``; the last one wins. ``parse_yaml`` reads the first document of a stream, ``parse_yaml_stream``
+all of them within the same bounds. Merge keys (``<<``) are merged. What an alias stands for is
+**shared** in the result: a caller that changes parts of it copies it first.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from typing import Any, Final
 
 import msgspec
 
-#: parse events in a document: a bound for the time that a body of 3 MiB can take (about half a second)
+#: parse events in a document: a bound for the time that a body of 3 MiB can take (about half a
+#: second)
 EVENTS_MAX: Final = 250_000
 #: documents of a stream
 DOCUMENTS_MAX: Final = 10_000
 #: repeated keys that are reported
 REPEATED_MAX: Final = 100
-#: values that aliases may bring in, counted each time they are expanded; a long text counts as several
+#: values that aliases may bring in, counted each time they are expanded; a long text counts as
+#: several
 ALIASED_NODES_MAX: Final = 100_000
 _CHARACTERS_OF_A_VALUE: Final = 64
 #: ``%TAG`` and the like before a document, each of which libyaml compares with all before it
@@ -42,8 +45,12 @@ _DOCUMENT_START: Final = re.compile("[\r\n\x85\u2028\u2029]---")
 
 _NULLS: Final = frozenset(("", "~", "null", "Null", "NULL"))
 _BOOLEANS: Final = {
-    **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
-    **dict.fromkeys(("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False),
+    **dict.fromkeys(
+        ("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True
+    ),
+    **dict.fromkeys(
+        ("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False
+    ),
 }
 _INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
 _BASED: Final = re.compile(r"([-+]?)0(?:b([01_]+)|x([0-9a-fA-F_]+)|o?([0-7_]+))")
@@ -55,8 +62,9 @@ _TAG: Final = "tag:yaml.org,2002:"
 
 
 class YamlError(Exception):
-    """The stream is no YAML that a document can be made of; the text is worded like Go's.  ``line`` is where, 0 where
-    the text says it or no line is to blame."""
+    """The stream is no YAML that a document can be made of; the text is worded like Go's. ``line``
+    is where, 0 where the text says it or no line is to blame.
+    """
 
     def __init__(self, text: str, line: int = 0) -> None:
         super().__init__(text)
@@ -113,7 +121,9 @@ def parse_yaml(raw: bytes, *, depth_max: int) -> ParsedYaml:
 def parse_yaml_stream(
     raw: bytes, *, depth_max: int, events_max: int = EVENTS_MAX, documents_max: int = DOCUMENTS_MAX
 ) -> tuple[ParsedYaml, ...]:
-    """All documents of *raw*; they share the bounds of events and of what aliases bring in.  Raises ``YamlError``."""
+    """All documents of *raw*; they share the bounds of events and of what aliases bring in.  Raises
+    ``YamlError``.
+    """
     documents: list[ParsedYaml] = []
     for parsed in _parsed(raw, _Builder(depth_max, events_max), whole=True):
         if len(documents) == documents_max:
@@ -128,7 +138,8 @@ def _parsed(raw: bytes, builder: _Builder, *, whole: bool = False) -> Iterator[P
     try:
         text = raw.decode("utf-8")
         _check_directives(text, whole=whole)
-        # The pure Python parser has the same events, for platforms whose PyYAML comes without libyaml.
+        # The pure Python parser has the same events, for platforms whose PyYAML comes without
+        # libyaml.
         for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             if builder.on_event(event):
                 yield builder.take_document()
@@ -139,7 +150,9 @@ def _parsed(raw: bytes, builder: _Builder, *, whole: bool = False) -> Iterator[P
         line = f"line {mark.line + 1}: " if mark else ""
         raise YamlError(f"yaml: {line}{error.problem or error.context}") from None
     except yaml.YAMLError as error:  # a character that YAML does not allow
-        raise YamlError(f"yaml: {getattr(error, 'reason', None) or 'control characters are not allowed'}") from None
+        raise YamlError(
+            f"yaml: {getattr(error, 'reason', None) or 'control characters are not allowed'}"
+        ) from None
 
 
 def _check_directives(text: str, *, whole: bool) -> None:
@@ -167,7 +180,9 @@ class _Builder:
 
     def take_document(self) -> ParsedYaml:
         """The document that has ended; what follows is another, whose anchors are its own."""
-        problems = ("yaml: unmarshal errors:\n" + "\n".join(self.repeated),) if self.repeated else ()
+        problems = (
+            ("yaml: unmarshal errors:\n" + "\n".join(self.repeated),) if self.repeated else ()
+        )
         taken = ParsedYaml(self.root, problems)
         self.root = None
         self.repeated = []
@@ -216,9 +231,11 @@ class _Builder:
         if done.anchor:
             self._anchors[done.anchor] = value
             self._opening[done.anchor] -= 1
-        # Every collection is measured when it ends, from the measures of its children, so that no chain of aliases
-        # is ever walked out.
-        children = [self._measure(child) for child in (value.values() if isinstance(value, dict) else value)]
+        # Every collection is measured when it ends, from the measures of its children, so that no
+        # chain of aliases is ever walked out.
+        children = [
+            self._measure(child) for child in (value.values() if isinstance(value, dict) else value)
+        ]
         names = sum(map(_weight, value)) if isinstance(value, dict) else 0
         self._measures[id(value)] = _Measure(
             nodes=1 + names + sum(child.nodes for child in children),
@@ -283,7 +300,9 @@ class _Builder:
             parent.is_merge = False
             parents = value if isinstance(value, list) else [value]
             if not all(isinstance(part, dict) for part in parents):
-                raise YamlError(f"yaml: line {line}: map merge requires map or sequence of maps as the value")
+                raise YamlError(
+                    f"yaml: line {line}: map merge requires map or sequence of maps as the value"
+                )
             parent.merges.extend(parents)
             return
         if key in parent.value and len(self.repeated) < REPEATED_MAX:
@@ -292,7 +311,9 @@ class _Builder:
 
 
 def _resolve(event: Any, line: int) -> Any:
-    """The value of a scalar: by its tag if it has one, by its spelling if it is plain, else its text."""
+    """The value of a scalar: by its tag if it has one, by its spelling if it is plain, else its
+    text.
+    """
     text = event.value
     tag = event.tag
     if tag is None or tag == "!":
@@ -335,7 +356,9 @@ def _resolve_plain(text: str) -> Any:
 
 
 def reads_as_text(text: str) -> bool:
-    """Whether *text*, written plain, is read as itself.  (Go and we read ``n`` and ``1e3`` as no text; PyYAML does.)"""
+    """Whether *text*, written plain, is read as itself.  (Go and we read ``n`` and ``1e3`` as no
+    text; PyYAML does.)
+    """
     try:
         return isinstance(_resolve_plain(text), str)
     except YamlError:

@@ -1,4 +1,6 @@
-"""What a stored object takes as a watch event: one place for everything that counts bytes on the wire."""
+"""What a stored object takes as a watch event: one place for everything that counts bytes on the
+wire.
+"""
 
 from __future__ import annotations
 
@@ -31,4 +33,8 @@ def human_bytes(count: float) -> str:
     while count >= 999.5 and unit < len(_UNITS) - 1:
         count /= 1000
         unit += 1
-    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 or count >= 99.95 else f"{count:.3g} {_UNITS[unit]}"
+    return (
+        f"{count:.0f} {_UNITS[unit]}"
+        if unit == 0 or count >= 99.95
+        else f"{count:.3g} {_UNITS[unit]}"
+    )

@@ -1,13 +1,15 @@
 """What follows from a change once the kernel has it: health checks, figures, flows to look at.
 
-None of it may be told before: a load balancer that hears of an endpoint which the rules do not lead to yet sends
-traffic into the void, and a latency that ends before the write is none.  So a change is noted when it is handed to a
-write, and counts when a write has succeeded; one that failed leaves it waiting for the next (upstream loses its trigger
-times and clean-ups then: ``pkg/proxy/nftables/proxier.go``).
+None of it may be told before: a load balancer that hears of an endpoint which the rules do not lead
+to yet sends traffic into the void, and a latency that ends before the write is none. So a change is
+noted when it is handed to a write, and counts when a write has succeeded; one that failed leaves it
+waiting for the next (upstream loses its trigger times and clean-ups then:
+``pkg/proxy/nftables/proxier.go``).
 
-**Memory** is that of the Services there are, however long the history was, if the owner of the plane takes what there
-is to take after each write.  Two things can be waited for in vain, and have a limit each: UDP ports that went where
-flows cannot be looked at (a host without ``conntrack``), and trigger times where the kernel refuses every write.
+**Memory** is that of the Services there are, however long the history was, if the owner of the
+plane takes what there is to take after each write. Two things can be waited for in vain, and have a
+limit each: UDP ports that went where flows cannot be looked at (a host without ``conntrack``), and
+trigger times where the kernel refuses every write.
 
 Owned by one data plane.
 """
@@ -20,7 +22,8 @@ import msgspec
 
 from sliceplane.consume.model import ServedPort, ServiceChange, ServiceKey
 
-#: UDP ports that went and whose flows were not looked at yet; beyond it the oldest are left to their time-out
+#: UDP ports that went and whose flows were not looked at yet; beyond it the oldest are left to
+#: their time-out
 UDP_GONE_MAX = 10_000
 #: trigger times that wait for the kernel to take a write; later ones are not measured
 TRIGGERS_MAX = 100_000
@@ -34,8 +37,9 @@ class HealthCheck(msgspec.Struct, frozen=True):
 
 
 class WriteFacts(msgspec.Struct, frozen=True):
-    """Of one Service.  The numbers are of service ports that have endpoints somewhere, but none here where their
-    policy is Local."""
+    """Of one Service. The numbers are of service ports that have endpoints somewhere, but none here
+    where their policy is Local.
+    """
 
     health: HealthCheck | None = None
     internal_without_local: int = 0
@@ -58,7 +62,8 @@ class Aftermath:
         self._udp_gone: dict[ServedPort, None] = {}  # the oldest first; none that is there
         #: by Service; what the kernel has
         self.health_checks: dict[ServiceKey, HealthCheck] = {}
-        #: service ports without an endpoint for their Local policy: the internal one, the external one
+        #: service ports without an endpoint for their Local policy: the internal one, the external
+        #: one
         self.without_local = (0, 0)
 
     def note(self, change: ServiceChange) -> None:
@@ -91,7 +96,9 @@ class Aftermath:
         self._latencies.extend(max(0.0, now - moment) for moment in self._triggers)
         self._triggers = []
 
-    def _note_udp(self, key: ServiceKey, old: tuple[ServedPort, ...], new: tuple[ServedPort, ...]) -> None:
+    def _note_udp(
+        self, key: ServiceKey, old: tuple[ServedPort, ...], new: tuple[ServedPort, ...]
+    ) -> None:
         if new:
             self._udp.add(key)
         else:
@@ -106,27 +113,33 @@ class Aftermath:
             self._udp_gone = dict.fromkeys(list(self._udp_gone)[-UDP_GONE_MAX:])
 
     def take_latencies(self) -> tuple[float, ...]:
-        """Seconds from what made a slice change until the kernel had it, of the writes since the last call."""
+        """Seconds from what made a slice change until the kernel had it, of the writes since the
+        last call.
+        """
         taken = tuple(self._latencies)
         self._latencies = []
         return taken
 
     def take_udp(self) -> tuple[ServiceKey, ...]:
-        """Services with UDP ports that changed since the last call: flows to them may lead to endpoints that are
-        gone."""
+        """Services with UDP ports that changed since the last call: flows to them may lead to
+        endpoints that are gone.
+        """
         taken = tuple(sorted(self._udp))
         self._udp = set()
         return taken
 
     def take_udp_gone(self) -> tuple[ServedPort, ...]:
-        """UDP ports that are not, or are otherwise, since the last call: what they were may belong to no Service
-        now."""
+        """UDP ports that are not, or are otherwise, since the last call: what they were may belong
+        to no Service now.
+        """
         taken = tuple(self._udp_gone)
         self._udp_gone = {}
         return taken
 
     def put_back_udp(self, services: Iterable[ServiceKey], gone: Iterable[ServedPort]) -> None:
-        """What was taken, and came to nothing: it is given out again, but for what is otherwise by now."""
+        """What was taken, and came to nothing: it is given out again, but for what is otherwise by
+        now.
+        """
         self._udp.update(key for key in services if self._udp_of(key))
         went = (port for port in gone if port not in self._udp_of(port.name.service))
         self._udp_gone = dict.fromkeys(went) | self._udp_gone
@@ -143,10 +156,16 @@ class Aftermath:
         """The sums are those of the parts, and nothing is kept of what is not there.  O(state)."""
         internal = sum(facts.internal_without_local for facts in self._facts.values())
         external = sum(facts.external_without_local for facts in self._facts.values())
-        assert (internal, external) == self.without_local, f"{self.without_local} is not {self._facts}"
-        checks = {key: facts.health for key, facts in self._facts.items() if facts.health is not None}
+        assert (internal, external) == self.without_local, (
+            f"{self.without_local} is not {self._facts}"
+        )
+        checks = {
+            key: facts.health for key, facts in self._facts.items() if facts.health is not None
+        }
         assert checks == self.health_checks, f"{self.health_checks} should be {checks}"
-        assert self._udp <= set(self.udp_services()), f"{self._udp} are more than {self.udp_services()}"
+        assert self._udp <= set(self.udp_services()), (
+            f"{self._udp} are more than {self.udp_services()}"
+        )
         back = [port for port in self._udp_gone if port in self._udp_of(port.name.service)]
         assert not back, f"{back} are said to be gone"
         assert len(self._udp_gone) <= UDP_GONE_MAX, f"{len(self._udp_gone)} UDP ports that went"

@@ -1,14 +1,15 @@
 """UDP flows that lead to endpoints that are gone (upstream: ``pkg/proxy/conntrack/cleanup.go``).
 
-The kernel translates the first packet of a flow and remembers; a UDP client that keeps its socket is led to the
-endpoint of its first packet as long as it goes on sending, whatever the rules say by then.  So after a write, the flows
-to UDP service ports are compared with the endpoints that serve *now*, and those that lead elsewhere are forgotten: the
-client's next packet is a first one.
+The kernel translates the first packet of a flow and remembers; a UDP client that keeps its socket
+is led to the endpoint of its first packet as long as it goes on sending, whatever the rules say by
+then. So after a write, the flows to UDP service ports are compared with the endpoints that serve
+*now*, and those that lead elsewhere are forgotten: the client's next packet is a first one.
 
-This reconciles what is there with what may be; it does not follow events, of which one that is missed would never come
-again.  Of a service port without endpoints, or that was taken away, every flow is forgotten
-(kubernetes/kubernetes#139628, #141371): its client is refused then, and learns of it, instead of talking into the void.
-Flows that never had anything to do with a Service are left alone.
+This reconciles what is there with what may be; it does not follow events, of which one that is
+missed would never come again. Of a service port without endpoints, or that was taken away, every
+flow is forgotten (kubernetes/kubernetes#139628, #141371): its client is refused then, and learns of
+it, instead of talking into the void. Flows that never had anything to do with a Service are left
+alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ Place = tuple[str, int]
 
 
 class UdpFlow(NamedTuple):
-    """A UDP flow: where it was sent, and who answers.  All flows that agree in both are judged alike."""
+    """A UDP flow: where it was sent, and who answers.  All flows that agree in both are judged
+    alike.
+    """
 
     sent_to: Place
     answered_by: Place
@@ -42,8 +45,8 @@ class TrackedFlow(NamedTuple):
 class Expected:
     """The endpoints that may answer, by destination.
 
-    All addresses of a service port share one set of endpoints: a thousand external IPs of a Service with a hundred
-    thousand endpoints cost a thousand references.
+    All addresses of a service port share one set of endpoints: a thousand external IPs of a Service
+    with a hundred thousand endpoints cost a thousand references.
     """
 
     def __init__(self) -> None:
@@ -51,10 +54,13 @@ class Expected:
         self._by_node_port: dict[int, tuple[frozenset[Place], ...]] = {}
 
     def add(self, port: ServedPort, endpoints: Iterable[NodeEndpoint]) -> None:
-        """A UDP service port and all its endpoints: serving ones may answer, whatever hints and policies say, and
-        no other."""
+        """A UDP service port and all its endpoints: serving ones may answer, whatever hints and
+        policies say, and no other.
+        """
         assert port.name.protocol == "UDP", f"{port.name} is {port.name.protocol}"
-        serving = frozenset((endpoint.ip, endpoint.port) for endpoint in endpoints if endpoint.serving)
+        serving = frozenset(
+            (endpoint.ip, endpoint.port) for endpoint in endpoints if endpoint.serving
+        )
         more = (serving,) if serving else ()
         for ip in (port.cluster_ip, *port.external_ips, *port.vips):
             place = (ip, port.port)
@@ -66,12 +72,15 @@ class Expected:
         return bool(self._by_place)
 
     def is_stale(self, flow: UdpFlow) -> bool:
-        """Whether *flow* goes through a known service port to none of its endpoints; a flow that was not translated at
-        all is one."""
+        """Whether *flow* goes through a known service port to none of its endpoints; a flow that
+        was not translated at all is one.
+        """
         serving = self._by_place.get(flow.sent_to)
         if serving is None:
             serving = self._by_node_port.get(flow.sent_to[1])
-        return serving is not None and not any(flow.answered_by in endpoints for endpoints in serving)
+        return serving is not None and not any(
+            flow.answered_by in endpoints for endpoints in serving
+        )
 
 
 _LINE = re.compile(
@@ -82,7 +91,9 @@ _ZONE = re.compile(r"\bzone=(\d+)")
 
 
 def parse_tracked(line: str, family: Family) -> TrackedFlow | None:
-    """One line of ``conntrack -L`` as an entry; ``None`` if it is not of a UDP flow of the family."""
+    """One line of ``conntrack -L`` as an entry; ``None`` if it is not of a UDP flow of the
+    family.
+    """
     flow = parse_flow(line, family)
     match = _LINE.match(line) if flow is not None else None
     client = canonical_of(match["client"], family) if match is not None else None
@@ -93,8 +104,9 @@ def parse_tracked(line: str, family: Family) -> TrackedFlow | None:
 
 
 def parse_flow(line: str, family: Family, protocol: str = "udp") -> UdpFlow | None:
-    """One line of ``conntrack -L``; ``None`` if it is not of a flow of *protocol* (of "tcp" an established one) and the
-    family."""
+    """One line of ``conntrack -L``; ``None`` if it is not of a flow of *protocol* (of "tcp" an
+    established one) and the family.
+    """
     match = _LINE.match(line) if line.startswith(protocol) else None
     if match is None:
         return None

@@ -1,8 +1,10 @@
-"""The data plane of one IP family as a core: events in, transactions out; and what it asks of a back end's rules.
+"""The data plane of one IP family as a core: events in, transactions out; and what it asks of a
+back end's rules.
 
-A back end is a core and a shell.  The core is a ``Ruleset`` of one IP family: what is desired, a shadow of what the
-kernel holds, and transactions from one to the other (``node.nft.table``, ``node.iptables.table``).  ``NodePlane`` owns
-it and tells it of changes; the shell (``node.io.kernel.backend``) carries its transactions out.
+A back end is a core and a shell. The core is a ``Ruleset`` of one IP family: what is desired, a
+shadow of what the kernel holds, and transactions from one to the other (``node.nft.table``,
+``node.iptables.table``). ``NodePlane`` owns it and tells it of changes; the shell
+(``node.io.kernel.backend``) carries its transactions out.
 
 ``node.tracker`` knows what changed, ``node.schedule`` when to write; a back end's ``Ruleset`` knows what that means
 to the kernel and how it gets there: desired rules in, difference out.  A shell (or a test, or a simulator) owns the
@@ -13,7 +15,8 @@ plane and runs what it gives out::
         transaction = plane.take_transaction(now)
         if transaction is not None: run it, then plane.on_success(now) or plane.on_failure(now)
 
-Nothing is written before ``on_synced``: half a list of Services would take the other half's rules away.
+Nothing is written before ``on_synced``: half a list of Services would take the other half's rules
+away.
 """
 
 from __future__ import annotations
@@ -67,11 +70,13 @@ T_co = TypeVar("T_co", bound=RulesTransaction, covariant=True)
 class Ruleset(Protocol[T_co]):
     """What one back end holds of one family.
 
-    ``set_*`` say what is desired, ``take_transaction`` gives the difference; then exactly one of ``on_success`` and
-    ``on_failure``.  After a failure the shadow is worth nothing, and the next write is full.
+    ``set_*`` say what is desired, ``take_transaction`` gives the difference; then exactly one of
+    ``on_success`` and ``on_failure``. After a failure the shadow is worth nothing, and the next
+    write is full.
     """
 
-    #: the next transaction replaces everything, whatever the shadow says; the caller may wish for it, too
+    #: the next transaction replaces everything, whatever the shadow says; the caller may wish for
+    #: it, too
     needs_full: bool
 
     @property
@@ -79,8 +84,9 @@ class Ruleset(Protocol[T_co]):
         """Each target of a Service is a chain: so a Service has fewer of them."""
 
     def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
-        """What rules depend on besides Services; *node_ports*: the addresses that node ports are on, where they are
-        listed.  Whether anything is to be written for it."""
+        """What rules depend on besides Services; *node_ports*: the addresses that node ports are
+        on, where they are listed. Whether anything is to be written for it.
+        """
 
     def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
         """The newest state of a Service; whether it means other rules.  O(the Service)."""
@@ -102,14 +108,16 @@ class Ruleset(Protocol[T_co]):
 
 
 V = TypeVar("V")
-#: the Services that want one place in the kernel, and with which value, sorted by key; the first has it.  Tuples, since
-#: nearly every place is wanted by one Service, and there are as many places as there are rules
+#: the Services that want one place in the kernel, and with which value, sorted by key; the first
+#: has it. Tuples, since nearly every place is wanted by one Service, and there are as many places
+#: as there are rules
 Shares = tuple[tuple[ServiceKey, V], ...]
 
 
 def with_share(shares: Shares[V], key: ServiceKey, value: tuple[V] | None) -> Shares[V]:
-    """*shares* with *key* wanting the one value, or nothing.  However many there are, it costs little more than a copy:
-    thousands of Services may want the place of one endpoint."""
+    """*shares* with *key* wanting the one value, or nothing. However many there are, it costs
+    little more than a copy: thousands of Services may want the place of one endpoint.
+    """
     at = bisect_left(shares, key, key=itemgetter(0))
     end = at + 1 if at < len(shares) and shares[at][0] == key else at
     wanted = () if value is None else ((key, value[0]),)
@@ -117,20 +125,25 @@ def with_share(shares: Shares[V], key: ServiceKey, value: tuple[V] | None) -> Sh
 
 
 def allowed_sources(port: ServedPort, node_ip: str) -> tuple[str, ...]:
-    """Who may use a load balancer's addresses (``loadBalancerSourceRanges``): disjoint networks in canonical form;
-    empty: every client.  *node_ip* "": not known.
+    """Who may use a load balancer's addresses (``loadBalancerSourceRanges``): disjoint networks in
+    canonical form; empty: every client. *node_ip* "": not known.
 
-    A node that is a client may send with one of those addresses as its source, so they are allowed where it is.
+    A node that is a client may send with one of those addresses as its source, so they are allowed
+    where it is.
     """
     ranges = port.source_ranges
     address = ipaddress.ip_address(node_ip) if node_ip and ranges else None
     if address is None or not any(address in ipaddress.ip_network(network) for network in ranges):
         return ranges
-    return networks((*ranges, *(f"{ip}/{address.max_prefixlen}" for ip in port.vips)), family(address))
+    return networks(
+        (*ranges, *(f"{ip}/{address.max_prefixlen}" for ip in port.vips)), family(address)
+    )
 
 
 class NodePlaneConfig(msgspec.Struct, frozen=True):
-    """``node_name``: whose zone and local endpoints count.  ``min_period_s``: the pause between two writes."""
+    """``node_name``: whose zone and local endpoints count.  ``min_period_s``: the pause between two
+    writes.
+    """
 
     node_name: str
     min_period_s: float = 0.0
@@ -146,7 +159,9 @@ T = TypeVar("T", bound=RulesTransaction)
 
 
 class NodePlane(Generic[R, T]):
-    """See the module.  One transaction at a time; *rules* are the back end's, whose transactions are ``T``."""
+    """See the module.  One transaction at a time; *rules* are the back end's, whose transactions
+    are ``T``.
+    """
 
     def __init__(self, family: Family, config: NodePlaneConfig, rules: R) -> None:
         self.family: Family = family
@@ -161,7 +176,9 @@ class NodePlane(Generic[R, T]):
         #: where node ports are served; ``None``: on all of the host's addresses but loopback ones
         self.node_port_addresses = node_port_addresses(config.rules, family, self._node)
         #: what is known of Services and endpoints; to look at, not to change
-        self.tracker = ServiceTracker(family, config.node_name, since=config.since, chains=rules.chain_per_target)
+        self.tracker = ServiceTracker(
+            family, config.node_name, since=config.since, chains=rules.chain_per_target
+        )
         self.tracker.reserve_ports("the node proxy", [("TCP", port) for port in config.own_ports])
         rules.set_surroundings(self.around, ())
         #: when to write, and how the last writes went; to look at, not to change
@@ -178,7 +195,9 @@ class NodePlane(Generic[R, T]):
         self._on_network(NodeNetwork(ip=own_address(config.rules, family, "")), now=0.0)
         own = (self._node.ip,) if self._node.ip else ()
         self.tracker.on_ground("this node (--bind-address)", Ground(own))
-        self.tracker.on_ground("Pods (--cluster-cidr)", Ground((), networks(config.rules.cluster_cidrs, family)))
+        self.tracker.on_ground(
+            "Pods (--cluster-cidr)", Ground((), networks(config.rules.cluster_cidrs, family))
+        )
 
     def on_service(self, old: Service | None, new: Service | None, now: float) -> None:
         self._note(self.tracker.on_service(old, new), now)
@@ -196,21 +215,26 @@ class NodePlane(Generic[R, T]):
             self._on_network(replace(self._node, ip=own, pod_networks=pods), now)
 
     def on_any_node(self, name: str, node: Node | None, now: float) -> None:
-        """A Node of the cluster, this one or another, came, changed or went: its addresses are no Service's.  Of this
-        one what was known last stays."""
+        """A Node of the cluster, this one or another, came, changed or went: its addresses are no
+        Service's. Of this one what was known last stays.
+        """
         if node is not None or name != self._node_name:
             ground = Ground() if node is None else node_ground(node, self.family)
             self._note(self.tracker.on_ground(f"Node {name}", ground), now)
 
     def on_nodes_known(self, known: bool, now: float) -> None:
-        """Whether all Nodes were told of.  Until they are no external IP is served; a plane that is told nothing takes
-        the Nodes that it was told of for all."""
+        """Whether all Nodes were told of. Until they are no external IP is served; a plane that is
+        told nothing takes the Nodes that it was told of for all.
+        """
         self._note(self.tracker.on_withheld(not known), now)
 
     def on_api_server(self, addresses: Iterable[str], now: float) -> None:
         """Where this process reaches the API server."""
         own = [ip for text in addresses if (ip := canonical_of(text, self.family)) is not None]
-        self._note(self.tracker.on_ground("the API server as this node reaches it", Ground(tuple(own))), now)
+        self._note(
+            self.tracker.on_ground("the API server as this node reaches it", Ground(tuple(own))),
+            now,
+        )
 
     def on_service_cidr(self, name: str, new: ServiceCIDR | None, now: float) -> None:
         """A range of cluster IPs came, changed or went."""
@@ -242,14 +266,17 @@ class NodePlane(Generic[R, T]):
             self.schedule.on_change(now)
 
     def on_synced(self, now: float) -> None:
-        """Services and EndpointSlices were listed; the first write is due.  A second call changes nothing."""
+        """Services and EndpointSlices were listed; the first write is due.  A second call changes
+        nothing.
+        """
         if not self._synced:
             self._synced = True
             self.schedule.on_change(now)
 
     def take_transaction(self, now: float) -> T | None:
-        """The next write, with every change so far.  ``None``: the changes mean nothing to the kernel, and count as
-        written."""
+        """The next write, with every change so far. ``None``: the changes mean nothing to the
+        kernel, and count as written.
+        """
         assert self._synced, "nothing may be written before the first lists are complete"
         self.schedule.on_start()
         self._began = now
@@ -283,13 +310,16 @@ class NodePlane(Generic[R, T]):
             self.schedule.want(deadline)
 
     def on_failure(self, now: float) -> None:
-        """The kernel refused it; the next one, after the back-off or with the next change, is full."""
+        """The kernel refused it; the next one, after the back-off or with the next change, is
+        full.
+        """
         self.rules.on_failure()
         self.schedule.on_failure(now)
 
     def on_doubt(self, now: float) -> bool:
-        """Another program may have changed our rules: write all of them anew.  False, and nothing is done, while a
-        write runs: it shows by itself whether they are there."""
+        """Another program may have changed our rules: write all of them anew. False, and nothing is
+        done, while a write runs: it shows by itself whether they are there.
+        """
         if not self._synced or self.schedule.running:
             return False
         self.rules.needs_full = True

@@ -1,27 +1,31 @@
-"""When to write, and how much at once: coalescing, a pause between writes, retries, portions, as a core.
+"""When to write, and how much at once: coalescing, a pause between writes, retries, portions, as a
+core.
 
-One write runs at a time.  Changes that arrive meanwhile, or within ``min_period_s`` after the *end* of the last
-write, go together into the next one.  After a failure the next write comes no later than the back-off says, and
-never earlier than the pause; a write that succeeds forgets the failures.  With ``min_period_s`` 0 (the default) a
-change that finds nothing running is written at once.
+One write runs at a time. Changes that arrive meanwhile, or within ``min_period_s`` after the *end*
+of the last write, go together into the next one. After a failure the next write comes no later than
+the back-off says, and never earlier than the pause; a write that succeeds forgets the failures.
+With ``min_period_s`` 0 (the default) a change that finds nothing running is written at once.
 
-All times are seconds since the epoch.  A clock that was set back does not delay what changes from then on: whatever
-was planned by the old one and lies further ahead than it could, is planned anew with the next
-change.  Owned by one data plane.
+All times are seconds since the epoch. A clock that was set back does not delay what changes from
+then on: whatever was planned by the old one and lies further ahead than it could, is planned anew
+with the next change. Owned by one data plane.
 
-**Portions.**  A Service of many ports is served port by port, so that no other waits for all of them.  A write carries
-every change of ordinary Services, and of large ones together at most ``PORTION``: so many destinations and targets.
-What is left goes with the next write, behind whatever has changed by then; large Services take turns.  Between two
-portions a Service has some ports as they were and some as they are to be, each whole; endpoints are always the newest.
-A Service of few ports and very many endpoints is *heavy*: it is a portion of its own.
+**Portions.**  A Service of many ports is served port by port, so that no other waits for all of
+them. A write carries every change of ordinary Services, and of large ones together at most
+``PORTION``: so many destinations and targets. What is left goes with the next write, behind
+whatever has changed by then; large Services take turns. Between two portions a Service has some
+ports as they were and some as they are to be, each whole; endpoints are always the newest. A
+Service of few ports and very many endpoints is *heavy*: it is a portion of its own.
 
-**Rest.**  One endpoint that changes a thousand times a second would have a large or heavy Service computed and written
-without a pause.  After a portion the large and heavy Services of its namespace rest ``REST`` times as long as the write
-took: they have a fifth of the loop, of the CPU and of the kernel at most, and all others go on meanwhile.
+**Rest.**  One endpoint that changes a thousand times a second would have a large or heavy Service
+computed and written without a pause. After a portion the large and heavy Services of its namespace
+rest ``REST`` times as long as the write took: they have a fifth of the loop, of the CPU and of the
+kernel at most, and all others go on meanwhile.
 
-**Damage.**  Rules that were gone from the kernel although this proxy did not remove them: seen, put back, told of for
-a while.  That a table is written anew mends it within a moment, and hides who deletes it: a firewall's reload, a
-second proxy, a person.  So each time counts, and health speaks of it for ``RECENT_S`` although the node is well.
+**Damage.**  Rules that were gone from the kernel although this proxy did not remove them: seen, put
+back, told of for a while. That a table is written anew mends it within a moment, and hides who
+deletes it: a firewall's reload, a second proxy, a person. So each time counts, and health speaks of
+it for ``RECENT_S`` although the node is well.
 """
 
 from __future__ import annotations
@@ -83,7 +87,9 @@ class Schedule:
         self.want(at)
 
     def want(self, at: float) -> None:
-        """Something may be written at *at*, which no reader need wait for (the removal of retired objects)."""
+        """Something may be written at *at*, which no reader need wait for (the removal of retired
+        objects).
+        """
         self._wanted_at = at if self._wanted_at is None else min(self._wanted_at, at)
 
     @property
@@ -117,11 +123,15 @@ class Schedule:
         self._failures = 0
 
     def on_failure(self, now: float) -> None:
-        """The running write failed; another is due when the back-off says, or with the next change."""
+        """The running write failed; another is due when the back-off says, or with the next
+        change.
+        """
         assert self._running, "no write runs"
         self._running = False
         self._not_before = now + self._min_period_s
-        waiting = [since for since in (self._running_since, self._waiting_since) if since is not None]
+        waiting = [
+            since for since in (self._running_since, self._waiting_since) if since is not None
+        ]
         self._waiting_since = min(waiting, default=now)
         self._running_since = None
         self._last_failure = now
@@ -143,8 +153,8 @@ class Schedule:
 
 #: more ports make a Service large; what fewer may ask for is bounded (``bounds``)
 LARGE: Final = 16
-#: what large Services may change in one write; some 0.3 s of the kernel's.  Each portion looks at its whole Service
-#: again, so it must not be small beside the largest Service that ``bounds`` allow
+#: what large Services may change in one write; some 0.3 s of the kernel's. Each portion looks at
+#: its whole Service again, so it must not be small beside the largest Service that ``bounds`` allow
 PORTION: Final = 4_000
 #: the same where each target is a chain (iptables): its cost to the kernel grows with the square
 PORTION_OF_CHAINS: Final = 500
@@ -154,39 +164,50 @@ REST: Final = 4
 REST_MAX_S: Final = 20.0
 #: a shorter one is none: Services of ordinary size are not delayed
 REST_MIN_S: Final = 0.05
-#: a portion counts at least as long as it takes to read its endpoints, so many a second: a change may mean no write
+#: a portion counts at least as long as it takes to read its endpoints, so many a second: a change
+#: may mean no write
 READ_PER_S: Final = 250_000
 
 Ports = tuple[ServedPort, ...]
 
 
 class Portions:
-    """Large Services.  Read by ``ServiceTracker`` and the owner of its plane, changed by the tracker alone."""
+    """Large Services.  Read by ``ServiceTracker`` and the owner of its plane, changed by the
+    tracker alone.
+    """
 
     def __init__(self) -> None:
         #: large Services, and what was told of them
         self.told: dict[ServiceKey, Ports] = {}
-        #: large and heavy Services with more to tell, the next in turn first; and the number of the write since which
+        #: large and heavy Services with more to tell, the next in turn first; and the number of the
+        #: write since which
         self.behind: dict[ServiceKey, int] = {}
         #: the number of the last write
         self.number = 0
         #: sizes of heavy Services as they were told last
         self._heavy: dict[ServiceKey, int] = {}
-        #: what the write under way carries of large and heavy Services, by namespace; and who rests until when
+        #: what the write under way carries of large and heavy Services, by namespace; and who rests
+        #: until when
         self._carried: dict[str, int] = {}
         self._resting: dict[str, float] = {}
 
     def begin(
-        self, marked: Iterable[ServiceKey], sizes: Mapping[ServiceKey, int], present: Container[ServiceKey]
+        self,
+        marked: Iterable[ServiceKey],
+        sizes: Mapping[ServiceKey, int],
+        present: Container[ServiceKey],
     ) -> list[ServiceKey]:
-        """A write begins: those of *marked* that need no portion; the others wait for their turn.  *sizes*: of all that
-        would have to be read of a Service.  One that is not *present* cannot wait: its addresses may be another's.
+        """A write begins: those of *marked* that need no portion; the others wait for their turn.
+        *sizes*: of all that would have to be read of a Service. One that is not *present* cannot
+        wait: its addresses may be another's.
         """
         self.number += 1
         self._carried = {}
         ordinary = []
         for key in marked:
-            if key in self.told or ((sizes.get(key, 0) > PORTION or key in self._heavy) and key in present):
+            if key in self.told or (
+                (sizes.get(key, 0) > PORTION or key in self._heavy) and key in present
+            ):
                 self.behind.setdefault(key, self.number)
                 continue
             ordinary.append(key)
@@ -199,24 +220,34 @@ class Portions:
         return self._resting.get(key.namespace, 0.0) > now
 
     def on_carried(self, key: ServiceKey, size: int, *, whole: bool) -> None:
-        """The write under way carries *key*, or a portion of it; no rest follows from one that replaces everything."""
+        """The write under way carries *key*, or a portion of it; no rest follows from one that
+        replaces everything.
+        """
         if not whole:
             self._carried[key.namespace] = self._carried.get(key.namespace, 0) + size
         self._heavy.pop(key, None)
         if size > PORTION and key not in self.told:
             self._heavy[key] = size
 
-    def on_written(self, began: float, now: float, is_gone: Callable[[ServiceKey], bool]) -> float | None:
-        """The kernel has what was carried since *began*; when those that are behind may go on; ``None``: none is."""
+    def on_written(
+        self, began: float, now: float, is_gone: Callable[[ServiceKey], bool]
+    ) -> float | None:
+        """The kernel has what was carried since *began*; when those that are behind may go on;
+        ``None``: none is.
+        """
         if not (self._carried or self._resting or self.behind):
             return None
-        self._resting = {namespace: until for namespace, until in self._resting.items() if until > now}
+        self._resting = {
+            namespace: until for namespace, until in self._resting.items() if until > now
+        }
         for namespace, size in self._carried.items():
             rest_s = min(REST * max(now - began, size / READ_PER_S), REST_MAX_S)
             if rest_s >= REST_MIN_S:
                 self._resting[namespace] = now + rest_s
         self._carried = {}
-        resumes = (now if is_gone(key) else self._resting.get(key.namespace, now) for key in self.behind)
+        resumes = (
+            now if is_gone(key) else self._resting.get(key.namespace, now) for key in self.behind
+        )
         return min(resumes, default=None)
 
     @property
@@ -225,15 +256,24 @@ class Portions:
         return min(self.behind.values(), default=self.number + 1) - 1
 
     def on_service(self, key: ServiceKey, old: Callable[[], Ports], new: Ports) -> None:
-        """Before a Service becomes another one: *old* is what was told of it, if it was not large."""
+        """Before a Service becomes another one: *old* is what was told of it, if it was not
+        large.
+        """
         if len(new) > LARGE and key not in self.told:
             self.told[key] = old()
 
     def advance(
-        self, key: ServiceKey, wanted: Ports, size: Callable[[ServedPort], int], budget: int, since: int
+        self,
+        key: ServiceKey,
+        wanted: Ports,
+        size: Callable[[ServedPort], int],
+        budget: int,
+        since: int,
     ) -> tuple[Ports, int]:
-        """What to tell of a large Service next, and what that costs: at least one port's change, if there is any, and
-        no more than *budget* but for that one.  *size*: of the endpoints of a port; *since*: as in ``behind``."""
+        """What to tell of a large Service next, and what that costs: at least one port's change, if
+        there is any, and no more than *budget* but for that one. *size*: of the endpoints of a
+        port; *since*: as in ``behind``.
+        """
         before = {port.name: port for port in self.told[key]}
         names = {port.name for port in wanted}
         result: list[ServedPort] = []
@@ -321,7 +361,8 @@ class Damage:
     def warnings(self, now: float) -> tuple[str, ...]:
         """Sentences on what happened lately, by family."""
         return tuple(
-            f"{family} rules were gone and were put back at {format_time(at)} ({self._times[family]} times since the"
+            f"{family} rules were gone and were put back at {format_time(at)} "
+            f"({self._times[family]} times since the"
             " start): look for who deletes them"
             for family, at in sorted(self._back.items())
             if now - at < RECENT_S

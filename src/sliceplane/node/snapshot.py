@@ -22,8 +22,9 @@ class NodeObjects(msgspec.Struct, frozen=True):
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True):
-    """``states``: one for each service port, sorted by Service.  ``node_ports``: the addresses that node ports are on;
-    ``None``: all of the node's but loopback ones."""
+    """``states``: one for each service port, sorted by Service. ``node_ports``: the addresses that
+    node ports are on; ``None``: all of the node's but loopback ones.
+    """
 
     family: Family
     states: tuple[PortState, ...]

@@ -3,8 +3,9 @@
 
 Values that every back end reads in its own way; none of them knows nft or iptables.
 
-Every part may change while the proxy runs: a Node is registered late, its pod range is given out later still, an
-administrator adds an address to an interface.  The rules follow at once; nothing has to be restarted.
+Every part may change while the proxy runs: a Node is registered late, its pod range is given out
+later still, an administrator adds an address to an interface. The rules follow at once; nothing has
+to be restarted.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ PRIMARY = "primary"
 
 
 class Detector(msgspec.Struct, frozen=True):
-    """How traffic of this node's pods is told from others': by source network, or by the interface that it comes in
-    through (a name that may end with ``*``).  Exactly one is set."""
+    """How traffic of this node's pods is told from others': by source network, or by the interface
+    that it comes in through (a name that may end with ``*``). Exactly one is set.
+    """
 
     network: str = ""
     interface: str = ""
@@ -90,11 +92,13 @@ def surroundings(config: RulesConfig, family: Family, node: NodeNetwork) -> Surr
     )
 
 
-def node_port_addresses(config: RulesConfig, family: Family, node: NodeNetwork) -> tuple[str, ...] | None:
+def node_port_addresses(
+    config: RulesConfig, family: Family, node: NodeNetwork
+) -> tuple[str, ...] | None:
     """The addresses that node ports are served on, sorted; ``None``: all but loopback ones.
 
-    All it is for a family of which no network was given, or /0; and for ``primary`` while the Node has no address of
-    the family.
+    All it is for a family of which no network was given, or /0; and for ``primary`` while the Node
+    has no address of the family.
     """
     if PRIMARY in config.node_port_addresses:
         return (node.ip,) if node.ip else None
@@ -103,7 +107,11 @@ def node_port_addresses(config: RulesConfig, family: Family, node: NodeNetwork) 
         return None
     within = [ipaddress.ip_network(network) for network in wanted]
     own = {ipaddress.ip_address(address) for address in node.interface_addresses}
-    kept = [address for address in own if not address.is_loopback and any(address in network for network in within)]
+    kept = [
+        address
+        for address in own
+        if not address.is_loopback and any(address in network for network in within)
+    ]
     return tuple(str(address) for address in sorted(kept, key=int))
 
 

@@ -1,15 +1,16 @@
 """Change tracking: which Services does the data plane have to look at again, and what are they now.
 
-Events mark Services; nothing is computed until ``take_changes``.  So a thousand events of one Service between two
-writes cost one computation.
+Events mark Services; nothing is computed until ``take_changes``. So a thousand events of one
+Service between two writes cost one computation.
 
-**Trigger times** (``sig-scalability/slos/network_programming_latency.md`` of kubernetes/community): an EndpointSlice
-says when the Pod or Service changed that it was written for.  They are kept by Service until ``take_triggers``; a slice
-that goes takes those of its Service with it, and a slice whose content did not change, or that says the same time as
-before, adds none.
+**Trigger times** (``sig-scalability/slos/network_programming_latency.md`` of kubernetes/community):
+an EndpointSlice says when the Pod or Service changed that it was written for. They are kept by
+Service until ``take_triggers``; a slice that goes takes those of its Service with it, and a slice
+whose content did not change, or that says the same time as before, adds none.
 
-**What a Service asks for** is not what it gets: ``claims`` decides over addresses for clients outside and node ports,
-``bounds`` how much of a Service is served, ``schedule.Portions`` in which steps.
+**What a Service asks for** is not what it gets: ``claims`` decides over addresses for clients
+outside and node ports, ``bounds`` how much of a Service is served, ``schedule.Portions`` in which
+steps.
 
 Owned by one caller (a family's data plane); not for several threads.
 """
@@ -55,8 +56,12 @@ _EndpointsOf = dict[ServicePortName, list[NodeEndpoint]]
 class ServiceTracker:
     """The model of one IP family on one node."""
 
-    def __init__(self, family: Family, node_name: str, *, since: float = 0.0, chains: bool = False) -> None:
-        """*since*: trigger times before it are no business of ours.  *chains*: each target is a chain in the kernel."""
+    def __init__(
+        self, family: Family, node_name: str, *, since: float = 0.0, chains: bool = False
+    ) -> None:
+        """*since*: trigger times before it are no business of ours.  *chains*: each target is a
+        chain in the kernel.
+        """
         self._chains = chains
         self.family: Family = family
         self._since = since
@@ -67,7 +72,8 @@ class ServiceTracker:
         self._beyond: dict[ServiceKey, int] = {}  # targets of a port for which there is no chain
         self._claims = AddressClaims()
         self.portions = Portions()
-        #: those that do not get all that they ask for, as of the last ``take_changes``; and those that came since
+        #: those that do not get all that they ask for, as of the last ``take_changes``; and those
+        #: that came since
         self.unserved: set[ServiceKey] = set()
         self.newly_unserved: set[ServiceKey] = set()
         self._slices = SliceCache(family, node_name)
@@ -85,7 +91,9 @@ class ServiceTracker:
         return len(self._changed) + len(self.portions.behind)
 
     def on_service(self, old: Service | None, new: Service | None) -> tuple[ServiceKey, ...]:
-        """A Service came, changed or went; the Services that were marked.  A change of metadata alone marks none."""
+        """A Service came, changed or went; the Services that were marked.  A change of metadata
+        alone marks none.
+        """
         subject = new if new is not None else old
         assert subject is not None, "an event has an old or a new object"
         key = ServiceKey(subject.metadata.namespace, subject.metadata.name)
@@ -96,7 +104,11 @@ class ServiceTracker:
         if ports != before:
             self.portions.on_service(key, lambda: self._claims.honoured(key, before), ports)
         marked = self._claims.on_service(key, created, before, ports)
-        if ports != before or asked_at != self._health_ports.get(key, 0) or excess != self._excess.get(key, _NO_EXCESS):
+        if (
+            ports != before
+            or asked_at != self._health_ports.get(key, 0)
+            or excess != self._excess.get(key, _NO_EXCESS)
+        ):
             marked.add(key)
         _keep(self._health_ports, key, asked_at)
         _keep(self._services, key, ports)
@@ -125,21 +137,34 @@ class ServiceTracker:
         """Who has which address; to look at, not to change."""
         return self._claims
 
-    def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> tuple[ServiceKey, ...]:
-        """A slice came, changed or went; the Services that were marked (slices of unknown Services mark none)."""
+    def on_slice(
+        self, old: EndpointSlice | None, new: EndpointSlice | None
+    ) -> tuple[ServiceKey, ...]:
+        """A slice came, changed or went; the Services that were marked (slices of unknown Services
+        mark none).
+        """
         subject = new if new is not None else old
         assert subject is not None, "an event has an old or a new object"
-        marked = tuple(key for key in self._slices.on_slice(subject.metadata.key, new) if key in self._services)
+        marked = tuple(
+            key for key in self._slices.on_slice(subject.metadata.key, new) if key in self._services
+        )
         self._changed.update(marked)
         if marked:
             self._note_trigger(marked, old, new)
         if API_SERVICE in marked:
             held = self._slices.slices(API_SERVICE).values()
             texts = [
-                text for held_slice in held for endpoint in held_slice.endpoints for text in endpoint.addresses or ()
+                text
+                for held_slice in held
+                for endpoint in held_slice.endpoints
+                for text in endpoint.addresses or ()
             ]
-            addresses = dict.fromkeys(ip for text in texts if (ip := canonical_of(text, self.family)) is not None)
-            return self._mark({*marked, *self.on_ground("the API server", Ground(tuple(addresses)))})
+            addresses = dict.fromkeys(
+                ip for text in texts if (ip := canonical_of(text, self.family)) is not None
+            )
+            return self._mark(
+                {*marked, *self.on_ground("the API server", Ground(tuple(addresses)))}
+            )
         return marked
 
     def _note_trigger(
@@ -150,7 +175,10 @@ class ServiceTracker:
                 self._triggers.pop(key, None)
             return
         text = (new.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME)
-        if text is None or (old is not None and (old.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME) == text):
+        if text is None or (
+            old is not None
+            and (old.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME) == text
+        ):
             return
         try:
             moment = parse_time(text)
@@ -164,12 +192,14 @@ class ServiceTracker:
     def on_node(self, node: Node | None) -> tuple[ServiceKey, ...]:
         """This node changed.  Only its zone matters; a change of it marks every Service.
 
-        A deleted node (``None``) keeps the zone that it had: Pods may still run on it, and another set of endpoints
-        would be the worst answer to a mistake.
+        A deleted node (``None``) keeps the zone that it had: Pods may still run on it, and another
+        set of endpoints would be the worst answer to a mistake.
         """
         if node is None:
             return ()
-        place = Locality(node=self._place.node, zone=(node.metadata.labels or {}).get(LABEL_ZONE, ""))
+        place = Locality(
+            node=self._place.node, zone=(node.metadata.labels or {}).get(LABEL_ZONE, "")
+        )
         if place == self._place:
             return ()
         self._place = place
@@ -181,11 +211,12 @@ class ServiceTracker:
         return tuple(self._services)
 
     def take_changes(self, now: float = inf, *, whole: bool = False) -> Iterator[ServiceChange]:
-        """The newest state of every marked Service, sorted by key; the marks are taken off.  Large and heavy ones come
-        last, and in portions, some of which may be left (``portions.behind``) unless the *whole* is asked for; at *now*
-        some may have to rest.
+        """The newest state of every marked Service, sorted by key; the marks are taken off. Large
+        and heavy ones come last, and in portions, some of which may be left (``portions.behind``)
+        unless the *whole* is asked for; at *now* some may have to rest.
 
-        States are computed while iterating, so that a first sync never holds them all; finish before the next event.
+        States are computed while iterating, so that a first sync never holds them all; finish
+        before the next event.
         """
         taken = sorted(self._changed)
         self._changed = set()
@@ -222,15 +253,24 @@ class ServiceTracker:
             yield self._change(key, ports, endpoints)
 
     def on_written(self, began: float, now: float) -> float | None:
-        """The kernel has what ``take_changes`` gave at *began*; when what was left may go on; ``None``: nothing was."""
+        """The kernel has what ``take_changes`` gave at *began*; when what was left may go on;
+        ``None``: nothing was.
+        """
         return self.portions.on_written(began, now, lambda key: key not in self._services)
 
     def take_triggers(self) -> tuple[float, ...]:
-        """The trigger times of what ``take_changes`` gave whole, in the order of Services and events."""
+        """The trigger times of what ``take_changes`` gave whole, in the order of Services and
+        events.
+        """
         if not self._triggers:
             return ()
         behind = self.portions.behind
-        taken = [moment for key in sorted(self._triggers) if key not in behind for moment in self._triggers[key]]
+        taken = [
+            moment
+            for key in sorted(self._triggers)
+            if key not in behind
+            for moment in self._triggers[key]
+        ]
         self._triggers = {key: moments for key, moments in self._triggers.items() if key in behind}
         return tuple(taken)
 
@@ -279,15 +319,22 @@ class ServiceTracker:
     def _honoured(self, key: ServiceKey) -> tuple[ServedPort, ...]:
         return self._claims.honoured(key, self._services.get(key, ()))
 
-    def _states(self, ports: tuple[ServedPort, ...], endpoints: _EndpointsOf) -> tuple[tuple[PortState, ...], int]:
+    def _states(
+        self, ports: tuple[ServedPort, ...], endpoints: _EndpointsOf
+    ) -> tuple[tuple[PortState, ...], int]:
         """And how many targets the largest port has beyond the bound."""
-        states = tuple(PortState(port, categorize(endpoints.get(port.name, ()), port, self._place)) for port in ports)
+        states = tuple(
+            PortState(port, categorize(endpoints.get(port.name, ()), port, self._place))
+            for port in ports
+        )
         if not ports or self._slices.sizes.get(ports[0].name.service, 0) <= STICKY_MAX:
             return states, 0
         most = self._targets_max(ports)
         beyond = max((len(state.categories.reachable) for state in states), default=0) - most
         if beyond > 0:
-            states = tuple(PortState(state.port, first_of(state.categories, most)) for state in states)
+            states = tuple(
+                PortState(state.port, first_of(state.categories, most)) for state in states
+            )
         return states, max(0, beyond)
 
     def _targets_max(self, ports: tuple[ServedPort, ...]) -> int:
@@ -296,7 +343,9 @@ class ServiceTracker:
             return share(STICKY_MAX, len(ports))
         return share(CHAINS_MAX if self._chains else TARGETS_MAX, len(ports))
 
-    def origins(self, key: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[EndpointOrigin]]:
+    def origins(
+        self, key: ServiceKey, slice_key: str = ""
+    ) -> dict[ServicePortName, list[EndpointOrigin]]:
         """Where the endpoints of *key* come from, see ``SliceCache.origins``."""
         return self._slices.origins(key, slice_key)
 
@@ -304,9 +353,12 @@ class ServiceTracker:
         """The slices that count for *key*, see ``SliceCache.slices``."""
         return self._slices.slices(key)
 
-    def expected_flows(self, keys: Iterable[ServiceKey], gone: Iterable[ServedPort] = ()) -> Expected:
-        """Who may answer UDP flows to the Services *keys*, as they are now; and to the ports *gone*, which is no
-        endpoint unless one of *keys* has their addresses.  O(those Services)."""
+    def expected_flows(
+        self, keys: Iterable[ServiceKey], gone: Iterable[ServedPort] = ()
+    ) -> Expected:
+        """Who may answer UDP flows to the Services *keys*, as they are now; and to the ports
+        *gone*, which is no endpoint unless one of *keys* has their addresses. O(those Services).
+        """
         expected = Expected()
         for port in gone:
             expected.add(port, ())
@@ -327,14 +379,18 @@ class ServiceTracker:
 
     def check(self) -> None:
         """Every invariant.  O(state)."""
-        assert self._health_ports.keys() <= self._services.keys(), f"health ports of no Service: {self._health_ports}"
+        assert self._health_ports.keys() <= self._services.keys(), (
+            f"health ports of no Service: {self._health_ports}"
+        )
         self._slices.check()
         self._claims.check(iter(self._services.items()))
         self.portions.check()
         assert self._excess.keys() <= self._services.keys(), f"excess of no Service: {self._excess}"
         for key, ports in self._services.items():
             assert ports, f"{key} is kept without ports"
-            assert all(port.name.service == key for port in ports), f"{key} holds ports of others: {ports}"
+            assert all(port.name.service == key for port in ports), (
+                f"{key} holds ports of others: {ports}"
+            )
 
 
 def _keep(where: dict[ServiceKey, V], key: ServiceKey, value: V | None) -> None:
@@ -358,6 +414,8 @@ def node_ip(node: Node, family: Family) -> str:
 def node_ground(node: Node, family: Family) -> Ground:
     """The node's own addresses of the family, and its Pods' ranges."""
     texts = [entry.address for entry in node.status.addresses or ()]
-    addresses = dict.fromkeys(ip for text in texts if (ip := canonical_of(text, family)) is not None)
+    addresses = dict.fromkeys(
+        ip for text in texts if (ip := canonical_of(text, family)) is not None
+    )
     ranges = (*(node.spec.pod_cidrs or ()), *([node.spec.pod_cidr] if node.spec.pod_cidr else []))
     return Ground(tuple(addresses), networks(ranges[:2], family))

@@ -1,1 +1,3 @@
-"""The API server: documents and kinds (``registry``), storage, fairness, and the programs that serve them (``io``)."""
+"""The API server: documents and kinds (``registry``), storage, fairness, and the programs that
+serve them (``io``).
+"""

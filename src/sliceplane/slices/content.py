@@ -1,12 +1,14 @@
 """What a slice holds: its ports, and its endpoints as the server has them and as they should be.
 
-**Ports.**  One slice has one list of ports, so pods whose named ports resolve differently live in different slices; and
-one slice is for one subset of the nodes (``slices.subsets``), so pods of different subsets do, too.  A ``PortGroup`` is
-such a set in canonical order (name, protocol, port) and a subset, interned per service: within one ``PortResolver`` two
-groups are equal exactly if they are the same object.
+**Ports.**  One slice has one list of ports, so pods whose named ports resolve differently live in
+different slices; and one slice is for one subset of the nodes (``slices.subsets``), so pods of
+different subsets do, too. A ``PortGroup`` is such a set in canonical order (name, protocol, port)
+and a subset, interned per service: within one ``PortResolver`` two groups are equal exactly if they
+are the same object.
 
-**Endpoints.**  ``server`` maps the identity of each endpoint to its JSON; an endpoint that no pod of ours can have made
-(no target pod, or twice in one slice) gets an identity that nothing wants, so that it goes with the next write.
+**Endpoints.**  ``server`` maps the identity of each endpoint to its JSON; an endpoint that no pod
+of ours can have made (no target pod, or twice in one slice) gets an identity that nothing wants, so
+that it goes with the next write.
 """
 
 from __future__ import annotations
@@ -34,7 +36,12 @@ class Port(NamedTuple):
 
     @property
     def order(self) -> tuple[str, str, int, str]:
-        return self.name, self.protocol, -1 if self.port is None else self.port, self.app_protocol or ""
+        return (
+            self.name,
+            self.protocol,
+            -1 if self.port is None else self.port,
+            self.app_protocol or "",
+        )
 
 
 Ports = tuple[Port, ...]
@@ -54,7 +61,12 @@ class PortGroup:
         #: groups of the same ports, by subset, as far as they were asked for
         self.parts: Final[dict[str, PortGroup]] = {}
         self.body: Final = encode(
-            [EndpointPort(name=p.name, protocol=p.protocol, port=p.port, app_protocol=p.app_protocol) for p in ports]
+            [
+                EndpointPort(
+                    name=p.name, protocol=p.protocol, port=p.port, app_protocol=p.app_protocol
+                )
+                for p in ports
+            ]
         )
 
     def __repr__(self) -> str:
@@ -67,19 +79,26 @@ class PortGroup:
 
 def canonical_ports(ports: Iterable[EndpointPort]) -> Ports:
     """The ports of a slice as read, in canonical order."""
-    plain = (Port(port.name or "", port.protocol or "TCP", port.port, port.app_protocol) for port in ports)
+    plain = (
+        Port(port.name or "", port.protocol or "TCP", port.port, port.app_protocol)
+        for port in ports
+    )
     return tuple(sorted(plain, key=attrgetter("order")))
 
 
 class PortResolver:
-    """The port groups of one service.  Owned by its ``ServiceState``; made anew when the ports change."""
+    """The port groups of one service.  Owned by its ``ServiceState``; made anew when the ports
+    change.
+    """
 
     def __init__(self, ports: tuple[ServicePort, ...]) -> None:
         self._ports = ports
         self._groups: dict[tuple[Ports, str], PortGroup] = {}
         self._by_names: dict[NamedPorts, PortGroup] = {}
         #: the one group of all pods, where no target port is a name
-        self._fixed = None if any(isinstance(p.target_port, str) for p in ports) else self._resolve(())
+        self._fixed = (
+            None if any(isinstance(p.target_port, str) for p in ports) else self._resolve(())
+        )
         self.empty: Final = self.intern(())
 
     def intern(self, ports: Ports, subset: str = "") -> PortGroup:
@@ -115,7 +134,10 @@ def resolve_ports(service_ports: tuple[ServicePort, ...], names: NamedPorts) -> 
     for port in service_ports:
         target = port.target_port
         if isinstance(target, str):
-            number = next((n for name, protocol, n in names if (name, protocol) == (target, port.protocol)), None)
+            number = next(
+                (n for name, protocol, n in names if (name, protocol) == (target, port.protocol)),
+                None,
+            )
             if number is None:
                 continue
         else:
@@ -142,7 +164,9 @@ class Stored:
         self.content: Final = content
 
 
-def slice_body(meta: ObjectMeta, address_type: str, endpoints: Iterable[bytes], ports: bytes) -> OwnJson:
+def slice_body(
+    meta: ObjectMeta, address_type: str, endpoints: Iterable[bytes], ports: bytes
+) -> OwnJson:
     """An EndpointSlice.  *endpoints* are encoded one by one, *ports* as a list."""
     kind = b'{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":'
     head = b'%b%b,"addressType":%b,"endpoints":[' % (kind, encode(meta), encode(address_type))
@@ -150,15 +174,17 @@ def slice_body(meta: ObjectMeta, address_type: str, endpoints: Iterable[bytes], 
     parts = [*endpoints]
     if not parts:
         return OwnJson(head + tail)
-    # Bodies are long: head and tail go onto the first and the last part, which saves copying it all once more.
+    # Bodies are long: head and tail go onto the first and the last part, which saves copying it all
+    # once more.
     parts[0] = head + parts[0]
     parts[-1] += tail
     return OwnJson(b",".join(parts))
 
 
 def read_slice(observed: EndpointSlice, *guesses: Content | None) -> Stored:
-    """*guesses*: what the slice may well hold, such as what is being written to it.  One that is right is used as it
-    is, which costs a third of reading every endpoint."""
+    """*guesses*: what the slice may well hold, such as what is being written to it. One that is
+    right is used as it is, which costs a third of reading every endpoint.
+    """
     endpoints = observed.endpoints or ()
     content: Content | None = None
     raw = b""
@@ -168,7 +194,10 @@ def read_slice(observed: EndpointSlice, *guesses: Content | None) -> Stored:
             content = guess if b"[%b]" % b",".join(guess.values()) == raw else None
     ports = canonical_ports(observed.ports or ())
     return Stored(
-        observed.metadata, observed.address_type, ports, content or _read(endpoints, observed.metadata.namespace)
+        observed.metadata,
+        observed.address_type,
+        ports,
+        content or _read(endpoints, observed.metadata.namespace),
     )
 
 
@@ -190,20 +219,27 @@ def _identity(endpoint: SliceEndpoint, namespace: str) -> str:
 
 
 def _comparable(endpoint: SliceEndpoint) -> SliceEndpoint:
-    """*endpoint* without what no comparison looks at: old writers put the pod's version into targetRef."""
+    """*endpoint* without what no comparison looks at: old writers put the pod's version into
+    targetRef.
+    """
     target = endpoint.target_ref
     if target is not None and target.resource_version:
-        endpoint = msgspec.structs.replace(endpoint, target_ref=msgspec.structs.replace(target, resource_version=""))
+        endpoint = msgspec.structs.replace(
+            endpoint, target_ref=msgspec.structs.replace(target, resource_version="")
+        )
     if endpoint.deprecated_topology is not None or endpoint.hostname == "":
-        endpoint = msgspec.structs.replace(endpoint, deprecated_topology=None, hostname=endpoint.hostname or None)
+        endpoint = msgspec.structs.replace(
+            endpoint, deprecated_topology=None, hostname=endpoint.hostname or None
+        )
     return endpoint
 
 
 class SliceState:
     """One owned slice in its packer.  Changed by ``Packer`` only.
 
-    ``want`` holds the endpoints of ``server`` that are still desired, as they should be now.  It may be the very
-    dictionary ``server`` or one that was handed out in a plan: ``own_want`` before changing it.
+    ``want`` holds the endpoints of ``server`` that are still desired, as they should be now. It may
+    be the very dictionary ``server`` or one that was handed out in a plan: ``own_want`` before
+    changing it.
     """
 
     __slots__ = ("_shared", "group", "name", "server", "stored", "want")

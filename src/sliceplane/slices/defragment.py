@@ -1,8 +1,9 @@
 """Merging under-filled slices of one group, which packing never does: which to empty into which.
 
-A step empties the slice with the fewest endpoints into the room of others and deletes it, so each slice saved moves as
-few endpoints as it can.  A step that would not free a whole slice is not made.  Every step's additions are written
-before its deletion, and what a step costs in writes is known before.
+A step empties the slice with the fewest endpoints into the room of others and deletes it, so each
+slice saved moves as few endpoints as it can. A step that would not free a whole slice is not made.
+Every step's additions are written before its deletion, and what a step costs in writes is known
+before.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from sliceplane.slices.content import Content, SliceState
 from sliceplane.slices.packplan import PackPlan, Update
 
 
-def merge(slices: Iterable[SliceState], max_endpoints: int, max_writes: int, *, at_least_one: bool) -> PackPlan:
+def merge(
+    slices: Iterable[SliceState], max_endpoints: int, max_writes: int, *, at_least_one: bool
+) -> PackPlan:
     """As many steps among *slices* of one group, which are all at rest, as *max_writes* allow.
 
     *at_least_one*: the first step is made whatever it costs.
@@ -37,7 +40,11 @@ def merge(slices: Iterable[SliceState], max_endpoints: int, max_writes: int, *, 
             content.update(islice(moving, max_endpoints - len(content)))
             fills[state.name] = len(content)
         deletes.append(donor)
-    updates = [Update(state, state.group, written[state.name]) for state in staying if state.name in written]
+    updates = [
+        Update(state, state.group, written[state.name])
+        for state in staying
+        if state.name in written
+    ]
     return PackPlan([], sorted(updates, key=lambda update: update.slice.name), deletes, 0, 0)
 
 
@@ -54,9 +61,15 @@ def _most_saved(fills: list[int], max_endpoints: int) -> int:
 
 
 def _receivers(
-    count: int, staying: list[SliceState], fills: dict[str, int], written: dict[str, Content], max_endpoints: int
+    count: int,
+    staying: list[SliceState],
+    fills: dict[str, int],
+    written: dict[str, Content],
+    max_endpoints: int,
 ) -> list[SliceState]:
-    """The slices that *count* endpoints go into, as few newly written as possible.  There is room for them."""
+    """The slices that *count* endpoints go into, as few newly written as possible.  There is room
+    for them.
+    """
     rooms = {state.name: max_endpoints - fills[state.name] for state in staying}
     receivers = [state for state in staying if state.name in written and rooms[state.name] > 0]
     count -= sum(rooms[state.name] for state in receivers)
@@ -64,7 +77,10 @@ def _receivers(
     while count > 0:
         fitting = [state for state in free if rooms[state.name] >= count]
         # into the fullest that takes all; where none does, into the one that takes most
-        chosen = min(fitting or free, key=lambda state: (rooms[state.name] * (1 if fitting else -1), state.name))
+        chosen = min(
+            fitting or free,
+            key=lambda state: (rooms[state.name] * (1 if fitting else -1), state.name),
+        )
         free.remove(chosen)
         receivers.append(chosen)
         count -= rooms[chosen.name]

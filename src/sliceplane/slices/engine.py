@@ -1,9 +1,9 @@
 """All services at once: routes every change to just the services that it concerns.
 
-``on_*`` methods take what informers report and return the keys (``namespace/name``) of services whose slices may now
-have to change, for Pods and Nodes those apart that traffic for some endpoint must leave soon; the owner of the engine
-decides when to ask ``plan`` for each of them.  After a plan with writes, ``finish`` must be told how they went before
-the next plan of the same service.
+``on_*`` methods take what informers report and return the keys (``namespace/name``) of services
+whose slices may now have to change, for Pods and Nodes those apart that traffic for some endpoint
+must leave soon; the owner of the engine decides when to ask ``plan`` for each of them. After a plan
+with writes, ``finish`` must be told how they went before the next plan of the same service.
 
 Cost of a pod's change: its labels, plus one endpoint for each service that selects it.
 """
@@ -14,7 +14,12 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from sliceplane.api.core import Node, Pod, Service
-from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
+from sliceplane.api.discovery import (
+    LABEL_MANAGED_BY,
+    LABEL_SERVICE_NAME,
+    MANAGED_BY_CONTROLLER,
+    EndpointSlice,
+)
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.own_writes import Unseen
@@ -57,10 +62,14 @@ class SliceEngine:
         changes: SelectorChanges = SelectorChanges.HAND_OVER,
         holds: bool = False,
     ) -> None:
-        """*subsetting* is for services that ask for nothing; ``OFF``: for none.  *holds*: mass removals are held for
-        services that do not say.  *claim_unlabelled*: slices that no label gives a manager are ours if a Service
-        controls them (KEP-0752 as of 2019, upgrade from 1.16)."""
-        assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, f"max endpoints {max_endpoints_per_slice}"
+        """*subsetting* is for services that ask for nothing; ``OFF``: for none. *holds*: mass
+        removals are held for services that do not say. *claim_unlabelled*: slices that no label
+        gives a manager are ours if a Service controls them (KEP-0752 as of 2019, upgrade from
+        1.16).
+        """
+        assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, (
+            f"max endpoints {max_endpoints_per_slice}"
+        )
         self._max = max_endpoints_per_slice
         self._gates = gates or Gates()
         self._changes = changes
@@ -82,7 +91,8 @@ class SliceEngine:
         self._node_zones_changed = False
         #: services that prefer subsets; in the order in which they were seen
         self._preferring: dict[str, ServiceState] = {}
-        #: services whose hints depend on zones: topology-mode Auto, heuristics; in the order in which they were seen
+        #: services whose hints depend on zones: topology-mode Auto, heuristics; in the order in
+        #: which they were seen
         self._zonal: dict[str, ServiceState] = {}
         self._totals = SliceTotals()
         #: what each service has in ``_totals``, and the services whose part has to be counted anew
@@ -90,30 +100,42 @@ class SliceEngine:
         self._uncounted: dict[str, None] = {}
         self._distributions: dict[str, int] = {}
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def on_pod(self, old: Pod | None, new: Pod | None, *, missing: bool = False) -> Touched:
         """*missing*: a list lacks it."""
         if new is None and old is not None:
             known = self._routes.pod(old.metadata.namespace, old.metadata.name) or old
-            if known.metadata.deletion_timestamp is None and old.metadata.deletion_timestamp is None:
+            if (
+                known.metadata.deletion_timestamp is None
+                and old.metadata.deletion_timestamp is None
+            ):
                 labels = known.metadata.labels or {}
                 for service in self._routes.matching(known.metadata.namespace, labels).values():
                     _members(service).lack(known.metadata.name, by_event=not missing)
         result = self._routes.on_pod(old, new)
         if new is None or not self._holding:
             return result
-        return Touched(result.later, tuple(dict.fromkeys((*result.urgent, *self._yield_addresses(new)))))
+        return Touched(
+            result.later, tuple(dict.fromkeys((*result.urgent, *self._yield_addresses(new))))
+        )
 
     def _yield_addresses(self, pod: Pod) -> Keys:
-        """Endpoints that are held have no address that another pod has.  Costs O(services that hold)."""
+        """Endpoints that are held have no address that another pod has.  Costs O(services that
+        hold).
+        """
         if pod.spec.host_network or PodFacts(pod).excluded:
             return ()
         addresses = [entry.ip for entry in pod.status.pod_ips or ()]
         keys: list[str] = []
         for key, service in self._holding.items():
             members = _members(service)
-            own = pod.metadata.name if service.shape and service.shape.namespace == pod.metadata.namespace else ""
+            own = (
+                pod.metadata.name
+                if service.shape and service.shape.namespace == pod.metadata.namespace
+                else ""
+            )
             for name in members.held_at(addresses):
                 if name != own:
                     members.let_go(name)
@@ -121,7 +143,9 @@ class SliceEngine:
         return tuple(keys)
 
     def on_node(self, old: Node | None, new: Node | None, *, missing: bool = False) -> Touched:
-        """Pods of a node whose zone changed get it at once; so do pods whose node comes after them."""
+        """Pods of a node whose zone changed get it at once; so do pods whose node comes after
+        them.
+        """
         name = (new or old or Node()).metadata.name
         known = self._nodes.get(name)
         facts = None if new is None else NodeFacts(new)
@@ -140,13 +164,16 @@ class SliceEngine:
         return touched(effects)
 
     def take_unsettled(self) -> Keys:
-        """Services whose hints no longer fit the zones' shares of CPU, or whose subsets no longer fit the zones.
-        O(services with hints), after a change of these shares; O(services that prefer subsets), after a change of
-        which zones there are; else O(1)."""
+        """Services whose hints no longer fit the zones' shares of CPU, or whose subsets no longer
+        fit the zones. O(services with hints), after a change of these shares; O(services that
+        prefer subsets), after a change of which zones there are; else O(1).
+        """
         keys: Keys = ()
         if self._zones_changed:
             self._zones_changed = False
-            keys = tuple(key for key, service in self._zonal.items() if not _members(service).hints_settled)
+            keys = tuple(
+                key for key, service in self._zonal.items() if not _members(service).hints_settled
+            )
         if self._node_zones_changed:
             self._node_zones_changed = False
             services = self._preferring.items()
@@ -182,7 +209,9 @@ class SliceEngine:
             service.set_shape(shape, ())
             self._uncounted[service.key] = None
             return
-        service.set_shape(shape, self._routes.select(shape.namespace, shape.name, shape.selector, service))
+        service.set_shape(
+            shape, self._routes.select(shape.namespace, shape.name, shape.selector, service)
+        )
         if shape.hints in _ZONAL:
             self._zonal[shape.key] = service
         if shape.subsetting is Subsetting.PREFER_ZONE:
@@ -205,7 +234,9 @@ class SliceEngine:
         self._routes.unselect(namespace, name)
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> Keys:
-        """A slice can come to us and leave us by its labels; slices of others tell at most that ours are not needed."""
+        """A slice can come to us and leave us by its labels; slices of others tell at most that
+        ours are not needed.
+        """
         before = self._service_of(old)
         after = self._service_of(new)
         touched: dict[str, None] = {}
@@ -226,7 +257,8 @@ class SliceEngine:
                 touched[successor.key] = None
         return tuple(touched)
 
-    # -- plan and result --------------------------------------------------------------------------------
+    # -- plan and result
+    # --------------------------------------------------------------------------------
 
     def shape(self, key: str) -> ServiceShape | None:
         service = self._services.get(key)
@@ -246,7 +278,9 @@ class SliceEngine:
         return plan
 
     def look(self, key: str, now: float) -> Sight | None:
-        """What *key* should have and what it has, for a reader that compares and never asks for a plan."""
+        """What *key* should have and what it has, for a reader that compares and never asks for a
+        plan.
+        """
         service = self._services.get(key)
         return None if service is None else service.look(now)
 
@@ -259,7 +293,9 @@ class SliceEngine:
         return 0 if service is None else service.surplus
 
     def merge(self, key: str, max_writes: int, *, at_least_one: bool) -> SlicePlan:
-        """Instead of a ``plan`` without writes: one that merges slices.  *at_least_one* step, whatever it costs."""
+        """Instead of a ``plan`` without writes: one that merges slices.  *at_least_one* step,
+        whatever it costs.
+        """
         service = self._services.get(key)
         if service is None:
             return SlicePlan()
@@ -267,9 +303,16 @@ class SliceEngine:
         return service.merge(max_writes, at_least_one=at_least_one)
 
     def finish(
-        self, key: str, plan: SlicePlan, answers: Sequence[bytes], error: StatusError | None, now: float
+        self,
+        key: str,
+        plan: SlicePlan,
+        answers: Sequence[bytes],
+        error: StatusError | None,
+        now: float,
     ) -> None:
-        """*answers* are those to the first writes of *plan*; *error* is the next one's, if one failed."""
+        """*answers* are those to the first writes of *plan*; *error* is the next one's, if one
+        failed.
+        """
         service = self._services[key]
         service.finish(plan, answers, error, now)
         self._drop_if_empty(service)
@@ -289,7 +332,8 @@ class SliceEngine:
         """Endpoints that are held, of all services.  Costs O(services that hold)."""
         return sum(_members(service).held for service in self._holding.values())
 
-    # -- mass removals are confirmed --------------------------------------------------------------------
+    # -- mass removals are confirmed
+    # --------------------------------------------------------------------
 
     def question(self, key: str) -> RemovalQuestion | None:
         """What is to be read of *key*, before endpoints go that no Pod told."""
@@ -300,8 +344,12 @@ class SliceEngine:
         """A Namespace was read."""
         self._spaces[name] = (asks_to_hold(annotations), now)
 
-    def on_listed(self, key: str, pods: Mapping[str, Pod], nodes: Container[str], now: float) -> RemovalVerdict:
-        """What a question asked for was read: the Pods of its Namespace that the Service selects, or more of them."""
+    def on_listed(
+        self, key: str, pods: Mapping[str, Pod], nodes: Container[str], now: float
+    ) -> RemovalVerdict:
+        """What a question asked for was read: the Pods of its Namespace that the Service selects,
+        or more of them.
+        """
         service = self._services.get(key)
         return RemovalVerdict() if service is None else service.on_listed(pods, nodes, now)
 
@@ -322,7 +370,8 @@ class SliceEngine:
         if service is not None and service.members is not None and pod in service.members.missed:
             service.members.let_go(pod)
 
-    # -- for metrics ------------------------------------------------------------------------------------
+    # -- for metrics
+    # ------------------------------------------------------------------------------------
 
     @property
     def totals(self) -> SliceTotals:
@@ -333,7 +382,9 @@ class SliceEngine:
             after = SliceTotals() if service is None else service.totals
             if after != SliceTotals():
                 self._counted[key] = after
-            self._totals = SliceTotals(*(t + a - b for t, b, a in zip(self._totals, before, after, strict=True)))
+            self._totals = SliceTotals(
+                *(t + a - b for t, b, a in zip(self._totals, before, after, strict=True))
+            )
         self._uncounted.clear()
         return self._totals
 
@@ -342,10 +393,13 @@ class SliceEngine:
         """How many services each value of ``spec.trafficDistribution`` is in effect for."""
         return self._distributions
 
-    # -- helpers ----------------------------------------------------------------------------------------
+    # -- helpers
+    # ----------------------------------------------------------------------------------------
 
     def _service_of(self, observed: EndpointSlice | None) -> str:
-        """The key of the service that a slice of ours belongs to; "" for a slice that is not ours."""
+        """The key of the service that a slice of ours belongs to; "" for a slice that is not
+        ours.
+        """
         labels = {} if observed is None else observed.metadata.labels or {}
         name = labels.get(LABEL_SERVICE_NAME)
         if observed is None or not name:
@@ -354,7 +408,10 @@ class SliceEngine:
         ours = managed_by == MANAGED_BY_CONTROLLER
         if managed_by is None and self._claim_unlabelled:
             owners = observed.metadata.owner_references or ()
-            ours = any((o.kind, o.api_version, o.name, o.controller) == ("Service", "v1", name, True) for o in owners)
+            ours = any(
+                (o.kind, o.api_version, o.name, o.controller) == ("Service", "v1", name, True)
+                for o in owners
+            )
         return f"{observed.metadata.namespace}/{name}" if ours else ""
 
     def _service(self, key: str) -> ServiceState:
@@ -383,15 +440,21 @@ class SliceEngine:
             for k, s in self._services.items()
             if s.members is not None and s.shape is not None and s.shape.hints in _ZONAL
         }
-        assert self._zonal.keys() == zonal, f"{self._zonal.keys() ^ zonal} are filed wrongly as having hints"
+        assert self._zonal.keys() == zonal, (
+            f"{self._zonal.keys() ^ zonal} are filed wrongly as having hints"
+        )
         parts = list(self._counted.values())
         totals = SliceTotals(*(sum(part[i] for part in parts) for i in range(3)))
         assert self._totals == totals, f"totals {self._totals} should be {totals}"
         fresh = ZoneShares()
         for facts in self._nodes.values():
             fresh.replace(None, facts)
-        assert self._zones.shares == fresh.shares, f"shares {self._zones.shares} should be {fresh.shares}"
-        assert self._zones.views == fresh.views, f"zones {self._zones.views} should be {fresh.views}"
+        assert self._zones.shares == fresh.shares, (
+            f"shares {self._zones.shares} should be {fresh.shares}"
+        )
+        assert self._zones.views == fresh.views, (
+            f"zones {self._zones.views} should be {fresh.views}"
+        )
         for key, service in self._services.items():
             assert service.key == key, f"{service.key} is filed under {key}"
             assert not service.empty, f"{key} is empty and was not dropped"
@@ -399,7 +462,9 @@ class SliceEngine:
 
 
 def _members(service: ServiceState) -> SliceMembers:
-    assert service.members is not None, f"{service.key} is filed under a selector and has no members"
+    assert service.members is not None, (
+        f"{service.key} is filed under a selector and has no members"
+    )
     return service.members
 
 

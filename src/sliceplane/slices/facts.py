@@ -1,9 +1,10 @@
 """What a Pod and a Node say that endpoints are made of, worked out once and shared by all services.
 
-A ``PodFacts`` is one version of one pod, a ``NodeFacts`` one version of one node; both are immutable.  They
-keep *pieces of JSON*: an endpoint is the concatenation of a few of them, so that making one for the
-hundredth service costs about a microsecond, and two endpoints are equal exactly if their bytes are.  The
-pieces are what ``api.codec.encode`` gives for ``api.discovery.SliceEndpoint``; a test holds the two together.
+A ``PodFacts`` is one version of one pod, a ``NodeFacts`` one version of one node; both are
+immutable. They keep *pieces of JSON*: an endpoint is the concatenation of a few of them, so that
+making one for the hundredth service costs about a microsecond, and two endpoints are equal exactly
+if their bytes are. The pieces are what ``api.codec.encode`` gives for
+``api.discovery.SliceEndpoint``; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ NamedPorts = tuple[tuple[str, str, int], ...]
 
 
 class Addresses:
-    """A pod's addresses of one family: the identity that they give its endpoints, and their JSON."""
+    """A pod's addresses of one family: the identity that they give its endpoints, and their
+    JSON.
+    """
 
     __slots__ = ("first", "head", "identity")
 
@@ -44,9 +47,10 @@ class Addresses:
 class PodFacts:
     """One version of a pod.
 
-    ``excluded``: never an endpoint (finished, or without any address).  ``addresses`` has an entry for each
-    family of which ``status.podIPs`` has an address.  ``drained``: its annotation asks it to leave its Services.
-    ``takes_traffic``: it may be an endpoint, and an endpoint for new traffic (``answers`` is ``READY``).
+    ``excluded``: never an endpoint (finished, or without any address). ``addresses`` has an entry
+    for each family of which ``status.podIPs`` has an address. ``drained``: its annotation asks it
+    to leave its Services. ``takes_traffic``: it may be an endpoint, and an endpoint for new traffic
+    (``answers`` is ``READY``).
     """
 
     __slots__ = (
@@ -70,7 +74,9 @@ class PodFacts:
     )
 
     def __init__(self, pod: Pod, known: PodFacts | None = None) -> None:
-        """*known* are the facts of an earlier version, whose pieces serve again where they are the same."""
+        """*known* are the facts of an earlier version, whose pieces serve again where they are the
+        same.
+        """
         meta = pod.metadata
         spec = pod.spec
         status = pod.status
@@ -82,7 +88,9 @@ class PodFacts:
         self.hostname: Final = spec.hostname
         self.subdomain: Final = spec.subdomain
         self.terminating: Final = meta.deletion_timestamp is not None
-        self.excluded: Final = status.phase in _TERMINAL_PHASES or not (status.pod_ip or status.pod_ips)
+        self.excluded: Final = status.phase in _TERMINAL_PHASES or not (
+            status.pod_ip or status.pod_ips
+        )
         same = known if known is not None and known.pod.metadata.uid == meta.uid else None
         stays = same is not None and same.pod.status.pod_ips == status.pod_ips
         self.addresses: Final[dict[Family, Addresses]] = (
@@ -116,17 +124,26 @@ class PodFacts:
 
     @property
     def is_silenced(self) -> bool:
-        """It is not ready, and not by its own word: containers and gates are.  So its Node's silence leaves it."""
+        """It is not ready, and not by its own word: containers and gates are.  So its Node's
+        silence leaves it.
+        """
         if self.serving or self.terminating or self.excluded or self.drained:
             return False
-        true = {condition.type for condition in self.pod.status.conditions or () if condition.status == "True"}
+        true = {
+            condition.type
+            for condition in self.pod.status.conditions or ()
+            if condition.status == "True"
+        }
         gates = self.pod.spec.readiness_gates or ()
         return "ContainersReady" in true and all(gate.condition_type in true for gate in gates)
 
     @property
     def topology_keys(self) -> tuple[str, ...]:
         """Over what the pod was spread, for heuristics."""
-        return tuple(constraint.topology_key for constraint in self.pod.spec.topology_spread_constraints or ())
+        return tuple(
+            constraint.topology_key
+            for constraint in self.pod.spec.topology_spread_constraints or ()
+        )
 
     @property
     def named_ports(self) -> NamedPorts:
@@ -139,7 +156,11 @@ class PodFacts:
                         ports.append((port.name, port.protocol, port.container_port))  # noqa: PERF401 - half the time
             for container in self.pod.spec.init_containers or ():
                 if container.restart_policy == "Always":
-                    ports.extend((p.name, p.protocol, p.container_port) for p in container.ports or () if p.name)
+                    ports.extend(
+                        (p.name, p.protocol, p.container_port)
+                        for p in container.ports or ()
+                        if p.name
+                    )
             self._named_ports = tuple(ports)
         return self._named_ports
 
@@ -174,20 +195,36 @@ def _addresses(pod: Pod) -> dict[Family, Addresses]:
 
 
 class NodeFacts:
-    """One version of a node: its zone, and the JSON of an endpoint's ``nodeName``, ``zone`` and hints.
+    """One version of a node: its zone, and the JSON of an endpoint's ``nodeName``, ``zone`` and
+    hints.
 
     ``view`` is where an endpoint on it is, as heuristics see it (all but what its Pod says).
-    ``counted``: it is ready and not of the control plane, so traffic comes from it; ``cpu_milli`` is then its share.
+    ``counted``: it is ready and not of the control plane, so traffic comes from it; ``cpu_milli``
+    is then its share.
     """
 
-    __slots__ = ("counted", "cpu_milli", "name", "node_hint", "place", "view", "zone", "zone_hint", "zone_place")
+    __slots__ = (
+        "counted",
+        "cpu_milli",
+        "name",
+        "node_hint",
+        "place",
+        "view",
+        "zone",
+        "zone_hint",
+        "zone_place",
+    )
 
     def __init__(self, node: Node) -> None:
         labels = node.metadata.labels or {}
         self.name: Final = node.metadata.name
         self.zone: Final = labels.get(LABEL_ZONE, "")
-        self.view: Final = EndpointPlace(zone=self.zone, region=labels.get(LABEL_REGION, ""), node=self.name)
-        self.counted: Final = node.is_ready and not any(label in labels for label in _CONTROL_PLANE_LABELS)
+        self.view: Final = EndpointPlace(
+            zone=self.zone, region=labels.get(LABEL_REGION, ""), node=self.name
+        )
+        self.counted: Final = node.is_ready and not any(
+            label in labels for label in _CONTROL_PLANE_LABELS
+        )
         self.cpu_milli: Final = _milli((node.status.allocatable or {}).get("cpu", 0))
         name = encode(self.name)
         zone = encode(self.zone)
@@ -198,7 +235,9 @@ class NodeFacts:
         for_nodes = b'"forNodes":[{"name":' + name + b"}]"
         #: hints for PreferSameZone (none without a zone) and for PreferSameNode
         self.zone_hint: Final = zone_hint(self.zone)
-        self.node_hint: Final = b',"hints":{' + b",".join(filter(None, (for_zones, for_nodes))) + b"}"
+        self.node_hint: Final = (
+            b',"hints":{' + b",".join(filter(None, (for_zones, for_nodes))) + b"}"
+        )
 
     @property
     def topology(self) -> tuple[str, str, int] | None:

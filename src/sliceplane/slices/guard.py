@@ -1,16 +1,19 @@
-"""Which endpoints stay although the controller's inputs say that they are gone: a mass removal is held, for a while.
+"""Which endpoints stay although the controller's inputs say that they are gone: a mass removal is
+held, for a while.
 
-A removal is *told* when somebody says so of the Pod itself: it is being deleted, it is over, its containers or gates
-are not ready, or a user changed the selector.  It is *inferred* when nobody does: the Pod is missing in a new list, its
-Node is, or its Node fell silent, whereupon the node life cycle controller takes ``Ready`` from the Pod and leaves
-``ContainersReady`` as it was (kubernetes/kubernetes#77864).  What is told is never held.
+A removal is *told* when somebody says so of the Pod itself: it is being deleted, it is over, its
+containers or gates are not ready, or a user changed the selector. It is *inferred* when nobody
+does: the Pod is missing in a new list, its Node is, or its Node fell silent, whereupon the node
+life cycle controller takes ``Ready`` from the Pod and leaves ``ContainersReady`` as it was
+(kubernetes/kubernetes#77864). What is told is never held.
 
-They are *many* if fewer than half would stay of the greatest number of endpoints that stood for a minute in the last
-ten, which must have been four or more; or if over 30% of all endpoints were lost within 30 s.  Many are confirmed in
-any case (``slices.removal_doubt``), and held then where the Service asks for it, else its Namespace, else a flag.  To
-know how many they are, each waits ``GATHER_S`` where holding is asked for.  They are held for ``HOLD_S``, and then let
-go at 10% of that number a minute.  The number is counted of endpoints that are there, never of those that are held: a
-guard must not follow its own output.  A controller that starts knows of no earlier number.
+They are *many* if fewer than half would stay of the greatest number of endpoints that stood for a
+minute in the last ten, which must have been four or more; or if over 30% of all endpoints were lost
+within 30 s. Many are confirmed in any case (``slices.removal_doubt``), and held then where the
+Service asks for it, else its Namespace, else a flag. To know how many they are, each waits
+``GATHER_S`` where holding is asked for. They are held for ``HOLD_S``, and then let go at 10% of
+that number a minute. The number is counted of endpoints that are there, never of those that are
+held: a guard must not follow its own output. A controller that starts knows of no earlier number.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ ANNOTATION_MASS_REMOVAL: Final = "sliceplane.dev/mass-removal"
 ANNOTATION_RELEASE: Final = "sliceplane.dev/mass-removal-release"
 HOLD: Final = "hold"
 
-#: a loss by inference waits so long for others: Nodes that fell silent together are found so within a renewal (10 s)
+#: a loss by inference waits so long for others: Nodes that fell silent together are found so within
+#: a renewal (10 s)
 GATHER_S: Final = 15.0
 PEAK_MIN: Final = 4
 STAY_SHARE: Final = 0.5
@@ -52,7 +56,9 @@ def asks_to_hold(annotations: Mapping[str, str] | None) -> bool | None:
 
 
 class Peak:
-    """The greatest number of the last ten minutes that stood through a whole minute of the clock.  O(1) a note."""
+    """The greatest number of the last ten minutes that stood through a whole minute of the clock.
+    O(1) a note.
+    """
 
     __slots__ = ("_floor", "_floors", "_last", "_minute")
 
@@ -84,7 +90,9 @@ class Peak:
 
 
 class Storm:
-    """How many endpoints of all Services are ready, and how many were lost by inference within ``STORM_S``."""
+    """How many endpoints of all Services are ready, and how many were lost by inference within
+    ``STORM_S``.
+    """
 
     def __init__(self) -> None:
         self.ready = 0
@@ -107,8 +115,10 @@ class Storm:
 
 
 class Losses(msgspec.Struct, frozen=True, kw_only=True):
-    """``missed``: endpoints beside the *ready* ones that were lost by inference and are confirmed.  ``asks``: to hold
-    them; ``released_at``: holds that began before are over.  ``storm``: see ``Storm``."""
+    """``missed``: endpoints beside the *ready* ones that were lost by inference and are confirmed.
+    ``asks``: to hold them; ``released_at``: holds that began before are over. ``storm``: see
+    ``Storm``.
+    """
 
     ready: int
     missed: int
@@ -118,7 +128,9 @@ class Losses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceGuard:
-    """Of one Service.  ``news``: reasons and texts of what began or ended, for its reader to take."""
+    """Of one Service.  ``news``: reasons and texts of what began or ended, for its reader to
+    take.
+    """
 
     def __init__(self) -> None:
         self.hold: Hold | None = None
@@ -131,8 +143,9 @@ class ServiceGuard:
         self._gathers: float | None = None
 
     def doubts(self, lost: int, ready: int, now: float, *, storm: bool, unknown: bool) -> bool:
-        """Whether so many that were *lost* stay until that is confirmed, beside those that are *ready*.  *unknown*: so
-        is what their Namespace asks for.  O(1)."""
+        """Whether so many that were *lost* stay until that is confirmed, beside those that are
+        *ready*. *unknown*: so is what their Namespace asks for. O(1).
+        """
         peak = self._peak.standing(now)
         if not lost or peak < PEAK_MIN:
             self.doubt.close()
@@ -143,7 +156,9 @@ class ServiceGuard:
         return self.doubt.weigh(many=many, unknown=unknown, now=now)
 
     def rest(self, ready: int, now: float) -> None:
-        """Nothing is lost, in doubt or held, as nearly always: ``doubts`` and ``weigh`` have nothing to say."""
+        """Nothing is lost, in doubt or held, as nearly always: ``doubts`` and ``weigh`` have
+        nothing to say.
+        """
         assert self.hold is None, f"{self.hold} is not over"
         self.doubt.close()
         self._gathers = None
@@ -152,7 +167,11 @@ class ServiceGuard:
     def weigh(self, losses: Losses, now: float) -> int:
         """How many of the missed endpoints stay.  O(1)."""
         if losses.missed:
-            keep = self._begin(losses, now) if self.hold is None else self._go_on(self.hold, losses, now)
+            keep = (
+                self._begin(losses, now)
+                if self.hold is None
+                else self._go_on(self.hold, losses, now)
+            )
         else:
             keep = 0
             self._gathers = None
@@ -176,13 +195,18 @@ class ServiceGuard:
 
     def _go_on(self, hold: Hold, losses: Losses, now: float) -> int:
         if not losses.asks or losses.released_at >= hold.since:
-            self._end(REASON_RELEASED, f"{losses.missed} endpoints that were held are let go: that was asked for")
+            self._end(
+                REASON_RELEASED,
+                f"{losses.missed} endpoints that were held are let go: that was asked for",
+            )
             return 0
         if losses.missed > hold.count and now < hold.until:
             hold = self.hold = Hold(hold.since, hold.peak, losses.missed)
         keep = min(losses.missed, hold.keeps(now))
         if not keep:
-            self._end(REASON_EXPIRED, "the last endpoints that were held are let go: their time is over")
+            self._end(
+                REASON_EXPIRED, "the last endpoints that were held are let go: their time is over"
+            )
         return keep
 
     def _gather(self, missed: int, now: float) -> int:

@@ -1,8 +1,10 @@
-"""What every way of giving hints that looks beyond one endpoint has in common (``hints``, ``plugin_hints``).
+"""What every way of giving hints that looks beyond one endpoint has in common (``hints``,
+``plugin_hints``).
 
-One policy is there for one service and one address type.  ``Members`` tells it where every ready endpoint is and
-asks for the hints of each; before every plan it lets the policy settle, and makes the endpoints anew that the policy
-names.  A policy gives hints to all ready endpoints (``active``) or, while there is a ``problem``, to none.
+One policy is there for one service and one address type. ``Members`` tells it where every ready
+endpoint is and asks for the hints of each; before every plan it lets the policy settle, and makes
+the endpoints anew that the policy names. A policy gives hints to all ready endpoints (``active``)
+or, while there is a ``problem``, to none.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class Notice(NamedTuple):
 
 
 class HintPolicy(ABC):
-    """Owned by ``Members``.  ``problem``: why there are no hints, in the words of the Event; "": there are."""
+    """Owned by ``Members``.  ``problem``: why there are no hints, in the words of the Event; "":
+    there are.
+    """
 
     reason_enabled: ClassVar[str]
     reason_disabled: ClassVar[str]
@@ -45,8 +49,9 @@ class HintPolicy(ABC):
 
     @abstractmethod
     def set(self, pod: str, at: EndpointPlace | None) -> bytes:
-        """The endpoint of *pod* is ready and there; ``None``: it is not ready, or no endpoint.  Gives its hints' JSON
-        piece.  Costs O(zones) at most."""
+        """The endpoint of *pod* is ready and there; ``None``: it is not ready, or no endpoint.
+        Gives its hints' JSON piece. Costs O(zones) at most.
+        """
 
     @property
     @abstractmethod
@@ -67,7 +72,9 @@ class HintPolicy(ABC):
             self._told_active = earlier._told_active
 
     def take_notices(self, now: float) -> tuple[Notice, ...]:
-        """Each state is told when it begins; a problem again when its words change, or the Event could be gone."""
+        """Each state is told when it begins; a problem again when its words change, or the Event
+        could be gone.
+        """
         if self.active and not self._told_active:
             self._told_active = True
             self._told_problem = ""

@@ -1,9 +1,10 @@
 """Hints of topology-mode ``Auto`` for one service and one address type, kept by differences.
 
-Every ready endpoint is hinted for one zone: its own, as long as each zone then has enough endpoints for its share of
-CPU (``slices.topology``).  An assignment stays while it is good enough: an endpoint that comes, goes or flips costs
-a comparison per zone.  Only when a zone falls short are endpoints moved, as few as bring all zones near their shares,
-and out of as few slices as possible; so the next shortage is far.
+Every ready endpoint is hinted for one zone: its own, as long as each zone then has enough endpoints
+for its share of CPU (``slices.topology``). An assignment stays while it is good enough: an endpoint
+that comes, goes or flips costs a comparison per zone. Only when a zone falls short are endpoints
+moved, as few as bring all zones near their shares, and out of as few slices as possible; so the
+next shortage is far.
 
 What the slices say when a service is seen first is taken over, so that a restart moves nothing.
 """
@@ -70,7 +71,8 @@ class ZoneHints(HintPolicy):
             piece = self._pieces[zone] = zone_hint(zone)
         return piece
 
-    # -- before a plan ----------------------------------------------------------------------------------
+    # -- before a plan
+    # ----------------------------------------------------------------------------------
 
     @property
     def settled(self) -> bool:
@@ -92,7 +94,9 @@ class ZoneHints(HintPolicy):
             shares = self._zones.shares
             for pod, own in self._own.items():
                 shown = zones_shown(packer.stored(pod))
-                zone = self._given[pod] = shown[0] if len(shown) == 1 and shown[0] in shares else own
+                zone = self._given[pod] = (
+                    shown[0] if len(shown) == 1 and shown[0] in shares else own
+                )
                 self._counts[zone] = self._counts.get(zone, 0) + 1
         return tuple(self._own)
 
@@ -107,7 +111,9 @@ class ZoneHints(HintPolicy):
         for pod in sorted(self._own):
             zone = self._given[pod]
             if zone in giving:
-                movable.setdefault(packer.home_name(pod), []).append(Movable(pod, self._own[pod], zone))
+                movable.setdefault(packer.home_name(pod), []).append(
+                    Movable(pod, self._own[pod], zone)
+                )
         moves = choose(movable, giving, getting, packer.changed_slices())
         for pod, zone in moves.items():
             self._counts[self._given[pod]] -= 1
@@ -119,9 +125,15 @@ class ZoneHints(HintPolicy):
         return (Notice(True, REASON_DISABLED, self._worded(DISABLED)),) if self._told_active else ()
 
     def check(self) -> None:
-        assert self._zoneless == sum(not zone for zone in self._own.values()), f"{self._zoneless} without zone"
-        assert self._given.keys() == (self._own.keys() if self.active else set()), "hints are not the ready endpoints"
+        assert self._zoneless == sum(not zone for zone in self._own.values()), (
+            f"{self._zoneless} without zone"
+        )
+        assert self._given.keys() == (self._own.keys() if self.active else set()), (
+            "hints are not the ready endpoints"
+        )
         counts: dict[str, int] = {}
         for zone in self._given.values():
             counts[zone] = counts.get(zone, 0) + 1
-        assert counts == {z: k for z, k in self._counts.items() if k}, f"counted {self._counts}, there are {counts}"
+        assert counts == {z: k for z, k in self._counts.items() if k}, (
+            f"counted {self._counts}, there are {counts}"
+        )

@@ -29,7 +29,9 @@ from sliceplane.slices.writes import MemberChanges
 
 _BOOLEANS = (False, True)
 _CONDITIONS: Final = {
-    (ready, serving, terminating): encode(EndpointConditions(ready=ready, serving=serving, terminating=terminating))
+    (ready, serving, terminating): encode(
+        EndpointConditions(ready=ready, serving=serving, terminating=terminating)
+    )
     for ready, serving, terminating in product(_BOOLEANS, _BOOLEANS, _BOOLEANS)
 }
 #: without the feature gate EndpointSliceTerminatingCondition
@@ -48,8 +50,9 @@ class Effect(IntEnum):
 class SliceMembers:
     """Members of one active service.  Owned by ``ServiceState``; tells the packers what is desired.
 
-    A pod on a node that the cache does not have is left out until the node comes (unless unready pods are
-    published, too): its zone is not known, and a consumer would send it traffic from everywhere.
+    A pod on a node that the cache does not have is left out until the node comes (unless unready
+    pods are published, too): its zone is not known, and a consumer would send it traffic from
+    everywhere.
     """
 
     def __init__(
@@ -71,7 +74,8 @@ class SliceMembers:
         self._nodes = nodes
         self._publish_not_ready = shape.publish_not_ready
         self._hints = shape.hints
-        #: where hints are given by looking beyond one endpoint, by address type; empty in every other mode
+        #: where hints are given by looking beyond one endpoint, by address type; empty in every
+        #: other mode
         self._policies: dict[Family, HintPolicy] = {}
         if shape.hints is HintMode.AUTO:
             self._policies = {f: ZoneHints(f, zones) for f in packers}
@@ -82,7 +86,9 @@ class SliceMembers:
         #: of approaches by zone; empty in every other
         self._subsets: dict[Family, ZoneSubsets] = {}
         if shape.subsetting.by_zone:
-            self._subsets = {family: ZoneSubsets(shape.subsetting, node_zones) for family in packers}
+            self._subsets = {
+                family: ZoneSubsets(shape.subsetting, node_zones) for family in packers
+            }
         #: why there were no hints when they were settled last, where a policy would give some
         self.hint_problems: tuple[str, ...] = ()
         self._notices: list[Notice] = []
@@ -93,8 +99,8 @@ class SliceMembers:
         self._pods: dict[str, PodFacts] = {}
         #: how many of them take traffic by their own word
         self.ready = 0
-        #: endpoints that were lost although no Pod said so, as they were; a guard says whether they stay until that is
-        #: confirmed, and then how many of them stay
+        #: endpoints that were lost although no Pod said so, as they were; a guard says whether they
+        #: stay until that is confirmed, and then how many of them stay
         self.doubted: dict[str, PodFacts] = {}
         self.missed: dict[str, PodFacts] = {}
         #: those of the doubted that an event told of; they are never missed
@@ -102,7 +108,8 @@ class SliceMembers:
         #: address -> Pod, of those that stay
         self._held_at: dict[str, str] = {}
         self._held: set[str] = set()
-        #: the Pod that is dropped next is dropped without having told that it goes; whether an event says so, or a list
+        #: the Pod that is dropped next is dropped without having told that it goes; whether an
+        #: event says so, or a list
         self._lacked = ""
         self._event_lacks = False
         self._storm = storm
@@ -131,7 +138,9 @@ class SliceMembers:
         return len(self._pods)
 
     def begin(self, pods: Iterable[PodFacts]) -> None:
-        """Before all else: the members that there are.  As ``set`` for each, but for telling what that changes."""
+        """Before all else: the members that there are.  As ``set`` for each, but for telling what
+        that changes.
+        """
         assert not self._pods, f"{self._shape.key} has members already"
         for facts in pods:
             name = facts.name
@@ -169,10 +178,16 @@ class SliceMembers:
         return Effect.REMOVAL if name in self._skipped or self._loses(old, facts) else Effect.CHANGE
 
     def _loses(self, old: PodFacts, new: PodFacts) -> bool:
-        """Traffic that went to *old* must not go to *new*: it is not there, not ready, or somewhere else."""
+        """Traffic that went to *old* must not go to *new*: it is not there, not ready, or somewhere
+        else.
+        """
         if old.excluded:
             return False
-        if new.excluded or old.answers > new.answers or (old.hostname, old.subdomain) != (new.hostname, new.subdomain):
+        if (
+            new.excluded
+            or old.answers > new.answers
+            or (old.hostname, old.subdomain) != (new.hostname, new.subdomain)
+        ):
             return True
         if self._ports.group_of(old) is not self._ports.group_of(new):
             return True
@@ -244,10 +259,14 @@ class SliceMembers:
                 subset = self._subsets[family].set(name, "" if node is None else node.zone)
                 own = self._ports.part(group, subset)
             if facts.hostname and facts.subdomain == self._shape.name:
-                body = self._endpoint(facts, family, addresses, node, b',"hostname":' + encode(facts.hostname))
+                body = self._endpoint(
+                    facts, family, addresses, node, b',"hostname":' + encode(facts.hostname)
+                )
                 wanted = Desired(own, f"{addresses.identity} {facts.hostname}", body)
             else:
-                wanted = Desired(own, addresses.identity, self._endpoint(facts, family, addresses, node, b""))
+                wanted = Desired(
+                    own, addresses.identity, self._endpoint(facts, family, addresses, node, b"")
+                )
             changed = packer.want(name, wanted) or changed
         return changed
 
@@ -265,7 +284,12 @@ class SliceMembers:
             self._subsets[family].set(pod, None)
 
     def _endpoint(
-        self, facts: PodFacts, family: Family, addresses: Addresses, node: NodeFacts | None, hostname: bytes
+        self,
+        facts: PodFacts,
+        family: Family,
+        addresses: Addresses,
+        node: NodeFacts | None,
+        hostname: bytes,
     ) -> bytes:
         """The endpoint's JSON, member by member in the order of ``api.discovery.SliceEndpoint``."""
         serving = facts.serving
@@ -284,10 +308,13 @@ class SliceMembers:
         conditions = self._conditions[ready, serving, terminating]
         return b"".join((addresses.head, conditions, hostname, facts.target, place, hint, b"}"))
 
-    # -- removals that no Pod told -----------------------------------------------------------------------
+    # -- removals that no Pod told
+    # -----------------------------------------------------------------------
 
     def lack(self, pod: str, *, by_event: bool) -> None:
-        """What is told next of *pod* is that it is gone, and it did not say so: a list lacks it, or an event tells."""
+        """What is told next of *pod* is that it is gone, and it did not say so: a list lacks it, or
+        an event tells.
+        """
         self._lacked = pod if pod in self._pods else ""
         self._event_lacks = by_event
 
@@ -299,7 +326,10 @@ class SliceMembers:
     @property
     def lacks_nodes(self) -> bool:
         """Some of the doubted were lost because their nodes were."""
-        return any(name in self._pods and facts.node_name not in self._nodes for name, facts in self.doubted.items())
+        return any(
+            name in self._pods and facts.node_name not in self._nodes
+            for name, facts in self.doubted.items()
+        )
 
     def believe(self, names: Iterable[str]) -> None:
         """These of the doubted are lost indeed."""
@@ -328,7 +358,11 @@ class SliceMembers:
         found = []
         for name in sorted(self._held & self.missed.keys()):
             facts = self.missed[name]
-            ports = [port.port for port in self._ports.group_of(facts).ports if port.protocol == "TCP" and port.port]
+            ports = [
+                port.port
+                for port in self._ports.group_of(facts).ports
+                if port.protocol == "TCP" and port.port
+            ]
             addresses = next(iter(facts.addresses.values()), None)
             if ports and addresses is not None:
                 found.append((name, PortProbe(addresses.first, ports[0])))
@@ -336,7 +370,11 @@ class SliceMembers:
 
     def held_at(self, addresses: Iterable[str]) -> tuple[str, ...]:
         """Pods that stay, and have one of *addresses*."""
-        return tuple(dict.fromkeys(self._held_at[address] for address in addresses if address in self._held_at))
+        return tuple(
+            dict.fromkeys(
+                self._held_at[address] for address in addresses if address in self._held_at
+            )
+        )
 
     def let_go(self, pod: str) -> None:
         """It is what its Pod, or the lack of it, says."""
@@ -384,7 +422,8 @@ class SliceMembers:
             self.ready += step
             self._storm.ready += step
 
-    # -- subsets ----------------------------------------------------------------------------------------
+    # -- subsets
+    # ----------------------------------------------------------------------------------------
 
     @property
     def subsets_settled(self) -> bool:
@@ -400,7 +439,8 @@ class SliceMembers:
         if self._policies:
             self._settle_hints(now)
 
-    # -- hints that look beyond one endpoint -------------------------------------------------------------
+    # -- hints that look beyond one endpoint
+    # -------------------------------------------------------------
 
     @property
     def hints_settled(self) -> bool:
@@ -424,10 +464,13 @@ class SliceMembers:
         self._notices = []
         return notices
 
-    # -- before a plan ----------------------------------------------------------------------------------
+    # -- before a plan
+    # ----------------------------------------------------------------------------------
 
     def take_trigger_time(self) -> int:
-        """The earliest time at which a member changed since the last call; 0 for none.  Nanoseconds."""
+        """The earliest time at which a member changed since the last call; 0 for none.
+        Nanoseconds.
+        """
         return self._changes.take(self._pods.get)
 
     def take_problems(self) -> tuple[str, ...]:
@@ -437,24 +480,35 @@ class SliceMembers:
         news = {pod: node for pod, node in self._skipped.items() if self._told.get(pod) != node}
         self._told = dict(self._skipped)
         key = self._shape.key
-        return tuple(f"skipping Pod {pod} for Service {key}: Node {news[pod]} Not Found" for pod in sorted(news))
+        return tuple(
+            f"skipping Pod {pod} for Service {key}: Node {news[pod]} Not Found"
+            for pod in sorted(news)
+        )
 
     def check(self) -> None:
         """Every packer was told what follows from each member's newest version."""
         for _, packer in self._packers:
-            expected = {name for name, facts in self._pods.items() if not facts.excluded} | self._held
-            assert set(packer.desired) == expected, f"{self._shape.key}: {set(packer.desired) ^ expected} differ"
+            expected = {
+                name for name, facts in self._pods.items() if not facts.excluded
+            } | self._held
+            assert set(packer.desired) == expected, (
+                f"{self._shape.key}: {set(packer.desired) ^ expected} differ"
+            )
         for policy in self._policies.values():
             policy.check()
         for subsets in self._subsets.values():
             subsets.check()
         lost = self.missed.keys() | self.doubted.keys()
         assert self._held <= lost, f"{self._shape.key}: {self._held - lost} were not lost"
-        assert self._by_event <= self.doubted.keys(), f"{self._shape.key}: {self._by_event} are not all doubted"
+        assert self._by_event <= self.doubted.keys(), (
+            f"{self._shape.key}: {self._by_event} are not all doubted"
+        )
         ready = sum(map(self._is_ready, self._pods))
         assert self.ready == ready, f"{self._shape.key}: {ready} are ready, counted {self.ready}"
         for name in self._pods:
-            assert not self.refresh(name), f"{self._shape.key}: the endpoint of {name} was out of date"
+            assert not self.refresh(name), (
+                f"{self._shape.key}: the endpoint of {name} was out of date"
+            )
 
 
 def _view(facts: PodFacts, node: NodeFacts | None) -> EndpointPlace:

@@ -1,4 +1,6 @@
-"""Which endpoints get other hints when some must: as many as were counted, out of as few slices as possible."""
+"""Which endpoints get other hints when some must: as many as were counted, out of as few slices as
+possible.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,18 @@ def pick(
 ) -> list[Movable[K]]:
     """As many of each ``given`` as *giving* says.
 
-    *movable* is by slice ("": in none yet); those in *free* are written anyway.  Others are taken by how much they
-    can give, most first: the fewest slices where one kind is given up, and nearly that where several are.  Within a
-    slice endpoints that come home go first, then those that are away already.
+    *movable* is by slice ("": in none yet); those in *free* are written anyway. Others are taken by
+    how much they can give, most first: the fewest slices where one kind is given up, and nearly
+    that where several are. Within a slice endpoints that come home go first, then those that are
+    away already.
     """
     give = dict(giving)
     chosen: list[Movable[K]] = []
 
     def take(name: str) -> None:
-        for candidate in sorted(movable[name], key=lambda c: (getting.get(c.own, 0) == 0, c.own == c.given, c.pod)):
+        for candidate in sorted(
+            movable[name], key=lambda c: (getting.get(c.own, 0) == 0, c.own == c.given, c.pod)
+        ):
             if give.get(candidate.given, 0):
                 give[candidate.given] -= 1
                 chosen.append(candidate)
@@ -66,7 +71,9 @@ def choose(
     getting: Mapping[str, int],
     free: frozenset[str],
 ) -> dict[str, str]:
-    """Which pods are hinted for which other zone: as many as *giving* and *getting* say; see ``pick``."""
+    """Which pods are hinted for which other zone: as many as *giving* and *getting* say; see
+    ``pick``.
+    """
     return _send(pick(movable, giving, getting, free), dict(getting))
 
 

@@ -1,9 +1,10 @@
 """The specification of the EndpointSlice policy: plain, complete and slow, over whole objects.
 
-Nothing in production calls it.  ``desired`` says which endpoints must exist; ``check_converged`` asserts that slices
-show exactly these.
+Nothing in production calls it. ``desired`` says which endpoints must exist; ``check_converged``
+asserts that slices show exactly these.
 
-Written from the reference alone and sharing no code with the engine but the kit and the projections.
+Written from the reference alone and sharing no code with the engine but the kit and the
+projections.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def is_active(service: Service) -> bool:
 
 def is_owned(observed: EndpointSlice, service: Service) -> bool:
     owners = observed.metadata.owner_references or ()
-    return any((o.uid, o.kind, o.api_version) == (service.metadata.uid, "Service", "v1") for o in owners)
+    return any(
+        (o.uid, o.kind, o.api_version) == (service.metadata.uid, "Service", "v1") for o in owners
+    )
 
 
 def labels_of(service: Service, subsetting: str = "") -> dict[str, str]:
@@ -82,23 +85,34 @@ def address_types(service: Service) -> list[str]:
     return ["IPv4", "IPv6"] if address is None else [family(address)]
 
 
-# -- which endpoints ------------------------------------------------------------------------------------
+# -- which endpoints
+# ------------------------------------------------------------------------------------
 
 
-def desired(service: Service, address_type: str, pods: Iterable[Pod], nodes: Mapping[str, Node]) -> Groups:
-    """``staging/src/k8s.io/endpointslice/utils.go``, and ``topologycache`` beside it for the hints."""
+def desired(
+    service: Service, address_type: str, pods: Iterable[Pod], nodes: Mapping[str, Node]
+) -> Groups:
+    """``staging/src/k8s.io/endpointslice/utils.go``, and ``topologycache`` beside it for the
+    hints.
+    """
     groups: Groups = {}
     for pod in pods:
         if pod.metadata.namespace != service.metadata.namespace or not _selects(service, pod):
             continue
-        if pod.status.phase in ("Succeeded", "Failed") or not (pod.status.pod_ip or pod.status.pod_ips):
+        if pod.status.phase in ("Succeeded", "Failed") or not (
+            pod.status.pod_ip or pod.status.pod_ips
+        ):
             continue
         endpoints = groups.setdefault(port_set(_endpoint_ports(service, pod)), [])
         node = nodes.get(pod.spec.node_name)
         if node is None and not service.spec.publish_not_ready_addresses:
             continue
         parsed = [parse_lenient(entry.ip) for entry in pod.status.pod_ips or ()]
-        addresses = tuple(str(address) for address in parsed if address is not None and family(address) == address_type)
+        addresses = tuple(
+            str(address)
+            for address in parsed
+            if address is not None and family(address) == address_type
+        )
         if addresses:
             endpoints.append(_endpoint(service, pod, node, addresses))
     return groups
@@ -111,7 +125,11 @@ def _selects(service: Service, pod: Pod) -> bool:
 
 def _endpoint_ports(service: Service, pod: Pod) -> list[EndpointPort]:
     containers = list(pod.spec.containers or ())
-    containers += [container for container in pod.spec.init_containers or () if container.restart_policy == "Always"]
+    containers += [
+        container
+        for container in pod.spec.init_containers or ()
+        if container.restart_policy == "Always"
+    ]
     resolved = []
     for port in service.spec.ports or ():
         number: int | None
@@ -119,24 +137,37 @@ def _endpoint_ports(service: Service, pod: Pod) -> list[EndpointPort]:
             number = None
             for container in containers:
                 for named in container.ports or ():
-                    if number is None and (named.name, named.protocol) == (port.target_port, port.protocol):
+                    if number is None and (named.name, named.protocol) == (
+                        port.target_port,
+                        port.protocol,
+                    ):
                         number = named.container_port
             if number is None:
                 continue
         else:
             number = port.target_port or port.port
         resolved.append(
-            EndpointPort(name=port.name, protocol=port.protocol, port=number, app_protocol=port.app_protocol)
+            EndpointPort(
+                name=port.name, protocol=port.protocol, port=number, app_protocol=port.app_protocol
+            )
         )
     return resolved
 
 
 def port_set(ports: Iterable[EndpointPort]) -> PortSet:
-    return frozenset(encode([port.name or "", port.protocol or "TCP", port.port, port.app_protocol]) for port in ports)
+    return frozenset(
+        encode([port.name or "", port.protocol or "TCP", port.port, port.app_protocol])
+        for port in ports
+    )
 
 
-def _endpoint(service: Service, pod: Pod, node: Node | None, addresses: tuple[str, ...]) -> SliceEndpoint:
-    answers = any(condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions or ())
+def _endpoint(
+    service: Service, pod: Pod, node: Node | None, addresses: tuple[str, ...]
+) -> SliceEndpoint:
+    answers = any(
+        condition.type == "Ready" and condition.status == "True"
+        for condition in pod.status.conditions or ()
+    )
     serving = answers and ANNOTATION_DRAIN not in (pod.metadata.annotations or {})
     terminating = pod.metadata.deletion_timestamp is not None
     ready = service.spec.publish_not_ready_addresses or (serving and not terminating)
@@ -147,11 +178,16 @@ def _endpoint(service: Service, pod: Pod, node: Node | None, addresses: tuple[st
         conditions=EndpointConditions(ready=ready, serving=serving, terminating=terminating),
         hostname=pod.spec.hostname if named else None,
         target_ref=ObjectReference(
-            kind="Pod", namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.metadata.uid
+            kind="Pod",
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            uid=pod.metadata.uid,
         ),
         node_name=pod.spec.node_name or None,
         zone=zone or None,
-        hints=_hints(service, zone or "", node.metadata.name) if ready and node is not None else None,
+        hints=_hints(service, zone or "", node.metadata.name)
+        if ready and node is not None
+        else None,
     )
 
 
@@ -168,7 +204,8 @@ def _hints(service: Service, zone: str, node: str) -> EndpointHints | None:
     return None
 
 
-# -- what must hold at rest -----------------------------------------------------------------------------
+# -- what must hold at rest
+# -----------------------------------------------------------------------------
 
 
 def check_converged(
@@ -196,35 +233,54 @@ def check_converged(
     for endpoint_slice in live:
         name = endpoint_slice.metadata.name
         assert is_owned(endpoint_slice, service), f"{name} is not owned by {key}"
-        assert endpoint_slice.address_type in types, f"{name} is {endpoint_slice.address_type}, {key} has {types}"
+        assert endpoint_slice.address_type in types, (
+            f"{name} is {endpoint_slice.address_type}, {key} has {types}"
+        )
         zone = subset_of(endpoint_slice) if subsetting else ""
         labels = {**labels_of(service, subsetting), **({LABEL_FOR_ZONE: zone} if zone else {})}
-        assert endpoint_slice.metadata.labels == labels, f"{name} has labels {endpoint_slice.metadata.labels}"
+        assert endpoint_slice.metadata.labels == labels, (
+            f"{name} has labels {endpoint_slice.metadata.labels}"
+        )
         assert len(endpoint_slice.endpoints or ()) <= max_endpoints, (
             f"{name} has {len(endpoint_slice.endpoints or ())} endpoints"
         )
     for address_type in types:
-        mine = [endpoint_slice for endpoint_slice in live if endpoint_slice.address_type == address_type]
+        mine = [
+            endpoint_slice for endpoint_slice in live if endpoint_slice.address_type == address_type
+        ]
         assert mine, f"{key} has no slice for {address_type}, not even a placeholder"
         if is_auto(service):
             check_auto_hints(service, address_type, mine, nodes)
             mine = [without_hints(endpoint_slice) for endpoint_slice in mine]
         elif is_plugin(service):
-            by_name = {pod.metadata.name: pod for pod in pods if pod.metadata.namespace == service.metadata.namespace}
+            by_name = {
+                pod.metadata.name: pod
+                for pod in pods
+                if pod.metadata.namespace == service.metadata.namespace
+            }
             check_plugin_hints(service, f"{key} {address_type}", mine, by_name, nodes, find=find)
             mine = [without_hints(endpoint_slice) for endpoint_slice in mine]
-        shown = Counter((port_set(s.ports or ()), encode(e)) for s in mine for e in s.endpoints or ())
+        shown = Counter(
+            (port_set(s.ports or ()), encode(e)) for s in mine for e in s.endpoints or ()
+        )
         groups = desired(service, address_type, pods, nodes)
-        wanted = Counter((ports, encode(e)) for ports, endpoints in groups.items() for e in endpoints)
-        assert shown == wanted, f"{key} {address_type}: {shown - wanted} too many, {wanted - shown} missing"
+        wanted = Counter(
+            (ports, encode(e)) for ports, endpoints in groups.items() for e in endpoints
+        )
+        assert shown == wanted, (
+            f"{key} {address_type}: {shown - wanted} too many, {wanted - shown} missing"
+        )
         check_subsets(f"{key} {address_type}", approach_of(service, subsetting), mine, nodes)
         unwanted = [s for s in mine if port_set(s.ports or ()) not in groups]
         if unwanted:  # the one placeholder, and only where nothing else is
             assert len(mine) == 1, f"{key} keeps {[s.metadata.name for s in unwanted]}"
-            assert all(not s.endpoints and not s.ports for s in mine), f"{mine[0].metadata.name} is no placeholder"
+            assert all(not s.endpoints and not s.ports for s in mine), (
+                f"{mine[0].metadata.name} is no placeholder"
+            )
 
 
-# -- subsets --------------------------------------------------------------------------------------------
+# -- subsets
+# --------------------------------------------------------------------------------------------
 
 
 def approach_of(service: Service, default: str) -> str:
@@ -236,38 +292,58 @@ def subset_of(observed: EndpointSlice) -> str:
     return (observed.metadata.labels or {}).get(LABEL_FOR_ZONE, "")
 
 
-def check_subsets(what: str, approach: str, slices: Iterable[EndpointSlice], nodes: Mapping[str, Node]) -> None:
-    """Slices are for the zone that all their endpoints are in; or all are for all, where the approach says so."""
+def check_subsets(
+    what: str, approach: str, slices: Iterable[EndpointSlice], nodes: Mapping[str, Node]
+) -> None:
+    """Slices are for the zone that all their endpoints are in; or all are for all, where the
+    approach says so.
+    """
     slices = list(slices)
-    endpoints = [endpoint for endpoint_slice in slices for endpoint in endpoint_slice.endpoints or ()]
+    endpoints = [
+        endpoint for endpoint_slice in slices for endpoint in endpoint_slice.endpoints or ()
+    ]
     split = any(subset_of(endpoint_slice) for endpoint_slice in slices)
     if approach == "PreferZone":
-        zones = {(node.metadata.labels or {}).get(LABEL_ZONE) for node in nodes.values()} - {None, ""}
+        zones = {(node.metadata.labels or {}).get(LABEL_ZONE) for node in nodes.values()} - {
+            None,
+            "",
+        }
         count = Counter(endpoint.zone for endpoint in endpoints)
         must = len(endpoints) >= 3 * len(zones) + 3 and all(count[zone] >= 2 for zone in zones)
         may = len(endpoints) > 3 * len(zones) - 3 and all(count[zone] for zone in zones)
         if len(zones) < 2:
             must = False
             may = False
-        assert split or not must, f"{what}: one group for {len(endpoints)} endpoints in {dict(count)}"
-        assert may or not split, f"{what}: subsets for {len(endpoints)} endpoints in {dict(count)} of {zones}"
+        assert split or not must, (
+            f"{what}: one group for {len(endpoints)} endpoints in {dict(count)}"
+        )
+        assert may or not split, (
+            f"{what}: subsets for {len(endpoints)} endpoints in {dict(count)} of {zones}"
+        )
     elif approach != "RequireZone":
         assert not split, f"{what}: subsets without an approach by zone"
     for endpoint_slice in slices:
         zone = subset_of(endpoint_slice)
-        assert endpoint_slice.endpoints or not zone, f"{what}: {endpoint_slice.metadata.name} is for {zone} and empty"
+        assert endpoint_slice.endpoints or not zone, (
+            f"{what}: {endpoint_slice.metadata.name} is for {zone} and empty"
+        )
         if split or approach == "RequireZone":
             alien = [e.addresses for e in endpoint_slice.endpoints or () if (e.zone or "") != zone]
-            assert not alien, f"{what}: {endpoint_slice.metadata.name} is for {zone!r} and has {alien}"
+            assert not alien, (
+                f"{what}: {endpoint_slice.metadata.name} is for {zone!r} and has {alien}"
+            )
 
 
-# -- hints of topology-mode Auto ------------------------------------------------------------------------
+# -- hints of topology-mode Auto
+# ------------------------------------------------------------------------
 
 
 def is_auto(service: Service) -> bool:
     annotations = service.metadata.annotations or {}
     older = annotations.get("service.kubernetes.io/topology-aware-hints")
-    return (older if older is not None else annotations.get("service.kubernetes.io/topology-mode")) in ("Auto", "auto")
+    return (
+        older if older is not None else annotations.get("service.kubernetes.io/topology-mode")
+    ) in ("Auto", "auto")
 
 
 def zone_shares(nodes: Mapping[str, Node]) -> dict[str, Fraction]:
@@ -275,7 +351,10 @@ def zone_shares(nodes: Mapping[str, Node]) -> dict[str, Fraction]:
     cpu: dict[str, Fraction] = {}
     for node in nodes.values():
         labels = node.metadata.labels or {}
-        if "node-role.kubernetes.io/control-plane" in labels or "node-role.kubernetes.io/master" in labels:
+        if (
+            "node-role.kubernetes.io/control-plane" in labels
+            or "node-role.kubernetes.io/master" in labels
+        ):
             continue
         if not node.is_ready:
             continue
@@ -289,29 +368,47 @@ def zone_shares(nodes: Mapping[str, Node]) -> dict[str, Fraction]:
 
 
 def least_of_zones(total: int, shares: Mapping[str, Fraction]) -> dict[str, int]:
-    """How many of *total* endpoints each zone must have for no more than 1.2 times the even load."""
+    """How many of *total* endpoints each zone must have for no more than 1.2 times the even
+    load.
+    """
     return {zone: math.ceil(total * share / Fraction(12, 10)) for zone, share in shares.items()}
 
 
 def auto_problem(ready: list[SliceEndpoint], nodes: Mapping[str, Node]) -> str:
-    """Why *ready* endpoints get no hints; "" if they do.  The Event's message but for the address type."""
+    """Why *ready* endpoints get no hints; "" if they do.  The Event's message but for the address
+    type.
+    """
     shares = zone_shares(nodes)
     total = len(ready)
     if not shares:
-        return "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"
+        return (
+            "Insufficient Node information: allocatable CPU or zone not specified on one or more "
+            "nodes"
+        )
     if len(shares) > total:
         return f"Insufficient number of endpoints ({total} endpoints, {len(shares)} zones)"
     if sum(least_of_zones(total, shares).values()) > total:
-        words = "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold"
+        words = (
+            "Unable to allocate minimum required endpoints to each zone without exceeding "
+            "overload threshold"
+        )
         return f"{words} ({total} endpoints, {len(shares)} zones)"
-    return "" if all(endpoint.zone for endpoint in ready) else "One or more endpoints do not have a zone specified"
+    return (
+        ""
+        if all(endpoint.zone for endpoint in ready)
+        else "One or more endpoints do not have a zone specified"
+    )
 
 
 def check_auto_hints(
     service: Service, address_type: str, slices: Iterable[EndpointSlice], nodes: Mapping[str, Node]
 ) -> None:
-    """All ready endpoints are hinted for one zone each so that every zone has enough, or none has a hint."""
-    endpoints = [endpoint for endpoint_slice in slices for endpoint in endpoint_slice.endpoints or ()]
+    """All ready endpoints are hinted for one zone each so that every zone has enough, or none has a
+    hint.
+    """
+    endpoints = [
+        endpoint for endpoint_slice in slices for endpoint in endpoint_slice.endpoints or ()
+    ]
     ready = [endpoint for endpoint in endpoints if endpoint.conditions.ready]
     what = f"{service.metadata.key} {address_type}"
     assert all(endpoint.hints is None for endpoint in endpoints if not endpoint.conditions.ready), (
@@ -319,20 +416,30 @@ def check_auto_hints(
     )
     problem = auto_problem(ready, nodes)
     if problem:
-        assert all(endpoint.hints is None for endpoint in ready), f"{what}: hints although {problem}"
+        assert all(endpoint.hints is None for endpoint in ready), (
+            f"{what}: hints although {problem}"
+        )
         return
     counts: Counter[str] = Counter()
     for endpoint in ready:
         zones = () if endpoint.hints is None else endpoint.hints.for_zones or ()
         assert len(zones) == 1, f"{what}: {endpoint.addresses} is for zones {zones}"
         assert endpoint.hints is not None, f"{what}: {endpoint.addresses} has no hints"
-        assert not endpoint.hints.for_nodes, f"{what}: {endpoint.addresses} is for nodes {endpoint.hints.for_nodes}"
+        assert not endpoint.hints.for_nodes, (
+            f"{what}: {endpoint.addresses} is for nodes {endpoint.hints.for_nodes}"
+        )
         counts[zones[0].name] += 1
     least = least_of_zones(len(ready), zone_shares(nodes))
-    assert counts.keys() <= least.keys(), f"{what}: hinted for {sorted(counts)}, zones are {sorted(least)}"
-    assert all(counts[zone] >= count for zone, count in least.items()), f"{what}: {dict(counts)}, not {least}"
+    assert counts.keys() <= least.keys(), (
+        f"{what}: hinted for {sorted(counts)}, zones are {sorted(least)}"
+    )
+    assert all(counts[zone] >= count for zone, count in least.items()), (
+        f"{what}: {dict(counts)}, not {least}"
+    )
 
 
 def without_hints(observed: EndpointSlice) -> EndpointSlice:
-    bare = tuple(msgspec.structs.replace(endpoint, hints=None) for endpoint in observed.endpoints or ())
+    bare = tuple(
+        msgspec.structs.replace(endpoint, hints=None) for endpoint in observed.endpoints or ()
+    )
     return msgspec.structs.replace(observed, endpoints=bare)

@@ -1,4 +1,6 @@
-"""The specification of hints by heuristics (``slices.oracle`` calls this): ask about everything anew and compare."""
+"""The specification of hints by heuristics (``slices.oracle`` calls this): ask about everything
+anew and compare.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +58,16 @@ def check_plugin_hints(
     *,
     find: Find,
 ) -> None:
-    """Ready endpoints of one address type have the hints that the heuristic wants now; all others have none."""
-    endpoints = [endpoint for endpoint_slice in slices for endpoint in endpoint_slice.endpoints or ()]
+    """Ready endpoints of one address type have the hints that the heuristic wants now; all others
+    have none.
+    """
+    endpoints = [
+        endpoint for endpoint_slice in slices for endpoint in endpoint_slice.endpoints or ()
+    ]
     for endpoint in endpoints:
-        assert endpoint.conditions.ready or endpoint.hints is None, f"{what}: unready with hints {endpoint}"
+        assert endpoint.conditions.ready or endpoint.hints is None, (
+            f"{what}: unready with hints {endpoint}"
+        )
     ready = [endpoint for endpoint in endpoints if endpoint.conditions.ready]
     shown = [_shown(endpoint) for endpoint in ready]
     heuristic = find(service.spec.traffic_distribution or "")
@@ -73,20 +81,26 @@ def check_plugin_hints(
         wanted = [Hints()] * len(ready)
         assert shown == wanted, f"{what}: {shown} although {heuristic}"
     elif heuristic.kind == "local":
-        wanted = _local(heuristic, view, [_view(endpoint, pods, nodes) for endpoint in ready], zones)
+        wanted = _local(
+            heuristic, view, [_view(endpoint, pods, nodes) for endpoint in ready], zones
+        )
         assert shown == wanted, f"{what}: {shown}, not {wanted}"
     else:
         counts = Counter(_zone(endpoint, nodes) for endpoint in ready)
         portions = _zonal(heuristic, view, dict(sorted(counts.items())), zones)
         hinted = Counter(
-            (_zone(endpoint, nodes), Hints(hint.zones)) for endpoint, hint in zip(ready, shown, strict=True)
+            (_zone(endpoint, nodes), Hints(hint.zones))
+            for endpoint, hint in zip(ready, shown, strict=True)
         )
         assert hinted == portions, f"{what}: {hinted}, not {portions}"
         assert not any(hint.nodes for hint in shown), f"{what}: node hints {shown}"
 
 
 def _local(
-    heuristic: LocalHeuristic, service: ServiceView, ready: list[EndpointPlace], zones: tuple[ZoneView, ...]
+    heuristic: LocalHeuristic,
+    service: ServiceView,
+    ready: list[EndpointPlace],
+    zones: tuple[ZoneView, ...],
 ) -> list[Hints]:
     try:
         return [heuristic.hints(service, endpoint, zones) for endpoint in ready]
@@ -95,11 +109,16 @@ def _local(
 
 
 def _zonal(
-    heuristic: ZonalHeuristic, service: ServiceView, counts: dict[str, int], zones: tuple[ZoneView, ...]
+    heuristic: ZonalHeuristic,
+    service: ServiceView,
+    counts: dict[str, int],
+    zones: tuple[ZoneView, ...],
 ) -> Counter[tuple[str, Hints]]:
     allocated: Counter[tuple[str, Hints]] = Counter()
     try:
-        answer: Mapping[str, tuple[Portion, ...]] = heuristic.allocate(service, counts, zones) if counts else {}
+        answer: Mapping[str, tuple[Portion, ...]] = (
+            heuristic.allocate(service, counts, zones) if counts else {}
+        )
     except Exception:
         answer = {zone: (Portion(count, ()),) for zone, count in counts.items()}
     for zone, portions in answer.items():
@@ -113,7 +132,10 @@ def _shown(endpoint: SliceEndpoint) -> Hints:
     hints = endpoint.hints
     if hints is None:
         return Hints()
-    return Hints(tuple(hint.name for hint in hints.for_zones or ()), tuple(hint.name for hint in hints.for_nodes or ()))
+    return Hints(
+        tuple(hint.name for hint in hints.for_zones or ()),
+        tuple(hint.name for hint in hints.for_nodes or ()),
+    )
 
 
 def _pod_of(endpoint: SliceEndpoint, pods: Mapping[str, Pod]) -> Pod:
@@ -125,7 +147,9 @@ def _zone(endpoint: SliceEndpoint, nodes: Mapping[str, Node]) -> str:
     return (endpoint.zone or "") if endpoint.node_name in nodes else ""
 
 
-def _view(endpoint: SliceEndpoint, pods: Mapping[str, Pod], nodes: Mapping[str, Node]) -> EndpointPlace:
+def _view(
+    endpoint: SliceEndpoint, pods: Mapping[str, Pod], nodes: Mapping[str, Node]
+) -> EndpointPlace:
     pod = _pod_of(endpoint, pods)
     node = nodes.get(pod.spec.node_name)
     labels = {} if node is None else node.metadata.labels or {}
@@ -133,5 +157,7 @@ def _view(endpoint: SliceEndpoint, pods: Mapping[str, Pod], nodes: Mapping[str, 
         zone=labels.get(LABEL_ZONE, ""),
         region=labels.get(LABEL_REGION, ""),
         node=pod.spec.node_name,
-        topology_keys=tuple(constraint.topology_key for constraint in pod.spec.topology_spread_constraints or ()),
+        topology_keys=tuple(
+            constraint.topology_key for constraint in pod.spec.topology_spread_constraints or ()
+        ),
     )

@@ -9,9 +9,9 @@ everything else follows from the two::
     unplaced    desired endpoints without a home, by port group
     touched     slices that are perhaps not as they should be (every other one surely is)
 
-A plan is made from ``touched`` and ``unplaced`` alone and changes neither; only the *result* of a write
-(``attach`` of what was stored) does.  So a write that failed, or whose end is not known, leaves
-nothing to undo, and a plan is always what full packing over the server's slices would be.
+A plan is made from ``touched`` and ``unplaced`` alone and changes neither; only the *result* of a
+write (``attach`` of what was stored) does. So a write that failed, or whose end is not known,
+leaves nothing to undo, and a plan is always what full packing over the server's slices would be.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from sliceplane.slices.subsets import subset_of, with_subset
 
 
 class Desired(msgspec.Struct, frozen=True, gc=False):
-    """A pod's endpoint.  Without ``identity`` the pod has none here, but its port group is wanted all the same.
+    """A pod's endpoint. Without ``identity`` the pod has none here, but its port group is wanted
+    all the same.
 
-    There is one for each endpoint, so the garbage collector is not to look at them: nothing in them leads back.
+    There is one for each endpoint, so the garbage collector is not to look at them: nothing in them
+    leads back.
     """
 
     group: PortGroup
@@ -47,9 +49,11 @@ _Rooms = SortedDict[tuple[int, str], SliceState]
 
 
 class SlicePacker:
-    """Owned by a ``ServiceState``.  Every method but ``check`` costs in proportion to what it changes.
+    """Owned by a ``ServiceState``. Every method but ``check`` costs in proportion to what it
+    changes.
 
-    *subsets*: slices are told apart by the subset that they are labelled for.  Otherwise that label is any label.
+    *subsets*: slices are told apart by the subset that they are labelled for. Otherwise that label
+    is any label.
     """
 
     def __init__(self, ports: PortResolver, max_endpoints: int, *, subsets: bool = False) -> None:
@@ -67,7 +71,8 @@ class SlicePacker:
         #: slices of each group by fill, to find the fullest with enough room
         self._rooms: dict[PortGroup, _Rooms] = {}
 
-    # -- what is desired --------------------------------------------------------------------------------
+    # -- what is desired
+    # --------------------------------------------------------------------------------
 
     def want(self, pod: str, new: Desired | None) -> bool:
         """The desired endpoint of *pod* is *new* from now on.  False: it was already."""
@@ -144,7 +149,8 @@ class SlicePacker:
     def _touch(self, state: SliceState) -> None:
         self._touched[state.name] = state
 
-    # -- what the server holds --------------------------------------------------------------------------
+    # -- what the server holds
+    # --------------------------------------------------------------------------
 
     def attach(self, stored: Stored) -> None:
         """The server has *stored*: a new slice, or another version of one that it had."""
@@ -221,13 +227,18 @@ class SlicePacker:
 
     def wanted_of(self, content: Content) -> Content:
         """The endpoints of *content* that are wanted, as they should be."""
-        return {identity: wanted.body for identity in content if (wanted := self._wanted(identity)) is not None}
+        return {
+            identity: wanted.body
+            for identity in content
+            if (wanted := self._wanted(identity)) is not None
+        }
 
     def touch_all(self) -> None:
         """Slices may differ in what endpoints do not show: labels."""
         self._touched.update(self.slices)
 
-    # -- for hints and metrics --------------------------------------------------------------------------
+    # -- for hints and metrics
+    # --------------------------------------------------------------------------
 
     def stored(self, pod: str) -> bytes:
         """The endpoint of *pod* as the server shows it where it should; empty if it does not."""
@@ -243,7 +254,9 @@ class SlicePacker:
 
     def changed_slices(self) -> frozenset[str]:
         """Slices whose endpoints will be written anew whatever else happens."""
-        return frozenset(name for name, state in self._touched.items() if state.want != state.server)
+        return frozenset(
+            name for name, state in self._touched.items() if state.want != state.server
+        )
 
     @property
     def shows_subsets(self) -> bool:
@@ -259,18 +272,25 @@ class SlicePacker:
         """How many slices the endpoints would fill, packed anew."""
         return sum(-(-size // self._max) for size in self._sizes.values())
 
-    # -- merging ----------------------------------------------------------------------------------------
+    # -- merging
+    # ----------------------------------------------------------------------------------------
 
     @property
     def surplus(self) -> int:
         """How many slices merging can save.  Costs O(groups)."""
-        return sum(len(self._rooms[group]) - -(-size // self._max) for group, size in self._mergeable())
+        return sum(
+            len(self._rooms[group]) - -(-size // self._max) for group, size in self._mergeable()
+        )
 
     def _mergeable(self) -> list[tuple[PortGroup, int]]:
         if self._touched or self._unplaced:
             return []
         sizes = self._sizes.items()
-        return [(group, size) for group, size in sizes if len(self._rooms[group]) > -(-size // self._max)]
+        return [
+            (group, size)
+            for group, size in sizes
+            if len(self._rooms[group]) > -(-size // self._max)
+        ]
 
     def merge(self, max_writes: int, *, at_least_one: bool) -> PackPlan:
         """Fewer slices for the same endpoints; nothing unless all is at rest."""
@@ -284,11 +304,13 @@ class SlicePacker:
             deletes += plan.deletes
         return PackPlan([], updates, deletes, 0, 0)
 
-    # -- the plan ---------------------------------------------------------------------------------------
+    # -- the plan
+    # ---------------------------------------------------------------------------------------
 
     def plan(self, labels: dict[str, str]) -> PackPlan:
-        """What must be written so that the server holds what is desired, in slices with exactly *labels* (and that
-        of their subset)."""
+        """What must be written so that the server holds what is desired, in slices with exactly
+        *labels* (and that of their subset).
+        """
         added = 0
         removed = 0
         for state in self._touched.values():
@@ -305,12 +327,16 @@ class SlicePacker:
             self._fill(group, waiting, updates, creates)
         self._keep_placeholder(labels, creates, deletes)
         recycled = min(len(creates), len(deletes))
-        if recycled:  # a create takes over the name of a slice that would go: one write instead of two
+        if (
+            recycled
+        ):  # a create takes over the name of a slice that would go: one write instead of two
             rewritten += [
                 Update(state, creation.group, creation.content)
                 for creation, state in zip(creates[:recycled], deletes[:recycled], strict=True)
             ]
-        plan = PackPlan(creates[recycled:], [*updates.values(), *rewritten], deletes[recycled:], added, removed)
+        plan = PackPlan(
+            creates[recycled:], [*updates.values(), *rewritten], deletes[recycled:], added, removed
+        )
         moving = self._moving() if self._subsets and self._unplaced else frozenset()
         return settle_order(plan, moving) if moving else plan
 
@@ -324,13 +350,17 @@ class SlicePacker:
         )
 
     def _review(self, labels: dict[str, str]) -> tuple[dict[str, Update], list[SliceState]]:
-        """Step 1a and 2: what becomes of touched slices; those found in order are touched no more."""
+        """Step 1a and 2: what becomes of touched slices; those found in order are touched no
+        more.
+        """
         updates: dict[str, Update] = {}
         deletes: list[SliceState] = []
         for name in sorted(self._touched):
             state = self._touched[name]
             same = state.want == state.server
-            idle = not state.want and (not same or bool(state.group.subset))  # the placeholder is for no subset
+            idle = not state.want and (
+                not same or bool(state.group.subset)
+            )  # the placeholder is for no subset
             if state.group not in self._wanting or idle:
                 deletes.append(state)
             elif same and (state.stored.meta.labels or {}) == (
@@ -343,12 +373,17 @@ class SlicePacker:
         return updates, deletes
 
     def _inherit(
-        self, group: PortGroup, updates: dict[str, Update], deletes: list[SliceState], rewritten: list[Update]
+        self,
+        group: PortGroup,
+        updates: dict[str, Update],
+        deletes: list[SliceState],
+        rewritten: list[Update],
     ) -> Content:
-        """Slices that would go although some of *group*'s leftovers are in them: they stay, for *group*, with these.
+        """Slices that would go although some of *group*'s leftovers are in them: they stay, for
+        *group*, with these.
 
-        As many stay as are needed, those with most first, so the fewest endpoints move.  The endpoints of the others
-        fill them up.  Gives what is left over.
+        As many stay as are needed, those with most first, so the fewest endpoints move. The
+        endpoints of the others fill them up. Gives what is left over.
         """
         waiting = self._unplaced[group]
         heirs: dict[str, list[str]] = {}
@@ -364,7 +399,9 @@ class SlicePacker:
         order += [identity for name in fewest_first for identity in heirs[name]]
         left = self._top_up(group, {identity: waiting[identity] for identity in order}, updates)
         if group.subset and 0 < len(left) < self._max and self._roomy(group, len(left)) is not None:
-            return left  # two writes instead of one, but no second slice for few endpoints of one zone
+            return (
+                left  # two writes instead of one, but no second slice for few endpoints of one zone
+            )
         staying: list[tuple[str, Content]] = []
         room = 0
         for name in reversed(fewest_first):
@@ -384,7 +421,9 @@ class SlicePacker:
         return left
 
     def _top_up(self, group: PortGroup, waiting: Content, updates: dict[str, Update]) -> Content:
-        """Step 1b: leftovers into slices that are written anyway, fullest first.  Gives what is left over."""
+        """Step 1b: leftovers into slices that are written anyway, fullest first.  Gives what is
+        left over.
+        """
         written = [update for update in updates.values() if update.group is group]
         if not written:
             return waiting
@@ -397,8 +436,16 @@ class SlicePacker:
                     updates[update.slice.name] = update._replace(content={**update.content, **more})
         return dict(left)
 
-    def _fill(self, group: PortGroup, leftovers: Content, updates: dict[str, Update], creates: list[Creation]) -> None:
-        """Steps 1b and 1c: leftovers into slices that are written anyway, then into one with room for all, then new."""
+    def _fill(
+        self,
+        group: PortGroup,
+        leftovers: Content,
+        updates: dict[str, Update],
+        creates: list[Creation],
+    ) -> None:
+        """Steps 1b and 1c: leftovers into slices that are written anyway, then into one with room
+        for all, then new.
+        """
         waiting = self._top_up(group, leftovers, updates)
         left = len(waiting)
         rest = iter(waiting.items())
@@ -411,8 +458,9 @@ class SlicePacker:
             left -= min(left, self._max)
 
     def _roomy(self, group: PortGroup, count: int) -> SliceState | None:
-        """The fullest unchanged slice with room for *count* more; among equals (of which it looks at four) the one that
-        costs the fewest bytes to write, then the greatest name."""
+        """The fullest unchanged slice with room for *count* more; among equals (of which it looks
+        at four) the one that costs the fewest bytes to write, then the greatest name.
+        """
         rooms = self._rooms.get(group)
         if rooms is None:
             return None
@@ -432,18 +480,27 @@ class SlicePacker:
                     least = size
         return best
 
-    def _keep_placeholder(self, labels: dict[str, str], creates: list[Creation], deletes: list[SliceState]) -> None:
-        """Step 3: where no slice would be left, one without ports and endpoints stays or is made."""
+    def _keep_placeholder(
+        self, labels: dict[str, str], creates: list[Creation], deletes: list[SliceState]
+    ) -> None:
+        """Step 3: where no slice would be left, one without ports and endpoints stays or is
+        made.
+        """
         if creates or len(deletes) < len(self.slices):
             return
         empty = self._ports.empty
         for state in deletes:
-            if state.group is empty and not state.server and (state.stored.meta.labels or {}) == labels:
+            if (
+                state.group is empty
+                and not state.server
+                and (state.stored.meta.labels or {}) == labels
+            ):
                 deletes.remove(state)
                 return
         creates.append(Creation(empty, {}))
 
-    # -- invariants -------------------------------------------------------------------------------------
+    # -- invariants
+    # -------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Everything derived follows from ``desired`` and ``slices``.  Costs O(state)."""
@@ -451,7 +508,9 @@ class SlicePacker:
         for name in sorted(self.slices):
             for identity in self.slices[name].server:
                 holders.setdefault(identity, []).append(self.slices[name])
-        assert {k: list(v) for k, v in self._holders.items()} == holders, "holders are not what slices list"
+        assert {k: list(v) for k, v in self._holders.items()} == holders, (
+            "holders are not what slices list"
+        )
         wants: dict[str, Content] = {name: {} for name in self.slices}
         unplaced: dict[PortGroup, Content] = {}
         counts: dict[PortGroup, int] = {}
@@ -468,9 +527,13 @@ class SlicePacker:
         assert self._sizes == sizes, f"sizes {self._sizes} are not {sizes}"
         assert self._unplaced == unplaced, f"unplaced {self._unplaced} is not {unplaced}"
         filed = {(len(state.server), state.name, state.group) for state in self.slices.values()}
-        assert {(*k, g) for g, rooms in self._rooms.items() for k in rooms} == filed, "rooms are not the slices"
+        assert {(*k, g) for g, rooms in self._rooms.items() for k in rooms} == filed, (
+            "rooms are not the slices"
+        )
         for name, state in self.slices.items():
             assert state.want == wants[name], f"{name} wants {state.want}, should {wants[name]}"
             clean = state.want == state.server and state.group in self._wanting
             assert clean or name in self._touched, f"{name} is not as it should be, yet untouched"
-        assert all(self.slices.get(n) is s for n, s in self._touched.items()), "a touched slice is not ours"
+        assert all(self.slices.get(n) is s for n, s in self._touched.items()), (
+            "a touched slice is not ours"
+        )

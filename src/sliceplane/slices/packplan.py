@@ -1,9 +1,10 @@
 """What a packer wants written, and the order in which an endpoint that moves is never missing.
 
-An endpoint *moves* when a slice of the same ports shows it that is not the one it belongs into: its subset has
-changed, or slices are merged.  The write that adds it must be before the one that removes it.  Creates remove nothing
-and go first, deletes add nothing and go last; updates are sorted between.  Where updates wait for each other in a
-circle (two zones swap endpoints between full slices), one of them is cut in two: what it would add is created.
+An endpoint *moves* when a slice of the same ports shows it that is not the one it belongs into: its
+subset has changed, or slices are merged. The write that adds it must be before the one that removes
+it. Creates remove nothing and go first, deletes add nothing and go last; updates are sorted
+between. Where updates wait for each other in a circle (two zones swap endpoints between full
+slices), one of them is cut in two: what it would add is created.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ class Update(NamedTuple):
 
 
 class PackPlan(NamedTuple):
-    """``updates`` may change a slice's ports: a slice that would be deleted serves one that would be created.
+    """``updates`` may change a slice's ports: a slice that would be deleted serves one that would
+    be created.
 
-    To be written in the order ``creates``, ``updates``, ``dependents``, ``deletes``.  ``dependents`` are updates that
-    take endpoints out which another write must have added before.
+    To be written in the order ``creates``, ``updates``, ``dependents``, ``deletes``. ``dependents``
+    are updates that take endpoints out which another write must have added before.
     """
 
     creates: list[Creation]
@@ -46,12 +48,15 @@ def settle_order(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
     """*plan* in an order in which none of the *moving* endpoints is ever missing."""
     losing = {
         update.slice.name: {
-            identity for identity in update.slice.server if identity in moving and identity not in update.content
+            identity
+            for identity in update.slice.server
+            if identity in moving and identity not in update.content
         }
         for update in plan.updates
     }
     dependents = sorted(
-        (update for update in plan.updates if losing[update.slice.name]), key=lambda update: update.slice.name
+        (update for update in plan.updates if losing[update.slice.name]),
+        key=lambda update: update.slice.name,
     )
     if not dependents:
         return plan
@@ -84,7 +89,9 @@ def settle_order(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
             written(update.content)
             continue
         name = next(
-            name for name in candidates if name in waiting and not shown_by.keys().isdisjoint(waiting[name].content)
+            name
+            for name in candidates
+            if name in waiting and not shown_by.keys().isdisjoint(waiting[name].content)
         )
         cut, rest = _cut(waiting[name])
         creates.append(cut)
@@ -93,15 +100,23 @@ def settle_order(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
         else:
             waiting[name] = rest
         written(cut.content)
-    return plan._replace(creates=creates, updates=free, deletes=deletes, dependents=ordered, moving=moving)
+    return plan._replace(
+        creates=creates, updates=free, deletes=deletes, dependents=ordered, moving=moving
+    )
 
 
 def hold_back(update: Update, moving: frozenset[str]) -> Update | None:
-    """The part of *update* that needs not wait for its endpoints that move; ``None`` if there is none."""
+    """The part of *update* that needs not wait for its endpoints that move; ``None`` if there is
+    none.
+    """
     state = update.slice
     content: Content = {}
     for identity, body in state.server.items():
-        fresh = update.content.get(identity) or state.want.get(identity) or (body if identity in moving else b"")
+        fresh = (
+            update.content.get(identity)
+            or state.want.get(identity)
+            or (body if identity in moving else b"")
+        )
         if fresh:
             content[identity] = fresh
     return None if content == state.server else Update(state, state.group, content)
@@ -110,11 +125,14 @@ def hold_back(update: Update, moving: frozenset[str]) -> Update | None:
 def _cut(update: Update) -> tuple[Creation, Update | None]:
     """What *update* adds as a slice of its own, and what is left of it.
 
-    A slice goes that changes its group or keeps nothing: an empty one of a subset would stay for ever.
+    A slice goes that changes its group or keeps nothing: an empty one of a subset would stay for
+    ever.
     """
     state = update.slice
     kept = {identity: body for identity, body in update.content.items() if identity in state.server}
     if update.group is not state.group or not kept:
         return Creation(update.group, update.content), None
-    added = {identity: body for identity, body in update.content.items() if identity not in state.server}
+    added = {
+        identity: body for identity, body in update.content.items() if identity not in state.server
+    }
     return Creation(update.group, added), update._replace(content=kept)

@@ -1,12 +1,13 @@
 """Hints by a heuristic (``trafficDistribution: domain/Name``) for one service and one address type.
 
-*Local* heuristics are asked once for each different place that an endpoint can be in, not for each endpoint: a Pod
-that flips, or is replaced by one beside it, costs a look-up.  A change of zones asks once for each place anew.
+*Local* heuristics are asked once for each different place that an endpoint can be in, not for each
+endpoint: a Pod that flips, or is replaced by one beside it, costs a look-up. A change of zones asks
+once for each place anew.
 
-*Zonal* heuristics are asked when the number of ready endpoints of a zone changed.  Which endpoint has which portion is
-kept: an endpoint that comes gets the portion that lacks most, and others move only as the new allocation demands,
-within their zone, out of slices that are written anyway if that is enough, else out of the fewest.  What the slices
-say when a service is seen first is taken over.
+*Zonal* heuristics are asked when the number of ready endpoints of a zone changed. Which endpoint
+has which portion is kept: an endpoint that comes gets the portion that lacks most, and others move
+only as the new allocation demands, within their zone, out of slices that are written anyway if that
+is enough, else out of the fewest. What the slices say when a service is seen first is taken over.
 
 A heuristic that fails is a ``problem``: no endpoint of the service then has hints.
 """
@@ -40,7 +41,9 @@ REASON_UNSUPPORTED: Final = "TrafficDistributionUnsupported"
 _Names = tuple[str, ...]
 
 
-def policy_of(heuristic: Heuristic | str, service: ServiceView, address_type: str, zones: ZoneShares) -> HintPolicy:
+def policy_of(
+    heuristic: Heuristic | str, service: ServiceView, address_type: str, zones: ZoneShares
+) -> HintPolicy:
     """*heuristic*: the heuristic, or why there is none."""
     if isinstance(heuristic, str):
         return Unsupported(address_type, heuristic)
@@ -102,14 +105,17 @@ class Unsupported(_PluginPolicy):
 class LocalHints(_PluginPolicy):
     """Active from the start: an endpoint's hints do not wait for others."""
 
-    def __init__(self, address_type: str, heuristic: LocalHeuristic, service: ServiceView, zones: ZoneShares) -> None:
+    def __init__(
+        self, address_type: str, heuristic: LocalHeuristic, service: ServiceView, zones: ZoneShares
+    ) -> None:
         super().__init__(address_type, heuristic.name)
         self._heuristic = heuristic
         self._service = service
         self._zones = zones
         self.active = True
         self._at: dict[str, EndpointPlace] = {}
-        #: for each place that has ready endpoints: how many, and the answer, which is hints or a problem
+        #: for each place that has ready endpoints: how many, and the answer, which is hints or a
+        #: problem
         self._users: dict[EndpointPlace, int] = {}
         self._pieces: dict[EndpointPlace, bytes] = {}
         self._faults: dict[EndpointPlace, str] = {}
@@ -170,7 +176,11 @@ class LocalHints(_PluginPolicy):
         if self.active is bool(self.problem):
             self.active = not self.problem
             return tuple(self._at)
-        return tuple(pod for pod, at in self._at.items() if at in changed) if self.active and changed else ()
+        return (
+            tuple(pod for pod, at in self._at.items() if at in changed)
+            if self.active and changed
+            else ()
+        )
 
     def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
         return ()
@@ -181,13 +191,17 @@ class LocalHints(_PluginPolicy):
             users[at] = users.get(at, 0) + 1
         assert users == self._users, f"counted {self._users}, there are {users}"
         answered = [*self._pieces, *self._faults]
-        assert len(answered) == len(users) and set(answered) == users.keys(), f"answers for {answered}, not {users}"  # noqa: PT018
+        assert len(answered) == len(users) and set(answered) == users.keys(), (  # noqa: PT018
+            f"answers for {answered}, not {users}"
+        )
 
 
 class ZonalHints(_PluginPolicy):
     """Inactive until the first plan, so that what slices show can be taken over."""
 
-    def __init__(self, address_type: str, heuristic: ZonalHeuristic, service: ServiceView, zones: ZoneShares) -> None:
+    def __init__(
+        self, address_type: str, heuristic: ZonalHeuristic, service: ServiceView, zones: ZoneShares
+    ) -> None:
         super().__init__(address_type, heuristic.name)
         self._heuristic = heuristic
         self._service = service
@@ -225,7 +239,9 @@ class ZonalHints(_PluginPolicy):
         return self._piece(portion)
 
     def _lacking(self, zone: str) -> _Names:
-        """The portion of *zone* that lacks most endpoints of the last allocation, the first of equals."""
+        """The portion of *zone* that lacks most endpoints of the last allocation, the first of
+        equals.
+        """
         wanted = {} if isinstance(self._answer, str) else self._answer.get(zone, {})
         placed = self._placed.get(zone, {})
         return max(wanted, key=lambda names: wanted[names] - placed.get(names, 0), default=())
@@ -242,17 +258,22 @@ class ZonalHints(_PluginPolicy):
             piece = self._pieces[names] = hint_piece(names)
         return piece
 
-    # -- before a plan ----------------------------------------------------------------------------------
+    # -- before a plan
+    # ----------------------------------------------------------------------------------
 
     def _ask(self) -> Portions | str:
-        """What the heuristic says to the present counts; asked only if they, or the zones, have changed."""
+        """What the heuristic says to the present counts; asked only if they, or the zones, have
+        changed.
+        """
         if self._asked_counts != self._counts or self._asked_zones != self._zones.views:
             self._asked_counts = dict(sorted(self._counts.items()))
             self._asked_zones = self._zones.views
             self._answer = {}
             self._pieces.clear()
             if self._asked_counts:
-                self._answer = ask_zonal(self._heuristic, self._service, self._asked_counts, self._asked_zones)
+                self._answer = ask_zonal(
+                    self._heuristic, self._service, self._asked_counts, self._asked_zones
+                )
         return self._answer
 
     @property
@@ -297,7 +318,9 @@ class ZonalHints(_PluginPolicy):
             portion = self._given[pod]
             if (zone, portion) in giving:
                 home = (zone, (zone,))
-                movable.setdefault(packer.home_name(pod), []).append(Movable(pod, home, (zone, portion)))
+                movable.setdefault(packer.home_name(pod), []).append(
+                    Movable(pod, home, (zone, portion))
+                )
         moved = pick(movable, giving, getting, packer.changed_slices())
         open_portions: dict[str, list[_Names]] = {}
         for (zone, portion), count in getting.items():
@@ -329,7 +352,9 @@ class ZonalHints(_PluginPolicy):
                 _add(placed.setdefault(zone, {}), self._given[pod], 1)
         assert counts == self._counts, f"counted {self._counts}, there are {counts}"
         assert placed == self._placed, f"placed {self._placed}, there are {placed}"
-        assert self._given.keys() == (self._own.keys() if self.active else set()), "hints are not the ready endpoints"
+        assert self._given.keys() == (self._own.keys() if self.active else set()), (
+            "hints are not the ready endpoints"
+        )
 
 
 def _add(counts: dict[K, int], key: K, step: int) -> None:

@@ -1,12 +1,14 @@
 """The way from a Pod's change to the Services that select it, and only to them.
 
-What ``slices.engine`` and ``slices.endpoints.engine`` have in common: both keep a state per Service, and want each
-change of a Pod told to the members of just the Services whose selector matches its labels, now or before the change.
+What ``slices.engine`` and ``slices.endpoints.engine`` have in common: both keep a state per
+Service, and want each change of a Pod told to the members of just the Services whose selector
+matches its labels, now or before the change.
 
-No look-up here scans a namespace.  A selector is filed under one of its label pairs, that with the fewest
-services so far, so that ``part-of=shop`` on five thousand services does no harm beside ``app=cart``; and there under
-the keys that it has, so that all services with ``track=blue`` and some ``app`` are one look-up.  Pods are indexed by
-just the label keys under which selectors are filed.
+No look-up here scans a namespace. A selector is filed under one of its label pairs, that with the
+fewest services so far, so that ``part-of=shop`` on five thousand services does no harm beside
+``app=cart``; and there under the keys that it has, so that all services with ``track=blue`` and
+some ``app`` are one look-up. Pods are indexed by just the label keys under which selectors are
+filed.
 
 Cost of a Pod's change: its labels, plus one endpoint for each Service that selects it.
 """
@@ -23,7 +25,9 @@ from sliceplane.slices.members import Effect
 
 
 class Touched(NamedTuple):
-    """Services with something to write: ``urgent`` where traffic goes to an endpoint that it must leave."""
+    """Services with something to write: ``urgent`` where traffic goes to an endpoint that it must
+    leave.
+    """
 
     later: tuple[str, ...] = ()
     urgent: tuple[str, ...] = ()
@@ -95,8 +99,12 @@ class PodRoutes(Generic[S]):
             for state in self._selectors.matching(facts.namespace, facts.labels).values():
                 yield facts, state
 
-    def select(self, namespace: str, name: str, selector: dict[str, str], state: S) -> Iterator[PodFacts]:
-        """File *state*, which is not filed, under a *selector* that is not empty.  Gives the Pods that it selects."""
+    def select(
+        self, namespace: str, name: str, selector: dict[str, str], state: S
+    ) -> Iterator[PodFacts]:
+        """File *state*, which is not filed, under a *selector* that is not empty.  Gives the Pods
+        that it selects.
+        """
         pair = self._selectors.add(namespace, name, selector, state)
         self._selecting[namespace] = self._selecting.get(namespace, 0) + 1
         return self._pods.selected(namespace, pair, selector)
@@ -125,7 +133,9 @@ class PodRoutes(Generic[S]):
     def check(self) -> None:
         self._pods.check()
         self._selectors.check()
-        assert all(count > 0 for count in self._selecting.values()), f"counts of nothing: {self._selecting}"
+        assert all(count > 0 for count in self._selecting.values()), (
+            f"counts of nothing: {self._selecting}"
+        )
 
 
 def _members(state: Selecting) -> TellsOfPods:
@@ -165,7 +175,9 @@ class SelectorIndex(Generic[V]):
         """File a selector, which must not be empty.  Gives the pair under which it is filed."""
         assert selector, f"{namespace}/{name} has no selector"
         self.remove(namespace, name)
-        pair = min(selector.items(), key=lambda pair: (self._sizes.get((namespace, *pair), 0), pair))
+        pair = min(
+            selector.items(), key=lambda pair: (self._sizes.get((namespace, *pair), 0), pair)
+        )
         where = (namespace, *pair)
         keys = tuple(sorted(selector))
         by_values = self._buckets.setdefault(where, {}).setdefault(keys, {})
@@ -193,7 +205,9 @@ class SelectorIndex(Generic[V]):
             del self._buckets[where], self._sizes[where]
 
     def matching(self, namespace: str, labels: dict[str, str]) -> dict[str, V]:
-        """Services whose selector matches, by name.  Costs O(labels + sets of keys filed under them + matches)."""
+        """Services whose selector matches, by name.  Costs O(labels + sets of keys filed under them
+        + matches).
+        """
         services_by_name: dict[str, V] = {}
         for key, value in labels.items():
             bucket = self._buckets.get((namespace, key, value))
@@ -225,9 +239,11 @@ class SelectorIndex(Generic[V]):
 
 
 class PodIndex:
-    """Every pod, by name, by node and by the label keys that selectors are filed under.  Owned by ``PodRoutes``.
+    """Every pod, by name, by node and by the label keys that selectors are filed under. Owned by
+    ``PodRoutes``.
 
-    The last two hold names, so that a Pod that stays where it is under the labels that it has costs one entry.
+    The last two hold names, so that a Pod that stays where it is under the labels that it has costs
+    one entry.
     """
 
     def __init__(self) -> None:
@@ -298,13 +314,23 @@ class PodIndex:
                 del self._on_node[old.node_name]
 
     def check(self) -> None:
-        pods = {(namespace, name): facts for namespace, named in self._pods.items() for name, facts in named.items()}
+        pods = {
+            (namespace, name): facts
+            for namespace, named in self._pods.items()
+            for name, facts in named.items()
+        }
         placed = {key: facts.node_name for key, facts in pods.items() if facts.node_name}
-        assert {key: node for node, on_node in self._on_node.items() for key in on_node} == placed, "pods by node"
+        assert {
+            key: node for node, on_node in self._on_node.items() for key in on_node
+        } == placed, "pods by node"
         for namespace, keys in self._labelled.items():
             for key, by_value in keys.items():
                 filed = {name: value for value, named in by_value.items() for name in named}
-                labelled = {n: f.labels[key] for n, f in self._pods.get(namespace, {}).items() if key in f.labels}
+                labelled = {
+                    n: f.labels[key]
+                    for n, f in self._pods.get(namespace, {}).items()
+                    if key in f.labels
+                }
                 assert filed == labelled, f"pods of {namespace} by label {key}"
 
 

@@ -1,13 +1,16 @@
-"""Whether what a mass removal rests on was read again: before many endpoints go that no Pod told, a list confirms it.
+"""Whether what a mass removal rests on was read again: before many endpoints go that no Pod told, a
+list confirms it.
 
-An informer that is behind, a watch that tells of deletions which did not happen and a list that was cut short look like
-Pods that are gone.  One consistent list of the Pods (and Nodes) concerned tells them apart for a request.  Endpoints
-stay meanwhile.  What the list bears out goes on at once; what it refutes stays and is asked about again, and when it
-is refuted twice the informer lists anew.  Nothing stays so for longer than ``CONFIRM_BOUND_S``: a server that cannot
-be read, or contradicts itself, must not keep endpoints for ever.
+An informer that is behind, a watch that tells of deletions which did not happen and a list that was
+cut short look like Pods that are gone. One consistent list of the Pods (and Nodes) concerned tells
+them apart for a request. Endpoints stay meanwhile. What the list bears out goes on at once; what it
+refutes stays and is asked about again, and when it is refuted twice the informer lists anew.
+Nothing stays so for longer than ``CONFIRM_BOUND_S``: a server that cannot be read, or contradicts
+itself, must not keep endpoints for ever.
 
-*Lost by an event* is a Pod or a Node that a watch told to be deleted without having told before that it goes.  That is
-what a forced deletion looks like too, so it is confirmed when it is one of many, and never held.
+*Lost by an event* is a Pod or a Node that a watch told to be deleted without having told before
+that it goes. That is what a forced deletion looks like too, so it is confirmed when it is one of
+many, and never held.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ class RemovalVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemovalDoubt:
-    """Of one Service.  Open from the first loss of many until all are confirmed, or the bound has passed."""
+    """Of one Service.  Open from the first loss of many until all are confirmed, or the bound has
+    passed.
+    """
 
     def __init__(self) -> None:
         self._since: float | None = None

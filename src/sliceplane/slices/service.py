@@ -1,8 +1,9 @@
-"""One service: its members, their endpoints in each address type, its slices, and the plan of a sync.
+"""One service: its members, their endpoints in each address type, its slices, and the plan of a
+sync.
 
-Events change state at once and cost what they change.  ``plan`` reads it; ``finish`` tells how the plan's writes
-went.  Between the two calls events may come in as they like, even those that the plan's own writes
-cause: the state holds only what the server is *known* to hold (``SlicePacker``).
+Events change state at once and cost what they change. ``plan`` reads it; ``finish`` tells how the
+plan's writes went. Between the two calls events may come in as they like, even those that the
+plan's own writes cause: the state holds only what the server is *known* to hold (``SlicePacker``).
 
 What the server holds is the newer of what the cache shows and what it answered to our own writes
 (``api.own_writes``), so no plan is made on a cache that has not seen them.
@@ -22,7 +23,14 @@ from sliceplane.api.own_writes import OwnWrites, Shown, Unseen
 from sliceplane.kit.ip import Family
 from sliceplane.slices.content import Content, PortResolver, Stored, read_slice
 from sliceplane.slices.facts import NodeFacts, PodFacts
-from sliceplane.slices.guard import REASON_EXPIRED, REASON_HELD, REASON_REFUTED, Losses, ServiceGuard, Storm
+from sliceplane.slices.guard import (
+    REASON_EXPIRED,
+    REASON_HELD,
+    REASON_REFUTED,
+    Losses,
+    ServiceGuard,
+    Storm,
+)
 from sliceplane.slices.heuristics.asking import Find
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.members import SliceMembers
@@ -54,7 +62,9 @@ AT_ONCE: Final = 0.0
 
 
 class SliceTotals(NamedTuple):
-    """For metrics: endpoints desired, slices that exist once a plan under way was carried out, the fewest possible."""
+    """For metrics: endpoints desired, slices that exist once a plan under way was carried out, the
+    fewest possible.
+    """
 
     endpoints: int = 0
     slices: int = 0
@@ -62,13 +72,15 @@ class SliceTotals(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """A service as a reader sees it that only compares: what is desired, and the slices that there are.
+    """A service as a reader sees it that only compares: what is desired, and the slices that there
+    are.
 
     Views of the engine's own state: good until its next event.
 
-    ``desired``: by address type, in the order in which the service has them, and by name of the pod; an entry
-    without ``identity`` is no endpoint.  Empty for a service whose endpoints are not ours to make.
-    ``slices``: those labelled as ours and not on their way out, by name, of any address type, owned or not.
+    ``desired``: by address type, in the order in which the service has them, and by name of the
+    pod; an entry without ``identity`` is no endpoint. Empty for a service whose endpoints are not
+    ours to make. ``slices``: those labelled as ours and not on their way out, by name, of any
+    address type, owned or not.
     """
 
     shape: ServiceShape
@@ -77,7 +89,9 @@ class Sight(NamedTuple):
 
 
 class ServiceState:
-    """Owned by ``SliceEngine``, which alone calls it.  ``nodes``, the two of zones and ``unseen`` are the engine's."""
+    """Owned by ``SliceEngine``, which alone calls it.  ``nodes``, the two of zones and ``unseen``
+    are the engine's.
+    """
 
     def __init__(
         self,
@@ -107,7 +121,8 @@ class ServiceState:
         self.guard: Final = ServiceGuard()
         #: when the guard has to be asked again
         self._guard_at: float | None = None
-        #: address types of which another controller has endpoints, noted while the service makes none itself
+        #: address types of which another controller has endpoints, noted while the service makes
+        #: none itself
         self._covered: set[str] = set()
         self._hold_until: float | None = None
         #: at the last plan that time had not come
@@ -117,7 +132,8 @@ class ServiceState:
         self._own: OwnWrites[Stored] = OwnWrites(key, unseen, attrgetter("meta"))
         #: slices labelled as ours and not on their way out, by name, whatever their owner
         self.slices: Final = self._own.objects
-        #: those among them that have to go: not owned, or of an address type that the service does not have
+        #: those among them that have to go: not owned, or of an address type that the service does
+        #: not have
         self._doomed: dict[str, Stored] = {}
         self._packers: dict[Family, SlicePacker] = {}
         #: the order in which address types are written; one that failed goes last
@@ -148,10 +164,13 @@ class ServiceState:
         """Nothing is left to know: no service, no slice, no write under way."""
         return self.shape is None and not self._own
 
-    # -- the service and its pods -----------------------------------------------------------------------
+    # -- the service and its pods
+    # -----------------------------------------------------------------------
 
     def set_shape(self, shape: ServiceShape | None, pods: Iterable[PodFacts]) -> None:
-        """The service changed so that all endpoints are made anew.  *pods*: those that it selects now."""
+        """The service changed so that all endpoints are made anew.  *pods*: those that it selects
+        now.
+        """
         if self.shape is None or shape is None or self.shape.uid != shape.uid:
             self._trigger.restart()
         earlier = self.members
@@ -170,7 +189,9 @@ class ServiceState:
         ports = PortResolver(shape.ports)
         self._order = list(shape.families)
         subsets = shape.subsetting is not Subsetting.OFF
-        self._packers = {family: SlicePacker(ports, self._max, subsets=subsets) for family in shape.families}
+        self._packers = {
+            family: SlicePacker(ports, self._max, subsets=subsets) for family in shape.families
+        }
         self.members = SliceMembers(
             *(shape, ports, self._packers, self._nodes),
             zones=self._zones,
@@ -189,7 +210,8 @@ class ServiceState:
         for packer in self._packers.values():
             packer.touch_all()
 
-    # -- what the cache shows ---------------------------------------------------------------------------
+    # -- what the cache shows
+    # ---------------------------------------------------------------------------
 
     def on_slice(self, observed: EndpointSlice) -> bool:
         """A slice of ours is there.  False: that tells nothing new."""
@@ -202,23 +224,34 @@ class ServiceState:
         return True
 
     def _read(self, observed: EndpointSlice) -> Stored:
-        """The watch is often faster than the answer to our own write: what is being written is likely to be there."""
+        """The watch is often faster than the answer to our own write: what is being written is
+        likely to be there.
+        """
         name = observed.metadata.name
         known = self.slices.get(name)
-        return read_slice(observed, self._writing.get(name), None if known is None else known.content)
+        return read_slice(
+            observed, self._writing.get(name), None if known is None else known.content
+        )
 
     def on_slice_gone(self, name: str, uid: str) -> bool:
-        """The cache lost a slice, or it is on its way out, or not labelled as ours any more.  False: that was known."""
+        """The cache lost a slice, or it is on its way out, or not labelled as ours any more.
+        False: that was known.
+        """
         was_known = self._own.on_gone(name, uid)
         if was_known:
             self._file(name)
         return was_known
 
     def on_successor(self, observed: EndpointSlice) -> bool:
-        """A slice of another controller names this service.  True: ours of its address type may go."""
+        """A slice of another controller names this service.  True: ours of its address type
+        may go.
+        """
         if self.shape is None or self.shape.active or not self.slices or not observed.endpoints:
             return False
-        if observed.metadata.deletion_timestamp is not None or observed.address_type in self._covered:
+        if (
+            observed.metadata.deletion_timestamp is not None
+            or observed.address_type in self._covered
+        ):
             return False
         self._covered.add(observed.address_type)
         return True
@@ -237,16 +270,24 @@ class ServiceState:
             self._doomed[name] = stored
 
     def _packer_for(self, stored: Stored) -> SlicePacker | None:
-        """The packer of an owned slice; ``None`` for one that has to go (not owned, or of another address type)."""
+        """The packer of an owned slice; ``None`` for one that has to go (not owned, or of another
+        address type).
+        """
         if self.shape is None or not self.shape.owns(stored.meta.owner_references):
             return None
-        return next((packer for family, packer in self._packers.items() if family == stored.address_type), None)
+        return next(
+            (packer for family, packer in self._packers.items() if family == stored.address_type),
+            None,
+        )
 
     def _wanted_of(self, stored: Stored) -> Content:
-        packers = (packer for family, packer in self._packers.items() if family == stored.address_type)
+        packers = (
+            packer for family, packer in self._packers.items() if family == stored.address_type
+        )
         return next((packer.wanted_of(stored.content) for packer in packers), {})
 
-    # -- plan and result --------------------------------------------------------------------------------
+    # -- plan and result
+    # --------------------------------------------------------------------------------
 
     def plan(self, now: float) -> SlicePlan:
         """The writes that are due; ``in_flight`` until their end is told, if there are any."""
@@ -288,7 +329,9 @@ class ServiceState:
         )
 
     def _guard(self, members: SliceMembers, shape: ServiceShape, now: float) -> tuple[Notice, ...]:
-        """Removals that no Pod told stay until they are confirmed, are then held, or are what they seem."""
+        """Removals that no Pod told stay until they are confirmed, are then held, or are what they
+        seem.
+        """
         guard = self.guard
         if not (members.doubted or members.missed or guard.hold is not None or guard.news):
             guard.rest(members.ready, now)
@@ -299,7 +342,11 @@ class ServiceState:
         if not guard.doubts(len(members.doubted), members.ready, now, storm=storm, unknown=unknown):
             members.believe(tuple(members.doubted))
         # As the Service says; else its Namespace, as far as that was read; else the flag.
-        said = shape.holds if shape.holds is not None else self._spaces.get(shape.namespace, (None, 0.0))[0]
+        said = (
+            shape.holds
+            if shape.holds is not None
+            else self._spaces.get(shape.namespace, (None, 0.0))[0]
+        )
         losses = Losses(
             ready=members.ready,
             missed=len(members.missed),
@@ -332,24 +379,32 @@ class ServiceState:
             namespace=members.may_be_missed and self._asks_namespace(shape, doubt.due),
         )
 
-    def on_listed(self, pods: Mapping[str, Pod], nodes: Container[str], now: float) -> RemovalVerdict:
+    def on_listed(
+        self, pods: Mapping[str, Pod], nodes: Container[str], now: float
+    ) -> RemovalVerdict:
         """A fresh list of its Pods, and of Nodes if they were asked for."""
         members = self.members
         if members is None or not members.doubted:
             return RemovalVerdict()
         without_node = {
-            name for name, lost in members.doubted.items() if name in members and lost.node_name not in self._nodes
+            name
+            for name, lost in members.doubted.items()
+            if name in members and lost.node_name not in self._nodes
         }
         confirmed = [
             name
             for name, lost in members.doubted.items()
-            if (name in without_node and lost.node_name not in nodes) or bears_out(lost, pods.get(name))
+            if (name in without_node and lost.node_name not in nodes)
+            or bears_out(lost, pods.get(name))
         ]
         members.believe(confirmed)
         refuted = len(members.doubted)
         relist = self.guard.doubt.on_answer(refuted, now)
         if relist and self.guard.doubt.first_proof:
-            text = f"{refuted} endpoints stay: their Pods are ready, though a watch or a list said otherwise"
+            text = (
+                f"{refuted} endpoints stay: their Pods are ready, though a watch or a list said "
+                "otherwise"
+            )
             self.guard.news.append((REASON_REFUTED, text))
         return RemovalVerdict(
             confirmed=len(confirmed),
@@ -363,20 +418,27 @@ class ServiceState:
 
         What the service does not own another writer made, whatever its labels say.
         """
-        owned = [stored for _, stored in sorted(self.slices.items()) if shape.owns(stored.meta.owner_references)]
+        owned = [
+            stored
+            for _, stored in sorted(self.slices.items())
+            if shape.owns(stored.meta.owner_references)
+        ]
         if self._changes is SelectorChanges.UPSTREAM or not owned:
             return SlicePlan()
         if self._hold_until is None:
             self._hold_until = now if shape.external else now + HAND_OVER_TIMEOUT_S
         self._held = now < self._hold_until
-        going = [stored for stored in owned if not self._held or stored.address_type in self._covered]
+        going = [
+            stored for stored in owned if not self._held or stored.address_type in self._covered
+        ]
         self._own.in_flight = bool(going)
         self._made = 0
         return SlicePlan(tuple(map(delete_slice, going)))
 
     def look(self, now: float) -> Sight | None:
-        """What is desired and what there is, without a plan; ``None`` for no service.  Hints are settled as before
-        a plan."""
+        """What is desired and what there is, without a plan; ``None`` for no service. Hints are
+        settled as before a plan.
+        """
         if self.shape is None:
             return None
         if self.members is not None:
@@ -398,7 +460,9 @@ class ServiceState:
         return sum(packer.surplus for packer in self._packers.values())
 
     def merge(self, max_writes: int, *, at_least_one: bool) -> SlicePlan:
-        """Merge slices with at most *max_writes* (or one step); like ``plan``, and only where that finds nothing."""
+        """Merge slices with at most *max_writes* (or one step); like ``plan``, and only where that
+        finds nothing.
+        """
         if self.shape is None or self._own.deadline() is not None or not self.surplus:
             return SlicePlan()
         updates: list[SliceWrite] = []
@@ -413,23 +477,33 @@ class ServiceState:
         self._made = -len(deletes)
         return SlicePlan((*updates, *deletes), saves=len(deletes))
 
-    def _plan_family(self, shape: ServiceShape, family: Family, writes: list[SliceWrite]) -> FamilyChanges:
+    def _plan_family(
+        self, shape: ServiceShape, family: Family, writes: list[SliceWrite]
+    ) -> FamilyChanges:
         """Creates before updates before deletes, so that an endpoint that moves is never missing.
 
-        After a refused create the updates go first: a quota must not hold back that a pod is not ready.  Those that
-        take out an endpoint which is to move do only the rest of their work then.
+        After a refused create the updates go first: a quota must not hold back that a pod is not
+        ready. Those that take out an endpoint which is to move do only the rest of their work then.
         """
         plan = self._packers[family].plan(shape.labels)
         creates = [
-            create_slice(shape, family, planned.group, planned.content, self._trigger.since) for planned in plan.creates
+            create_slice(shape, family, planned.group, planned.content, self._trigger.since)
+            for planned in plan.creates
         ]
         updates = [self._update(shape, planned) for planned in plan.updates]
-        dependents = [self._update(shape, planned) for planned in plan.dependents] if plan.dependents else []
+        dependents = (
+            [self._update(shape, planned) for planned in plan.dependents] if plan.dependents else []
+        )
         deletes = [delete_slice(planned.stored) for planned in plan.deletes]
         if self._creates_last and dependents:
-            held = [part for planned in plan.dependents if (part := hold_back(planned, plan.moving)) is not None]
+            held = [
+                part
+                for planned in plan.dependents
+                if (part := hold_back(planned, plan.moving)) is not None
+            ]
             if held:
-                # What they were to add is added by the next plan, and until then nothing may take it out elsewhere.
+                # What they were to add is added by the next plan, and until then nothing may take
+                # it out elsewhere.
                 updates += [self._update(shape, part) for part in held]
                 dependents = []
                 deletes = []
@@ -439,10 +513,14 @@ class ServiceState:
             dependents = []
         writes += [*updates, *creates] if self._creates_last else [*creates, *updates]
         writes += [*dependents, *deletes]
-        return FamilyChanges(plan.added, plan.removed, len(creates) + len(updates) + len(dependents) + len(deletes))
+        return FamilyChanges(
+            plan.added, plan.removed, len(creates) + len(updates) + len(dependents) + len(deletes)
+        )
 
     def _update(self, shape: ServiceShape, update: Update) -> SliceWrite:
-        return update_slice(shape, update.slice.stored, update.group, update.content, self._trigger.since)
+        return update_slice(
+            shape, update.slice.stored, update.group, update.content, self._trigger.since
+        )
 
     def _take_notices(self, shape: ServiceShape, notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
         """*notices*, and why the annotation for subsetting is not followed; told once."""
@@ -454,16 +532,24 @@ class ServiceState:
         return (*notices, Notice(True, reason, problem)) if problem else notices
 
     def deadline(self) -> float | None:
-        """When an own write that the cache never showed is given up, or slices wait no more for their successors;
-        ``AT_ONCE`` for what the last plan left."""
+        """When an own write that the cache never showed is given up, or slices wait no more for
+        their successors; ``AT_ONCE`` for what the last plan left.
+        """
         if self._again:
             return AT_ONCE
         waiting = self._hold_until if self._held and self.slices else None
-        return min((due for due in (self._own.deadline(), waiting, self._guard_at) if due is not None), default=None)
+        return min(
+            (due for due in (self._own.deadline(), waiting, self._guard_at) if due is not None),
+            default=None,
+        )
 
-    def finish(self, plan: SlicePlan, answers: Sequence[bytes], error: StatusError | None, now: float) -> None:
-        """*answers* are those to the first writes of *plan* (the object; anything, for a delete); *error* is the next
-        one's, if one was refused or its end is not known: later ones were not tried."""
+    def finish(
+        self, plan: SlicePlan, answers: Sequence[bytes], error: StatusError | None, now: float
+    ) -> None:
+        """*answers* are those to the first writes of *plan* (the object; anything, for a delete);
+        *error* is the next one's, if one was refused or its end is not known: later ones were not
+        tried.
+        """
         for write, answer in zip(plan.writes, answers, strict=False):
             name = self._own.succeeded(write, answer, partial(written, write), now)
             if name:
@@ -486,7 +572,8 @@ class ServiceState:
             self._order.remove(family)
             self._order.append(family)
 
-    # -- invariants -------------------------------------------------------------------------------------
+    # -- invariants
+    # -------------------------------------------------------------------------------------
 
     def check(self) -> None:
         self._own.check()
@@ -495,6 +582,12 @@ class ServiceState:
         if self.members is not None:
             self.members.check()
         owned = {name for packer in self._packers.values() for name in packer.slices}
-        expected = {name for name, stored in self.slices.items() if self._packer_for(stored) is not None}
-        assert set(self._doomed) == set(self.slices) - expected or self.members is None, f"doomed of {self.key}"
-        assert owned == expected, f"packers of {self.key} hold {sorted(owned)}, should {sorted(expected)}"
+        expected = {
+            name for name, stored in self.slices.items() if self._packer_for(stored) is not None
+        }
+        assert set(self._doomed) == set(self.slices) - expected or self.members is None, (
+            f"doomed of {self.key}"
+        )
+        assert owned == expected, (
+            f"packers of {self.key} hold {sorted(owned)}, should {sorted(expected)}"
+        )

@@ -1,4 +1,5 @@
-"""What a Service says that its slices are made of: the service's *shape*, and the labels and owner of its slices.
+"""What a Service says that its slices are made of: the service's *shape*, and the labels and owner
+of its slices.
 
 Two versions of a service with equal shapes need equal slices; a version that differs only in labels
 needs its slices written again, but none of its endpoints worked out again.
@@ -64,19 +65,25 @@ class HintMode(Enum):
     PLUGIN = "plugin"
 
 
-_HINT_MODES = {"PreferClose": HintMode.ZONE, "PreferSameZone": HintMode.ZONE, "PreferSameNode": HintMode.NODE}
+_HINT_MODES = {
+    "PreferClose": HintMode.ZONE,
+    "PreferSameZone": HintMode.ZONE,
+    "PreferSameNode": HintMode.NODE,
+}
 
 
 class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
-    """``active`` False: no endpoints are ours to make (no selector, or ExternalName, which ``external`` tells); the
-    rest is then meaningless.
+    """``active`` False: no endpoints are ours to make (no selector, or ExternalName, which
+    ``external`` tells); the rest is then meaningless.
 
-    ``node_names`` and ``all_conditions`` are False where a feature gate keeps ``nodeName``, or ``serving`` and
-    ``terminating``, out of slices; in the second case pods that terminate are no endpoints (KEP-1672).
+    ``node_names`` and ``all_conditions`` are False where a feature gate keeps ``nodeName``, or
+    ``serving`` and ``terminating``, out of slices; in the second case pods that terminate are no
+    endpoints (KEP-1672).
 
-    ``families`` are in the order of the spec.  ``labels`` are those of the slices but for the label of their subset,
-    ``distribution`` the value of ``spec.trafficDistribution`` that is in effect.  ``terminating`` forbids
-    creating, nothing else.  ``subsetting_problem`` says why the annotation for subsetting is not followed.
+    ``families`` are in the order of the spec. ``labels`` are those of the slices but for the label
+    of their subset, ``distribution`` the value of ``spec.trafficDistribution`` that is in effect.
+    ``terminating`` forbids creating, nothing else. ``subsetting_problem`` says why the annotation
+    for subsetting is not followed.
     """
 
     namespace: str
@@ -108,7 +115,9 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
     def view(self) -> ServiceView:
         """What a heuristic is told of the service."""
         return ServiceView(
-            namespace=self.namespace, name=self.name, annotations=MappingProxyType(dict(self.annotations))
+            namespace=self.namespace,
+            name=self.name,
+            annotations=MappingProxyType(dict(self.annotations)),
         )
 
     @property
@@ -124,7 +133,12 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
     def owner(self) -> OwnerReference:
         """The controlling owner of every slice of the service."""
         return OwnerReference(
-            api_version="v1", kind="Service", name=self.name, uid=self.uid, controller=True, block_owner_deletion=True
+            api_version="v1",
+            kind="Service",
+            name=self.name,
+            uid=self.uid,
+            controller=True,
+            block_owner_deletion=True,
         )
 
     def same_endpoints(self, other: ServiceShape) -> bool:
@@ -140,10 +154,15 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def owns(self, owners: tuple[OwnerReference, ...] | None) -> bool:
-        return any(o.uid == self.uid and o.kind == "Service" and o.api_version == "v1" for o in owners or ())
+        return any(
+            o.uid == self.uid and o.kind == "Service" and o.api_version == "v1"
+            for o in owners or ()
+        )
 
 
-def shape_of(service: Service, gates: Gates = _NEWEST, subsetting: Subsetting = Subsetting.OFF) -> ServiceShape:
+def shape_of(
+    service: Service, gates: Gates = _NEWEST, subsetting: Subsetting = Subsetting.OFF
+) -> ServiceShape:
     """*subsetting* is what services have that ask for nothing."""
     spec = service.spec
     approach, problem = subsetting_of(service, subsetting)
@@ -192,11 +211,16 @@ def subsetting_of(service: Service, default: Subsetting) -> tuple[Subsetting, st
     if asked in APPROACHES:
         return APPROACHES[asked], ""
     words = ", ".join(APPROACHES)
-    return Subsetting.ORIGINAL, f"{ANNOTATION_SUBSETTING}={asked} counts as Original: must be one of {words}"
+    return (
+        Subsetting.ORIGINAL,
+        f"{ANNOTATION_SUBSETTING}={asked} counts as Original: must be one of {words}",
+    )
 
 
 def families_of(service: Service) -> tuple[Family, ...]:
-    """As listed; else the cluster IP's; else (headless) both.  ``staging/src/k8s.io/endpointslice/utils.go``."""
+    """As listed; else the cluster IP's; else (headless) both.
+    ``staging/src/k8s.io/endpointslice/utils.go``.
+    """
     listed = tuple(kind for kind in FAMILIES if kind in (service.spec.ip_families or ()))
     if listed:
         first = (service.spec.ip_families or ())[0]
@@ -210,7 +234,8 @@ def is_headless(service: Service) -> bool:
 
 
 def slice_labels(service: Service, *, subsets: bool = False) -> dict[str, str]:
-    """The service's labels but for reserved ones, and those that slices are found by; sorted by key.
+    """The service's labels but for reserved ones, and those that slices are found by; sorted by
+    key.
 
     *subsets*: labels of subsets are reserved, too.
     """
@@ -226,12 +251,15 @@ def slice_labels(service: Service, *, subsets: bool = False) -> dict[str, str]:
 
 def _parameters(service: Service) -> dict[str, str]:
     """All annotations but for kubectl's copy of the object, which changes with everything."""
-    return {k: v for k, v in sorted((service.metadata.annotations or {}).items()) if k != _LAST_APPLIED}
+    return {
+        k: v for k, v in sorted((service.metadata.annotations or {}).items()) if k != _LAST_APPLIED
+    }
 
 
 def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
-    """The annotation ``Auto`` beats the field, whatever then comes of it; unknown values are no value, and so are
-    those of a feature that is off (KEP-4444, "Feature Enablement and Rollback")."""
+    """The annotation ``Auto`` beats the field, whatever then comes of it; unknown values are no
+    value, and so are those of a feature that is off (KEP-4444, "Feature Enablement and Rollback").
+    """
     if not gates.enabled(TOPOLOGY_AWARE_HINTS):
         return HintMode.NONE
     if wants_annotation_hints(service.metadata.annotations or {}):
@@ -243,13 +271,19 @@ def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
 def traffic_distribution(service: Service, gates: Gates = _NEWEST) -> str:
     """The field, if it has a value that counts; "" otherwise."""
     value = service.spec.traffic_distribution or ""
-    if wants_annotation_hints(service.metadata.annotations or {}) or not gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION):
+    if wants_annotation_hints(service.metadata.annotations or {}) or not gates.enabled(
+        SERVICE_TRAFFIC_DISTRIBUTION
+    ):
         return ""
     if value not in _HINT_MODES:
         return value if is_domain_qualified(value) else ""
-    return value if value == "PreferClose" or gates.enabled(PREFER_SAME_TRAFFIC_DISTRIBUTION) else ""
+    return (
+        value if value == "PreferClose" or gates.enabled(PREFER_SAME_TRAFFIC_DISTRIBUTION) else ""
+    )
 
 
 def wants_annotation_hints(annotations: Mapping[str, str]) -> bool:
-    value = annotations.get(ANNOTATION_TOPOLOGY_AWARE_HINTS, annotations.get(ANNOTATION_TOPOLOGY_MODE))
+    value = annotations.get(
+        ANNOTATION_TOPOLOGY_AWARE_HINTS, annotations.get(ANNOTATION_TOPOLOGY_MODE)
+    )
     return value in ("Auto", "auto")

@@ -1,4 +1,5 @@
-"""Subsets of a service's slices (KEP-2030, with the approaches of KEP-2004): for which zone's nodes a slice is.
+"""Subsets of a service's slices (KEP-2030, with the approaches of KEP-2004): for which zone's nodes
+a slice is.
 
 A slice with the label ``for-zone`` is for the nodes of that zone; a slice without is for all.  Every endpoint is in
 one slice, so the approaches differ in packing alone::
@@ -7,11 +8,11 @@ one slice, so the approaches differ in packing alone::
     RequireZone  endpoints of a zone are in slices for that zone
     PreferZone   likewise, while the service is large enough that each zone has what it needs; else one shared group
 
-An endpoint whose zone is not known is in slices for all.  Where PreferZone changes its mind, endpoints are written
-anew, so there are two thresholds with room between them: with Z zones it begins at 3 * Z + 3 endpoints
-and ceases at 3 * Z - 3.  It also ceases when a zone that has nodes has no endpoint (nodes there would see none), and
-does not begin before each has two.  Which side a service is on between the thresholds is told by the labels of its
-slices, and so survives a restart.
+An endpoint whose zone is not known is in slices for all. Where PreferZone changes its mind,
+endpoints are written anew, so there are two thresholds with room between them: with Z zones it
+begins at 3 * Z + 3 endpoints and ceases at 3 * Z - 3. It also ceases when a zone that has nodes has
+no endpoint (nodes there would see none), and does not begin before each has two. Which side a
+service is on between the thresholds is told by the labels of its slices, and so survives a restart.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class Subsetting(Enum):
         return self in (Subsetting.PREFER_ZONE, Subsetting.REQUIRE_ZONE)
 
 
-APPROACHES: Final[dict[str, Subsetting]] = {approach.value: approach for approach in Subsetting if approach.value}
+APPROACHES: Final[dict[str, Subsetting]] = {
+    approach.value: approach for approach in Subsetting if approach.value
+}
 
 
 def subset_of(labels: Mapping[str, str] | None) -> str:
@@ -85,7 +88,9 @@ class NodeZones:
 
 
 def splits(counts: Mapping[str, int], total: int, zones: Collection[str], *, was: bool) -> bool:
-    """Whether PreferZone has a group for each zone: *counts* by zone of *total* endpoints, and the *zones* of nodes."""
+    """Whether PreferZone has a group for each zone: *counts* by zone of *total* endpoints, and the
+    *zones* of nodes.
+    """
     if len(zones) < 2:
         return False
     threshold = ENDPOINTS_PER_ZONE * len(zones)
@@ -96,7 +101,9 @@ def splits(counts: Mapping[str, int], total: int, zones: Collection[str], *, was
 
 
 class ZoneSubsets:
-    """Subsets of one service and address type.  Owned by ``Members``, which tells it the zone of every endpoint."""
+    """Subsets of one service and address type.  Owned by ``Members``, which tells it the zone of
+    every endpoint.
+    """
 
     def __init__(self, approach: Subsetting, zones: NodeZones) -> None:
         assert approach.by_zone, f"{approach} has no subsets"
@@ -108,7 +115,9 @@ class ZoneSubsets:
         self._split: bool | None = None if self._prefers else True
 
     def set(self, pod: str, zone: str | None) -> str:
-        """The endpoint of *pod* is in *zone* ("": not known); ``None``: there is none.  Gives its subset."""
+        """The endpoint of *pod* is in *zone* ("": not known); ``None``: there is none.  Gives its
+        subset.
+        """
         if self._prefers:
             old = self._zone_of.get(pod)
             if old != zone:
@@ -143,4 +152,6 @@ class ZoneSubsets:
         counts: dict[str, int] = {}
         for zone in self._zone_of.values():
             counts[zone] = counts.get(zone, 0) + 1
-        assert counts == {z: k for z, k in self._counts.items() if k}, f"counted {self._counts}, there are {counts}"
+        assert counts == {z: k for z, k in self._counts.items() if k}, (
+            f"counted {self._counts}, there are {counts}"
+        )

@@ -1,10 +1,11 @@
 """Zones by their share of CPU: what topology-mode ``Auto`` makes of the Nodes, and the arithmetic.
 
-All pure but ``ZoneShares``, which keeps its sums by differences.  Numbers are whole: a zone's share is its CPU over
-the sum of all, and every comparison is made between products, so that no rounding decides where an endpoint goes.
+All pure but ``ZoneShares``, which keeps its sums by differences. Numbers are whole: a zone's share
+is its CPU over the sum of all, and every comparison is made between products, so that no rounding
+decides where an endpoint goes.
 
-Nothing here knows slices.  ``allocate`` and ``transfers`` are functions of counts by zone alone: another heuristic
-needs another pair of these, and nothing else of the machinery.
+Nothing here knows slices. ``allocate`` and ``transfers`` are functions of counts by zone alone:
+another heuristic needs another pair of these, and nothing else of the machinery.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ import msgspec
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.heuristics.types import ZoneView
 
-#: a zone may get this much more traffic per endpoint than an even spread would give it: 0.2, as a fraction.
-#: Enough for n endpoints of a share is therefore ceil(n * share / 1.2) = ceil(5 * n * share / 6).
+#: a zone may get this much more traffic per endpoint than an even spread would give it: 0.2, as a
+#: fraction. Enough for n endpoints of a share is therefore ceil(n * share / 1.2) = ceil(5 * n *
+#: share / 6).
 _ENOUGH: Final = (5, 6)
 #: allocations that are remembered
 _ALLOCATIONS_MAX: Final = 4096
 
-NO_NODE_INFORMATION: Final = "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"
+NO_NODE_INFORMATION: Final = (
+    "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"
+)
 NO_ZONE: Final = "One or more endpoints do not have a zone specified"
 DISABLED: Final = "Topology Aware Hints has been disabled"
 ENABLED: Final = "Topology Aware Hints has been enabled"
@@ -35,20 +39,23 @@ Shares = Mapping[str, int]
 class ZoneShares:
     """Allocatable CPU of each zone.  Owned by ``SliceEngine``; a node that changes costs O(1).
 
-    Nodes that are not ready, or of the control plane, do not count.  One other node without a zone or without CPU
-    spoils it all for ``Auto``: then it is not known what traffic comes from where.  Heuristics get what is known.
+    Nodes that are not ready, or of the control plane, do not count. One other node without a zone
+    or without CPU spoils it all for ``Auto``: then it is not known what traffic comes from where.
+    Heuristics get what is known.
     """
 
     def __init__(self) -> None:
         self._cpu: dict[str, int] = {}
         self._nodes: dict[str, int] = {}
         self._unclear = 0
-        #: of zones with counted nodes, whether these have CPU or not: how many there are in each region, and their CPU
+        #: of zones with counted nodes, whether these have CPU or not: how many there are in each
+        #: region, and their CPU
         self._regions: dict[str, dict[str, int]] = {}
         self._any_cpu: dict[str, int] = {}
         self._views: tuple[ZoneView, ...] | None = ()
         self._shares: Shares | None = None
-        #: allocations of the present shares by number of endpoints: services flip between a few numbers
+        #: allocations of the present shares by number of endpoints: services flip between a few
+        #: numbers
         self._allocations: dict[int, Allocation] = {}
 
     def replace(self, old: NodeFacts | None, new: NodeFacts | None) -> bool:
@@ -90,8 +97,9 @@ class ZoneShares:
 
     @property
     def views(self) -> tuple[ZoneView, ...]:
-        """What heuristics are told; the same tuple until something changes.  A zone is in the region that most of its
-        nodes name."""
+        """What heuristics are told; the same tuple until something changes. A zone is in the region
+        that most of its nodes name.
+        """
         if self._views is None:
             whole = sum(self._any_cpu.values()) or 1
             self._views = tuple(
@@ -124,7 +132,9 @@ def _most(counts: Mapping[str, int]) -> str:
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """How many endpoints each zone needs at the least, or why there can be no hints (``problem``)."""
+    """How many endpoints each zone needs at the least, or why there can be no hints
+    (``problem``).
+    """
 
     minimum: Mapping[str, int]
     problem: str = ""
@@ -140,7 +150,10 @@ def allocate(total: int, shares: Shares) -> Allocation:
     whole = _ENOUGH[1] * sum(shares.values())
     minimum = {zone: -(-part * cpu // whole) for zone, cpu in shares.items()}
     if sum(minimum.values()) > total:
-        reason = "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold"
+        reason = (
+            "Unable to allocate minimum required endpoints to each zone without exceeding "
+            "overload threshold"
+        )
         return Allocation({}, f"{reason} {_size(total, shares)}")
     return Allocation(minimum)
 
@@ -150,9 +163,11 @@ def _size(total: int, shares: Shares) -> str:
 
 
 def holds(counts: Mapping[str, int], minimum: Mapping[str, int]) -> bool:
-    """Whether an assignment may stay: each zone has enough, and no endpoint is for a zone that does not count.
+    """Whether an assignment may stay: each zone has enough, and no endpoint is for a zone that does
+    not count.
 
-    Each having enough bounds each from above, too: what the others need at the least is not there for one.
+    Each having enough bounds each from above, too: what the others need at the least is not there
+    for one.
     """
     for zone, least in minimum.items():
         if counts.get(zone, 0) < least:
@@ -160,17 +175,23 @@ def holds(counts: Mapping[str, int], minimum: Mapping[str, int]) -> bool:
     return all(zone in minimum or not count for zone, count in counts.items())
 
 
-def transfers(counts: Mapping[str, int], minimum: Mapping[str, int], shares: Shares) -> tuple[dict[str, int], ...]:
-    """How many endpoints each zone must give, and how many each gets: from the largest surplus to the largest
-    deficit, one at a time, until neither is worth a move.
+def transfers(
+    counts: Mapping[str, int], minimum: Mapping[str, int], shares: Shares
+) -> tuple[dict[str, int], ...]:
+    """How many endpoints each zone must give, and how many each gets: from the largest surplus to
+    the largest deficit, one at a time, until neither is worth a move.
 
-    A zone without a share gives all that it has.  Where the shares as they are would leave a zone without enough, the
-    minimum decides.  Ties go to the least name.
+    A zone without a share gives all that it has. Where the shares as they are would leave a zone
+    without enough, the minimum decides. Ties go to the least name.
     """
     all_cpu = sum(shares.values())
     total = sum(counts.values())
     #: surplus over what each should have, times all CPU
-    surplus = {zone: count * all_cpu for zone, count in sorted(counts.items()) if count and zone not in shares}
+    surplus = {
+        zone: count * all_cpu
+        for zone, count in sorted(counts.items())
+        if count and zone not in shares
+    }
     for zone, cpu in shares.items():
         surplus[zone] = counts.get(zone, 0) * all_cpu - max(total * cpu, minimum[zone] * all_cpu)
     giving: dict[str, int] = {}
@@ -205,4 +226,6 @@ def transfers(counts: Mapping[str, int], minimum: Mapping[str, int], shares: Sha
         both = min(giving[zone], getting[zone])
         giving[zone] -= both
         getting[zone] -= both
-    return {z: k for z, k in sorted(giving.items()) if k}, {z: k for z, k in sorted(getting.items()) if k}
+    return {z: k for z, k in sorted(giving.items()) if k}, {
+        z: k for z, k in sorted(getting.items()) if k
+    }

@@ -1,11 +1,11 @@
 """The writes that a plan consists of, their bodies, and the *trigger time* that they tell.
 
-A body is put together from bytes that were encoded when an endpoint changed; writing a slice of a hundred
-endpoints after one of them flipped encodes one endpoint and the metadata.
+A body is put together from bytes that were encoded when an endpoint changed; writing a slice of a
+hundred endpoints after one of them flipped encodes one endpoint and the metadata.
 
-The trigger time says since when the oldest change that a write makes known has been waiting.  Consumers subtract it
-from the time at which they have programmed the change; that difference is the network programming latency SLI.  Times
-are whole nanoseconds since the epoch.
+The trigger time says since when the oldest change that a write makes known has been waiting.
+Consumers subtract it from the time at which they have programmed the change; that difference is the
+network programming latency SLI. Times are whole nanoseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -28,13 +28,18 @@ from sliceplane.slices.subsets import with_subset
 
 
 class MemberChanges:
-    """Which members of a Service changed since a trigger time was taken last, and as what they were known then."""
+    """Which members of a Service changed since a trigger time was taken last, and as what they were
+    known then.
+    """
 
     __slots__ = ("_before", "_tracking")
 
-    def __init__(self, earlier: MemberChanges | None, members: Iterable[tuple[str, PodFacts]] = ()) -> None:
-        """*earlier* and *members*: of the Service as it was.  A Pod that was a member has not changed because the
-        Service has."""
+    def __init__(
+        self, earlier: MemberChanges | None, members: Iterable[tuple[str, PodFacts]] = ()
+    ) -> None:
+        """*earlier* and *members*: of the Service as it was. A Pod that was a member has not
+        changed because the Service has.
+        """
         self._before: dict[str, PodFacts | None] = dict(members)
         #: False until the first trigger time is taken: there is nothing to compare with before
         self._tracking = False
@@ -48,23 +53,32 @@ class MemberChanges:
             self._before.setdefault(pod, old)
 
     def take(self, newest: Callable[[str], PodFacts | None]) -> int:
-        """The earliest time at which readiness of a member changed since the last call; 0 for none.  Nanoseconds."""
+        """The earliest time at which readiness of a member changed since the last call; 0 for none.
+        Nanoseconds.
+        """
         self._tracking = True
         earliest = 0
         for pod, old in self._before.items():
             facts = newest(pod)
-            if facts is None or facts.transition is None or (old is not None and facts.transition == old.transition):
+            if (
+                facts is None
+                or facts.transition is None
+                or (old is not None and facts.transition == old.transition)
+            ):
                 continue
             time = facts.transition_ns
-            if time > (0 if old is None else old.transition_ns) and (not earliest or time < earliest):
+            if time > (0 if old is None else old.transition_ns) and (
+                not earliest or time < earliest
+            ):
                 earliest = time
         self._before.clear()
         return earliest
 
 
 class TriggerTime:
-    """Of the changes of one Service that no write made known yet: since when the oldest waits.  Kept until it is
-    written, so that a retry still tells it."""
+    """Of the changes of one Service that no write made known yet: since when the oldest waits. Kept
+    until it is written, so that a retry still tells it.
+    """
 
     __slots__ = ("_began", "since")
 
@@ -79,7 +93,9 @@ class TriggerTime:
         self._began = False
 
     def note(self, changed: int, created: str | None) -> None:
-        """Members *changed* then (0: none did).  What is first made for a Service waits since its creation."""
+        """Members *changed* then (0: none did).  What is first made for a Service waits since its
+        creation.
+        """
         if not self._began:
             changed = parse_nanoseconds(created)
             self._began = True
@@ -99,7 +115,9 @@ class SliceWrite(PlannedWrite, frozen=True, kw_only=True):
 
 
 class FamilyChanges(NamedTuple):
-    """What one plan does for one address type, in numbers: endpoints added and removed, slices written."""
+    """What one plan does for one address type, in numbers: endpoints added and removed, slices
+    written.
+    """
 
     added: int
     removed: int
@@ -109,12 +127,13 @@ class FamilyChanges(NamedTuple):
 class SlicePlan(msgspec.Struct, frozen=True):
     """What one sync of a service writes, in this order.
 
-    ``problems``: sentences about endpoints that were left out, each told once.  ``notices``: what became of
-    hints, to be told when the writes were tried.  ``families``: for metrics, in no order.  ``stale``: the cache has not
-    caught up with a conflict; nothing may be planned before it has.  ``saves``: by how many slices there are fewer for
-    the same endpoints, if this is a merge.  ``hint_problems``: why the service has no hints; empty if it has, or wants
-    none of ours.  ``proof``: the writes change nothing, and show whether what is known is so; the next plan has the
-    others.
+    ``problems``: sentences about endpoints that were left out, each told once. ``notices``: what
+    became of hints, to be told when the writes were tried. ``families``: for metrics, in no order.
+    ``stale``: the cache has not caught up with a conflict; nothing may be planned before it has.
+    ``saves``: by how many slices there are fewer for the same endpoints, if this is a merge.
+    ``hint_problems``: why the service has no hints; empty if it has, or wants none of ours.
+    ``proof``: the writes change nothing, and show whether what is known is so; the next plan has
+    the others.
     """
 
     writes: tuple[SliceWrite, ...] = ()
@@ -148,24 +167,36 @@ def create_slice(
     )
 
 
-def update_slice(shape: ServiceShape, stored: Stored, group: PortGroup, content: Content, trigger: int) -> SliceWrite:
-    """Labels become the service's and the subset's; other metadata stays as it is, owners and other annotations too."""
+def update_slice(
+    shape: ServiceShape, stored: Stored, group: PortGroup, content: Content, trigger: int
+) -> SliceWrite:
+    """Labels become the service's and the subset's; other metadata stays as it is, owners and other
+    annotations too.
+    """
     annotations = _annotations(stored.meta.annotations or {}, trigger)
     labels = with_subset(shape.labels, group.subset) if group.subset else shape.labels
     meta = msgspec.structs.replace(stored.meta, labels=labels, annotations=annotations)
     body = slice_body(meta, stored.address_type, content.values(), group.body)
-    return SliceWrite.update(meta, body, address_type=stored.address_type, ports=group.ports, content=content)
+    return SliceWrite.update(
+        meta, body, address_type=stored.address_type, ports=group.ports, content=content
+    )
 
 
 def prove_slice(stored: Stored) -> SliceWrite:
-    """The slice as it is known: nothing happens if the server has it so, and else it is a conflict."""
+    """The slice as it is known: nothing happens if the server has it so, and else it is a
+    conflict.
+    """
     return with_content(stored, stored.content)
 
 
 def with_content(stored: Stored, content: Content) -> SliceWrite:
     """The slice with other endpoints and nothing else changed."""
-    body = slice_body(stored.meta, stored.address_type, content.values(), PortGroup(stored.ports).body)
-    return SliceWrite.update(stored.meta, body, address_type=stored.address_type, ports=stored.ports, content=content)
+    body = slice_body(
+        stored.meta, stored.address_type, content.values(), PortGroup(stored.ports).body
+    )
+    return SliceWrite.update(
+        stored.meta, body, address_type=stored.address_type, ports=stored.ports, content=content
+    )
 
 
 def delete_slice(stored: Stored) -> SliceWrite:
@@ -177,8 +208,9 @@ def leaving(
 ) -> tuple[list[SliceWrite], list[SliceWrite]]:
     """Writes for slices that have to go: those before all others, and those after.
 
-    They are there until other slices have their endpoints.  Where new slices were refused, which a quota can do for
-    long, *wanted_of* gives the endpoints of a slice that are wanted, as they should be; all others leave it first.
+    They are there until other slices have their endpoints. Where new slices were refused, which a
+    quota can do for long, *wanted_of* gives the endpoints of a slice that are wanted, as they
+    should be; all others leave it first.
     """
     first: dict[str, SliceWrite] = {}
     if wanted_of is not None:
@@ -186,7 +218,9 @@ def leaving(
             content = wanted_of(stored)
             if content != stored.content:
                 first[name] = with_content(stored, content) if content else delete_slice(stored)
-    return list(first.values()), [delete_slice(doomed[name]) for name in sorted(doomed.keys() - first.keys())]
+    return list(first.values()), [
+        delete_slice(doomed[name]) for name in sorted(doomed.keys() - first.keys())
+    ]
 
 
 def written(write: SliceWrite, answer: bytes) -> Stored:

@@ -1,7 +1,7 @@
 """What a reflector asks of its shell, and what it is about meanwhile.
 
-The shell (``watch.io.reflect``, or a simulator) performs actions in their order and has one request open at a
-time; ``watch.reflector`` says what it feeds back.
+The shell (``watch.io.reflect``, or a simulator) performs actions in their order and has one request
+open at a time; ``watch.reflector`` says what it feeds back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ class Phase(Enum):
 
 
 class StartList(msgspec.Struct, frozen=True):
-    """Ask for one page.  ``resource_version`` is always ``None`` (the most recent state); limit 0: all of it."""
+    """Ask for one page.  ``resource_version`` is always ``None`` (the most recent state); limit 0:
+    all of it.
+    """
 
     resource_version: str | None
     limit: int

@@ -1,4 +1,6 @@
-"""What the answers of servers mean to a reflector: which errors condemn a version, and what small bodies say."""
+"""What the answers of servers mean to a reflector: which errors condemn a version, and what small
+bodies say.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ def is_bad_version(error: StatusError) -> bool:
     if is_expired(error):
         return True
     if error.code == 504:
-        return _has_cause(error, "ResourceVersionTooLarge") or "too large resource version" in error.message.lower()
+        return (
+            _has_cause(error, "ResourceVersionTooLarge")
+            or "too large resource version" in error.message.lower()
+        )
     # What servers answer to a version that is not a number.
     return error.code == 500 and not error.reason
 

@@ -1,7 +1,8 @@
-"""The objects of one resource as the server last told them, by key, with optional indexes; and the changes to them.
+"""The objects of one resource as the server last told them, by key, with optional indexes; and the
+changes to them.
 
-The cache decides what a *change* is, for single events and for whole lists alike, so that handlers that apply
-the changes one after another always hold exactly what the cache holds:
+The cache decides what a *change* is, for single events and for whole lists alike, so that handlers
+that apply the changes one after another always hold exactly what the cache holds:
 
 ====================================  ==================================================================
 what the server says                  changes
@@ -15,8 +16,9 @@ an older version than the one held    none (a duplicate from the past); lists ar
 a list without a key that is held     ``(old, None)``
 ====================================  ==================================================================
 
-An object that does not decode as its projection is *unreadable*: the version that was held stays, as hiding an object
-that exists would be worse than showing it as it was; ``unreadable`` names it and says why.
+An object that does not decode as its projection is *unreadable*: the version that was held stays,
+as hiding an object that exists would be worse than showing it as it was; ``unreadable`` names it
+and says why.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ IndexFunction = Callable[[T], Iterable[str]]
 class Change(msgspec.Struct, Generic[T_co], frozen=True):
     """The difference that one event or one relist made to the cache, for one object.
 
-    ``old`` None: the object is new to us.  ``new`` None: it is gone.  Never both.  A relist yields exactly
-    the changes between what the cache held and what the server listed.
+    ``old`` None: the object is new to us. ``new`` None: it is gone. Never both. A relist yields
+    exactly the changes between what the cache held and what the server listed.
 
     ``missing``: it is gone because a list lacks it; no event said that it was deleted.
     """
@@ -68,10 +70,12 @@ class Change(msgspec.Struct, Generic[T_co], frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Every change of a selection up to *version* has been told: an event, a bookmark or a list says so.
+    """Every change of a selection up to *version* has been told: an event, a bookmark or a list
+    says so.
 
-    ``listed``: by a list, so what happened since the mark before is told in its sum and not one by one.  A mark may
-    be lower than the one before: the server was restored from a backup, and says so in a list.
+    ``listed``: by a list, so what happened since the mark before is told in its sum and not one by
+    one. A mark may be lower than the one before: the server was restored from a backup, and says so
+    in a list.
     """
 
     resource: str  # Resource.key
@@ -84,11 +88,13 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Coalesced(Generic[T]):
-    """Changes for a reader who may be slow: what it has not taken yet, one difference for each object.
+    """Changes for a reader who may be slow: what it has not taken yet, one difference for each
+    object.
 
-    Owned by one reader.  Bounded by the objects that there were and are, not by the events.  Taking and applying in
-    order gives exactly the cache as it was at the time; what came and went between two looks is no part of it, and an
-    object that was deleted and made anew is always a delete and an add.
+    Owned by one reader. Bounded by the objects that there were and are, not by the events. Taking
+    and applying in order gives exactly the cache as it was at the time; what came and went between
+    two looks is no part of it, and an object that was deleted and made anew is always a delete and
+    an add.
     """
 
     def __init__(self) -> None:
@@ -134,11 +140,13 @@ class Unreadable(msgspec.Struct, frozen=True):
 
 
 class Cache(Generic[T]):
-    """Changed by its reflector only; anyone may read.  Objects are frozen and shared, never to be changed.
+    """Changed by its reflector only; anyone may read. Objects are frozen and shared, never to be
+    changed.
 
-    *indexes* maps a name to a function from an object to the values under which ``by_index`` finds it.  The functions
-    must be pure; one that raises is a programmer's fault, changes nothing, and makes the informer list again.
-    *decode* is for bodies that are not to be decoded as *kind*; it raises ``msgspec.DecodeError`` for a bad one.
+    *indexes* maps a name to a function from an object to the values under which ``by_index`` finds
+    it. The functions must be pure; one that raises is a programmer's fault, changes nothing, and
+    makes the informer list again. *decode* is for bodies that are not to be decoded as *kind*; it
+    raises ``msgspec.DecodeError`` for a bad one.
     """
 
     def __init__(
@@ -188,7 +196,9 @@ class Cache(Generic[T]):
     # Decoding
 
     def load(self, body: bytes) -> T | Unreadable:
-        """Decode a body.  Raises ``Undecodable``.  kind and apiVersion, which items of lists lack, are filled in."""
+        """Decode a body.  Raises ``Undecodable``.  kind and apiVersion, which items of lists lack,
+        are filled in.
+        """
         try:
             loaded = self._decode(body)
         except codec.UNREADABLE as error:
@@ -196,7 +206,8 @@ class Cache(Generic[T]):
         if not loaded.metadata.name:
             raise Undecodable("the object has no name")
         if not loaded.kind:
-            # Frozen objects are filled in here and nowhere else: no other code has seen this one yet.
+            # Frozen objects are filled in here and nowhere else: no other code has seen this one
+            # yet.
             msgspec.structs.force_setattr(loaded, "kind", self.resource.kind)
             msgspec.structs.force_setattr(loaded, "api_version", self.resource.api_version)
         return loaded
@@ -217,11 +228,15 @@ class Cache(Generic[T]):
         """An object was added or modified, says an event."""
         if isinstance(loaded, Unreadable):
             held = self._objects.get(loaded.key)
-            if held is not None and is_older(loaded.resource_version, held.metadata.resource_version):
+            if held is not None and is_older(
+                loaded.resource_version, held.metadata.resource_version
+            ):
                 return ()
             return self._put_unreadable(loaded)
         held = self._objects.get(loaded.metadata.key)
-        if held is not None and is_older(loaded.metadata.resource_version, held.metadata.resource_version):
+        if held is not None and is_older(
+            loaded.metadata.resource_version, held.metadata.resource_version
+        ):
             return ()
         return self._put(loaded)
 
@@ -234,7 +249,9 @@ class Cache(Generic[T]):
         return self._drop(key)
 
     def replace(self, items: Iterable[T | Unreadable]) -> tuple[Change[T], ...]:
-        """A complete list: what is not in it is gone.  Deletes come first, then the rest, each by key."""
+        """A complete list: what is not in it is gone.  Deletes come first, then the rest, each by
+        key.
+        """
         listed: dict[str, T | Unreadable] = {}
         for item in items:
             listed[item.key if isinstance(item, Unreadable) else item.metadata.key] = item
@@ -248,7 +265,9 @@ class Cache(Generic[T]):
                 changes.extend(self._drop(key))
         for key in sorted(listed):
             item = listed[key]
-            changes.extend(self._put_unreadable(item) if isinstance(item, Unreadable) else self._put(item))
+            changes.extend(
+                self._put_unreadable(item) if isinstance(item, Unreadable) else self._put(item)
+            )
         return tuple(changes)
 
     def _put(self, new: T) -> tuple[Change[T], ...]:
@@ -318,14 +337,17 @@ class Cache(Generic[T]):
             for key, held in self._objects.items():
                 for value in function(held):
                     expected.setdefault(value, set()).add(key)
-            assert self._indexes[name] == expected, f"index {name}: {self._indexes[name]} is not {expected}"
+            assert self._indexes[name] == expected, (
+                f"index {name}: {self._indexes[name]} is not {expected}"
+            )
 
 
 def share(new: Object, like: Object) -> None:
-    """Replaces members of *new* by equal ones of *like*, its older version or its neighbour by name.
+    """Replaces members of *new* by equal ones of *like*, its older version or its neighbour by
+    name.
 
-    The Pods of one template have half of their bytes in common.  *new* is frozen for all but this cache, which alone
-    has it so far.
+    The Pods of one template have half of their bytes in common. *new* is frozen for all but this
+    cache, which alone has it so far.
     """
     pairs: list[tuple[Projection, Any, tuple[str, ...]]] = [(new, like, ("kind", "api_version"))]
     for part in ("metadata", "spec"):

@@ -1,12 +1,14 @@
 """What a cache holds, as one number: the XOR of a 64-bit hash of every object's key and version.
 
-Two caches of one resource that stand for the same version hold the same objects exactly if their digests are equal, but
-for a chance of one in 2^64.  A change costs two hashes, whatever there is besides, so both ends of a watch keep theirs,
-and a node that lost an event is found by comparing sixteen digits (``consume.progress``, ``consume.node_caches``).
+Two caches of one resource that stand for the same version hold the same objects exactly if their
+digests are equal, but for a chance of one in 2^64. A change costs two hashes, whatever there is
+besides, so both ends of a watch keep theirs, and a node that lost an event is found by comparing
+sixteen digits (``consume.progress``, ``consume.node_caches``).
 
-The hash is the same in every process and release: keys by BLAKE2b, once for each object; versions, which are numbers on
-every server that we know of, mixed in by two rounds of multiplication and folding.  CRCs would not do: of two events
-that were lost together, one can undo what the other did to the sum.
+The hash is the same in every process and release: keys by BLAKE2b, once for each object; versions,
+which are numbers on every server that we know of, mixed in by two rounds of multiplication and
+folding. CRCs would not do: of two events that were lost together, one can undo what the other did
+to the sum.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from typing import Final
 from sliceplane.api.meta import Object
 
 _MASK: Final = 2**64 - 1
-#: odd numbers without a pattern in their bits: 2^64 over the golden ratio, and one with about as many ones as zeros
+#: odd numbers without a pattern in their bits: 2^64 over the golden ratio, and one with about as
+#: many ones as zeros
 _FIRST: Final = 0x9E3779B97F4A7C15
 _SECOND: Final = 0xD6E8FEB86659FD93
 
@@ -35,7 +38,9 @@ class Terms:
         return len(self._keys)
 
     def of(self, old: Object | None, new: Object | None) -> tuple[int, int]:
-        """Of a change, as ``watch.cache.Change`` has it: what goes and what comes; 0 for nothing."""
+        """Of a change, as ``watch.cache.Change`` has it: what goes and what comes; 0 for
+        nothing.
+        """
         if new is None:
             assert old is not None, "a change has an old or a new object"
             key = old.metadata.key
@@ -48,7 +53,8 @@ class Terms:
             base = self._keys[key] = _hash(key)
         # Spelled out: this is done for every event, and a call would cost as much again.
         mixed = (
-            (base ^ (int(version) if len(version) < 20 and version.isdecimal() else _hash(version))) * _FIRST
+            (base ^ (int(version) if len(version) < 20 and version.isdecimal() else _hash(version)))
+            * _FIRST
         ) & _MASK
         mixed = ((mixed ^ (mixed >> 32)) * _SECOND) & _MASK
         mixed ^= mixed >> 32

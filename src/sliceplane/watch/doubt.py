@@ -1,15 +1,17 @@
 """A list that lacks most of what was there is believed only when a second list has been asked for.
 
-A server that lags, was restored from an incomplete copy, or cuts a list short answers like one whose objects were all
-deleted.  Half a list that reaches a cache takes endpoints from traffic that are alive; a second list costs a request.
+A server that lags, was restored from an incomplete copy, or cuts a list short answers like one
+whose objects were all deleted. Half a list that reaches a cache takes endpoints from traffic that
+are alive; a second list costs a request.
 
-The second list is believed, whatever it says, unless it is older than the one that it is to confirm: that confirms
-nothing, and is asked again, for at most ``CONFIRM_BOUND_S``.  Objects that were on their way out are not missed, and
-small numbers mean nothing.  While no list can be had at all the cache stays as it is, as ever.
+The second list is believed, whatever it says, unless it is older than the one that it is to
+confirm: that confirms nothing, and is asked again, for at most ``CONFIRM_BOUND_S``. Objects that
+were on their way out are not missed, and small numbers mean nothing. While no list can be had at
+all the cache stays as it is, as ever.
 
-Who only *reads* what a controller makes waits longer where all of it is gone: a server that was restored from a copy
-without EndpointSlices has them again when the controller, which confirms as well, has written them.  So that reader
-asks again until the bound.
+Who only *reads* what a controller makes waits longer where all of it is gone: a server that was
+restored from a copy without EndpointSlices has them again when the controller, which confirms as
+well, has written them. So that reader asks again until the bound.
 
 A slice counts as many times as it has endpoints: a Service of a hundred Pods is one object.
 """
@@ -31,8 +33,10 @@ CONFIRM_BOUND_S: Final = 10.0
 
 
 class Doubts:
-    """Of one reflector.  Counters only grow: lists that lacked most of what was held, and how many of them the second
-    list did not bear out.  *only_reads*: what another program makes, and makes again."""
+    """Of one reflector. Counters only grow: lists that lacked most of what was held, and how many
+    of them the second list did not bear out. *only_reads*: what another program makes, and makes
+    again.
+    """
 
     def __init__(self, *, only_reads: bool = False) -> None:
         self._only_reads = only_reads
@@ -44,7 +48,9 @@ class Doubts:
     def asks_again(
         self, held: Iterable[Object], items: Iterable[Object | Unreadable], version: str, now: float
     ) -> bool:
-        """Whether a list of *version* with these *items* must be asked for again.  Costs O(both)."""
+        """Whether a list of *version* with these *items* must be asked for again.  Costs
+        O(both).
+        """
         kept = part_kept(held, items)
         if self._open is None:
             if kept < 0.5:
@@ -63,9 +69,14 @@ class Doubts:
 
 
 def part_kept(held: Iterable[Object], items: Iterable[Object | Unreadable]) -> float:
-    """Of what is *held* and lasts, the part that *items* have, too; 1 where that is too little to be missed.  Costs
-    O(both)."""
-    lasting = {kept.metadata.key: _weight(kept) for kept in held if kept.metadata.deletion_timestamp is None}
+    """Of what is *held* and lasts, the part that *items* have, too; 1 where that is too little to
+    be missed. Costs O(both).
+    """
+    lasting = {
+        kept.metadata.key: _weight(kept)
+        for kept in held
+        if kept.metadata.deletion_timestamp is None
+    }
     total = sum(lasting.values())
     if total < HELD_MIN:
         return 1.0

@@ -1,8 +1,10 @@
-"""Bounds of a list over all its pages, and of a cache: the server says how many pages there are, and may never end.
+"""Bounds of a list over all its pages, and of a cache: the server says how many pages there are,
+and may never end.
 
-A list fails when its objects together are too large, when a page repeats the continue token of the page before, and
-after some pages without an object.  A failed list changes nothing: what the cache has stays.  Each object is charged
-its bytes and ``OBJECT_BYTES``, the mean of what a decoded one costs beyond them; so a million empty objects count, too.
+A list fails when its objects together are too large, when a page repeats the continue token of the
+page before, and after some pages without an object. A failed list changes nothing: what the cache
+has stays. Each object is charged its bytes and ``OBJECT_BYTES``, the mean of what a decoded one
+costs beyond them; so a million empty objects count, too.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class ListBounds:
         """Raises ``BadList``."""
         self._bytes += sum(map(len, items)) + len(items) * OBJECT_BYTES
         if self._bytes > self._bytes_max:
-            raise BadList(f"the list has more than {self._bytes_max:,} bytes, which is the most that is read")
+            raise BadList(
+                f"the list has more than {self._bytes_max:,} bytes, which is the most that is read"
+            )
         if not continue_token:
             return
         if continue_token == self._token:
@@ -46,7 +50,9 @@ class ListBounds:
         self._token = continue_token
         self._empty_pages = 0 if items else self._empty_pages + 1
         if self._empty_pages > EMPTY_PAGES_MAX:
-            raise BadList(f"the list does not go on: {self._empty_pages} pages in a row have no object")
+            raise BadList(
+                f"the list does not go on: {self._empty_pages} pages in a row have no object"
+            )
 
 
 class CacheSize:
@@ -66,7 +72,9 @@ class CacheSize:
 
     def on_page(self, keys: Iterable[str], items: Sequence[bytes]) -> None:
         if self._bytes_max is not None:
-            self._listed.update((key, len(item) + OBJECT_BYTES) for key, item in zip(keys, items, strict=True))
+            self._listed.update(
+                (key, len(item) + OBJECT_BYTES) for key, item in zip(keys, items, strict=True)
+            )
 
     def on_list(self) -> None:
         """The objects of all pages have replaced those of the cache."""
@@ -74,7 +82,9 @@ class CacheSize:
         self.total = sum(self._charges.values())
 
     def on_event(self, kind: str, key: str, size: int) -> None:
-        """Charges an object of *size* bytes in the place of the one before.  Raises ``BadList`` if it does not fit."""
+        """Charges an object of *size* bytes in the place of the one before.  Raises ``BadList`` if
+        it does not fit.
+        """
         if kind == "DELETED":
             self.total -= self._charges.pop(key, 0)
             return
@@ -82,6 +92,8 @@ class CacheSize:
         total = self.total + charge - self._charges.get(key, 0)
         if self._bytes_max is not None and total > self._bytes_max:
             bound = f"{self._bytes_max:,} bytes"
-            raise BadList(f"the objects together have more than {bound}, which is the most that is kept")
+            raise BadList(
+                f"the objects together have more than {bound}, which is the most that is kept"
+            )
         self._charges[key] = charge
         self.total = total

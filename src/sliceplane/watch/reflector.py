@@ -12,35 +12,42 @@
 
 What the machine promises, and how:
 
-- **The cache never holds half a list.**  Pages are collected and reach the cache together, as a difference.  A list
-  that lacks most of what the cache holds is asked for a second time first (``watch.doubt``).
-- **Nothing is lost between two watches.**  A watch resumes from the version of the last event or bookmark.  Where
-  that is impossible (410) or seems so (see below) a new list is compared with the cache, and what it lacks is deleted.
-- **A version that does not work is given up.**  410 under its reasons Expired and Gone, 504 "Too large resource
-  version", 500 without a reason, and also ``BARREN_WATCHES_MAX`` watches in a row that ended without a word: some
-  servers close the stream instead of answering 410.
-- **Going backwards is noticed.**  A version lower than the last one means that the server was restored from a
-  backup; events in between never happened, so a new list is due.
-- **Silence is looked into.**  A stream without a byte for ``idle_timeout_s`` may have a dead peer, or be of a kind that
-  nothing happens to (kube-apiserver sends no bookmarks before its first event).  So it is opened anew, without a word:
-  with a dead peer that fails, which is an error.  After a second silent watch in a row the version is doubted as well:
-  a server that is behind it is silent, too.
-- **An accepted watch is news.**  A server that opens a watch at our version would send at once what came after it; so
-  a stream that stays quiet for ``SETTLED_S`` says that the cache was current when it was opened.
-- **What can be done without is.**  Where a cluster lacks a dispensable kind, or keeps it from us, the cache
-  counts as filled with nothing (or with what it had) and as current, and is looked for again every ``ABSENT_PERIOD_S``.
-- **No tight loop.**  Each failure backs off, and a watch without news that ends within ``SHORT_WATCH_S`` is a failure.
-  After one with news the next begins ``SHORT_WATCH_S`` after it at the earliest.
-- **No list without an end.**  A list that is too large or does not go on fails (``watch.paging``); so does a watch
-  whose objects would make the cache larger than *cache_bytes_max*.  The cache stays as it is.
+- **The cache never holds half a list.**  Pages are collected and reach the cache together, as a
+  difference. A list that lacks most of what the cache holds is asked for a second time first
+  (``watch.doubt``).
+- **Nothing is lost between two watches.**  A watch resumes from the version of the last event or
+  bookmark. Where that is impossible (410) or seems so (see below) a new list is compared with the
+  cache, and what it lacks is deleted.
+- **A version that does not work is given up.**  410 under its reasons Expired and Gone, 504 "Too
+  large resource version", 500 without a reason, and also ``BARREN_WATCHES_MAX`` watches in a row
+  that ended without a word: some servers close the stream instead of answering 410.
+- **Going backwards is noticed.**  A version lower than the last one means that the server was
+  restored from a backup; events in between never happened, so a new list is due.
+- **Silence is looked into.**  A stream without a byte for ``idle_timeout_s`` may have a dead peer,
+  or be of a kind that nothing happens to (kube-apiserver sends no bookmarks before its first
+  event). So it is opened anew, without a word: with a dead peer that fails, which is an error.
+  After a second silent watch in a row the version is doubted as well: a server that is behind it is
+  silent, too.
+- **An accepted watch is news.**  A server that opens a watch at our version would send at once what
+  came after it; so a stream that stays quiet for ``SETTLED_S`` says that the cache was current when
+  it was opened.
+- **What can be done without is.**  Where a cluster lacks a dispensable kind, or keeps it from us,
+  the cache counts as filled with nothing (or with what it had) and as current, and is looked for
+  again every ``ABSENT_PERIOD_S``.
+- **No tight loop.**  Each failure backs off, and a watch without news that ends within
+  ``SHORT_WATCH_S`` is a failure. After one with news the next begins ``SHORT_WATCH_S`` after it at
+  the earliest.
+- **No list without an end.**  A list that is too large or does not go on fails (``watch.paging``);
+  so does a watch whose objects would make the cache larger than *cache_bytes_max*. The cache stays
+  as it is.
 
-Lists ask for the most recent state (no resourceVersion) rather than for "any cached state" (``"0"``, as client-go
-begins): with several API servers behind one address ``"0"`` may travel back in time, and it switches paging off.
-Servers answer such a list from memory since 1.31.
+Lists ask for the most recent state (no resourceVersion) rather than for "any cached state"
+(``"0"``, as client-go begins): with several API servers behind one address ``"0"`` may travel back
+in time, and it switches paging off. Servers answer such a list from memory since 1.31.
 
-The shell has one request open at a time: it performs the actions in order, feeds what comes back, and feeds nothing
-more of a stream after ``StopWatch``.  What lists and watches promise: Kubernetes API concepts, "Resource versions" and
-"Efficient detection of changes".
+The shell has one request open at a time: it performs the actions in order, feeds what comes back,
+and feeds nothing more of a stream after ``StopWatch``. What lists and watches promise: Kubernetes
+API concepts, "Resource versions" and "Efficient detection of changes".
 """
 
 from __future__ import annotations
@@ -55,7 +62,13 @@ from sliceplane.api.scheme import is_done_without
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.actions import Action, Counters, Phase, StartList, StartWatch, StopWatch
-from sliceplane.watch.answers import bookmark_version, is_bad_version, is_expired, is_overload, status_of
+from sliceplane.watch.answers import (
+    bookmark_version,
+    is_bad_version,
+    is_expired,
+    is_overload,
+    status_of,
+)
 from sliceplane.watch.cache import Cache, Change, Mark, Undecodable, Unreadable, key_of
 from sliceplane.watch.doubt import CONFIRM_PAUSE_S, Doubts
 from sliceplane.watch.paging import VERSION_CHARACTERS_MAX, BadList, CacheSize
@@ -69,27 +82,28 @@ IDLE_TIMEOUT_S = 90.0
 SHORT_WATCH_S = 1.0
 #: how late an event may be that a server knew of when it opened a watch
 SETTLED_S = 5.0
-#: client-go's: 0.8 s doubled up to 30 s, jitter up to as much again, from the start after two quiet minutes; or after a
-#: watch that was open for half a minute, which is no server in trouble
+#: client-go's: 0.8 s doubled up to 30 s, jitter up to as much again, from the start after two quiet
+#: minutes; or after a watch that was open for half a minute, which is no server in trouble
 BACKOFF = Backoff(base_s=0.8, cap_s=30.0, jitter=1.0)
 BACKOFF_RESET_S = 120.0
 HEALTHY_WATCH_S = 30.0
 #: a server that asks for more patience than this is asked again anyway
 RETRY_AFTER_MAX_S = 300
-#: so many watches in a row without an event, a bookmark or an honest reason make the version suspect
+#: so many watches in a row without an event, a bookmark or an honest reason make the version
+#: suspect
 BARREN_WATCHES_MAX = 2
 #: so many expired continue tokens in a row, and the next list is asked for whole
 EXPIRED_PAGES_MAX = 2
-#: how soon a kind that this cluster does not have is looked for again: it comes with an upgrade, or with a role
+#: how soon a kind that this cluster does not have is looked for again: it comes with an upgrade, or
+#: with a role
 ABSENT_PERIOD_S = 300.0
 
 
 class Reflector(Generic[T]):
     """Owns and changes *cache*; driven by one shell (``watch.io.reflect``, or a simulator).
 
-    After every ``start`` and ``on_...``: perform ``take_actions()`` in order, deliver ``take_changes()`` and after
-    them ``take_mark()``.
-    Times are seconds since the epoch.
+    After every ``start`` and ``on_...``: perform ``take_actions()`` in order, deliver
+    ``take_changes()`` and after them ``take_mark()``. Times are seconds since the epoch.
     """
 
     def __init__(
@@ -102,11 +116,14 @@ class Reflector(Generic[T]):
         only_reads: bool = False,
         cache_bytes_max: int | None = None,
     ) -> None:
-        """*cache_bytes_max*: for programs that follow servers of others; ``None``: only lists have a bound."""
+        """*cache_bytes_max*: for programs that follow servers of others; ``None``: only lists have
+        a bound.
+        """
         self.cache = cache
         self.counters = Counters()
         self.phase = Phase.NEW
-        #: the cache has been filled by a complete list, or there is none to be had and none is needed
+        #: the cache has been filled by a complete list, or there is none to be had and none is
+        #: needed
         self.synced = False
         #: why we do without this kind at the moment
         self.absent: StatusError | None = None
@@ -120,7 +137,8 @@ class Reflector(Generic[T]):
         self._bounds = self._size.bounds_of_list()
         self._actions: list[Action] = []
         self._changes: list[Change[T]] = []
-        #: up to where the cache has everything; unlike ``resource_version`` it stays while a list is due
+        #: up to where the cache has everything; unlike ``resource_version`` it stays while a list
+        #: is due
         self.reached = ""
         self._mark = Mark(cache.resource.key, "")
         self._listed = False
@@ -158,7 +176,9 @@ class Reflector(Generic[T]):
         return changes
 
     def take_mark(self) -> Mark | None:
-        """How far the cache is, if that moved since the last call: what ``take_changes`` gave leads there."""
+        """How far the cache is, if that moved since the last call: what ``take_changes`` gave leads
+        there.
+        """
         if self.reached == self._mark.version and not self._listed:
             return None
         self._mark, self._listed = Mark(self.cache.resource.key, self.reached, self._listed), False
@@ -169,10 +189,11 @@ class Reflector(Generic[T]):
         return self._deadline
 
     def staleness(self, now: float) -> float:
-        """Seconds since the cache was last known to be what the server held; ``math.inf`` before the first list.
+        """Seconds since the cache was last known to be what the server held; ``math.inf`` before
+        the first list.
 
-        A quiet and healthy watch stays below ``idle_timeout_s`` and a little; more means that the server has not been
-        heard of.  What we do without is never stale.
+        A quiet and healthy watch stays below ``idle_timeout_s`` and a little; more means that the
+        server has not been heard of. What we do without is never stale.
         """
         if self.absent is not None:
             return 0.0
@@ -180,7 +201,9 @@ class Reflector(Generic[T]):
 
     @property
     def resource_version(self) -> str:
-        """The version that the cache stands for; "" before the first list and while a list is due."""
+        """The version that the cache stands for; "" before the first list and while a list is
+        due.
+        """
         return self._version
 
     # What the shell feeds
@@ -196,7 +219,9 @@ class Reflector(Generic[T]):
         self.phase = Phase.STOPPED
         self._deadline = None
 
-    def on_page(self, items: Sequence[bytes], resource_version: str, continue_token: str, now: float) -> None:
+    def on_page(
+        self, items: Sequence[bytes], resource_version: str, continue_token: str, now: float
+    ) -> None:
         """The answer to ``StartList``."""
         assert self.phase is Phase.LISTING, f"a page when {self.phase}"
         self.counters.pages += 1
@@ -205,14 +230,19 @@ class Reflector(Generic[T]):
                 shown = resource_version[:VERSION_CHARACTERS_MAX]
                 self._list_failed(internal(f"a list with resourceVersion {shown!r}"), now)
                 return
-            # The first page fixes the version of the whole; and no later page makes the list more current.
+            # The first page fixes the version of the whole; and no later page makes the list more
+            # current.
             self._list_version = resource_version
             self._list_began = now
         try:
             self._bounds.on_page(items, continue_token)
             loaded = [self.cache.load(item) for item in items]
         except (Undecodable, BadList) as error:
-            why = f"an item of the list cannot be read: {error}" if isinstance(error, Undecodable) else str(error)
+            why = (
+                f"an item of the list cannot be read: {error}"
+                if isinstance(error, Undecodable)
+                else str(error)
+            )
             self._list_failed(internal(why), now)
             return
         self._pages += loaded
@@ -245,7 +275,9 @@ class Reflector(Generic[T]):
         self.last_error = self.absent = None
 
     def on_watch_event(self, kind: str, body: bytes, now: float) -> None:
-        """One message of the stream, ``kind`` as sent: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
+        """One message of the stream, ``kind`` as sent: ADDED, MODIFIED, DELETED, BOOKMARK or
+        ERROR.
+        """
         assert self.phase is Phase.WATCHING, f"an event when {self.phase}"
         self._deadline = now + self._idle_timeout_s
         self._watch_heard = True
@@ -273,7 +305,9 @@ class Reflector(Generic[T]):
             if self._is_bounded:
                 self._size.on_event(kind, key, len(body))
             if self._advance(version, now):
-                self._changes.extend(self.cache.remove(key, version) if kind == "DELETED" else self.cache.put(loaded))
+                self._changes.extend(
+                    self.cache.remove(key, version) if kind == "DELETED" else self.cache.put(loaded)
+                )
                 self.reached = self._version
         except BadList as error:
             self._relist(internal(str(error)), now)
@@ -293,10 +327,15 @@ class Reflector(Generic[T]):
         if error is None:
             self._barren = 0 if self._watch_heard else self._barren + 1
             if self._barren >= BARREN_WATCHES_MAX:
-                self._relist(internal(f"{self._barren} watches in a row ended without an event"), now, open_=False)
+                self._relist(
+                    internal(f"{self._barren} watches in a row ended without an event"),
+                    now,
+                    open_=False,
+                )
                 return
             if now - self._watch_began < SHORT_WATCH_S:
-                # It moved, so it was no failure; but a server can do that thousands of times a second.
+                # It moved, so it was no failure; but a server can do that thousands of times a
+                # second.
                 self.phase = Phase.WAITING
                 self._deadline = self._watch_began + SHORT_WATCH_S
                 return
@@ -320,7 +359,9 @@ class Reflector(Generic[T]):
             self._relist(error, now, open_=self.phase is Phase.WATCHING)
 
     def list_anew(self, now: float) -> None:
-        """Its owner knows that the cache is wrong.  Without a back-off: the owner bounds how often it says so."""
+        """Its owner knows that the cache is wrong.  Without a back-off: the owner bounds how often
+        it says so.
+        """
         if self.phase is Phase.WATCHING:
             self._leave_watch(now)
             self._actions.append(StopWatch())
@@ -396,17 +437,23 @@ class Reflector(Generic[T]):
         self._deadline = now + self._idle_timeout_s
         self.counters.watches += 1
         spread = WATCH_TIMEOUT_MAX_S - WATCH_TIMEOUT_MIN_S + 1
-        self._actions.append(StartWatch(self._version, WATCH_TIMEOUT_MIN_S + self._rng.below(spread)))
+        self._actions.append(
+            StartWatch(self._version, WATCH_TIMEOUT_MIN_S + self._rng.below(spread))
+        )
 
     def _advance(self, version: str, now: float) -> bool:
-        """Take over the version of an event or a bookmark; false if it goes backwards and a list is due."""
+        """Take over the version of an event or a bookmark; false if it goes backwards and a list is
+        due.
+        """
         if not version:
             raise Undecodable("it has no resourceVersion")
         if len(version) > VERSION_CHARACTERS_MAX:
             raise Undecodable(f"its resourceVersion has {len(version):,} characters")
         if is_older(version, self._version):
             self.counters.backwards += 1
-            self._relist(internal(f"the server went back from version {self._version} to {version}"), now)
+            self._relist(
+                internal(f"the server went back from version {self._version} to {version}"), now
+            )
             return False
         if version != self._version:
             self._version = version
@@ -416,7 +463,9 @@ class Reflector(Generic[T]):
         return True
 
     def _quiet_since(self, now: float) -> float:
-        """When the cache was current because a watch was opened that has been quiet since; ``-math.inf``: no such."""
+        """When the cache was current because a watch was opened that has been quiet since;
+        ``-math.inf``: no such.
+        """
         opened = self._watch_opened_at
         settled = self.phase is Phase.WATCHING and opened is not None and now - opened >= SETTLED_S
         return opened if settled and opened is not None else -math.inf
@@ -454,7 +503,9 @@ class Reflector(Generic[T]):
     # Failures
 
     def _fail(self, error: StatusError, now: float) -> None:
-        """Wait, then go on with whatever the state says: the next page, a watch, or a list from the start."""
+        """Wait, then go on with whatever the state says: the next page, a watch, or a list from the
+        start.
+        """
         self.counters.failures += 1
         self.last_error = (error, now)
         if now - self._failed_at > BACKOFF_RESET_S:
@@ -477,7 +528,9 @@ class Reflector(Generic[T]):
         self.synced = True
         self.absent = error
         self.last_error = None
-        self._deadline = now + self._absent_period_s + self._rng.uniform(0.0, 0.1 * self._absent_period_s)
+        self._deadline = (
+            now + self._absent_period_s + self._rng.uniform(0.0, 0.1 * self._absent_period_s)
+        )
         self.phase = Phase.WAITING
 
     def check(self) -> None:

@@ -1,4 +1,5 @@
-"""What a client must be told to come to us: Envoy's bootstrap, and that of every gRPC library (gRFC A27, A65, A97).
+"""What a client must be told to come to us: Envoy's bootstrap, and that of every gRPC library (gRFC
+A27, A65, A97).
 
 As short as they work; what is left out are defaults that do no harm.
 """
@@ -63,9 +64,14 @@ def grpc_bootstrap(wish: BootstrapWish) -> Document:
         "server_features": ["xds_v3"],
     }
     if wish.token_file:
-        server["call_creds"] = [{"type": "jwt_token_file", "config": {"jwt_token_file": wish.token_file}}]
+        server["call_creds"] = [
+            {"type": "jwt_token_file", "config": {"jwt_token_file": wish.token_file}}
+        ]
     # gRPC for Node refuses a node without a locality, even an empty one.
-    return {"xds_servers": [server], "node": {**_node(wish), "locality": {"zone": wish.zone} if wish.zone else {}}}
+    return {
+        "xds_servers": [server],
+        "node": {**_node(wish), "locality": {"zone": wish.zone} if wish.zone else {}},
+    }
 
 
 def envoy_bootstrap(wish: BootstrapWish) -> Document:
@@ -79,13 +85,19 @@ def envoy_bootstrap(wish: BootstrapWish) -> Document:
     }
     document: Document = {
         "node": _node(wish),
-        "dynamic_resources": {"ads_config": ads, "cds_config": source, "lds_config": {**source, "ads": {}}},
+        "dynamic_resources": {
+            "ads_config": ads,
+            "cds_config": source,
+            "lds_config": {**source, "ads": {}},
+        },
         "static_resources": {"clusters": [_cluster(wish)]},
     }
     if wish.token_file:
         folder = wish.token_file.rpartition("/")[0] or "/"
         secret = {"filename": wish.token_file, "watched_directory": {"path": folder}}
-        document["static_resources"]["secrets"] = [{"name": "token", "generic_secret": {"secret": secret}}]
+        document["static_resources"]["secrets"] = [
+            {"name": "token", "generic_secret": {"secret": secret}}
+        ]
     if wish.admin_port:
         document["admin"] = {"address": _address("127.0.0.1", wish.admin_port)}
     return document
@@ -106,10 +118,14 @@ def _cluster(wish: BootstrapWish) -> Document:
         "type": "STATIC" if _is_address(wish.host) else "STRICT_DNS",
         "connect_timeout": "5s",
         "load_assignment": {"cluster_name": CLUSTER, "endpoints": [{"lb_endpoints": [endpoint]}]},
-        "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": protocol},
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": protocol
+        },
     }
     if not _is_address(wish.host):
-        cluster["dns_lookup_family"] = "ALL"  # by itself Envoy looks at no IPv4 address where there is one of IPv6
+        cluster["dns_lookup_family"] = (
+            "ALL"  # by itself Envoy looks at no IPv4 address where there is one of IPv6
+        )
     if not wish.insecure:
         cluster["transport_socket"] = _tls(wish)
     return cluster
@@ -119,7 +135,10 @@ def _tls(wish: BootstrapWish) -> Document:
     kind = "IP_ADDRESS" if _is_address(wish.host) else "DNS"
     names = [{"san_type": kind, "matcher": {"exact": wish.host}}]
     common: Document = {
-        "validation_context": {"trusted_ca": {"filename": wish.ca_file}, "match_typed_subject_alt_names": names}
+        "validation_context": {
+            "trusted_ca": {"filename": wish.ca_file},
+            "match_typed_subject_alt_names": names,
+        }
     }
     if wish.cert_file:
         chain, key = {"filename": wish.cert_file}, {"filename": wish.key_file}

@@ -1,12 +1,15 @@
-"""Services, EndpointSlices and Nodes in; for each place of clients its resources, and what differs, out.
+"""Services, EndpointSlices and Nodes in; for each place of clients its resources, and what differs,
+out.
 
-Clients of one kind at one place share a view (``view``), which says what there is under a name now; ``take_changes``
-says which names may say something else than at the last call: Clusters, assignments, members, then listeners and
-routes, last the Clusters that went, which is make before break.  A stream compares versions before it sends, with one
-exception: the assignment that comes with a change of its Cluster is sent also if it is the same, or Envoy waits for it.
+Clients of one kind at one place share a view (``view``), which says what there is under a name now;
+``take_changes`` says which names may say something else than at the last call: Clusters,
+assignments, members, then listeners and routes, last the Clusters that went, which is make before
+break. A stream compares versions before it sends, with one exception: the assignment that comes
+with a change of its Cluster is sent also if it is the same, or Envoy waits for it.
 
-An assignment is never removed, which Envoy would not heed: under each name that can be one there is an assignment,
-empty if there is no such Service.  So a Service that is deleted first loses its endpoints, then its Cluster.
+An assignment is never removed, which Envoy would not heed: under each name that can be one there is
+an assignment, empty if there is no such Service. So a Service that is deleted first loses its
+endpoints, then its Cluster.
 
 Nothing is answered before ``on_synced``: names that are not there yet must not look deleted.
 """
@@ -32,9 +35,10 @@ ASSIGNMENT_BYTES_MAX: Final = 4032 * 1024
 
 
 class XdsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``namespaces``: all if empty.  ``collected_from``: endpoints from which on Envoy gets them as members of
-    collections.  ``assignment_max``: octets of the endpoints of one assignment.
-    ``with_names``: of Pods and nodes, in metadata of endpoints."""
+    """``namespaces``: all if empty. ``collected_from``: endpoints from which on Envoy gets them as
+    members of collections. ``assignment_max``: octets of the endpoints of one assignment.
+    ``with_names``: of Pods and nodes, in metadata of endpoints.
+    """
 
     domains: tuple[str, ...] = ("cluster.local",)
     namespaces: tuple[str, ...] = ()
@@ -52,7 +56,9 @@ class XdsChange(NamedTuple):
 
 
 class XdsCatalog:
-    """See the module.  *process*: a text that no other process has, a part of the epochs of collections."""
+    """See the module.  *process*: a text that no other process has, a part of the epochs of
+    collections.
+    """
 
     def __init__(self, config: XdsConfig, process: str) -> None:
         self.config: Final = config
@@ -88,12 +94,20 @@ class XdsCatalog:
 
     @property
     def unserved(self) -> int:
-        """Ports of Services that no client can have: UDP, SCTP, and the type ExternalName.  O(Services)."""
+        """Ports of Services that no client can have: UDP, SCTP, and the type ExternalName.
+        O(Services).
+        """
         return sum(served.unserved for served in self.services.values())
 
     def too_large(self) -> dict[str, str]:
-        """Keys whose assignment leaves endpoints out because there are too many, and their Services.  O(Services)."""
-        return {port: str(key) for key, served in sorted(self.services.items()) for port in served.too_large()}
+        """Keys whose assignment leaves endpoints out because there are too many, and their
+        Services.  O(Services).
+        """
+        return {
+            port: str(key)
+            for key, served in sorted(self.services.items())
+            for port in served.too_large()
+        }
 
     def problems(self, service: str) -> tuple[str, ...]:
         """What is wrong with the annotations of ``NAMESPACE/NAME``."""
@@ -102,8 +116,9 @@ class XdsCatalog:
         return () if served is None else tuple(served.problems)
 
     def absence(self, service: ServiceKey, port: str, *, as_key: bool) -> str:
-        """Why clients cannot have *port* of *service*, as a sentence; "" if they can.  *as_key*: the port is part of a
-        key, not of what a person wrote."""
+        """Why clients cannot have *port* of *service*, as a sentence; "" if they can. *as_key*: the
+        port is part of a key, not of what a person wrote.
+        """
         if not self._is_served(service):
             return f"this server serves other namespaces alone: {', '.join(self.config.namespaces)}"
         served = self.services.get(service)
@@ -117,7 +132,8 @@ class XdsCatalog:
         self._epochs += 1
         return f"{self._process}-{self._epochs:x}"
 
-    # -- events ------------------------------------------------------------------------------------------
+    # -- events
+    # ------------------------------------------------------------------------------------------
 
     def on_service(self, before: Service | None, after: Service | None) -> None:
         subject = after if after is not None else before
@@ -139,7 +155,9 @@ class XdsCatalog:
             self.namespaces.pop(namespace, None)
 
     def on_slice(self, before: EndpointSlice | None, after: EndpointSlice | None) -> None:
-        was, now = (None if subject is None else _service_of(subject) for subject in (before, after))
+        was, now = (
+            None if subject is None else _service_of(subject) for subject in (before, after)
+        )
         subject = after if after is not None else before
         assert subject is not None, "an event has an old or a new object"
         for key, new in ((was, None), (now, after)) if was != now else ((now, after),):
@@ -186,7 +204,9 @@ class XdsCatalog:
         self._dirty[key] = None
 
     def _count(self, place: XdsPlace | None, by: int) -> bool:
-        """Whether the zone of *place* is in another region now: the one of its Nodes, the first where they differ."""
+        """Whether the zone of *place* is in another region now: the one of its Nodes, the first
+        where they differ.
+        """
         if place is None or not place.zone or not place.region:
             return False
         regions = self._regions.setdefault(place.zone, {})
@@ -200,15 +220,22 @@ class XdsCatalog:
             del self._regions[place.zone]
         return before != self.shared.regions.get(place.zone)
 
-    # -- views -------------------------------------------------------------------------------------------
+    # -- views
+    # -------------------------------------------------------------------------------------------
 
     def view(self, client: XdsClient) -> XdsView:
         """The view of clients like this one; to be released as often as it was asked for."""
         if client.kind == "grpc":
-            client = XdsClient(kind="grpc", zone=client.zone, node=client.node, namespace=client.namespace)
+            client = XdsClient(
+                kind="grpc", zone=client.zone, node=client.node, namespace=client.namespace
+            )
         else:
             client = XdsClient(
-                kind="envoy", zone=client.zone, node=client.node, leds=client.leds, listeners=client.listeners
+                kind="envoy",
+                zone=client.zone,
+                node=client.node,
+                leds=client.leds,
+                listeners=client.listeners,
             )
         view = self._views.get(client)
         if view is None:
@@ -227,7 +254,9 @@ class XdsCatalog:
         self._leave()
 
     def _leave(self) -> None:
-        """A view left its place.  What no other place uses is forgotten, now and then: that is O(Services)."""
+        """A view left its place.  What no other place uses is forgotten, now and then: that is
+        O(Services).
+        """
         self._left += 1
         if self._left * 4 <= len(self._views):
             return
@@ -236,7 +265,10 @@ class XdsCatalog:
         nodes = {other.node for other in places}
         zones = {other.zone for other in places}
         audiences = {
-            Audience(zone, region) for other in places for zone in ("", other.zone) for region in ("", other.region)
+            Audience(zone, region)
+            for other in places
+            for zone in ("", other.zone)
+            for region in ("", other.region)
         }
         is_used = _use_of(nodes, zones) if places else _is_nothing
         for served in self.services.values():
@@ -257,8 +289,9 @@ class XdsCatalog:
             self._leave()
 
     def take_changes(self) -> list[XdsChange]:
-        """What may differ since the last call, each once, in the order in which it should be sent; none before
-        ``on_synced``."""
+        """What may differ since the last call, each once, in the order in which it should be sent;
+        none before ``on_synced``.
+        """
         if not self.is_synced:
             return []
         found: dict[tuple[XdsView, ResourceChange], None] = {}
@@ -272,7 +305,9 @@ class XdsCatalog:
                 del self.services[key]
         for view in self._moved:
             for key in sorted(self.services):
-                found |= dict.fromkeys((view, change) for change in self.services[key].assignments())
+                found |= dict.fromkeys(
+                    (view, change) for change in self.services[key].assignments()
+                )
         self._dirty.clear()
         self._moved.clear()
         return [XdsChange(view, of.type_url, of.topic) for view, of in sorted(found, key=_rank)]
@@ -290,7 +325,10 @@ class XdsCatalog:
 
 
 def catalog_of(
-    services: Iterable[Service], slices: Iterable[EndpointSlice], nodes: Iterable[Node], process: str
+    services: Iterable[Service],
+    slices: Iterable[EndpointSlice],
+    nodes: Iterable[Node],
+    process: str,
 ) -> XdsCatalog:
     """Of lists; assignments have their endpoints in them, however many these are."""
     catalog = XdsCatalog(XdsConfig(collected_from=0), process)

@@ -1,9 +1,10 @@
 """Clusters: how endpoints of a Service's port are chosen and reached; one for gRPC, one for Envoy.
 
-Without an annotation the policy is told by the enum, which every client has; an annotation makes a list of policies
-with round robin last, of which each client takes the first that it knows (gRFC A52): the enum for least request is
-rejected by gRPC's C core.  Limits are off where the user asks for none: both clients begin to fail at 1,024 requests.
-Envoy does not panic: endpoints that are not ready are not there.
+Without an annotation the policy is told by the enum, which every client has; an annotation makes a
+list of policies with round robin last, of which each client takes the first that it knows (gRFC
+A52): the enum for least request is rejected by gRPC's C core. Limits are off where the user asks
+for none: both clients begin to fail at 1,024 requests. Envoy does not panic: endpoints that are not
+ready are not there.
 """
 
 from __future__ import annotations
@@ -36,7 +37,13 @@ _HTTP_VERSION: Final[dict[AppProtocol, int]] = {"http": 1, "websocket": 1, "http
 def cluster(settings: PortSettings, kind: ClientKind) -> bytes:
     """``Cluster``."""
     common = text(1, str(settings.key)) + integer(2, _EDS) + message(3, message(1, ADS))
-    by_enum = 0 if settings.policy or not settings.is_sticky else _MAGLEV if kind == "envoy" else _RING_HASH
+    by_enum = (
+        0
+        if settings.policy or not settings.is_sticky
+        else _MAGLEV
+        if kind == "envoy"
+        else _RING_HASH
+    )
     policies = _policies(settings, kind)
     if kind == "grpc":
         service = settings.key.service
@@ -46,13 +53,29 @@ def cluster(settings: PortSettings, kind: ClientKind) -> bytes:
         metadata = filter_metadata(25, "com.google.csm.telemetry_labels", labels)
         return common + integer(6, by_enum) + limits + metadata + policies
     timeout = message(4, integer(1, _CONNECT_TIMEOUT_S))
-    limits = message(10, *(message(1, _thresholds(priority, settings.requests_max)) for priority in (0, 1)))
+    limits = message(
+        10, *(message(1, _thresholds(priority, settings.requests_max)) for priority in (0, 1))
+    )
     no_panic = message(27, message(1))
-    return common + timeout + integer(6, by_enum) + limits + no_panic + integer(32, 1) + _protocol(settings) + policies
+    return (
+        common
+        + timeout
+        + integer(6, by_enum)
+        + limits
+        + no_panic
+        + integer(32, 1)
+        + _protocol(settings)
+        + policies
+    )
 
 
 def _thresholds(priority: int, requests_max: int) -> bytes:
-    return integer(1, priority) + wrapped(2, UNLIMITED) + wrapped(3, UNLIMITED) + wrapped(4, requests_max)
+    return (
+        integer(1, priority)
+        + wrapped(2, UNLIMITED)
+        + wrapped(3, UNLIMITED)
+        + wrapped(4, requests_max)
+    )
 
 
 def _protocol(settings: PortSettings) -> bytes:

@@ -1,14 +1,15 @@
 """Endpoints as members of collections (LEDS), which Envoy takes one by one.
 
-The assignment names a collection for each zone, and does not change when an endpoint does.  Envoy keeps the members of
-a collection over a reconnect and says nothing of them, so what went meanwhile must be told: a collection remembers the
-names that it ever lost (``removed``), and has an *epoch* in its name, which is never used again, neither by this
-process nor by another.  A client that holds another epoch is led to this one by the assignment.  When twice as many
-names are remembered as there are members, the epoch turns, and all of them are sent again: a rolling update, which
-replaces each once, does not get there.
+The assignment names a collection for each zone, and does not change when an endpoint does. Envoy
+keeps the members of a collection over a reconnect and says nothing of them, so what went meanwhile
+must be told: a collection remembers the names that it ever lost (``removed``), and has an *epoch*
+in its name, which is never used again, neither by this process nor by another. A client that holds
+another epoch is led to this one by the assignment. When twice as many names are remembered as there
+are members, the epoch turns, and all of them are sent again: a rolling update, which replaces each
+once, does not get there.
 
-A zone that lost its last endpoint stays, empty, until then: an empty collection is harmless where it was not empty
-before, and to a client that is new it is told as removed itself (the stream does).
+A zone that lost its last endpoint stays, empty, until then: an empty collection is harmless where
+it was not empty before, and to a client that is new it is told as removed itself (the stream does).
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ class XdsCollection:
         return tuple(sorted(self.lost))
 
     def name_of(self, identity: str) -> str:
-        """Numbered in the order of their coming: a name is said twice for an endpoint that is replaced, and of a Pod's
-        uid no client makes sense."""
+        """Numbered in the order of their coming: a name is said twice for an endpoint that is
+        replaced, and of a Pod's uid no client makes sense.
+        """
         name = self.names.get(identity)
         if name is None:
             name = self.names[identity] = f"{self.glob[:-1]}{len(self.names):x}"
@@ -54,9 +56,13 @@ class XdsCollection:
 
 
 class Collections:
-    """Those of one pool, by zone.  *registry*: all that clients may ask for, by glob; shared with the catalog."""
+    """Those of one pool, by zone.  *registry*: all that clients may ask for, by glob; shared with
+    the catalog.
+    """
 
-    def __init__(self, key: PortKey, registry: dict[str, XdsCollection], next_epoch: Callable[[], str]) -> None:
+    def __init__(
+        self, key: PortKey, registry: dict[str, XdsCollection], next_epoch: Callable[[], str]
+    ) -> None:
         self._key = key
         self._registry = registry
         self._next_epoch = next_epoch
@@ -112,13 +118,20 @@ class Collections:
     def check(self, pieces: Mapping[str, tuple[str, bytes]]) -> None:
         """The members are *pieces*: zone and octets by identity.  O(endpoints)."""
         members = {
-            self.by_zone[zone].name_of(identity): body_of(encoded) for identity, (zone, encoded) in pieces.items()
+            self.by_zone[zone].name_of(identity): body_of(encoded)
+            for identity, (zone, encoded) in pieces.items()
         }
-        kept = {name: resource.body for held in self.by_zone.values() for name, resource in held.by_name.items()}
+        kept = {
+            name: resource.body
+            for held in self.by_zone.values()
+            for name, resource in held.by_name.items()
+        }
         assert kept == members, f"members are {kept}, the pool holds {members}"
         for held in self.by_zone.values():
             assert self._registry[held.glob] is held, f"{held.glob} is not to be found"
-            assert not held.lost.keys() & held.by_name.keys(), f"{held.glob}: a member is remembered as removed"
+            assert not held.lost.keys() & held.by_name.keys(), (
+                f"{held.glob}: a member is remembered as removed"
+            )
 
     def _open(self, zone: str) -> XdsCollection:
         glob = collection(self._next_epoch())

@@ -1,12 +1,12 @@
 """Endpoints and assignments as messages: the hot ones, joined of pieces that are encoded once.
 
-A piece is an ``LbEndpoint`` as an item of its locality.  An assignment is a join of pieces and of few octets between
-them, so that it costs what a copy costs, however many endpoints it has.
+A piece is an ``LbEndpoint`` as an item of its locality. An assignment is a join of pieces and of
+few octets between them, so that it costs what a copy costs, however many endpoints it has.
 
-What a client would refuse is never written: Envoy aborts at a member of a collection whose address is no IP, and gRPC
-rejects an assignment with a locality without an id or a weight, a gap in priorities, or an address twice.  So there is
-one priority, each locality has a weight, and what is no ordinary address is left out before (``is_servable``) and an
-assertion here.
+What a client would refuse is never written: Envoy aborts at a member of a collection whose address
+is no IP, and gRPC rejects an assignment with a locality without an id or a weight, a gap in
+priorities, or an address twice. So there is one priority, each locality has a weight, and what is
+no ordinary address is left out before (``is_servable``) and an assertion here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from sliceplane.consume.balancing.model import Endpoint
 from sliceplane.consume.model import ordinary_of
 from sliceplane.kit.ip import Family
 from sliceplane.xds.names import PortKey
-from sliceplane.xds.wire import as_bytes, as_integer, as_text, fields, head, integer, message, text, wrapped
+from sliceplane.xds.wire import (
+    as_bytes,
+    as_integer,
+    as_text,
+    fields,
+    head,
+    integer,
+    message,
+    text,
+    wrapped,
+)
 
 DRAINING: Final = 3
 #: of ``ConfigSource``: this stream, in version 3
@@ -28,7 +38,9 @@ _METADATA_KEY: Final = "sliceplane"
 
 
 class SeenEndpoint(NamedTuple):
-    """A Pod with the address of the Service's first family, and that of the other one if it has it."""
+    """A Pod with the address of the Service's first family, and that of the other one if it
+    has it.
+    """
 
     endpoint: Endpoint
     other: Endpoint | None = None
@@ -50,12 +62,18 @@ def is_servable(endpoint: Endpoint) -> bool:
     return is_port(endpoint.port) and ordinary_of(endpoint.address, family) == endpoint.address
 
 
-def endpoint_message(seen: SeenEndpoint, *, draining: bool = False, with_names: bool = False) -> bytes:
+def endpoint_message(
+    seen: SeenEndpoint, *, draining: bool = False, with_names: bool = False
+) -> bytes:
     """``LbEndpoint``."""
     first, other = seen
     also = b"" if other is None else message(4, message(1, _address(other)))
     metadata = _names(first) if with_names else b""
-    return message(1, message(1, _address(first)), also) + integer(2, DRAINING if draining else 0) + metadata
+    return (
+        message(1, message(1, _address(first)), also)
+        + integer(2, DRAINING if draining else 0)
+        + metadata
+    )
 
 
 def piece(body: bytes) -> bytes:
@@ -86,13 +104,17 @@ def collected_assignment(key: PortKey, localities: Iterable[tuple[str, str, str]
 
     Weights do not count endpoints: it must not change when one comes or goes."""
     return text(1, str(key)) + b"".join(
-        message(2, _locality(zone, region), wrapped(3, 1), message(8, message(1, ADS), text(2, glob)))
+        message(
+            2, _locality(zone, region), wrapped(3, 1), message(8, message(1, ADS), text(2, glob))
+        )
         for zone, region, glob in localities
     )
 
 
 def given(assignment: bytes) -> dict[tuple[str, int], bool]:
-    """By address and port of each endpoint of an assignment that has no collections: whether it is told to drain."""
+    """By address and port of each endpoint of an assignment that has no collections: whether it is
+    told to drain.
+    """
     told: dict[tuple[str, int], bool] = {}
     for locality in _messages(assignment, 2):
         for entry in _messages(locality, 2):
@@ -109,7 +131,9 @@ def _messages(data: bytes, number: int) -> Iterator[bytes]:
 
 def struct(**texts: str) -> bytes:
     """``google.protobuf.Struct`` of texts, in the order given."""
-    return b"".join(message(1, text(1, name), message(2, message(3, of.encode()))) for name, of in texts.items())
+    return b"".join(
+        message(1, text(1, name), message(2, message(3, of.encode()))) for name, of in texts.items()
+    )
 
 
 def filter_metadata(number: int, name: str, held: bytes) -> bytes:
@@ -122,7 +146,9 @@ def _locality(zone: str, region: str) -> bytes:
 
 
 def _names(endpoint: Endpoint) -> bytes:
-    names = {name: value for name, value in (("node", endpoint.node), ("pod", endpoint.pod)) if value}
+    names = {
+        name: value for name, value in (("node", endpoint.node), ("pod", endpoint.pod)) if value
+    }
     return filter_metadata(3, _METADATA_KEY, struct(**names)) if names else b""
 
 

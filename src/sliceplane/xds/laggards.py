@@ -1,15 +1,18 @@
-"""Clients that do not acknowledge changes: which Services they concern, and how long drains wait for them.
+"""Clients that do not acknowledge changes: which Services they concern, and how long drains wait
+for them.
 
-What an xDS server reports is one version for all Services (``xds.io.progress``), so a client that stays behind would
-hold up drains of Services that it has nothing to do with.  A client that is behind for ``GRACE_S`` is therefore taken
-out of that version and kept here, with the Services of which it lacks changes: a drain waits for it where it concerns
-one of these.  The Services of a client are those that it subscribes to and may see.
+What an xDS server reports is one version for all Services (``xds.io.progress``), so a client that
+stays behind would hold up drains of Services that it has nothing to do with. A client that is
+behind for ``GRACE_S`` is therefore taken out of that version and kept here, with the Services of
+which it lacks changes: a drain waits for it where it concerns one of these. The Services of a
+client are those that it subscribes to and may see.
 
-The wait is bounded by account: ``WAIT_S`` at once, and ``REFILL`` of the time that passes afterwards.  It does not
-matter how many clients an account has, what they call themselves, or how often they come again: a new stream takes from
-the same account.  A client beyond the bound is named as one that has not acknowledged, and not waited for.  An account
-that has had such a client, or whose client left while it was behind, is *watched*: its clients are kept here as soon as
-they are behind.
+The wait is bounded by account: ``WAIT_S`` at once, and ``REFILL`` of the time that passes
+afterwards. It does not matter how many clients an account has, what they call themselves, or how
+often they come again: a new stream takes from the same account. A client beyond the bound is named
+as one that has not acknowledged, and not waited for. An account that has had such a client, or
+whose client left while it was behind, is *watched*: its clients are kept here as soon as they are
+behind.
 
 Never: a client that uses a Service and is within its bound counts as if it had what changed.
 """
@@ -27,21 +30,25 @@ C = TypeVar("C", bound=Hashable)
 
 #: seconds for which a client that is behind holds up drains of all Services, or twice as long
 GRACE_S: Final = 0.5
-#: seconds for which drains wait for the clients of an account, and the part of later time that is added to them
+#: seconds for which drains wait for the clients of an account, and the part of later time that is
+#: added to them
 WAIT_S: Final = 30.0
 REFILL: Final = 0.05
 #: seconds for which an account is watched
 WATCH_S: Final = 600.0
 #: accounts that are watched, the newest
 ACCOUNTS_MAX: Final = 10_000
-#: entries of a report; more Services are reported by namespace, those of the largest first, then as one
+#: entries of a report; more Services are reported by namespace, those of the largest first, then as
+#: one
 ENTRIES_MAX: Final = 64
 #: characters by which a client is named
 NAME_MAX: Final = 120
 
 
 class LagReport(NamedTuple):
-    """By reading: the version that the slowest client has and its name; and clients that are not waited for."""
+    """By reading: the version that the slowest client has and its name; and clients that are not
+    waited for.
+    """
 
     behind: Mapping[str, ClientLag]
     unacknowledged: Mapping[str, str]
@@ -62,7 +69,9 @@ class _Account:
     def advance(self, now: float) -> None:
         passed_s = max(0.0, now - self.at)
         self.at = now
-        self.left_s = self.left_s - passed_s if self.waited else min(WAIT_S, self.left_s + passed_s * REFILL)
+        self.left_s = (
+            self.left_s - passed_s if self.waited else min(WAIT_S, self.left_s + passed_s * REFILL)
+        )
 
 
 class _Laggard:
@@ -153,7 +162,9 @@ class Laggards(Generic[C]):
         self._report = None
 
     def on_time(self, now: float) -> bool:
-        """Gives up clients of accounts beyond their bound; returns True if there were any.  Called twice a second."""
+        """Gives up clients of accounts beyond their bound; returns True if there were any.  Called
+        twice a second.
+        """
         before = self.given_up
         for client, laggard in self._clients.items():
             if laggard.is_waited:
@@ -197,8 +208,12 @@ class Laggards(Generic[C]):
 
     def check(self) -> None:
         for name, known in self._accounts.items():
-            waited = sum(laggard.is_waited and laggard.account == name for laggard in self._clients.values())
-            assert waited == known.waited, f"drains wait for {waited} clients of {name}, not {known.waited}"
+            waited = sum(
+                laggard.is_waited and laggard.account == name for laggard in self._clients.values()
+            )
+            assert waited == known.waited, (
+                f"drains wait for {waited} clients of {name}, not {known.waited}"
+            )
 
 
 def _reading(service: ServiceKey) -> str:
@@ -206,8 +221,9 @@ def _reading(service: ServiceKey) -> str:
 
 
 def _folded(behind: Mapping[ServiceKey, ClientLag]) -> dict[str, ClientLag]:
-    """By reading.  The namespace with the most Services is the first that is reported as one: what one tenant's clients
-    lack makes no entry of another coarser."""
+    """By reading. The namespace with the most Services is the first that is reported as one: what
+    one tenant's clients lack makes no entry of another coarser.
+    """
     by_namespace: dict[str, dict[str, ClientLag]] = {}
     for service, lag in behind.items():
         by_namespace.setdefault(service.namespace, {})[_reading(service)] = lag

@@ -1,13 +1,13 @@
 """Listeners and routes: where a client begins to look (gRPC), and where Envoy accepts connections.
 
-gRPC: a Listener has the name that was asked for, and its routes inside; one round trip less, and no moment at which
-the two disagree.  A name that does not exist gets a Listener without virtual hosts: the client fails at once instead of
-after 15 s, and recovers when the Service appears.
+gRPC: a Listener has the name that was asked for, and its routes inside; one round trip less, and no
+moment at which the two disagree. A name that does not exist gets a Listener without virtual hosts:
+the client fails at once instead of after 15 s, and recovers when the Service appears.
 
-Envoy, by mode: ``cluster-ip`` binds the Service's addresses, also before they are on an interface; ``capture`` takes
-what the kernel redirects to one port, and finds the Service by the original destination; ``port`` binds the port that
-an annotation names.  HTTP where appProtocol says so, connections else.  Timeouts of routes are off: a node proxy has
-none.
+Envoy, by mode: ``cluster-ip`` binds the Service's addresses, also before they are on an interface;
+``capture`` takes what the kernel redirects to one port, and finds the Service by the original
+destination; ``port`` binds the port that an annotation names. HTTP where appProtocol says so,
+connections else. Timeouts of routes are off: a node proxy has none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _EXTENSIONS: Final = "type.googleapis.com/envoy.extensions."
 _MANAGER: Final = f"{_EXTENSIONS}filters.network.http_connection_manager.v3.HttpConnectionManager"
 _TCP_PROXY: Final = f"{_EXTENSIONS}filters.network.tcp_proxy.v3.TcpProxy"
 _ROUTER: Final = message(
-    5, text(1, "envoy.filters.http.router"), any_field(4, f"{_EXTENSIONS}filters.http.router.v3.Router")
+    5,
+    text(1, "envoy.filters.http.router"),
+    any_field(4, f"{_EXTENSIONS}filters.http.router.v3.Router"),
 )
 _ORIGINAL_DST: Final = any_field(3, f"{_EXTENSIONS}filters.listener.original_dst.v3.OriginalDst")
 
@@ -78,7 +80,9 @@ def envoy_routes(settings: PortSettings) -> bytes | None:
     """``RouteConfiguration`` of what speaks HTTP; ``None``: it does not."""
     if settings.protocol == "tcp":
         return None
-    return _routes(settings, message(15, message(3, integer(1, 1))) if settings.hashes else b"", message(8))
+    return _routes(
+        settings, message(15, message(3, integer(1, 1))) if settings.hashes else b"", message(8)
+    )
 
 
 def _routes(settings: PortSettings, hashed: bytes, timeout: bytes = b"") -> bytes:
@@ -96,8 +100,12 @@ def _filter(settings: PortSettings) -> bytes:
         proxy = any_field(4, _TCP_PROXY, text(1, key), text(2, key), hashed)
         return message(3, text(1, "envoy.filters.network.tcp_proxy"), proxy)
     upgrade = message(23, text(1, "websocket")) if settings.protocol == "websocket" else b""
-    manager = text(2, key) + message(3, message(1, ADS), text(2, key)) + _ROUTER + upgrade + message(24)
-    return message(3, text(1, "envoy.filters.network.http_connection_manager"), any_field(4, _MANAGER, manager))
+    manager = (
+        text(2, key) + message(3, message(1, ADS), text(2, key)) + _ROUTER + upgrade + message(24)
+    )
+    return message(
+        3, text(1, "envoy.filters.network.http_connection_manager"), any_field(4, _MANAGER, manager)
+    )
 
 
 def _address(address: str, port: int) -> bytes:

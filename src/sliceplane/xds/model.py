@@ -6,11 +6,12 @@ _seen:    id -> SeenEndpoint   a Pod once, with an address of each family
 _counts:  pool -> how many     enough to say in O(1) which pool a place uses (``select``, the rule of
 ``consume.usable``) _pools:   pool -> EndpointList those that some client's place uses ```
 
-A changed slice costs O(that slice), and for each changed endpoint one piece and one insertion in each pool that has it.
-Nothing is merged of a port for which no client has asked.
+A changed slice costs O(that slice), and for each changed endpoint one piece and one insertion in
+each pool that has it. Nothing is merged of a port for which no client has asked.
 
-Slices with a label for a zone or a region (subsetting) are there only for clients of that zone or region; only while a
-Service has such slices, its endpoints are kept apart for each of those audiences.
+Slices with a label for a zone or a region (subsetting) are there only for clients of that zone or
+region; only while a Service has such slices, its endpoints are kept apart for each of those
+audiences.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class Audience(NamedTuple):
         region = labels.get(LABEL_FOR_REGION)
         if zone is None and region is None:
             return True
-        return (bool(self.zone) and zone == self.zone) or (bool(self.region) and region == self.region)
+        return (bool(self.zone) and zone == self.zone) or (
+            bool(self.region) and region == self.region
+        )
 
 
 EVERYBODY: Final = Audience()
@@ -69,7 +72,9 @@ EVERYBODY: Final = Audience()
 
 @dataclass(slots=True)
 class XdsShared:
-    """What all Services of a catalog have in common.  ``regions``: by zone; the catalog changes it."""
+    """What all Services of a catalog have in common.  ``regions``: by zone; the catalog
+    changes it.
+    """
 
     next_epoch: Callable[[], str]
     collected_from: int
@@ -80,7 +85,9 @@ class XdsShared:
 
 
 class PortChanges(NamedTuple):
-    """What differs since the last time.  ``flipped``: pools that are empty now and were not, or the other way round."""
+    """What differs since the last time.  ``flipped``: pools that are empty now and were not, or the
+    other way round.
+    """
 
     everywhere: bool
     flipped: Mapping[PoolKey, None]
@@ -92,7 +99,9 @@ class PortChanges(NamedTuple):
 
     def reassigns(self, place: XdsPlace, used: PoolKey, *, collected: bool) -> bool:
         """Whether the assignment differs for a client at *place*, which uses *used* now."""
-        if self.everywhere or (self.flipped and any(key in self.flipped for key in _may_use(place))):
+        if self.everywhere or (
+            self.flipped and any(key in self.flipped for key in _may_use(place))
+        ):
             return True
         pool = self.pools.get(used)
         return pool is not None and (pool.collected if collected else pool.plain)
@@ -105,7 +114,8 @@ class PortEndpoints:
         self._settings = settings
         self._shared = shared
         self._merges: dict[Family, EndpointMerge] = {
-            family: EndpointMerge(PortChoice(settings.slice_port), family) for family in settings.families
+            family: EndpointMerge(PortChoice(settings.slice_port), family)
+            for family in settings.families
         }
         self._seen: dict[str, SeenEndpoint] = {}
         self._entries: dict[str, PoolEntry] = {}
@@ -136,10 +146,13 @@ class PortEndpoints:
 
     def slice_of(self, endpoint: Endpoint) -> str:
         """The key of the slice that says it, of one of ``endpoints``."""
-        merges = [merge for merge in self._merges.values() if merge.visible.get(endpoint.id) == endpoint]
+        merges = [
+            merge for merge in self._merges.values() if merge.visible.get(endpoint.id) == endpoint
+        ]
         return merges[0].slice_of(endpoint.id)
 
-    # -- changes -----------------------------------------------------------------------------------------
+    # -- changes
+    # -----------------------------------------------------------------------------------------
 
     def on_slice(self, key: str, new: EndpointSlice | None) -> None:
         touched: dict[str, None] = {}
@@ -158,14 +171,18 @@ class PortEndpoints:
             self._touched.setdefault(key, key in self._counts)
 
     def settle(self) -> PortChanges:
-        flipped = dict.fromkeys(key for key, was in self._touched.items() if was != (key in self._counts))
+        flipped = dict.fromkeys(
+            key for key, was in self._touched.items() if was != (key in self._counts)
+        )
         settled = {key: self._pools[key].settle() for key in self._touched if key in self._pools}
         before, self._state = self._state, self._decides()
         self._touched = {}
         return PortChanges(before != self._state, flipped, settled)
 
     def _look(self, identity: str) -> SeenEndpoint | None:
-        shown = [merge.visible[identity] for merge in self._merges.values() if identity in merge.visible]
+        shown = [
+            merge.visible[identity] for merge in self._merges.values() if identity in merge.visible
+        ]
         servable = [endpoint for endpoint in shown if is_servable(endpoint)]
         if len(servable) == len(shown):
             self._left_out.pop(identity, None)
@@ -178,7 +195,9 @@ class PortEndpoints:
         agree = (first.ready, first.serving) == (other.ready, other.serving)
         return SeenEndpoint(first, other if agree else None)
 
-    def _replace(self, identity: str, before: SeenEndpoint | None, after: SeenEndpoint | None) -> None:
+    def _replace(
+        self, identity: str, before: SeenEndpoint | None, after: SeenEndpoint | None
+    ) -> None:
         was = self._placed(before)
         now = self._placed(after)
         old = self._entries.pop(identity, None)
@@ -235,16 +254,26 @@ class PortEndpoints:
             encoded = piece(endpoint_message(seen, with_names=self._shared.with_names))
             draining = b""
             if self._settings.tells_draining and not seen.endpoint.ready:
-                draining = piece(endpoint_message(seen, draining=True, with_names=self._shared.with_names))
-            entry = self._entries[identity] = PoolEntry(seen.endpoint.zone, identity, encoded, draining)
+                draining = piece(
+                    endpoint_message(seen, draining=True, with_names=self._shared.with_names)
+                )
+            entry = self._entries[identity] = PoolEntry(
+                seen.endpoint.zone, identity, encoded, draining
+            )
         return entry
 
-    # -- which pool a place uses --------------------------------------------------------------------------
+    # -- which pool a place uses
+    # --------------------------------------------------------------------------
 
     def _decides(self) -> tuple[bool, bool, bool, bool]:
         """What decides for every place."""
         ready = self._counts.get(READY, 0)
-        return ready > 0, TERMINATING in self._counts, self._naming_nodes == ready, self._naming_zones == ready
+        return (
+            ready > 0,
+            TERMINATING in self._counts,
+            self._naming_nodes == ready,
+            self._naming_zones == ready,
+        )
 
     def select(self, place: XdsPlace) -> PoolKey:
         """The pool of the endpoints that ``consume.usable`` leaves for *place*.  O(1)."""
@@ -263,7 +292,10 @@ class PortEndpoints:
             (PoolKey("zone", place.zone), self._naming_zones),
         ):
             every = naming == self._counts[READY]
-            if outcome_of(key.value, every_one_names=every, one_names_it=key in self._counts) == "honoured":
+            if (
+                outcome_of(key.value, every_one_names=every, one_names_it=key in self._counts)
+                == "honoured"
+            ):
                 return key
         return READY
 
@@ -297,7 +329,9 @@ class PortEndpoints:
         return Collections(self._settings.key, self._shared.registry, self._shared.next_epoch)
 
     def choice(self, place: XdsPlace) -> Choice[NodeEndpoint]:
-        """What the rule itself leaves for *place*, by id; the second opinion of ``check``.  O(n)."""
+        """What the rule itself leaves for *place*, by id; the second opinion of ``check``.
+        O(n).
+        """
         rule = choose_local if self._settings.is_local else choose
         return rule(self.sources(place), Locality(node=place.node, zone=place.zone))
 
@@ -321,9 +355,13 @@ class PortEndpoints:
         """Everything kept is what the merges show, and what the rule makes of it.  O(endpoints)."""
         for merge in self._merges.values():
             merge.check()
-        shown = dict.fromkeys(identity for merge in self._merges.values() for identity in merge.visible)
+        shown = dict.fromkeys(
+            identity for merge in self._merges.values() for identity in merge.visible
+        )
         seen = {identity: self._look(identity) for identity in shown}
-        assert self._seen == {identity: known for identity, known in seen.items() if known is not None}
+        assert self._seen == {
+            identity: known for identity, known in seen.items() if known is not None
+        }
         counts: dict[PoolKey, int] = {}
         for known in self._seen.values():
             for key, draining in self._placed(known).items():
@@ -339,7 +377,11 @@ class PortEndpoints:
             )
         for place in places:
             key = self.select(place)
-            usable = [known.endpoint for known in self.endpoints() if self._placed(known).get(key) is False]
+            usable = [
+                known.endpoint
+                for known in self.endpoints()
+                if self._placed(known).get(key) is False
+            ]
             ruled = self.choice(place).endpoints
             assert [(endpoint.address, endpoint.port) for endpoint in usable] == [
                 (endpoint.ip, endpoint.port) for endpoint in ruled

@@ -1,7 +1,9 @@
-"""How resources are named: type URLs, the key of a Service's port, what gRPC may call it, collections.
+"""How resources are named: type URLs, the key of a Service's port, what gRPC may call it,
+collections.
 
-A key is ``NAMESPACE/SERVICE:PORT``; PORT is the port's name, its number if it has none.  A gRPC client names what its
-user wrote behind ``xds:///``; that is resolved here as far as one can without knowing the Service.
+A key is ``NAMESPACE/SERVICE:PORT``; PORT is the port's name, its number if it has none. A gRPC
+client names what its user wrote behind ``xds:///``; that is resolved here as far as one can without
+knowing the Service.
 """
 
 from __future__ import annotations
@@ -51,7 +53,11 @@ class PortKey(NamedTuple):
 def parse_key(name: str) -> PortKey | None:
     """``None``: no key of ours is spelled like this."""
     match = _KEY.fullmatch(name) if len(name) <= NAME_MAX else None
-    return None if match is None else PortKey(ServiceKey(match["namespace"], match["name"]), match["port"])
+    return (
+        None
+        if match is None
+        else PortKey(ServiceKey(match["namespace"], match["name"]), match["port"])
+    )
 
 
 def may_be_target(name: str) -> bool:
@@ -60,13 +66,18 @@ def may_be_target(name: str) -> bool:
 
 
 def parse_target(name: str, namespace: str, domains: tuple[str, ...]) -> GrpcTarget | None:
-    """``SVC.NS``, ``SVC.NS.svc`` or ``SVC.NS.svc.DOMAIN``, ``SVC`` in the client's own *namespace*, each with ``:PORT``
-    or without.  ``None``: it can name no Service."""
+    """``SVC.NS``, ``SVC.NS.svc`` or ``SVC.NS.svc.DOMAIN``, ``SVC`` in the client's own *namespace*,
+    each with ``:PORT`` or without. ``None``: it can name no Service.
+    """
     match = _TARGET.fullmatch(name.lower()) if may_be_target(name) else None
     if match is None:
         return None
     name_in_service, *rest = match["host"].split(".")
-    if rest[1:] and rest[1:] != ["svc"] and ".".join(rest[2:]) not in (domains if rest[1] == "svc" else ()):
+    if (
+        rest[1:]
+        and rest[1:] != ["svc"]
+        and ".".join(rest[2:]) not in (domains if rest[1] == "svc" else ())
+    ):
         return None
     of = rest[0] if rest else namespace
     return GrpcTarget(ServiceKey(of, name_in_service), match["port"] or "") if of else None
@@ -79,12 +90,17 @@ def why_no_target(name: str, namespace: str, domains: tuple[str, ...]) -> str:
         return "it is not spelled like SERVICE.NAMESPACE or SERVICE.NAMESPACE:PORT"
     if "." not in match["host"] and not namespace:
         return "it has no namespace, and neither has the client: write SERVICE.NAMESPACE"
-    return f"it is neither SERVICE.NAMESPACE nor SERVICE.NAMESPACE.svc.{domains[0] if domains else 'DOMAIN'}"
+    return (
+        "it is neither SERVICE.NAMESPACE nor "
+        f"SERVICE.NAMESPACE.svc.{domains[0] if domains else 'DOMAIN'}"
+    )
 
 
 def collection(epoch: str) -> str:
-    """The glob of a collection.  *epoch* alone tells it from all others, and it is short: each member that changes says
-    it again.  Envoy escapes other characters than these and then finds nothing."""
+    """The glob of a collection. *epoch* alone tells it from all others, and it is short: each
+    member that changes says it again. Envoy escapes other characters than these and then finds
+    nothing.
+    """
     return f"{_COLLECTIONS}{_UNSAFE.sub('-', epoch)}/*"
 
 

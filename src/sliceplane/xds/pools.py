@@ -1,9 +1,10 @@
 """The endpoints that a place may use, as one list in the order in which they are sent.
 
-There is one pool for each possible answer of ``consume.usable`` (all that are ready, those that hints name for a zone
-or a node, those on a node, those that end and still serve), shared by all places that get this answer; a pool is kept
-from the first time that one asks.  A changed endpoint is one insertion; the assignment is joined when it is asked for.
-Its version is made of a sum of hashes of its pieces, which costs the same however many there are.
+There is one pool for each possible answer of ``consume.usable`` (all that are ready, those that
+hints name for a zone or a node, those on a node, those that end and still serve), shared by all
+places that get this answer; a pool is kept from the first time that one asks. A changed endpoint is
+one insertion; the assignment is joined when it is asked for. Its version is made of a sum of hashes
+of its pieces, which costs the same however many there are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from sliceplane.xds.endpoints import LocalityPieces, assignment, collected_assig
 from sliceplane.xds.names import ASSIGNMENT, PortKey
 from sliceplane.xds.resource import DIGESTS, XdsResource, digest_of, version_of
 
-PoolKind = Literal["ready", "terminating", "zone", "node", "local", "local-terminating", "place unknown"]
+PoolKind = Literal[
+    "ready", "terminating", "zone", "node", "local", "local-terminating", "place unknown"
+]
 
 
 class PoolKey(NamedTuple):
@@ -39,7 +42,9 @@ PLACE_UNKNOWN: Final = PoolKey("place unknown")
 
 
 class PoolEntry(NamedTuple):
-    """An endpoint in pools; ``encoded``: as a piece, ``draining``: the same where it is told as draining."""
+    """An endpoint in pools; ``encoded``: as a piece, ``draining``: the same where it is told as
+    draining.
+    """
 
     zone: str
     identity: str
@@ -48,8 +53,9 @@ class PoolEntry(NamedTuple):
 
 
 class PoolChanges(NamedTuple):
-    """Whether the assignment differs, for those who take it whole and for those who take collections; and the members
-    that do, of collections that were there before."""
+    """Whether the assignment differs, for those who take it whole and for those who take
+    collections; and the members that do, of collections that were there before.
+    """
 
     plain: bool
     collected: bool
@@ -83,7 +89,11 @@ def named_pools(endpoint: Endpoint) -> tuple[PoolKey, ...]:
         return (READY,)
     nodes = dict.fromkeys(endpoint.node_hints)
     zones = dict.fromkeys(endpoint.zone_hints)
-    return (READY, *[PoolKey("node", node) for node in nodes], *[PoolKey("zone", zone) for zone in zones])
+    return (
+        READY,
+        *[PoolKey("node", node) for node in nodes],
+        *[PoolKey("zone", zone) for zone in zones],
+    )
 
 
 class _Zone:
@@ -167,7 +177,9 @@ class EndpointList:
         """The first ones, and whether they drain; in the order of identities."""
         for entry, draining in entries:
             zone = self._zones.setdefault(entry.zone, _Zone())
-            zone.append(entry.identity, entry.draining if draining else entry.encoded, draining=draining)
+            zone.append(
+                entry.identity, entry.draining if draining else entry.encoded, draining=draining
+            )
             self._size += 1
 
     def put(self, entry: PoolEntry, *, draining: bool, is_new: bool) -> None:
@@ -177,7 +189,9 @@ class EndpointList:
         encoded = entry.draining if draining else entry.encoded
         zone.put(entry.identity, encoded, draining=draining)
         self._size += is_new
-        if self._collections is not None and self._collections.put(entry.zone, entry.identity, encoded):
+        if self._collections is not None and self._collections.put(
+            entry.zone, entry.identity, encoded
+        ):
             self._is_reassigned = True
         self._note()
 
@@ -214,13 +228,21 @@ class EndpointList:
             self._collected = None
         if self._collections is None:
             return PoolChanges(plain=True, collected=True, members=())
-        return PoolChanges(plain=True, collected=reassigned, members=self._collections.take_changed())
+        return PoolChanges(
+            plain=True, collected=reassigned, members=self._collections.take_changed()
+        )
 
     def assignment(self, regions: Mapping[str, str]) -> XdsResource:
         if self._assignment is None:
             zones = sorted(self._zones.items())
             localities = [
-                LocalityPieces(name, regions.get(name, ""), zone.pieces, zone.size, len(zone.pieces) - len(zone.drains))
+                LocalityPieces(
+                    name,
+                    regions.get(name, ""),
+                    zone.pieces,
+                    zone.size,
+                    len(zone.pieces) - len(zone.drains),
+                )
                 for name, zone in zones
             ]
             version = ""
@@ -255,7 +277,9 @@ class EndpointList:
         if self._collected is None:
             held = self._collections.by_zone
             localities = [(zone, regions.get(zone, ""), held[zone].glob) for zone in sorted(held)]
-            self._collected = XdsResource(ASSIGNMENT, str(self._key), collected_assignment(self._key, localities))
+            self._collected = XdsResource(
+                ASSIGNMENT, str(self._key), collected_assignment(self._key, localities)
+            )
         return self._collected
 
     def close(self) -> None:
@@ -280,13 +304,19 @@ class EndpointList:
                 yield name, identity, encoded
 
     def check(self, expected: Mapping[str, tuple[str, bytes]]) -> None:
-        """It holds the zone and the piece of each that is *expected*, by identity.  O(endpoints)."""
+        """It holds the zone and the piece of each that is *expected*, by identity.
+        O(endpoints).
+        """
         held = {identity: (zone, encoded) for zone, identity, encoded in self._pieces()}
-        assert held == expected, f"{self._pool} of {self._key} holds {held}, expected are {expected}"
+        assert held == expected, (
+            f"{self._pool} of {self._key} holds {held}, expected are {expected}"
+        )
         assert self._size == len(held), f"{self._size} endpoints are counted, {len(held)} are held"
         for zone in self._zones.values():
             assert zone.size == sum(map(len, zone.pieces)), "the size of pieces is off"
-            assert zone.digest == sum(map(digest_of, zone.pieces)) % DIGESTS, "the digest of pieces is off"
+            assert zone.digest == sum(map(digest_of, zone.pieces)) % DIGESTS, (
+                "the digest of pieces is off"
+            )
             assert zone.identities == sorted(zone.identities), "the order is off"
         if self._collections is not None:
             self._collections.check(held)

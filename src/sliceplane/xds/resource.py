@@ -1,7 +1,8 @@
-"""One version of one resource, and what makes the answer for one client differ from that for another.
+"""One version of one resource, and what makes the answer for one client differ from that for
+another.
 
-The version is a hash of the octets: it is the same in every replica and after a restart, so that a client that
-reconnects anywhere is sent nothing that it holds already.
+The version is a hash of the octets: it is the same in every replica and after a restart, so that a
+client that reconnects anywhere is sent nothing that it holds already.
 """
 
 from __future__ import annotations
@@ -45,11 +46,20 @@ class XdsResource:
 
     @property
     def as_delta(self) -> bytes:
-        """``Resource{version, resource, name}``: an item of field 2 of a ``DeltaDiscoveryResponse``."""
+        """``Resource{version, resource, name}``: an item of field 2 of a
+        ``DeltaDiscoveryResponse``.
+        """
         if not self._as_delta:
             url, before = any_parts(self.type_url, self.body)
             size = len(url) + len(before) + len(self.body)
-            parts = (text(1, self.version), head(2, size), url, before, self.body, text(3, self.name))
+            parts = (
+                text(1, self.version),
+                head(2, size),
+                url,
+                before,
+                self.body,
+                text(3, self.name),
+            )
             self._as_delta = b"".join(parts)
         return self._as_delta
 
@@ -67,8 +77,10 @@ def digest_of(piece: bytes) -> int:
 
 
 class XdsClient(msgspec.Struct, frozen=True, kw_only=True):
-    """``zone`` and ``node``: as it may claim them; what the API's Node says counts more.  ``namespace``: its own, for
-    names without one.  ``leds``: it takes members of collections (Envoy from 1.38, by delta)."""
+    """``zone`` and ``node``: as it may claim them; what the API's Node says counts more.
+    ``namespace``: its own, for names without one. ``leds``: it takes members of collections (Envoy
+    from 1.38, by delta).
+    """
 
     kind: ClientKind
     zone: str = ""

@@ -1,8 +1,9 @@
 """One Service as a set of resources: what there is by name, and what differs since the last time.
 
-Clusters, listeners and routes follow from the Service alone and are made when a client asks; assignments and members
-come of ``model.PortEndpoints``.  When the settings of a port change its endpoints are merged anew, so that collections
-have new names: Envoy loses those that it knew by an older name when a Cluster changes.
+Clusters, listeners and routes follow from the Service alone and are made when a client asks;
+assignments and members come of ``model.PortEndpoints``. When the settings of a port change its
+endpoints are merged anew, so that collections have new names: Envoy loses those that it knew by an
+older name when a Cluster changes.
 
 Owned by ``catalog``.
 """
@@ -18,7 +19,14 @@ from sliceplane.consume.model import ServiceKey
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.xds.clusters import cluster
 from sliceplane.xds.listeners import envoy_listener, envoy_routes, grpc_listener
-from sliceplane.xds.model import EVERYBODY, Audience, PortChanges, PortEndpoints, XdsPlace, XdsShared
+from sliceplane.xds.model import (
+    EVERYBODY,
+    Audience,
+    PortChanges,
+    PortEndpoints,
+    XdsPlace,
+    XdsShared,
+)
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT, LISTENER, ROUTES, GrpcTarget
 from sliceplane.xds.pools import EndpointList, PoolKey
 from sliceplane.xds.resource import ClientKind, ListenerMode, XdsClient, XdsResource
@@ -36,7 +44,9 @@ class ResourceChange(NamedTuple):
 
 
 class ServiceChanges(NamedTuple):
-    """``resettled``: ports whose settings changed, came or went.  ``reread``: other slices count for places now."""
+    """``resettled``: ports whose settings changed, came or went.  ``reread``: other slices count
+    for places now.
+    """
 
     resettled: tuple[str, ...]
     reread: bool
@@ -70,16 +80,26 @@ class ServedService:
 
     @property
     def left_out(self) -> int:
-        """Endpoints without an address that a client could use, of ports that clients ask for; of slices of names,
-        too."""
+        """Endpoints without an address that a client could use, of ports that clients ask for; of
+        slices of names, too.
+        """
         named = (held for held in self._slices.values() if held.address_type not in FAMILIES)
-        return sum(len(held.endpoints or ()) for held in named) + sum(port.left_out for port in self._ports.values())
+        return sum(len(held.endpoints or ()) for held in named) + sum(
+            port.left_out for port in self._ports.values()
+        )
 
     def too_large(self) -> list[str]:
         """Ports that have more endpoints than clients are told."""
-        return sorted({str(self.settings[port].key) for (port, _), held in self._ports.items() if held.is_too_large})
+        return sorted(
+            {
+                str(self.settings[port].key)
+                for (port, _), held in self._ports.items()
+                if held.is_too_large
+            }
+        )
 
-    # -- changes -----------------------------------------------------------------------------------------
+    # -- changes
+    # -----------------------------------------------------------------------------------------
 
     def on_service(self, service: Service | None) -> bool:
         """False: nothing that xDS looks at is another."""
@@ -88,7 +108,11 @@ class ServedService:
         self.exists = service is not None
         self.settings, self.problems = ({}, []) if service is None else settings_of(service)
         self.unserved = 0 if service is None else unserved_ports(service)
-        changed = [port for port in {**before, **self.settings} if before.get(port) != self.settings.get(port)]
+        changed = [
+            port
+            for port in {**before, **self.settings}
+            if before.get(port) != self.settings.get(port)
+        ]
         for port in changed:
             self._resettled[port] = None
             for held in [held for held in self._ports if held[0] == port]:
@@ -135,10 +159,16 @@ class ServedService:
         reread = self._reread
         self._resettled.clear()
         self._reread = False
-        return ServiceChanges(resettled, reread, {held: port.settle() for held, port in self._ports.items()})
+        return ServiceChanges(
+            resettled, reread, {held: port.settle() for held, port in self._ports.items()}
+        )
 
-    def changes_for(self, changes: ServiceChanges, client: XdsClient, place: XdsPlace) -> Iterator[ResourceChange]:
-        """What of *changes* a client of this kind at *place* must be told; a resource may come twice."""
+    def changes_for(
+        self, changes: ServiceChanges, client: XdsClient, place: XdsPlace
+    ) -> Iterator[ResourceChange]:
+        """What of *changes* a client of this kind at *place* must be told; a resource may come
+        twice.
+        """
         for port in changes.resettled:
             yield from self._resettled_for(port, client)
         if changes.resettled and client.kind == "grpc":
@@ -150,9 +180,11 @@ class ServedService:
             if of == audience and not changed.is_empty:
                 used = self._ports[port, of].select(place)
                 if changed.reassigns(place, used, collected=client.leds):
-                    yield ResourceChange(CHANGED[ASSIGNMENT], ASSIGNMENT, str(self.settings[port].key))
-            # Also of pools that the place does not use now: its clients may hold them, and come to use them again
-            # before they have heard of another one.
+                    yield ResourceChange(
+                        CHANGED[ASSIGNMENT], ASSIGNMENT, str(self.settings[port].key)
+                    )
+            # Also of pools that the place does not use now: its clients may hold them, and come to
+            # use them again before they have heard of another one.
             for pool in changed.pools.values() if client.leds else ():
                 for member in pool.members:
                     yield ResourceChange(CHANGED[ENDPOINT], ENDPOINT, member)
@@ -164,9 +196,12 @@ class ServedService:
 
     def _resettled_for(self, port: str, client: XdsClient) -> Iterator[ResourceChange]:
         key = f"{self.key}:{port}"
-        yield ResourceChange(CHANGED[CLUSTER] if port in self.settings else GONE_CLUSTER, CLUSTER, key)
-        # Also of one that is the same: a Cluster that changed waits for its assignment.  A port that went from a
-        # Service keeps its endpoints until listeners lead elsewhere; a Service that went loses them first.
+        yield ResourceChange(
+            CHANGED[CLUSTER] if port in self.settings else GONE_CLUSTER, CLUSTER, key
+        )
+        # Also of one that is the same: a Cluster that changed waits for its assignment. A port that
+        # went from a Service keeps its endpoints until listeners lead elsewhere; a Service that
+        # went loses them first.
         if port in self.settings or not self.exists:
             yield ResourceChange(CHANGED[ASSIGNMENT], ASSIGNMENT, key)
         if client.kind == "envoy":
@@ -174,14 +209,19 @@ class ServedService:
                 yield ResourceChange(CHANGED[LISTENER], LISTENER, key)
             yield ResourceChange(CHANGED[ROUTES], ROUTES, key)
 
-    # -- resources ---------------------------------------------------------------------------------------
+    # -- resources
+    # ---------------------------------------------------------------------------------------
 
     def audience(self, place: XdsPlace) -> Audience:
-        """Places that read the same slices are one: a zone that a client makes up is no audience of its own."""
+        """Places that read the same slices are one: a zone that a client makes up is no audience of
+        its own.
+        """
         if not self._for_some:
             return EVERYBODY
         zone = place.zone if any(place.zone == zone for zone, _ in self._labels) else ""
-        return Audience(zone, place.region if any(place.region == region for _, region in self._labels) else "")
+        return Audience(
+            zone, place.region if any(place.region == region for _, region in self._labels) else ""
+        )
 
     def endpoints(self, port: str, place: XdsPlace) -> PortEndpoints:
         """Of a port that it has; merged when a client asks for the first time."""
@@ -214,23 +254,36 @@ class ServedService:
         kept = self._made.get((LISTENER, "grpc", name))
         if kept is None:
             kept = XdsResource(LISTENER, name, grpc_listener(name, settings))
-            if settings is not None and name == name.lower():  # there are too many other spellings to keep them
+            if (
+                settings is not None and name == name.lower()
+            ):  # there are too many other spellings to keep them
                 self._made[LISTENER, "grpc", name] = kept
         return kept
 
     def asked(self, port: str) -> PortSettings | None:
         """The port that a gRPC client means by name, by number, or by saying none."""
         if not port:
-            return next(iter(self.settings.values())) if len(self.settings) == 1 else self.settings.get("grpc")
-        numbered: Iterable[PortSettings] = (held for held in self.settings.values() if str(held.number) == port)
+            return (
+                next(iter(self.settings.values()))
+                if len(self.settings) == 1
+                else self.settings.get("grpc")
+            )
+        numbered: Iterable[PortSettings] = (
+            held for held in self.settings.values() if str(held.number) == port
+        )
         return self.settings.get(port) or next(iter(numbered), None)
 
     def absence(self, port: str, *, as_key: bool) -> str:
-        """Why no port of the Service is *port*, as ``asked`` resolves it or, *as_key*, to the letter; "" if one is."""
+        """Why no port of the Service is *port*, as ``asked`` resolves it or, *as_key*, to the
+        letter; "" if one is.
+        """
         if port in self.settings or (not as_key and self.asked(port) is not None):
             return ""
         if not self.settings:
-            return f"Service {self.key} has no port that xDS serves (TCP, and not of the type ExternalName)"
+            return (
+                f"Service {self.key} has no port that xDS serves (TCP, and not of the type "
+                "ExternalName)"
+            )
         ports = ", ".join(
             name if name == str(settings.number) else f"{name} ({settings.number})"
             for name, settings in self.settings.items()
@@ -248,7 +301,9 @@ class ServedService:
         held = (type_url, variant, port)
         if held not in self._made:
             body = make(settings)
-            self._made[held] = None if body is None else XdsResource(type_url, str(settings.key), body)
+            self._made[held] = (
+                None if body is None else XdsResource(type_url, str(settings.key), body)
+            )
         return self._made[held]
 
     def check(self, places: Iterable[XdsPlace]) -> None:

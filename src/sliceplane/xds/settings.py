@@ -1,7 +1,9 @@
-"""What a Service says of each of its TCP ports, as far as xDS is concerned; annotations only from closed lists.
+"""What a Service says of each of its TCP ports, as far as xDS is concerned; annotations only from
+closed lists.
 
-Values that an annotation may not have are not heeded, and told (``problems``), so that no user's text reaches the
-configuration of a client.  UDP, SCTP and Services of the type ExternalName are not served.
+Values that an annotation may not have are not heeded, and told (``problems``), so that no user's
+text reaches the configuration of a client. UDP, SCTP and Services of the type ExternalName are not
+served.
 """
 
 from __future__ import annotations
@@ -23,10 +25,17 @@ ANNOTATION_POLICY: Final = "sliceplane.dev/xds-lb-policy"
 ANNOTATION_DRAINING: Final = "sliceplane.dev/xds-draining"
 #: at once, of each client; more fail
 ANNOTATION_MAX_REQUESTS: Final = "sliceplane.dev/xds-max-requests"
-#: "none", or ports that Envoys with listeners of the mode "port" open: "8080", "http=8080,admin=8081"
+#: "none", or ports that Envoys with listeners of the mode "port" open: "8080",
+#: "http=8080,admin=8081"
 ANNOTATION_LISTENER: Final = "sliceplane.dev/xds-listener"
 
-POLICIES: Final[tuple[LbPolicy, ...]] = ("round-robin", "least-request", "random", "ring-hash", "maglev")
+POLICIES: Final[tuple[LbPolicy, ...]] = (
+    "round-robin",
+    "least-request",
+    "random",
+    "ring-hash",
+    "maglev",
+)
 #: of circuit breakers: no limit
 UNLIMITED: Final = 2**32 - 1
 _PROTOCOLS: Final[dict[str, AppProtocol]] = {
@@ -38,8 +47,9 @@ _PROTOCOLS: Final[dict[str, AppProtocol]] = {
 
 
 class PortSettings(NamedTuple):
-    """``slice_port``: its name in slices.  ``cluster_ips``: canonical, none of a headless Service.  ``listens_at``: in
-    the mode "port"; 0: nowhere."""
+    """``slice_port``: its name in slices. ``cluster_ips``: canonical, none of a headless Service.
+    ``listens_at``: in the mode "port"; 0: nowhere.
+    """
 
     key: PortKey
     number: int
@@ -72,10 +82,15 @@ def settings_of(service: Service) -> tuple[dict[str, PortSettings], list[str]]:
     listens_at = _listens_at(annotations.get(ANNOTATION_LISTENER, ""), ports, problems)
     policy = _one_of(annotations, ANNOTATION_POLICY, POLICIES, problems)
     cluster_ips = _cluster_ips(service)
-    families = tuple(known for family in spec.ip_families or () for known in FAMILIES if known == family)
+    families = tuple(
+        known for family in spec.ip_families or () for known in FAMILIES if known == family
+    )
     made: dict[str, PortSettings] = {}
     for port in ports:
-        key = PortKey(ServiceKey(service.metadata.namespace, service.metadata.name), port.name or str(port.port))
+        key = PortKey(
+            ServiceKey(service.metadata.namespace, service.metadata.name),
+            port.name or str(port.port),
+        )
         if parse_key(str(key)) != key or key.port in made:
             problems.append(f"port {port.name or port.port}: {key} is no name of a resource")
             continue
@@ -89,7 +104,8 @@ def settings_of(service: Service) -> tuple[dict[str, PortSettings], list[str]]:
             is_local=spec.internal_traffic_policy == "Local",
             is_sticky=spec.session_affinity == "ClientIP",
             policy=cast(LbPolicy, policy),
-            tells_draining=_one_of(annotations, ANNOTATION_DRAINING, ("true", "false"), problems) == "true",
+            tells_draining=_one_of(annotations, ANNOTATION_DRAINING, ("true", "false"), problems)
+            == "true",
             requests_max=_number(annotations, ANNOTATION_MAX_REQUESTS, problems) or UNLIMITED,
             has_listeners=annotations.get(ANNOTATION_LISTENER) != "none",
             listens_at=listens_at.get(port.name or str(port.port), 0),
@@ -107,11 +123,17 @@ def unserved_ports(service: Service) -> int:
 
 def _cluster_ips(service: Service) -> tuple[str, ...]:
     spec = service.spec
-    canonical = [canonical_of(text, family) for text in spec.cluster_ips or (spec.cluster_ip,) for family in FAMILIES]
+    canonical = [
+        canonical_of(text, family)
+        for text in spec.cluster_ips or (spec.cluster_ip,)
+        for family in FAMILIES
+    ]
     return tuple(address for address in canonical if address is not None)
 
 
-def _one_of(annotations: dict[str, str], name: str, values: tuple[str, ...], problems: list[str]) -> str:
+def _one_of(
+    annotations: dict[str, str], name: str, values: tuple[str, ...], problems: list[str]
+) -> str:
     value = annotations.get(name, "")
     if value and value not in values:
         problems.append(f"{name}: {value[:64]!r} is none of {', '.join(values)}")
@@ -140,7 +162,9 @@ def _listens_at(value: str, ports: list[ServicePort], problems: list[str]) -> di
         name, named, number = part.strip().rpartition("=")
         port = name if named else known[0] if len(known) == 1 else ""
         if port not in known or not is_port(_integer(number)):
-            problems.append(f"{ANNOTATION_LISTENER}: {part[:64]!r} is neither none nor a TCP port's NAME=NUMBER")
+            problems.append(
+                f"{ANNOTATION_LISTENER}: {part[:64]!r} is neither none nor a TCP port's NAME=NUMBER"
+            )
         else:
             wanted[port] = _integer(number)
     return wanted

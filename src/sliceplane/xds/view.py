@@ -1,8 +1,8 @@
 """What clients of one kind at one place may see: the answer to each name.
 
-Views share the octets of whatever is the same for them.  An assignment that was asked for is remembered until something
-changes, if the view has several clients: after a restart a thousand clients ask for the same thousands.  What changed
-and is not merged yet is not remembered.
+Views share the octets of whatever is the same for them. An assignment that was asked for is
+remembered until something changes, if the view has several clients: after a restart a thousand
+clients ask for the same thousands. What changed and is not merged yet is not remembered.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ if TYPE_CHECKING:
 
 
 class XdsView:
-    """What clients of one kind at one place may see.  ``place``: as the API's Nodes say, else as the client does."""
+    """What clients of one kind at one place may see.  ``place``: as the API's Nodes say, else as
+    the client does.
+    """
 
     def __init__(self, catalog: XdsCatalog, client: XdsClient, place: XdsPlace) -> None:
         self._catalog = catalog
         self.client: Final = client
         self.place = place
         self.users = 0
-        #: assignments that clients asked for since the catalog's revision; a fleet that comes back asks for each again
+        #: assignments that clients asked for since the catalog's revision; a fleet that comes back
+        #: asks for each again
         self._assignments: dict[str, XdsResource] = {}
         self._assignments_at = -1
 
@@ -67,13 +70,21 @@ class XdsView:
         if type_url == LISTENER and self.client.kind == "grpc":
             return self._grpc_listener(name)
         if type_url == LISTENER and name == CAPTURE:
-            return XdsResource(LISTENER, CAPTURE, capture_listener()) if self.client.listeners == "capture" else None
+            return (
+                XdsResource(LISTENER, CAPTURE, capture_listener())
+                if self.client.listeners == "capture"
+                else None
+            )
         key = parse_key(name)
         if key is None:
             return None
         served = catalog.services.get(key.service)
         if served is None or key.port not in served.settings:
-            return XdsResource(ASSIGNMENT, name, assignment(key, ())) if type_url == ASSIGNMENT else None
+            return (
+                XdsResource(ASSIGNMENT, name, assignment(key, ()))
+                if type_url == ASSIGNMENT
+                else None
+            )
         if type_url != ASSIGNMENT:
             return self._of(served, type_url, key.port)
         made = served.assignment(key.port, self.place, collected=self.client.leds)
@@ -88,7 +99,9 @@ class XdsView:
         for name, resource in known.items():
             now = self.get(ASSIGNMENT, name)
             assert now is not None, f"{name} is remembered, and there is none"
-            assert now.version == resource.version, f"{name} is remembered as {resource.version}, it is {now.version}"
+            assert now.version == resource.version, (
+                f"{name} is remembered as {resource.version}, it is {now.version}"
+            )
 
     def _of(self, served: ServedService, type_url: str, port: str) -> XdsResource | None:
         if type_url == CLUSTER:
@@ -109,7 +122,9 @@ class XdsView:
     def all(self, type_url: str) -> list[XdsResource]:
         """What a wildcard has, by name: Clusters, and Envoy's listeners.  O(Services)."""
         assert self._catalog.is_synced, "nothing is answered before everything was read"
-        if type_url not in (CLUSTER, LISTENER) or (type_url == LISTENER and self.client.kind == "grpc"):
+        if type_url not in (CLUSTER, LISTENER) or (
+            type_url == LISTENER and self.client.kind == "grpc"
+        ):
             return []
         found = [
             resource
@@ -118,14 +133,19 @@ class XdsView:
             if (resource := self._of(served, type_url, port)) is not None
         ]
         capture = self.get(type_url, CAPTURE) if type_url == LISTENER else None
-        return sorted([*found, *([capture] if capture is not None else [])], key=lambda resource: resource.name)
+        return sorted(
+            [*found, *([capture] if capture is not None else [])],
+            key=lambda resource: resource.name,
+        )
 
     def collection(self, glob: str) -> XdsCollection | None:
         """``None``: there is none of this name, or no longer; the assignment leads to another."""
         return self._catalog.shared.registry.get(glob)
 
     def endpoints(self, name: str) -> PortEndpoints | None:
-        """Those of which the assignment *name* has what may be used here; ``None``: there is no such port."""
+        """Those of which the assignment *name* has what may be used here; ``None``: there is no
+        such port.
+        """
         key = parse_key(name)
         served = None if key is None else self._catalog.services.get(key.service)
         if key is None or served is None or key.port not in served.settings:
@@ -146,7 +166,9 @@ class XdsView:
         return self._catalog.absence(key.service, key.port, as_key=True)
 
     def topic(self, type_url: str, name: str) -> str:
-        """By which changes of *name* are told: the name, but ``NAMESPACE/SERVICE`` of listeners for gRPC."""
+        """By which changes of *name* are told: the name, but ``NAMESPACE/SERVICE`` of listeners for
+        gRPC.
+        """
         if type_url == LISTENER and self.client.kind == "grpc":
             target = parse_target(name, self.client.namespace, self._catalog.config.domains)
             return name if target is None else str(target.service)
@@ -158,7 +180,9 @@ class XdsView:
         return None if service is None else service.namespace
 
     def service_of(self, type_url: str, name: str) -> ServiceKey | None:
-        """The Service that *name* is of; ``None``: of none, or it is a collection's that is no more."""
+        """The Service that *name* is of; ``None``: of none, or it is a collection's that is no
+        more.
+        """
         if type_url == ENDPOINT:
             held = self._catalog.shared.registry.get(collection_of(name))
             return None if held is None else held.key.service

@@ -1,7 +1,8 @@
 """Fields of protobuf messages, written and read by hand; ``kit.protobuf`` has the primitives.
 
-Messages are written with fields ascending and defaults left out, as every protobuf library writes them, so that the
-hash of a message is the same wherever it is made.  A message is the concatenation of its fields.
+Messages are written with fields ascending and defaults left out, as every protobuf library writes
+them, so that the hash of a message is the same wherever it is made. A message is the concatenation
+of its fields.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def any_field(number: int, type_url: str, *fields: bytes) -> bytes:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field in the order of the octets; fields of a fixed size are left out.
+    """Number and value of each field in the order of the octets; fields of a fixed size are left
+    out.
 
     Raises ``MalformedProtobuf`` where the message ends early or cannot be one.
     """
@@ -103,12 +105,17 @@ class TooLong(Exception):
 
 
 def collect(
-    data: bytes, position: int, most: int, found: dict[int, list[int | bytes]], longest: Mapping[int, int]
+    data: bytes,
+    position: int,
+    most: int,
+    found: dict[int, list[int | bytes]],
+    longest: Mapping[int, int],
 ) -> int:
-    """Adds up to *most* fields of *data* from *position* on to *found*, by number; returns where the next one begins.
+    """Adds up to *most* fields of *data* from *position* on to *found*, by number; returns where
+    the next one begins.
 
-    *longest*: bytes that a field may have, by number, 127 or more; a longer one is not copied.  Raises ``TooLong`` and
-    ``MalformedProtobuf``.
+    *longest*: bytes that a field may have, by number, 127 or more; a longer one is not copied.
+    Raises ``TooLong`` and ``MalformedProtobuf``.
     """
     end = len(data)
     for _ in range(most):
@@ -116,7 +123,12 @@ def collect(
             break
         key = data[position]
         value: int | bytes | None
-        if key & 7 == BYTES and 8 <= key < 0x80 and position + 1 < end and data[position + 1] < 0x80:
+        if (
+            key & 7 == BYTES
+            and 8 <= key < 0x80
+            and position + 1 < end
+            and data[position + 1] < 0x80
+        ):
             # Tag and length are an octet each: this is ``_field`` without its calls.
             start = position + 2
             position = start + data[start - 1]

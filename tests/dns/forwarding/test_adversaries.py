@@ -1,4 +1,6 @@
-"""Upstreams that lose, delay, reorder, truncate, fold, fail and lie: every question has one answer, and a true one."""
+"""Upstreams that lose, delay, reorder, truncate, fold, fail and lie: every question has one answer,
+and a true one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ import dns.message
 import dns.rcode
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.dns.forwarding.world import OTHER, UPSTREAM, Coming, World, is_probe, lines, reply_to, zones
+from tests.dns.forwarding.world import (
+    OTHER,
+    UPSTREAM,
+    Coming,
+    World,
+    is_probe,
+    lines,
+    reply_to,
+    zones,
+)
 from tests.effort import effort
 
 from sliceplane.dns.forwarding.asking import FLIGHT_S, TRY_S, SendQuery
@@ -30,7 +41,11 @@ def true_reply(sent: SendQuery) -> dns.message.Message:
         soa = "example.org. 30 IN SOA ns.example.org. admin.example.org. 1 2 3 4 30"
         return reply_to(sent.packet, authority=[soa] if name in NAMES else (), rcode=3)
     # what is of other names comes along, and must be used for none
-    return reply_to(sent.packet, truth(name), *(f"{other} 9999 IN A {POISON}" for other in NAMES if other != name))
+    return reply_to(
+        sent.packet,
+        truth(name),
+        *(f"{other} 9999 IN A {POISON}" for other in NAMES if other != name),
+    )
 
 
 class Network:
@@ -81,14 +96,20 @@ class Network:
 
 @given(st.integers(0, 2**32), st.sampled_from((0.0, 0.3, 0.8)), st.sampled_from((0.0, 60.0)))
 @effort(150)
-def test_every_question_has_one_answer_in_time_and_never_a_forged_one(seed: int, honest: float, stale_s: float) -> None:
+def test_every_question_has_one_answer_in_time_and_never_a_forged_one(
+    seed: int, honest: float, stale_s: float
+) -> None:
     network = Network(seed, honest)
-    world = World({UPSTREAM: network.behave, OTHER: network.behave}, seed=seed, stale_s=stale_s).configure()
+    world = World(
+        {UPSTREAM: network.behave, OTHER: network.behave}, seed=seed, stale_s=stale_s
+    ).configure()
     rng = Rng(seed + 1)
     asked: dict[object, tuple[str, float]] = {}
     for _ in range(25):
         name = NAMES[rng.below(4)]
-        token = world.ask("".join(c.upper() if rng.below(2) else c for c in name), dnssec=not rng.below(3))
+        token = world.ask(
+            "".join(c.upper() if rng.below(2) else c for c in name), dnssec=not rng.below(3)
+        )
         asked[token] = (name, world.now)
         world.run(rng.uniform(0, 3))
     world.run(FLIGHT_S + 1)
@@ -112,7 +133,9 @@ def test_every_question_has_one_answer_in_time_and_never_a_forged_one(seed: int,
 
 @given(st.data())
 @effort(150)
-def test_no_bytes_at_all_raise_or_end_up_in_an_answer_to_another_question(data: st.DataObject) -> None:
+def test_no_bytes_at_all_raise_or_end_up_in_an_answer_to_another_question(
+    data: st.DataObject,
+) -> None:
     forwarder = Forwarder(draw=Rng(data.draw(st.integers(0, 99))).bits64)
     forwarder.on_zones((zones(UPSTREAM),), 0.0)
     questions = []

@@ -1,4 +1,6 @@
-"""How upstreams are asked: numbers, spelling, retries, TCP, health; and what of theirs is not believed."""
+"""How upstreams are asked: numbers, spelling, retries, TCP, health; and what of theirs is not
+believed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ def test_number_and_spelling_are_drawn_anew_for_every_query() -> None:
     world = World().configure()
     for number in range(60):
         world.ask(
-            f"a-name-of-many-letters-{number % 10}.example.org.", ["A", "AAAA", "MX", "TXT", "NS", "SRV"][number // 10]
+            f"a-name-of-many-letters-{number % 10}.example.org.",
+            ["A", "AAAA", "MX", "TXT", "NS", "SRV"][number // 10],
         )
     queries = [dns.message.from_wire(sent.packet) for sent in world.sent]
     assert len({query.id for query in queries}) > 55
@@ -78,7 +81,11 @@ def test_what_lies_over_tcp_too_is_left_for_the_next_upstream() -> None:
 
     world = World({UPSTREAM: lie, OTHER: answering(WWW)}).configure()
     assert lines(world.resolve().answer) == [WWW]
-    assert [(sent.server, sent.tcp) for sent in world.sent] == [(UPSTREAM, False), (UPSTREAM, True), (OTHER, False)]
+    assert [(sent.server, sent.tcp) for sent in world.sent] == [
+        (UPSTREAM, False),
+        (UPSTREAM, True),
+        (OTHER, False),
+    ]
 
 
 def test_an_upstream_that_folds_case_is_asked_in_lower_case_once_tcp_says_so() -> None:
@@ -110,7 +117,11 @@ def test_a_truncated_reply_is_asked_for_over_tcp() -> None:
 
 def test_where_tcp_gives_nothing_the_truncated_part_is_passed_on_and_not_kept() -> None:
     def truncate(sent: SendQuery) -> list[Coming]:
-        return [Coming(None if sent.tcp else reply_to(sent.packet, WWW, flags=int(dns.flags.TC)).to_wire())]
+        return [
+            Coming(
+                None if sent.tcp else reply_to(sent.packet, WWW, flags=int(dns.flags.TC)).to_wire()
+            )
+        ]
 
     world = World({UPSTREAM: truncate}).configure()
     message = world.resolve()
@@ -137,7 +148,9 @@ def refers(sent: SendQuery) -> list[Coming]:
     return [Coming(reply_to(sent.packet, authority=["org. 60 IN NS a.gtld.example."]).to_wire())]
 
 
-@pytest.mark.parametrize("broken", [answering(rcode=2), answering(rcode=5), answering(rcode=4), failing, refers])
+@pytest.mark.parametrize(
+    "broken", [answering(rcode=2), answering(rcode=5), answering(rcode=4), failing, refers]
+)
 def test_an_error_of_a_server_asks_the_next_one_at_once(broken: Behaviour) -> None:
     world = World({UPSTREAM: broken, OTHER: answering(WWW)}).configure()
     began = world.now
@@ -205,7 +218,9 @@ def test_where_all_are_dead_they_are_asked_all_the_same() -> None:
 def test_a_random_policy_spreads_and_a_sequential_one_does_not() -> None:
     servers = [parse_server(f"192.0.2.{number}") for number in range(1, 5)]
     for random in (True, False):
-        world = World(dict.fromkeys(servers, answering(WWW))).configure(zones(*servers, random=random))
+        world = World(dict.fromkeys(servers, answering(WWW))).configure(
+            zones(*servers, random=random)
+        )
         for number in range(100):
             world.resolve(f"n{number}.example.org.")
         assert len({sent.server for sent in world.sent}) == (4 if random else 1)

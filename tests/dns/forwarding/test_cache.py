@@ -14,7 +14,11 @@ from sliceplane.dns.forwarding.counts import ForwardCounts
 from sliceplane.dns.forwarding.message import Content, WholeRecord
 from sliceplane.dns.wire import NXDOMAIN, SOA, A, name_of
 
-KEYS = [CacheKey(name_of(f"n{number}.example."), A, do, cd=False) for number in range(6) for do in (False, True)]
+KEYS = [
+    CacheKey(name_of(f"n{number}.example."), A, do, cd=False)
+    for number in range(6)
+    for do in (False, True)
+]
 
 
 def an_answer(number: int, ttl: int) -> Content:
@@ -22,12 +26,16 @@ def an_answer(number: int, ttl: int) -> Content:
 
 
 def a_denial(number: int, ttl: int) -> Content:
-    return Content(NXDOMAIN, (), (WholeRecord(name_of("n."), SOA, ttl, bytes(21) + bytes((number,))),), ttl=ttl)
+    return Content(
+        NXDOMAIN, (), (WholeRecord(name_of("n."), SOA, ttl, bytes(21) + bytes((number,))),), ttl=ttl
+    )
 
 
 @dataclass
 class Happened:
-    """All puts, and all uses of what was put: the newest put of a question counts, unless it had to give place."""
+    """All puts, and all uses of what was put: the newest put of a question counts, unless it had to
+    give place.
+    """
 
     entries_max: int
     puts: list[tuple[CacheKey, Content, float, list[int]]] = field(default_factory=list)
@@ -53,7 +61,9 @@ class Happened:
         return None
 
     def stale(self, key: CacheKey, now: float, stale_s: float) -> Content | None:
-        return next((c for k, c, at, _ in self.puts if k == key and now < at + c.ttl + stale_s), None)
+        return next(
+            (c for k, c, at, _ in self.puts if k == key and now < at + c.ttl + stale_s), None
+        )
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -64,7 +74,12 @@ class CacheMachine(RuleBasedStateMachine):
         self.now = 100.0
         self.failures: dict[CacheKey, tuple[float, int]] = {}
 
-    @rule(key=st.sampled_from(KEYS), number=st.integers(0, 99), ttl=st.integers(0, 60), denial=st.booleans())
+    @rule(
+        key=st.sampled_from(KEYS),
+        number=st.integers(0, 99),
+        ttl=st.integers(0, 60),
+        denial=st.booleans(),
+    )
     def put(self, key: CacheKey, number: int, ttl: int, denial: bool) -> None:
         content = (a_denial if denial else an_answer)(number, ttl)
         self.cache.put(key, content, self.now)
@@ -78,7 +93,9 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS))
     def get_stale(self, key: CacheKey) -> None:
-        assert self.cache.get_stale(key, self.now) == self.oracle.stale(key, self.now, self.cache.stale_s)
+        assert self.cache.get_stale(key, self.now) == self.oracle.stale(
+            key, self.now, self.cache.stale_s
+        )
 
     @precondition(lambda self: len(self.failures) < self.cache.entries_max)
     @rule(key=st.sampled_from(KEYS))
@@ -89,7 +106,9 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS))
     def ask_for_a_failure(self, key: CacheKey) -> None:
-        assert self.cache.has_failed(key, self.now) == (key in self.failures and self.now < self.failures[key][0])
+        assert self.cache.has_failed(key, self.now) == (
+            key in self.failures and self.now < self.failures[key][0]
+        )
 
     @rule(seconds=st.sampled_from((0.25, 1.0, 3.0, 30.0)))
     def wait(self, seconds: float) -> None:
@@ -149,7 +168,9 @@ def test_a_client_that_asks_for_thousands_of_names_leaves_others_half_of_the_cac
         cache.check()
     assert all(cache.get(key, 2.0) is not None for key in KEYS)
     for number in range(10):
-        cache.put(CacheKey(name_of(f"y{number}."), A, do=False, cd=False), make(1, 60), 3.0, "later")  # type: ignore[operator]
+        cache.put(
+            CacheKey(name_of(f"y{number}."), A, do=False, cd=False), make(1, 60), 3.0, "later"
+        )  # type: ignore[operator]
         cache.check()
     assert cache.get(CacheKey(name_of("y0."), A, do=False, cd=False), 4.0) is not None
 

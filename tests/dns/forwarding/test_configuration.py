@@ -55,9 +55,16 @@ def test_what_is_no_server_is_said(text: str) -> None:
 
 
 def test_resolv_conf_is_read_as_resolvers_do() -> None:
-    text = "search x\nnameserver 10.0.0.2 # b\nnameserver\nnameserver x\nnameserver fe80::1%lo\n;nameserver 1.1.1.1\n"
-    assert parse_resolv_conf(text) == ZoneServers(ROOT, (parse_server("10.0.0.2"), parse_server("fe80::1%lo")))
-    rotating = parse_resolv_conf("options ndots:5 rotate\nnameserver 10.0.0.2\nnameserver 10.0.0.2\n")
+    text = (
+        "search x\nnameserver 10.0.0.2 # b\nnameserver\nnameserver x\nnameserver "
+        "fe80::1%lo\n;nameserver 1.1.1.1\n"
+    )
+    assert parse_resolv_conf(text) == ZoneServers(
+        ROOT, (parse_server("10.0.0.2"), parse_server("fe80::1%lo"))
+    )
+    rotating = parse_resolv_conf(
+        "options ndots:5 rotate\nnameserver 10.0.0.2\nnameserver 10.0.0.2\n"
+    )
     assert rotating == ZoneServers(ROOT, (parse_server("10.0.0.2"),), "random")
     assert parse_resolv_conf("search x\n") is None
 
@@ -91,11 +98,17 @@ def test_zones_are_checked_and_we_are_not_asked_ourselves() -> None:
     def own(server: SocketAddress) -> bool:
         return server == parse_server("127.0.0.1:5300")
 
-    zones = [parse_stub("corp=10.0.0.2"), parse_stub("a.corp=10.0.0.3"), ZoneServers(ROOT, (parse_server("1.1.1.1"),))]
+    zones = [
+        parse_stub("corp=10.0.0.2"),
+        parse_stub("a.corp=10.0.0.3"),
+        ZoneServers(ROOT, (parse_server("1.1.1.1"),)),
+    ]
     assert [zone.text for zone in check_zones(zones, own)] == ["a.corp.", "corp.", "."]
     with pytest.raises(ValueError, match="given twice"):
         check_zones([*zones, parse_stub("CORP=10.0.0.9")], own)
-    with pytest.raises(ValueError, match=r"127\.0\.0\.1:5300, which names under x\. .* is this server itself"):
+    with pytest.raises(
+        ValueError, match=r"127\.0\.0\.1:5300, which names under x\. .* is this server itself"
+    ):
         check_zones([parse_stub("x=10.0.0.2,127.0.0.1:5300")], own)
     with pytest.raises(ValueError, match="15 is the most"):
         check_zones([parse_stub("x=" + ",".join(f"10.0.0.{number}" for number in range(16)))], own)
@@ -104,9 +117,19 @@ def test_zones_are_checked_and_we_are_not_asked_ourselves() -> None:
 
 
 def test_a_hosts_table_says_what_it_passed_over() -> None:
-    table = parse_hosts("10.0.0.1 a\n# x\n10.0.0.x b\n10.0.0.2\n10.0.0.3 c..d e # f\nfe80::1%lo0 g\n")
-    assert {name_of("a"), name_of("e"), name_of("g")} == {name for name in table.names if len(name) == 3}
-    assert [problem.partition(":")[0] for problem in table.problems] == ["line 3", "line 4", "line 5"]
-    many = parse_hosts("\n".join(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255} n{n}" for n in range(HOSTS_MAX + 5)))
+    table = parse_hosts(
+        "10.0.0.1 a\n# x\n10.0.0.x b\n10.0.0.2\n10.0.0.3 c..d e # f\nfe80::1%lo0 g\n"
+    )
+    assert {name_of("a"), name_of("e"), name_of("g")} == {
+        name for name in table.names if len(name) == 3
+    }
+    assert [problem.partition(":")[0] for problem in table.problems] == [
+        "line 3",
+        "line 4",
+        "line 5",
+    ]
+    many = parse_hosts(
+        "\n".join(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255} n{n}" for n in range(HOSTS_MAX + 5))
+    )
     assert len(many.names) == 2 * HOSTS_MAX
     assert "the rest is passed over" in many.problems[0]

@@ -7,7 +7,18 @@ import dns.flags
 import dns.message
 import dns.rcode
 import pytest
-from tests.dns.forwarding.world import OTHER, SOA, UPSTREAM, Coming, World, answering, lines, reply_to, silent, zones
+from tests.dns.forwarding.world import (
+    OTHER,
+    SOA,
+    UPSTREAM,
+    Coming,
+    World,
+    answering,
+    lines,
+    reply_to,
+    silent,
+    zones,
+)
 
 from sliceplane.dns.forwarding import forwarder
 from sliceplane.dns.forwarding.asking import SendQuery
@@ -21,7 +32,9 @@ REFUSED, SERVFAIL, NXDOMAIN = dns.rcode.REFUSED, dns.rcode.SERVFAIL, dns.rcode.N
 
 
 def extended_errors(message: dns.message.Message) -> list[int]:
-    return [int(option.code) for option in message.options if isinstance(option, dns.edns.EDEOption)]
+    return [
+        int(option.code) for option in message.options if isinstance(option, dns.edns.EDEOption)
+    ]
 
 
 def figure(world: World, name: str, *labels: str) -> float:
@@ -36,7 +49,9 @@ def figure(world: World, name: str, *labels: str) -> float:
     return value
 
 
-def test_a_name_is_asked_of_the_upstream_once_and_then_answered_from_the_cache_with_less_time_to_live() -> None:
+def test_a_name_is_asked_of_the_upstream_once_and_then_answered_from_the_cache_with_less_time_to_live() -> (
+    None
+):
     world = World({UPSTREAM: answering(WWW)}).configure()
     first = world.resolve()
     assert lines(first.answer) == [WWW]
@@ -78,10 +93,18 @@ def test_a_denial_without_soa_and_a_ttl_of_zero_are_not_kept() -> None:
 
 def test_those_who_ask_the_same_wait_for_one_reply_and_others_ask_for_themselves() -> None:
     world = World({UPSTREAM: answering(WWW)}).configure()
-    tokens = [world.ask(name) for name in ("www.example.org.", "WWW.example.org.", "www.example.org.")]
-    others = [world.ask(kind="AAAA"), world.ask(dnssec=True), world.ask(flags=dns.flags.RD | dns.flags.CD)]
+    tokens = [
+        world.ask(name) for name in ("www.example.org.", "WWW.example.org.", "www.example.org.")
+    ]
+    others = [
+        world.ask(kind="AAAA"),
+        world.ask(dnssec=True),
+        world.ask(flags=dns.flags.RD | dns.flags.CD),
+    ]
     assert len(world.sent) == 4
-    assert world.asked == [True, False, False, True, True, True], "who waits for another's reply costs no query"
+    assert world.asked == [True, False, False, True, True, True], (
+        "who waits for another's reply costs no query"
+    )
     assert {world.answer(token).question[0].name.to_text() for token in tokens} == {
         "www.example.org.",
         "WWW.example.org.",
@@ -100,7 +123,13 @@ def test_a_name_for_which_no_upstream_is_named_is_refused() -> None:
 def test_a_stub_zone_has_its_own_upstreams_and_the_longest_zone_wins() -> None:
     deep = zones(OTHER, zone=name_of("corp.example.org."))
     world = World({UPSTREAM: answering(WWW), OTHER: silent}).configure(deep, zones(UPSTREAM))
-    for name in ("corp.example.org.", "a.CORP.example.org.", "b.a.corp.example.org.", "acorp.example.org.", "org."):
+    for name in (
+        "corp.example.org.",
+        "a.CORP.example.org.",
+        "b.a.corp.example.org.",
+        "acorp.example.org.",
+        "org.",
+    ):
         world.ask(name)
     assert [sent.server for sent in world.sent] == [OTHER, OTHER, OTHER, UPSTREAM, UPSTREAM]
 
@@ -118,7 +147,9 @@ def test_a_stub_zone_has_its_own_upstreams_and_the_longest_zone_wins() -> None:
         ("a.alt.", "A", 3, []),
     ],
 )
-def test_special_names_are_answered_here(name: str, kind: str, rcode: int, answer: list[str]) -> None:
+def test_special_names_are_answered_here(
+    name: str, kind: str, rcode: int, answer: list[str]
+) -> None:
     world = World({UPSTREAM: answering(WWW)}).configure()
     message = world.resolve(name, kind)
     assert (message.rcode(), lines(message.answer)) == (rcode, answer)
@@ -151,7 +182,9 @@ def test_the_hosts_table_answers_before_upstreams_whatever_the_type() -> None:
 
 def test_any_has_one_record_and_transfers_are_refused() -> None:
     world = World({UPSTREAM: answering(WWW)}).configure()
-    assert lines(world.resolve(kind="ANY").answer) == ['www.example.org. 10800 IN HINFO "RFC8482" ""']
+    assert lines(world.resolve(kind="ANY").answer) == [
+        'www.example.org. 10800 IN HINFO "RFC8482" ""'
+    ]
     assert world.resolve(kind="AXFR").rcode() == REFUSED
     assert world.sent == []
 
@@ -182,11 +215,15 @@ def test_the_extended_error_of_an_upstream_is_passed_on() -> None:
 def test_too_many_at_once_are_refused_and_counted() -> None:
     world = World({UPSTREAM: silent}, max_concurrent=3).configure()
     world.run(10)  # the look for loops is over
-    tokens = [world.ask(f"n{number}.example.org.", account=f"client {number}") for number in range(5)]
+    tokens = [
+        world.ask(f"n{number}.example.org.", account=f"client {number}") for number in range(5)
+    ]
     refused = [token for token in tokens if token in world.answers]
     assert refused == tokens[3:]
     assert {world.answer(token).rcode() for token in refused} == {REFUSED}
-    assert world.ask("n1.example.org.") not in world.answers, "one more that waits needs no upstream"
+    assert world.ask("n1.example.org.") not in world.answers, (
+        "one more that waits needs no upstream"
+    )
     assert figure(world, "coredns_forward_max_concurrent_rejects_total") == 2
     world.run(10)
     assert {world.answer(token).rcode() for token in tokens[:3]} == {SERVFAIL}
@@ -246,10 +283,17 @@ def own(name: bytes) -> bool:
 @pytest.mark.parametrize("kind", ["A", "AAAA"])
 @pytest.mark.parametrize("rcode", [0, 3])
 def test_an_upstream_says_nothing_about_names_of_the_cluster(kind: str, rcode: int) -> None:
-    """Neither records nor that there is none; from the upstream and then from the cache (issue 30)."""
-    alias = "www.example.org. 60 IN CNAME middle.example.net.", f"middle.example.net. 60 IN CNAME {OWN}"
+    """Neither records nor that there is none; from the upstream and then from the cache
+    (issue 30).
+    """
+    alias = (
+        "www.example.org. 60 IN CNAME middle.example.net.",
+        f"middle.example.net. 60 IN CNAME {OWN}",
+    )
     soa = "cluster.local. 60 IN SOA ns.example.org. admin.example.org. 1 2 3 4 86400"
-    world = World({UPSTREAM: answering(*alias, OWN_RECORD, authority=[soa], rcode=rcode)}, is_own=own).configure()
+    world = World(
+        {UPSTREAM: answering(*alias, OWN_RECORD, authority=[soa], rcode=rcode)}, is_own=own
+    ).configure()
     for _ in range(2):
         answer = world.resolve(kind=kind)
         assert lines(answer.answer) == sorted(alias)
@@ -282,7 +326,9 @@ def test_a_loop_is_found_and_told_and_names_fail_at_once_until_it_is_gone() -> N
     world = World({UPSTREAM: silent}).configure()
     back = world.ask(nonces(world)[0], "HINFO")
     assert world.answer(back).rcode() == REFUSED
-    assert [(notice.reason, notice.is_well) for notice in world.notices] == [("ForwardingLoop", False)]
+    assert [(notice.reason, notice.is_well) for notice in world.notices] == [
+        ("ForwardingLoop", False)
+    ]
     assert str(UPSTREAM) in world.notices[0].text
     looped = world.resolve()
     assert (looped.rcode(), extended_errors(looped)) == (SERVFAIL, [0])
@@ -333,7 +379,10 @@ def test_a_target_is_asked_for_and_stands_after_our_own_cname() -> None:
     world.resolve()
     world.run(30)
     message = world.resolve(service, target=target, before=(cname,))
-    assert lines(message.answer) == [f"{service} 5 IN CNAME www.example.org.", "www.example.org. 30 IN A 203.0.113.5"]
+    assert lines(message.answer) == [
+        f"{service} 5 IN CNAME www.example.org.",
+        "www.example.org. 30 IN A 203.0.113.5",
+    ]
     assert message.flags & dns.flags.AA
     assert len(world.sent) == 1
 
@@ -343,11 +392,16 @@ def test_what_is_ours_is_said_where_the_target_can_not_be_asked_for() -> None:
     service = "ext.default.svc.cluster.local."
     cname = WholeRecord(name_of(service), CNAME, 5, name_of("www.example.org."))
     message = world.resolve(service, target=name_of("www.example.org."), before=(cname,))
-    assert (message.rcode(), lines(message.answer)) == (0, [f"{service} 5 IN CNAME www.example.org."])
+    assert (message.rcode(), lines(message.answer)) == (
+        0,
+        [f"{service} 5 IN CNAME www.example.org."],
+    )
 
 
 def test_other_upstreams_are_asked_from_then_on_and_nothing_of_the_old_ones_is_kept() -> None:
-    world = World({UPSTREAM: answering(WWW), OTHER: answering("www.example.org. 60 IN A 203.0.113.6")})
+    world = World(
+        {UPSTREAM: answering(WWW), OTHER: answering("www.example.org. 60 IN A 203.0.113.6")}
+    )
     world.configure(zones(UPSTREAM))
     world.resolve()
     late = world.ask("late.example.org.")
@@ -381,7 +435,9 @@ def test_bits_of_dnssec_are_passed_on_to_those_who_ask_for_them() -> None:
 
 def test_a_clients_subnet_goes_to_no_upstream() -> None:
     world = World({UPSTREAM: answering(WWW)}).configure()
-    query = dns.message.make_query("www.example.org.", "A", use_edns=0, options=[dns.edns.ECSOption("10.1.2.0", 24)])
+    query = dns.message.make_query(
+        "www.example.org.", "A", use_edns=0, options=[dns.edns.ECSOption("10.1.2.0", 24)]
+    )
     question = read_query(query.to_wire())
     assert question is not None
     world.forwarder.on_query(question, "ecs", world.now, size=1232)  # type: ignore[arg-type]

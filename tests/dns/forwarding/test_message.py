@@ -1,4 +1,6 @@
-"""Replies are read as dnspython reads them, whatever is hostile raises one error, and answers say what they must."""
+"""Replies are read as dnspython reads them, whatever is hostile raises one error, and answers say
+what they must.
+"""
 
 from __future__ import annotations
 
@@ -54,12 +56,18 @@ def content(packet: bytes, kind: int = 1, *, do: bool = False) -> Content:
     return content_of(read_reply(packet), NAME, kind, do=do, ttl_max=3600, denial_ttl_max=1800)
 
 
-@given(st.lists(st.sampled_from(RECORDS), max_size=8), st.lists(st.sampled_from(RECORDS), max_size=3), st.data())
+@given(
+    st.lists(st.sampled_from(RECORDS), max_size=8),
+    st.lists(st.sampled_from(RECORDS), max_size=3),
+    st.data(),
+)
 @effort(300)
 def test_a_reply_of_dnspython_is_read_as_it_was_written(
     answer: list[str], authority: list[str], data: st.DataObject
 ) -> None:
-    message = reply_to(ASKED, *answer, authority=authority, rcode=data.draw(st.sampled_from((0, 2, 3, 5))))
+    message = reply_to(
+        ASKED, *answer, authority=authority, rcode=data.draw(st.sampled_from((0, 2, 3, 5)))
+    )
     packet = message.to_wire(max_size=65535)
     reply = read_reply(packet)
     assert (reply.id, reply.rcode, reply.name, reply.type) == (7, message.rcode(), NAME, 1)
@@ -78,7 +86,11 @@ def test_a_reply_of_dnspython_is_read_as_it_was_written(
 @given(st.binary(max_size=300))
 @effort(2000)
 def test_any_bytes_are_a_reply_or_one_error(junk: bytes) -> None:
-    for packet in (junk, ASKED[:2] + b"\x81\x80" + junk, reply_to(ASKED, RECORDS[0]).to_wire()[:-1] + junk):
+    for packet in (
+        junk,
+        ASKED[:2] + b"\x81\x80" + junk,
+        reply_to(ASKED, RECORDS[0]).to_wire()[:-1] + junk,
+    ):
         try:
             reply = read_reply(packet)
         except WireError:
@@ -88,7 +100,9 @@ def test_any_bytes_are_a_reply_or_one_error(junk: bytes) -> None:
 
 @given(st.lists(st.sampled_from(RECORDS), min_size=1, max_size=6), st.data())
 @effort(500)
-def test_a_changed_reply_is_one_that_dnspython_reads_too_or_one_error(answer: list[str], data: st.DataObject) -> None:
+def test_a_changed_reply_is_one_that_dnspython_reads_too_or_one_error(
+    answer: list[str], data: st.DataObject
+) -> None:
     packet = bytearray(reply_to(ASKED, *answer, authority=[SOA]).to_wire(max_size=65535))
     for _ in range(data.draw(st.integers(1, 4))):
         packet[data.draw(st.integers(0, len(packet) - 1))] = data.draw(st.integers(0, 255))
@@ -96,13 +110,17 @@ def test_a_changed_reply_is_one_that_dnspython_reads_too_or_one_error(answer: li
         reply = read_reply(bytes(packet))
     except WireError:
         return
-    answered = encode_answer(question(), content_of(reply, NAME, 1, do=False, ttl_max=60, denial_ttl_max=60), 1232)
+    answered = encode_answer(
+        question(), content_of(reply, NAME, 1, do=False, ttl_max=60, denial_ttl_max=60), 1232
+    )
     told = dns.message.from_wire(answered)
     assert told.question[0].name.to_text() == "WWW.example.org."
 
 
 def test_a_name_made_of_pointers_costs_no_more_than_its_length() -> None:
-    chain = b"".join((0xC000 | 12 + 2 * max(place - 1, 0)).to_bytes(2, "big") for place in range(8000))
+    chain = b"".join(
+        (0xC000 | 12 + 2 * max(place - 1, 0)).to_bytes(2, "big") for place in range(8000)
+    )
     with pytest.raises(WireError):
         read_reply(b"\0\7\x81\x80\0\0\x0f\xff\0\0\0\0" + chain)
     with pytest.raises(WireError):
@@ -113,7 +131,10 @@ def test_a_name_made_of_pointers_costs_no_more_than_its_length() -> None:
 @effort(50)
 def test_an_answer_keeps_the_chain_of_its_question_alone_in_any_order(answer: list[str]) -> None:
     found = content(reply_to(ASKED, *answer).to_wire())
-    assert [record.owner.lower() for record in found.answer[:2]] == [NAME, name_of("b.example.org.")]
+    assert [record.owner.lower() for record in found.answer[:2]] == [
+        NAME,
+        name_of("b.example.org."),
+    ]
     assert {record.owner.lower() for record in found.answer} == {
         NAME,
         name_of("b.example.org."),
@@ -127,12 +148,15 @@ def test_an_answer_keeps_the_chain_of_its_question_alone_in_any_order(answer: li
 
 def test_a_circle_and_a_long_chain_end() -> None:
     chain = [
-        f"{'www.example.org.' if not n else f'n{n}.example.org.'} 60 IN CNAME n{n + 1}.example.org." for n in range(30)
+        f"{'www.example.org.' if not n else f'n{n}.example.org.'} 60 IN CNAME n{n + 1}.example.org."
+        for n in range(30)
     ]
     found = content(reply_to(ASKED, *chain).to_wire(max_size=65535))
     assert len(found.answer) == CHAIN_MAX + 1
     assert found.ttl == 0
-    circle = content(reply_to(ASKED, RECORDS[3], "b.example.org. 9 IN CNAME www.example.org.").to_wire())
+    circle = content(
+        reply_to(ASKED, RECORDS[3], "b.example.org. 9 IN CNAME www.example.org.").to_wire()
+    )
     assert len(circle.answer) == 2
     assert circle.ttl == 0
 
@@ -193,7 +217,10 @@ def test_a_long_answer_is_compressed_and_points_nowhere_that_a_pointer_does_not_
         WholeRecord(NAME, CNAME, 60, far),
         *(WholeRecord(far, 16, 60, b"\xff" + bytes([65 + n % 26]) * 255) for n in range(70)),
         WholeRecord(name_of("late.example.org."), CNAME, 60, name_of("later.example.org.")),
-        *(WholeRecord(name_of("later.example.org."), 1, 60, bytes((10, 0, 0, n))) for n in range(2)),
+        *(
+            WholeRecord(name_of("later.example.org."), 1, 60, bytes((10, 0, 0, n)))
+            for n in range(2)
+        ),
     )
     packet = encode_answer(question(16), Content(0, records), 65535)
     told = [(rrset.name.to_text(), rrset.ttl) for rrset in dns.message.from_wire(packet).answer]
@@ -219,7 +246,9 @@ def test_a_query_is_one_that_dnspython_reads(edns: bool, do: bool, cd: bool) -> 
 
 
 def test_names_of_a_reply_are_bounded_together_and_read_once() -> None:
-    """A hostile zone's reply over TCP: 4,000 records whose names have 120 labels each (issue 30)."""
+    """A hostile zone's reply over TCP: 4,000 records whose names have 120 labels each (issue
+    30).
+    """
     head = b"\0\7\x81\x80\0\1"
     question = b"\1a\0\0\1\0\1"
     record = b"\0\1\0\1\0\0\0\x3c\0\4\xc0\0\2\1"
@@ -227,9 +256,24 @@ def test_names_of_a_reply_are_bounded_together_and_read_once() -> None:
     fresh = head + (200).to_bytes(2, "big") + bytes(4) + question + whole * 200
     assert len(read_reply(fresh).answer) == 200
     many = 64_000 // (len(record) + 4)
-    # Each name begins with a label of its own and goes on at a pointer, so that none is a repetition.
-    chained = head + (many + 1).to_bytes(2, "big") + bytes(4) + question + whole + (b"\1c\xc0\x13" + record) * many
+    # Each name begins with a label of its own and goes on at a pointer, so that none is a
+    # repetition.
+    chained = (
+        head
+        + (many + 1).to_bytes(2, "big")
+        + bytes(4)
+        + question
+        + whole
+        + (b"\1c\xc0\x13" + record) * many
+    )
     with pytest.raises(WireError, match="too long together"):
         read_reply(chained)
-    repeated = head + (3000).to_bytes(2, "big") + bytes(4) + question + whole + (b"\xc0\x13" + record) * 2999
+    repeated = (
+        head
+        + (3000).to_bytes(2, "big")
+        + bytes(4)
+        + question
+        + whole
+        + (b"\xc0\x13" + record) * 2999
+    )
     assert len(read_reply(repeated).answer) == 3000

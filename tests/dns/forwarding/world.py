@@ -1,4 +1,6 @@
-"""A forwarder on virtual time among upstreams that answer as a test wants: what shell, network and servers would do."""
+"""A forwarder on virtual time among upstreams that answer as a test wants: what shell, network and
+servers would do.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def reply_to(
     return reply
 
 
-def answering(*answer: str, authority: Iterable[str] = (), rcode: int = 0, flags: int = 0) -> Behaviour:
+def answering(
+    *answer: str, authority: Iterable[str] = (), rcode: int = 0, flags: int = 0
+) -> Behaviour:
     def behave(sent: SendQuery) -> list[Coming]:
         reply = reply_to(sent.packet, *answer, authority=authority, rcode=rcode, flags=flags)
         return [Coming(reply.to_wire(max_size=65535))]
@@ -73,8 +77,10 @@ def failing(sent: SendQuery) -> list[Coming]:
 
 @dataclass
 class World:
-    """``sent``: what was asked of upstreams for a client; ``probes``: what was asked to learn how they are; ``asked``:
-    for each question, if the forwarder reported that it asks an upstream for it."""
+    """``sent``: what was asked of upstreams for a client; ``probes``: what was asked to learn how
+    they are; ``asked``: for each question, if the forwarder reported that it asks an upstream for
+    it.
+    """
 
     behaviours: dict[SocketAddress, Behaviour] = field(default_factory=dict)
     now: float = 1000.0
@@ -92,22 +98,37 @@ class World:
 
     def __post_init__(self) -> None:
         self.forwarder = Forwarder(
-            draw=Rng(self.seed).bits64, is_own=self.is_own, stale_s=self.stale_s, max_concurrent=self.max_concurrent
+            draw=Rng(self.seed).bits64,
+            is_own=self.is_own,
+            stale_s=self.stale_s,
+            max_concurrent=self.max_concurrent,
         )
         self._coming: list[tuple[float, int, int, Coming]] = []
         self._count = 0
 
     def configure(self, *configured: ZoneServers) -> World:
-        self.forwarder.on_zones(configured or (zones(*(self.behaviours or {UPSTREAM: silent})),), self.now)
+        self.forwarder.on_zones(
+            configured or (zones(*(self.behaviours or {UPSTREAM: silent})),), self.now
+        )
         self.perform()
         return self
 
     def ask(
-        self, name: str = "www.example.org.", kind: str = "A", *, size: int = 1232,
-        flags: int = int(dns.flags.RD), dnssec: bool = False, edns: bool = True, token: object = None, **more: object,
-    ) -> object:  # fmt: skip
+        self,
+        name: str = "www.example.org.",
+        kind: str = "A",
+        *,
+        size: int = 1232,
+        flags: int = int(dns.flags.RD),
+        dnssec: bool = False,
+        edns: bool = True,
+        token: object = None,
+        **more: object,
+    ) -> object:
         """Asks, and gives back the token under which the answer comes."""
-        query = dns.message.make_query(name, kind, use_edns=0 if edns else False, want_dnssec=dnssec, id=0x4711)
+        query = dns.message.make_query(
+            name, kind, use_edns=0 if edns else False, want_dnssec=dnssec, id=0x4711
+        )
         query.flags = dns.flags.Flag(flags)
         question = read_query(query.to_wire())
         assert isinstance(question, DnsQuestion)
@@ -126,7 +147,10 @@ class World:
                     (self.probes if is_probe(action.packet) else self.sent).append(action)
                     for coming in self.behaviours.get(action.server, silent)(action):
                         self._count += 1
-                        heappush(self._coming, (self.now + coming.after_s, self._count, action.attempt, coming))
+                        heappush(
+                            self._coming,
+                            (self.now + coming.after_s, self._count, action.attempt, coming),
+                        )
                 case EndAttempt():
                     del self.open[action.attempt]
                 case SendAnswer():
@@ -173,7 +197,9 @@ class World:
         assert len(self.answers.get(token, ())) == 1, f"{len(self.answers.get(token, ()))} answers"
         return dns.message.from_wire(self.answers[token][0])
 
-    def resolve(self, name: str = "www.example.org.", kind: str = "A", **more: object) -> dns.message.Message:
+    def resolve(
+        self, name: str = "www.example.org.", kind: str = "A", **more: object
+    ) -> dns.message.Message:
         return self.answer(self.ask(name, kind, **more))  # type: ignore[arg-type]
 
 

@@ -1,7 +1,7 @@
 """Faults planted in a healthy cluster, and near misses, one module for each part of the catalogue.
 
-``test_catalogue`` asks about each; ``docs/findings`` shows the answer to the first of each code.  This package imports
-all of its modules, which fill the lists of ``tests.explain.world``.
+``test_catalogue`` asks about each; ``docs/findings`` shows the answer to the first of each code.
+This package imports all of its modules, which fill the lists of ``tests.explain.world``.
 """
 
 import pkgutil

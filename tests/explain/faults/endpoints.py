@@ -10,9 +10,16 @@ LEADER = "control-plane.alpha.kubernetes.io/leader"
 REVERSE = {"endpoints.kubernetes.io/managed-by": "reverse-mirror.sliceplane.dev"}
 
 
-def _endpoints(world: World, *addresses: str, name: str = "cart", manager: str = "", **more: Any) -> None:
+def _endpoints(
+    world: World, *addresses: str, name: str = "cart", manager: str = "", **more: Any
+) -> None:
     subsets = [{"addresses": [{"ip": address} for address in addresses]}]
-    entry = {"manager": manager, "operation": "Update", "time": ago(600), "fieldsV1": {"f:subsets": {}}}
+    entry = {
+        "manager": manager,
+        "operation": "Update",
+        "time": ago(600),
+        "fieldsV1": {"f:subsets": {}},
+    }
     meta = {**more.pop("meta", {}), **({"managedFields": [entry]} if manager else {})}
     world.add("Endpoints", "shop", name, meta=meta, subsets=subsets, **more)
 
@@ -82,7 +89,11 @@ def a_program_of_old_elects_its_leader(world: World) -> None:
 
 @near_miss("L6", named_by=AuditFault)
 def another_annotation(world: World) -> None:
-    _endpoints(world, *_pods(world), meta={"annotations": {"endpoints.kubernetes.io/last-change-trigger-time": ago(9)}})
+    _endpoints(
+        world,
+        *_pods(world),
+        meta={"annotations": {"endpoints.kubernetes.io/last-change-trigger-time": ago(9)}},
+    )
 
 
 @planted("L7", AuditFault)
@@ -92,4 +103,6 @@ def the_reverse_mirror_serves_old_readers(world: World) -> None:
 
 @near_miss("L7", named_by=AuditFault)
 def the_endpoints_controller_serves_them(world: World) -> None:
-    _endpoints(world, *_pods(world), labels={"endpoints.kubernetes.io/managed-by": "endpoint-controller"})
+    _endpoints(
+        world, *_pods(world), labels={"endpoints.kubernetes.io/managed-by": "endpoint-controller"}
+    )

@@ -12,7 +12,11 @@ from sliceplane.diagnose.explain.question import ExplainQuestion
 from sliceplane.node.conntrack import UdpFlow
 
 OURS = RuleSet("Sliceplane's nftables", True, "sliceplane proxy --cleanup")
-LEGACY = RuleSet("KUBE-* of iptables-legacy", False, "iptables-legacy-save | grep -v KUBE | iptables-legacy-restore")
+LEGACY = RuleSet(
+    "KUBE-* of iptables-legacy",
+    False,
+    "iptables-legacy-save | grep -v KUBE | iptables-legacy-restore",
+)
 #: where the kernel leads cart, as its three Pods are
 CART = ClusterDestination("10.96.0.2", "tcp", 80)
 TO_CART = frozenset(ServedTarget(f"10.244.0.{number}", 8080) for number in (3, 4, 5))
@@ -150,7 +154,10 @@ def _ipvs(world: World, address: str, weight: int) -> None:
     behind = f"  -> {_hex(address)}:1F90 Masq {weight} 0 0"
     head = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags"
     ip = _hex(world.get("Service", "shop", "cart")["spec"]["clusterIP"])
-    text = f"{head}\n  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\nTCP  {ip}:0050 rr\n{behind}\n"
+    text = (
+        f"{head}\n  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\nTCP  {ip}:0050 "
+        f"rr\n{behind}\n"
+    )
     world.kernel = replace(WELL, ipvs=parse_ipvs(text))
     assert world.kernel.ipvs
 
@@ -212,7 +219,9 @@ def nat_does_not_see_the_bridge(world: World) -> None:
 
 @near_miss("N11", "N12")
 def there_is_no_bridge_for_pods(world: World) -> None:
-    world.kernel = replace(WELL, bridge_calls=False, bridge_ports=(BridgePort("vxlan0", "br0", False),))
+    world.kernel = replace(
+        WELL, bridge_calls=False, bridge_ports=(BridgePort("vxlan0", "br0", False),)
+    )
 
 
 @planted("N12")

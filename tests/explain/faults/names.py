@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.explain.world import World, add_pod, add_service, add_workload, near_miss, planted, write_slice
+from tests.explain.world import (
+    World,
+    add_pod,
+    add_service,
+    add_workload,
+    near_miss,
+    planted,
+    write_slice,
+)
 
 from sliceplane.diagnose.explain.question import ClientPlace, ExplainQuestion
 
@@ -17,7 +25,9 @@ MATCH = """.:53 {
 }"""
 
 
-def _dns(world: World, replicas: int, corefile: str = ".:53 {\n    kubernetes cluster.local\n}") -> None:
+def _dns(
+    world: World, replicas: int, corefile: str = ".:53 {\n    kubernetes cluster.local\n}"
+) -> None:
     add_service(world, "kube-dns", "kube-system")
     add_workload(world, "kube-dns", "kube-system", replicas)
     write_slice(world, "kube-dns", "kube-system")
@@ -36,13 +46,22 @@ def a_template_answers_for_the_name(world: World) -> None:
 
 @planted("C1")
 def a_rewrite_takes_the_name(world: World) -> None:
-    _dns(world, 2, ".:53 {\n    rewrite name exact cart.shop.svc.cluster.local other.shop.svc.cluster.local\n}")
+    _dns(
+        world,
+        2,
+        ".:53 "
+        "{\n    rewrite name exact cart.shop.svc.cluster.local other.shop.svc.cluster.local\n}",
+    )
 
 
 @near_miss("C1")
 def templates_and_rewrites_are_for_other_names(world: World) -> None:
     rewrite = "    rewrite name suffix .old.local .svc.cluster.local\n"
-    _dns(world, 2, MATCH.replace("cart", "search").replace("    kubernetes", f"{rewrite}    kubernetes"))
+    _dns(
+        world,
+        2,
+        MATCH.replace("cart", "search").replace("    kubernetes", f"{rewrite}    kubernetes"),
+    )
 
 
 @planted("C2")
@@ -122,7 +141,13 @@ def _stateful(world: World, service_name: str) -> None:
     world.add("StatefulSet", "shop", "cart", spec={"replicas": 3, "serviceName": service_name})
     for pod in world.all("Pod"):
         pod["metadata"]["ownerReferences"] = [
-            {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "cart", "uid": "s", "controller": True}
+            {
+                "apiVersion": "apps/v1",
+                "kind": "StatefulSet",
+                "name": "cart",
+                "uid": "s",
+                "controller": True,
+            }
         ]
 
 

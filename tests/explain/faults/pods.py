@@ -45,13 +45,24 @@ def _waits(pod: Any, reason: str, message: str = "", since_s: float = 720) -> No
     _unready(pod, since_s=since_s)
     pod["status"]["phase"] = "Pending"
     pod["status"]["startTime"] = ago(since_s)
-    _status(pod).update(ready=False, started=False, state={"waiting": {"reason": reason, "message": message}})
+    _status(pod).update(
+        ready=False, started=False, state={"waiting": {"reason": reason, "message": message}}
+    )
 
 
 def _event(world: World, pod: str, reason: str, message: str, times: int = 1) -> None:
     about = {"kind": "Pod", "namespace": "shop", "name": pod, "uid": f"uid-Pod-shop-{pod}"}
-    world.add("Event", "shop", f"{pod}.{reason}", type="Warning", reason=reason, message=message, count=times,
-        lastTimestamp=ago(20), involvedObject=about)  # fmt: skip
+    world.add(
+        "Event",
+        "shop",
+        f"{pod}.{reason}",
+        type="Warning",
+        reason=reason,
+        message=message,
+        count=times,
+        lastTimestamp=ago(20),
+        involvedObject=about,
+    )
 
 
 # R1
@@ -60,8 +71,16 @@ def _event(world: World, pod: str, reason: str, message: str, times: int = 1) ->
 def _without_node(pod: Any, message: str, since_s: float = 720) -> None:
     pod["spec"].pop("nodeName")
     pod["metadata"]["creationTimestamp"] = ago(since_s)
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    pod["status"] = {"phase": "Pending", "conditions": [{**condition, "lastTransitionTime": ago(since_s)}]}
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": message,
+    }
+    pod["status"] = {
+        "phase": "Pending",
+        "conditions": [{**condition, "lastTransitionTime": ago(since_s)}],
+    }
 
 
 NO_NODE = "0/3 nodes are available: 3 node(s) didn't have free ports for the requested pod ports."
@@ -122,7 +141,10 @@ def _without_address(pod: Any, since_s: float = 240) -> None:
 
 @planted("R2")
 def the_pool_of_addresses_is_empty(world: World) -> None:
-    message = "Failed to create pod sandbox: plugin type=bridge failed (add): no IP addresses available in range set"
+    message = (
+        "Failed to create pod sandbox: plugin type=bridge failed (add): no IP addresses available "
+        "in range set"
+    )
     for number in range(3):
         _without_address(_pod(world, number))
         _event(world, f"cart-{number}", "FailedCreatePodSandBox", message, 17)
@@ -161,9 +183,13 @@ def an_init_container_runs_for_a_moment(world: World) -> None:
 @near_miss("R3")
 def a_sidecar_runs_all_the_time(world: World) -> None:
     for pod in world.all("Pod"):
-        pod["spec"]["initContainers"] = [{"name": "proxy", "image": "envoy", "restartPolicy": "Always"}]
+        pod["spec"]["initContainers"] = [
+            {"name": "proxy", "image": "envoy", "restartPolicy": "Always"}
+        ]
         running = {"running": {"startedAt": ago(3600)}}
-        pod["status"]["initContainerStatuses"] = [{"name": "proxy", "ready": True, "state": running}]
+        pod["status"]["initContainerStatuses"] = [
+            {"name": "proxy", "ready": True, "state": running}
+        ]
 
 
 # R4
@@ -188,7 +214,12 @@ def a_config_map_is_missing(world: World) -> ExplainQuestion:
 def a_volume_cannot_be_mounted(world: World) -> None:
     for number in range(3):
         _without_address(_pod(world, number))
-        _event(world, f"cart-{number}", "FailedMount", 'MountVolume.SetUp failed: secret "tls" not found')
+        _event(
+            world,
+            f"cart-{number}",
+            "FailedMount",
+            'MountVolume.SetUp failed: secret "tls" not found',
+        )
     _settled(world)
 
 
@@ -209,7 +240,9 @@ def _crashes(pod: Any, restarts: int, finished_s: float) -> None:
 @planted("R5")
 def they_run_out_of_memory(world: World) -> None:
     for number in range(3):
-        _waits(_pod(world, number), "CrashLoopBackOff", "back-off 5m0s restarting failed container=web")
+        _waits(
+            _pod(world, number), "CrashLoopBackOff", "back-off 5m0s restarting failed container=web"
+        )
         _crashes(_pod(world, number), 7 + number, 40)
     _settled(world)
 
@@ -311,11 +344,15 @@ def a_gate_is_about_to_open(world: World) -> None:
 
 def _node_is(world: World, status: str, reason: str, message: str, since_s: float = 300) -> None:
     condition = {"type": "Ready", "status": status, "reason": reason, "message": message}
-    world.get("Node", "", "node-1")["status"]["conditions"] = [{**condition, "lastTransitionTime": ago(since_s)}]
+    world.get("Node", "", "node-1")["status"]["conditions"] = [
+        {**condition, "lastTransitionTime": ago(since_s)}
+    ]
 
 
 def _lease_is(world: World, node: str, age_s: float) -> None:
-    world.get("Lease", "kube-node-lease", node)["spec"]["renewTime"] = format_micro_time(NOW - age_s)
+    world.get("Lease", "kube-node-lease", node)["spec"]["renewTime"] = format_micro_time(
+        NOW - age_s
+    )
 
 
 @planted("R8")
@@ -328,7 +365,12 @@ def a_node_is_silent(world: World) -> None:
 
 @planted("R8")
 def a_node_says_that_it_is_not_ready(world: World) -> ExplainQuestion:
-    _node_is(world, "False", "KubeletNotReady", "container runtime network not ready: cni config uninitialized")
+    _node_is(
+        world,
+        "False",
+        "KubeletNotReady",
+        "container runtime network not ready: cni config uninitialized",
+    )
     _unready(_pod(world), "Ready", since_s=300)
     _settled(world)
     return ExplainQuestion("pod", "cart-1", "shop")
@@ -372,14 +414,20 @@ def the_kubelet_of_all_its_pods_falls_silent(world: World) -> None:
         _pod(world, number)["spec"]["nodeName"] = "node-1"
     _settled(world)
     _lease_is(world, "node-1", 26)
-    spec = {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": format_micro_time(NOW - 1)}
+    spec = {
+        "holderIdentity": "a",
+        "leaseDurationSeconds": 15,
+        "renewTime": format_micro_time(NOW - 1),
+    }
     world.add("Lease", "kube-system", "kube-controller-manager", spec=spec)
 
 
 @near_miss("R9")
 def one_lease_looks_old_to_a_clock_that_is_ahead(world: World) -> None:
     the_kubelet_of_all_its_pods_falls_silent(world)
-    world.get("Lease", "kube-system", "kube-controller-manager")["spec"]["renewTime"] = format_micro_time(NOW - 24)
+    world.get("Lease", "kube-system", "kube-controller-manager")["spec"]["renewTime"] = (
+        format_micro_time(NOW - 24)
+    )
 
 
 @near_miss("R9")
@@ -410,13 +458,17 @@ def they_were_evicted(world: World) -> None:
     for number in range(3):
         pod = _pod(world, number)
         pod["metadata"].pop("ownerReferences")
-        pod["status"].update(phase="Failed", reason="Evicted", message="The node was low on resource: memory.")
+        pod["status"].update(
+            phase="Failed", reason="Evicted", message="The node was low on resource: memory."
+        )
     _settled(world)
 
 
 @planted("R10")
 def the_job_behind_the_service_is_done(world: World) -> None:
-    job = world.add("Job", "shop", "train", spec={"template": {"metadata": {"labels": {"app": "cart"}}}})
+    job = world.add(
+        "Job", "shop", "train", spec={"template": {"metadata": {"labels": {"app": "cart"}}}}
+    )
     world.drop("Deployment", "shop", "cart")
     for pod in world.all("Pod"):
         pod["metadata"]["ownerReferences"] = [owner(job)]

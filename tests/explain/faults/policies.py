@@ -42,7 +42,9 @@ def a_node_port_is_asked_on_any_node(world: World) -> None:
 def a_balancer_asks_the_health_check_port(world: World) -> None:
     _external(world, "LoadBalancer")
     _spec(world)["healthCheckNodePort"] = 31234
-    world.get("Service", "shop", "cart")["status"] = {"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}}
+    world.get("Service", "shop", "cart")["status"] = {
+        "loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}
+    }
 
 
 def _external(world: World, kind: str) -> None:
@@ -61,7 +63,9 @@ def one_node_has_four_endpoints_and_others_one(world: World) -> None:
     for number in range(3):
         pod = add_pod(world, f"cart-{number + 3}", "shop", "node-0", {"app": "cart"})
         target = {"kind": "Pod", "namespace": "shop", "name": f"cart-{number + 3}"}
-        endpoints.append({**endpoints[0], "addresses": [pod["status"]["podIP"]], "targetRef": target})
+        endpoints.append(
+            {**endpoints[0], "addresses": [pod["status"]["podIP"]], "targetRef": target}
+        )
 
 
 @near_miss("X3")
@@ -111,7 +115,11 @@ def the_policy_is_for_egress(world: World) -> None:
 
 
 def _policy(world: World, *rules: dict[str, Any], selects: str = "cart") -> dict[str, Any]:
-    spec = {"podSelector": {"matchLabels": {"app": selects}}, "policyTypes": ["Ingress"], "ingress": list(rules)}
+    spec = {
+        "podSelector": {"matchLabels": {"app": selects}},
+        "policyTypes": ["Ingress"],
+        "ingress": list(rules),
+    }
     return world.add("NetworkPolicy", "shop", "deny-all", spec=spec)
 
 
@@ -146,7 +154,12 @@ def an_ingress_names_the_port(world: World) -> None:
 
 def _ingress(world: World, port: dict[str, Any]) -> None:
     paths = [{"path": "/cart", "backend": {"service": {"name": "cart", "port": port}}}]
-    world.add("Ingress", "shop", "shop", spec={"rules": [{"host": "shop.example", "http": {"paths": paths}}]})
+    world.add(
+        "Ingress",
+        "shop",
+        "shop",
+        spec={"rules": [{"host": "shop.example", "http": {"paths": paths}}]},
+    )
 
 
 @planted("X7")
@@ -190,8 +203,17 @@ def the_client_may_reach_the_service_too(world: World) -> ExplainQuestion:
 
 
 def _let_out(world: World, labels: dict[str, str]) -> ExplainQuestion:
-    rules = [{"to": [{"podSelector": {"matchLabels": labels}}], "ports": [{"port": 8080, "protocol": "TCP"}]}]
-    spec = {"podSelector": {"matchLabels": {"app": "back"}}, "policyTypes": ["Egress"], "egress": rules}
+    rules = [
+        {
+            "to": [{"podSelector": {"matchLabels": labels}}],
+            "ports": [{"port": 8080, "protocol": "TCP"}],
+        }
+    ]
+    spec = {
+        "podSelector": {"matchLabels": {"app": "back"}},
+        "policyTypes": ["Egress"],
+        "egress": rules,
+    }
     world.add("NetworkPolicy", "shop", "back-egress", spec=spec)
     return _client(world, "back")
 
@@ -200,5 +222,7 @@ def _let_out(world: World, labels: dict[str, str]) -> ExplainQuestion:
 def the_client_has_the_nodes_network(world: World) -> ExplainQuestion:
     _policy(world, {"from": [{"podSelector": {"matchLabels": {"app": "back"}}}]})
     question = _client(world, "back")
-    world.get("Pod", "shop", "back")["spec"].update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
+    world.get("Pod", "shop", "back")["spec"].update(
+        hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet"
+    )
     return question

@@ -75,7 +75,9 @@ def _sidecars(world: World) -> None:
     _port(world, targetPort="https")
     for pod in world.all("Pod"):
         ports = [{"name": "https", "containerPort": 8443, "protocol": "TCP"}]
-        pod["spec"]["initContainers"] = [{"name": "proxy", "restartPolicy": "Always", "ports": ports}]
+        pod["spec"]["initContainers"] = [
+            {"name": "proxy", "restartPolicy": "Always", "ports": ports}
+        ]
 
 
 @planted("T5")
@@ -125,7 +127,9 @@ def _without_selector(world: World) -> dict[str, Any]:
 def the_service_is_of_ipv6_and_its_pods_are_not(world: World) -> None:
     spec = world.get("Service", "shop", "cart")["spec"]
     spec.update(
-        ipFamilies=["IPv4", "IPv6"], ipFamilyPolicy="RequireDualStack", clusterIPs=[spec["clusterIP"], "fd00::5"]
+        ipFamilies=["IPv4", "IPv6"],
+        ipFamilyPolicy="RequireDualStack",
+        clusterIPs=[spec["clusterIP"], "fd00::5"],
     )
 
 

@@ -32,10 +32,13 @@ def add_proxy(world: World, name: str, held: int = 1000, *, owner: Any = None) -
         uid = owner["metadata"]["uid"]
         meta["ownerReferences"] = [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]
     world.add(
-        "Lease", "kube-node-lease", f"sliceplane-proxy-{name}", meta=meta,
+        "Lease",
+        "kube-node-lease",
+        f"sliceplane-proxy-{name}",
+        meta=meta,
         labels={"sliceplane.dev/component": "node-proxy"},
         spec={"holderIdentity": name, "leaseDurationSeconds": 90, "renewTime": ago(8)},
-    )  # fmt: skip
+    )
 
 
 def lease_of(world: World, node: str) -> Any:
@@ -134,7 +137,9 @@ def the_slice_is_for_another_zone(world: World) -> None:
     for number in range(3):
         zone = f"zone={'zone-' + 'abc'[number]}"
         held = 950 if number == 0 else 812
-        report(world, f"node-{number}", endpointslices={"shared": [held, DIGEST], zone: [held, DIGEST]})
+        report(
+            world, f"node-{number}", endpointslices={"shared": [held, DIGEST], zone: [held, DIGEST]}
+        )
 
 
 @planted("N3")
@@ -225,10 +230,17 @@ def add_view(world: World, held: int, *, renewed: float = 8, of: str = "cart") -
     """A Python view that tells, of the Service *of*."""
     report = {"endpointslices": {f"service/shop/{of}": [held, DIGEST]}}
     world.add(
-        "Lease", "shop", f"sliceplane-view-{of}-router-1", labels={"sliceplane.dev/component": "view"},
+        "Lease",
+        "shop",
+        f"sliceplane-view-{of}-router-1",
+        labels={"sliceplane.dev/component": "view"},
         meta={"annotations": {"sliceplane.dev/progress": json.dumps(report)}},
-        spec={"holderIdentity": f"{of}-router-1", "leaseDurationSeconds": 90, "renewTime": ago(renewed)},
-    )  # fmt: skip
+        spec={
+            "holderIdentity": f"{of}-router-1",
+            "leaseDurationSeconds": 90,
+            "renewTime": ago(renewed),
+        },
+    )
 
 
 @planted("C6")
@@ -265,7 +277,9 @@ def balanced(world: World, *unasked: int) -> None:
     """Each node's proxy tells that these ports were not asked."""
     add_proxies(world)
     service = world.get("Service", "shop", "cart")
-    service["spec"].update(type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=31234)
+    service["spec"].update(
+        type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=31234
+    )
     service["spec"]["ports"][0]["nodePort"] = 30080
     service["status"] = {"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}}
     for node in world.all("Node"):

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.explain.faults.pods import _pod, _settled, _status, _unready, no_controller_opens_the_gate
+from tests.explain.faults.pods import (
+    _pod,
+    _settled,
+    _status,
+    _unready,
+    no_controller_opens_the_gate,
+)
 from tests.explain.world import World, ago, near_miss, planted, too_young
 
 from sliceplane.diagnose.explain.question import ExplainQuestion

@@ -34,14 +34,18 @@ def there_is_no_pre_stop_hook(world: World) -> None:
 @near_miss("D2", "D3")
 def the_hook_runs_a_command(world: World) -> None:
     for container in _containers(world):
-        container["lifecycle"] = {"preStop": {"exec": {"command": ["/bin/sh", "-c", "sleep 5 && quit"]}}}
+        container["lifecycle"] = {
+            "preStop": {"exec": {"command": ["/bin/sh", "-c", "sleep 5 && quit"]}}
+        }
 
 
 @planted("D3")
 def the_hook_takes_the_whole_grace(world: World) -> None:
     for pod in world.all("Pod"):
         pod["spec"]["terminationGracePeriodSeconds"] = 30
-        pod["spec"]["containers"][0]["lifecycle"] = {"preStop": {"exec": {"command": ["sh", "-c", "sleep 60"]}}}
+        pod["spec"]["containers"][0]["lifecycle"] = {
+            "preStop": {"exec": {"command": ["sh", "-c", "sleep 60"]}}
+        }
 
 
 @planted("D4")

@@ -65,7 +65,13 @@ def one_of_two_pairs_has_another_value(world: World) -> None:
 
 @planted("B1")
 def no_pod_has_a_value_like_it(world: World) -> ExplainQuestion:
-    add_service(world, "scheduler", selector={"component": "kube-scheduler"}, clusterIP="None", clusterIPs=["None"])
+    add_service(
+        world,
+        "scheduler",
+        selector={"component": "kube-scheduler"},
+        clusterIP="None",
+        clusterIPs=["None"],
+    )
     return ExplainQuestion("service", "scheduler", "shop")
 
 
@@ -145,7 +151,9 @@ def it_has_just_been_created(world: World) -> None:
 @planted("B3")
 def it_selects_another_program(world: World) -> None:
     add_workload(world, "search", "shop", 1, app="cart", tier="search")
-    world.get("Pod", "shop", "search-0")["spec"]["containers"][0]["image"] = "registry:5000/search:v7"
+    world.get("Pod", "shop", "search-0")["spec"]["containers"][0]["image"] = (
+        "registry:5000/search:v7"
+    )
     world.drop("EndpointSlice", "shop", "cart-x7k2p")
     write_slice(world, "cart")
 
@@ -159,7 +167,9 @@ def it_selects_a_canary(world: World) -> None:
 
 
 def _job_pod(world: World, **labels: str) -> Any:
-    job = world.add("Job", "shop", "cart-migrate", spec={"template": {"metadata": {"labels": labels}}})
+    job = world.add(
+        "Job", "shop", "cart-migrate", spec={"template": {"metadata": {"labels": labels}}}
+    )
     pod = add_pod(world, "cart-migrate-x7", "shop", "node-1", labels, job)
     world.drop("EndpointSlice", "shop", "cart-x7k2p")
     write_slice(world, "cart")
@@ -180,7 +190,9 @@ def the_job_is_done(world: World) -> None:
 
 @near_miss("B4")
 def it_is_a_service_of_a_job(world: World) -> None:
-    job = world.add("Job", "shop", "train", spec={"template": {"metadata": {"labels": {"app": "cart"}}}})
+    job = world.add(
+        "Job", "shop", "train", spec={"template": {"metadata": {"labels": {"app": "cart"}}}}
+    )
     for pod in world.all("Pod"):
         pod["metadata"]["ownerReferences"] = [owner(job)]
 
@@ -218,7 +230,10 @@ def another_template_lacks_it(world: World) -> None:
 @planted("B6")
 def the_template_has_the_label_and_its_pods_are_older(world: World) -> None:
     the_template_lacks_a_label(world)
-    world.get("Deployment", "shop", "cart")["spec"]["template"]["metadata"]["labels"] = {"app": "cart", "tier": "front"}
+    world.get("Deployment", "shop", "cart")["spec"]["template"]["metadata"]["labels"] = {
+        "app": "cart",
+        "tier": "front",
+    }
 
 
 @near_miss("B8")
@@ -234,9 +249,14 @@ def its_deployment_is_scaled_down(world: World) -> None:
     deployment = world.get("Deployment", "shop", "cart")
     deployment["spec"]["replicas"] = 0
     deployment["metadata"]["managedFields"] = [
-        {"manager": "kubectl", "operation": "Update", "subresource": "scale", "time": ago(840),
-         "fieldsV1": {"f:spec": {"f:replicas": {}}}},
-    ]  # fmt: skip
+        {
+            "manager": "kubectl",
+            "operation": "Update",
+            "subresource": "scale",
+            "time": ago(840),
+            "fieldsV1": {"f:spec": {"f:replicas": {}}},
+        },
+    ]
     _without_pods(world)
 
 
@@ -247,8 +267,16 @@ def the_other_colour_serves(world: World) -> None:
 
 @planted("B8")
 def the_quota_is_used_up(world: World) -> None:
-    message = 'pods "cart-7d9f-x" is forbidden: exceeded quota: team, requested: memory=1Gi, used: 8Gi, limited: 8Gi'
-    condition = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
+    message = (
+        'pods "cart-7d9f-x" is forbidden: exceeded quota: team, requested: memory=1Gi, used: 8Gi, '
+        "limited: 8Gi"
+    )
+    condition = {
+        "type": "ReplicaFailure",
+        "status": "True",
+        "reason": "FailedCreate",
+        "message": message,
+    }
     world.get("Deployment", "shop", "cart")["status"] = {"replicas": 0, "conditions": [condition]}
     _without_pods(world)
 
@@ -265,9 +293,20 @@ def a_stateful_set_cannot_make_its_third(world: World) -> None:
     world.drop("Pod", "shop", "cart-2")
     world.drop("EndpointSlice", "shop", "cart-x7k2p")
     write_slice(world, "cart")
-    message = "create Pod cart-2 in StatefulSet cart failed: admission webhook policy.example.org did not answer"
-    world.add("Event", "shop", "cart.1", type="Warning", reason="FailedCreate", message=message,
-        lastTimestamp=ago(30), involvedObject={"kind": "StatefulSet", "namespace": "shop", "name": "cart"})  # fmt: skip
+    message = (
+        "create Pod cart-2 in StatefulSet cart failed: admission webhook policy.example.org did "
+        "not answer"
+    )
+    world.add(
+        "Event",
+        "shop",
+        "cart.1",
+        type="Warning",
+        reason="FailedCreate",
+        message=message,
+        lastTimestamp=ago(30),
+        involvedObject={"kind": "StatefulSet", "namespace": "shop", "name": "cart"},
+    )
 
 
 @near_miss("B8", "B7")
@@ -281,7 +320,9 @@ def a_stateful_set_makes_one_after_the_other(world: World) -> None:
 def _becomes_a_stateful_set(world: World) -> None:
     template = world.get("Deployment", "shop", "cart")["spec"]["template"]
     world.drop("Deployment", "shop", "cart")
-    stateful_set = world.add("StatefulSet", "shop", "cart", spec={"replicas": 3, "template": template})
+    stateful_set = world.add(
+        "StatefulSet", "shop", "cart", spec={"replicas": 3, "template": template}
+    )
     for pod in world.all("Pod"):
         pod["metadata"]["ownerReferences"] = [owner(stateful_set)]
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tests.explain.world import World, add_node, add_pod, add_service, ago, near_miss, planted, too_young
+from tests.explain.world import (
+    World,
+    add_node,
+    add_pod,
+    add_service,
+    ago,
+    near_miss,
+    planted,
+    too_young,
+)
 
 from sliceplane.diagnose.explain.question import ClientPlace, ExplainQuestion
 
@@ -22,12 +31,19 @@ def _balancer(world: World, **spec: object) -> None:
 
 @planted("S4")
 def it_became_an_alias(world: World) -> None:
-    _cart(world).update(type="ExternalName", externalName="db.example.org", clusterIP="", clusterIPs=None)
+    _cart(world).update(
+        type="ExternalName", externalName="db.example.org", clusterIP="", clusterIPs=None
+    )
 
 
 @near_miss("S4", "S2")
 def it_is_an_alias_from_the_first(world: World) -> ExplainQuestion:
-    spec = {"type": "ExternalName", "externalName": "db.example.org", "clusterIP": "", "clusterIPs": None}
+    spec = {
+        "type": "ExternalName",
+        "externalName": "db.example.org",
+        "clusterIP": "",
+        "clusterIPs": None,
+    }
     add_service(world, "db", selector=None, ports=None, **spec)
     return ExplainQuestion("service", "db", "shop", port="5432")
 
@@ -41,7 +57,9 @@ def its_proxy_does_not_run(world: World) -> None:
 def its_proxy_runs(world: World) -> None:
     its_proxy_does_not_run(world)
     container = {"name": "proxy", "image": "mesh:v3", "args": ["--service-proxy-name=edge-proxy"]}
-    world.add("DaemonSet", "kube-system", "mesh", spec={"template": {"spec": {"containers": [container]}}})
+    world.add(
+        "DaemonSet", "kube-system", "mesh", spec={"template": {"spec": {"containers": [container]}}}
+    )
 
 
 @near_miss("S5")
@@ -61,9 +79,16 @@ def no_controller_has_its_class(world: World) -> None:
 @planted("S6")
 def the_cloud_has_no_balancer_left(world: World) -> None:
     _balancer(world)
-    world.add("Event", "shop", "cart.1", type="Warning", reason="SyncLoadBalancerFailed", lastTimestamp=ago(40),
+    world.add(
+        "Event",
+        "shop",
+        "cart.1",
+        type="Warning",
+        reason="SyncLoadBalancerFailed",
+        lastTimestamp=ago(40),
         involvedObject={"kind": "Service", "namespace": "shop", "name": "cart"},
-        message="Error syncing load balancer: quota of forwarding rules exceeded")  # fmt: skip
+        message="Error syncing load balancer: quota of forwarding rules exceeded",
+    )
 
 
 @too_young("S6")
@@ -75,13 +100,17 @@ def its_balancer_is_being_made(world: World) -> None:
 @near_miss("S6")
 def its_balancer_was_made(world: World) -> None:
     _balancer(world)
-    world.get("Service", "shop", "cart")["status"] = {"loadBalancer": {"ingress": [{"ip": "203.0.113.80"}]}}
+    world.get("Service", "shop", "cart")["status"] = {
+        "loadBalancer": {"ingress": [{"ip": "203.0.113.80"}]}
+    }
 
 
 @near_miss("S6")
 def its_balancer_has_a_name(world: World) -> None:
     _balancer(world)
-    world.get("Service", "shop", "cart")["status"] = {"loadBalancer": {"ingress": [{"hostname": "lb.example.org"}]}}
+    world.get("Service", "shop", "cart")["status"] = {
+        "loadBalancer": {"ingress": [{"hostname": "lb.example.org"}]}
+    }
 
 
 @planted("S7")
@@ -134,7 +163,9 @@ def no_range_is_told(world: World) -> None:
 @planted("S9")
 def the_client_is_in_no_range(world: World) -> ExplainQuestion:
     _balancer(world, loadBalancerSourceRanges=["198.51.100.0/24", "192.0.2.0/24"])
-    world.get("Service", "shop", "cart")["status"] = {"loadBalancer": {"ingress": [{"ip": "203.0.113.80"}]}}
+    world.get("Service", "shop", "cart")["status"] = {
+        "loadBalancer": {"ingress": [{"ip": "203.0.113.80"}]}
+    }
     return ExplainQuestion("service", "cart", "shop", client=ClientPlace("address", "203.0.113.9"))
 
 
@@ -148,7 +179,12 @@ def the_client_is_in_a_range(world: World) -> ExplainQuestion:
 def all_clients_come_through_an_ingress(world: World) -> None:
     _cart(world)["sessionAffinity"] = "ClientIP"
     backend = {"service": {"name": "cart", "port": {"name": "http"}}}
-    world.add("Ingress", "shop", "web", spec={"rules": [{"http": {"paths": [{"path": "/", "backend": backend}]}}]})
+    world.add(
+        "Ingress",
+        "shop",
+        "web",
+        spec={"rules": [{"http": {"paths": [{"path": "/", "backend": backend}]}}]},
+    )
 
 
 @planted("S10")
@@ -167,19 +203,26 @@ def in_a_list_of_all_services_that_is_no_fault(world: World) -> ExplainQuestion:
 
 @planted("S11")
 def its_namespace_is_going(world: World) -> None:
-    message = "Some content in the namespace has finalizers remaining: example.org/backup in 1 resource instances"
+    message = (
+        "Some content in the namespace has finalizers remaining: example.org/backup in 1 resource "
+        "instances"
+    )
     namespace = world.get("Namespace", "", "shop")
     namespace["metadata"]["deletionTimestamp"] = ago(1200)
     namespace["status"] = {
         "phase": "Terminating",
-        "conditions": [{"type": "NamespaceFinalizersRemaining", "status": "True", "message": message}],
+        "conditions": [
+            {"type": "NamespaceFinalizersRemaining", "status": "True", "message": message}
+        ],
     }
 
 
 @planted("S11")
 def its_finalizer_is_not_done(world: World) -> None:
     metadata = world.get("Service", "shop", "cart")["metadata"]
-    metadata.update(deletionTimestamp=ago(600), finalizers=["service.kubernetes.io/load-balancer-cleanup"])
+    metadata.update(
+        deletionTimestamp=ago(600), finalizers=["service.kubernetes.io/load-balancer-cleanup"]
+    )
 
 
 @near_miss("S11")

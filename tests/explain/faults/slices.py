@@ -20,7 +20,12 @@ from tests.explain.world import (
 from sliceplane.diagnose.explain.question import ExplainQuestion
 from sliceplane.diagnose.shadow.differences import DifferenceKind, SliceDifference
 from sliceplane.diagnose.shadow.ledger import News, StandingDifference
-from sliceplane.diagnose.shadow.report import ShadowSummary, findings_of_lines, json_line, json_summary
+from sliceplane.diagnose.shadow.report import (
+    ShadowSummary,
+    findings_of_lines,
+    json_line,
+    json_summary,
+)
 
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 SERVICE_NAME = "kubernetes.io/service-name"
@@ -60,13 +65,17 @@ def a_slice_says_ready_of_a_pod_that_is_not(world: World) -> None:
 
 @planted("E1")
 def a_slice_says_not_ready_of_a_pod_that_is(world: World) -> None:
-    world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"][1]["conditions"].update(ready=False, serving=False)
+    world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"][1]["conditions"].update(
+        ready=False, serving=False
+    )
 
 
 def _drained(world: World, *numbers: int) -> None:
     """As ``sliceplane drain`` marks them, and the controller heeds it; they stay ready."""
     for number in numbers:
-        world.get("Pod", "shop", f"cart-{number}")["metadata"]["annotations"] = {"sliceplane.dev/drain": ago(40)}
+        world.get("Pod", "shop", f"cart-{number}")["metadata"]["annotations"] = {
+            "sliceplane.dev/drain": ago(40)
+        }
         endpoint = world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"][number]
         endpoint["conditions"].update(ready=False, serving=False)
 
@@ -200,7 +209,12 @@ def endpoints_are_mirrored_in_a_moment(world: World) -> None:
 
 def _own_endpoints(world: World, labels: dict[str, str]) -> None:
     _no_selector(world)
-    subsets = [{"addresses": [{"ip": "10.9.0.9"}], "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}]}]
+    subsets = [
+        {
+            "addresses": [{"ip": "10.9.0.9"}],
+            "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+        }
+    ]
     world.add("Endpoints", "shop", "cart", labels=labels, subsets=subsets)
 
 
@@ -273,7 +287,9 @@ def _twice(world: World, manager: str) -> None:
 
 
 def _in_shadow(world: World, *events: tuple[str, SliceDifference]) -> None:
-    """As ``controllers --shadow --shadow-output`` writes it; the first of two runs told of something else."""
+    """As ``controllers --shadow --shadow-output`` writes it; the first of two runs told of
+    something else.
+    """
     other = SliceDifference(DifferenceKind.READY, "IPv4", "Pod cart-2", "true", "false", "cart-2")
     lines = [
         json_line(News(what, NOW - 40, StandingDifference("shop/cart", difference, NOW - 70)))
@@ -283,7 +299,9 @@ def _in_shadow(world: World, *events: tuple[str, SliceDifference]) -> None:
     world.shadow = findings_of_lines([*lines, lines[-1][:40]])
 
 
-HINT = SliceDifference(DifferenceKind.HINT_MISSING, "IPv4", "Pod cart-1", "zones zone-b", "(none)", "cart-1")
+HINT = SliceDifference(
+    DifferenceKind.HINT_MISSING, "IPv4", "Pod cart-1", "zones zone-b", "(none)", "cart-1"
+)
 
 
 @planted("E16")
@@ -303,7 +321,12 @@ def _guard(world: World, status: str, message: str, kind: str = "MassRemovalHeld
 
 @planted("E14")
 def a_removal_is_held(world: World) -> None:
-    _guard(world, "True", "the removal of 40 of 60 endpoints is held until 2026-11-22T02:31:00Z, then 6 go each minute")
+    _guard(
+        world,
+        "True",
+        "the removal of 40 of 60 endpoints is held until 2026-11-22T02:31:00Z, then 6 go each "
+        "minute",
+    )
 
 
 @near_miss("E14")
@@ -321,8 +344,18 @@ def _of_agent(world: World, state: str, **annotations: str) -> None:
     manager = "agent.sliceplane.dev"
     written = {f"{manager}/{name}": text for name, text in {"state": state, **annotations}.items()}
     labels = {SERVICE_NAME: "cart", MANAGED_BY: manager, f"{manager}/name": "vm-1"}
-    endpoint = {"addresses": ["192.0.2.10"], "conditions": {"ready": state == "passing" and not annotations}}
-    _slice(world, "cart-vm-1-4", manager, labels=labels, meta={"annotations": written}, endpoints=[endpoint])
+    endpoint = {
+        "addresses": ["192.0.2.10"],
+        "conditions": {"ready": state == "passing" and not annotations},
+    }
+    _slice(
+        world,
+        "cart-vm-1-4",
+        manager,
+        labels=labels,
+        meta={"annotations": written},
+        endpoints=[endpoint],
+    )
 
 
 @planted("E17")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.explain.world import World, add_node, add_pod, add_service, healthy, near_miss, planted, write_slice
+from tests.explain.world import (
+    World,
+    add_node,
+    add_pod,
+    add_service,
+    healthy,
+    near_miss,
+    planted,
+    write_slice,
+)
 
 from sliceplane.diagnose.explain.question import ClientPlace, ExplainQuestion
 
@@ -12,7 +21,9 @@ ZONE = "topology.kubernetes.io/zone"
 
 
 def hinted(world: World, *, skip: str = "") -> None:
-    """Every endpoint is for its own zone, as PreferSameZone has it, but those of the Node *skip*."""
+    """Every endpoint is for its own zone, as PreferSameZone has it, but those of the Node
+    *skip*.
+    """
     world.get("Service", "shop", "cart")["spec"]["trafficDistribution"] = "PreferSameZone"
     _hint(world, skip)
 
@@ -64,8 +75,12 @@ def _without_zone(world: World, node: str) -> None:
 def _cilium(world: World, **data: str) -> None:
     hinted(world)
     for node in world.all("Node"):
-        node["status"]["conditions"].append({"type": "NetworkUnavailable", "status": "False", "reason": "CiliumIsUp"})
-    world.add("ConfigMap", "kube-system", "cilium-config", data={"kube-proxy-replacement": "true", **data})
+        node["status"]["conditions"].append(
+            {"type": "NetworkUnavailable", "status": "False", "reason": "CiliumIsUp"}
+        )
+    world.add(
+        "ConfigMap", "kube-system", "cilium-config", data={"kube-proxy-replacement": "true", **data}
+    )
 
 
 @planted("Z10")
@@ -87,9 +102,15 @@ def _unhinted(world: World, **members: Any) -> None:
     service = world.get("Service", "shop", "cart")
     service["spec"]["trafficDistribution"] = "example.com/Nearest"
     service["metadata"]["generation"] = 3
-    condition = {"type": "TrafficDistributionAccepted", "status": "False", "reason": "UnsupportedValue"}
+    condition = {
+        "type": "TrafficDistributionAccepted",
+        "status": "False",
+        "reason": "UnsupportedValue",
+    }
     message = "Z13: no heuristic example.com/Nearest is installed"
-    service["status"] = {"conditions": [{**condition, "message": message, "observedGeneration": 3, **members}]}
+    service["status"] = {
+        "conditions": [{**condition, "message": message, "observedGeneration": 3, **members}]
+    }
 
 
 @planted("Z13")
@@ -218,7 +239,9 @@ def most_nodes_of_a_zone_take_no_pods(world: World) -> None:
 @near_miss("Z9")
 def taints_do_not_matter_without_auto(world: World) -> None:
     for number in range(3):
-        add_node(world, f"gpu-{number}", "zone-a")["spec"]["taints"] = [{"key": "gpu", "effect": "NoSchedule"}]
+        add_node(world, f"gpu-{number}", "zone-a")["spec"]["taints"] = [
+            {"key": "gpu", "effect": "NoSchedule"}
+        ]
     hinted(world)
 
 

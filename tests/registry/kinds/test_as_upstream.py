@@ -1,7 +1,8 @@
-"""Kinds against Kubernetes 1.36.2: what its own defaults, rules, warnings and printers make of the same objects.
+"""Kinds against Kubernetes 1.36.2: what its own defaults, rules, warnings and printers make of the
+same objects.
 
-``data/upstream.json`` has an object a line: as it is sent (and the one that it replaces), and what the strategies of
-``pkg/registry`` and the printers of ``pkg/printers/internalversion`` said of it.
+``data/upstream.json`` has an object a line: as it is sent (and the one that it replaces), and what
+the strategies of ``pkg/registry`` and the printers of ``pkg/printers/internalversion`` said of it.
 """
 
 from __future__ import annotations
@@ -82,11 +83,17 @@ def test_what_was_bad_before_may_stay_where_upstream_lets_it(api: Any, row: dict
     assert complaints(api.registry, row) == []
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if "made" in row and row not in KEPT], ids=row_id)
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if "made" in row and row not in KEPT], ids=row_id
+)
 def test_what_upstream_takes_is_stored_as_upstream_stores_it(api: Any, row: dict[str, Any]) -> None:
     outcome = written(api.registry, row)
     document = json.loads(outcome.body)
-    made = {name: value for name, value in document.items() if name not in ("apiVersion", "kind", "metadata")}
+    made = {
+        name: value
+        for name, value in document.items()
+        if name not in ("apiVersion", "kind", "metadata")
+    }
     if "labels" in document["metadata"]:
         made["labels"] = document["metadata"]["labels"]
     made["generation"] = document["metadata"].get("generation", 0)

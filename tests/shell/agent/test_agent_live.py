@@ -1,4 +1,6 @@
-"""The agent as a program, against a live plane: a child, its checks, its socket, its end, its rights."""
+"""The agent as a program, against a live plane: a child, its checks, its socket, its end, its
+rights.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +70,15 @@ class Running:
         self.said: list[str] = []
         self.stop: Callable[[], object] = lambda: None
         chosen: dict[str, Any] = {
-            "command": (), "terms": LeaseTerms(), "drain_s": 0.2, "stop_s": 30.0,
-            "create_service": False, "dry_run": False, "path": None, **options,
-        }  # fmt: skip
+            "command": (),
+            "terms": LeaseTerms(),
+            "drain_s": 0.2,
+            "stop_s": 30.0,
+            "create_service": False,
+            "dry_run": False,
+            "path": None,
+            **options,
+        }
         connection = from_file(machine.kubeconfig)
         self.task = asyncio.create_task(
             serve(
@@ -103,7 +111,9 @@ class Machine:
         self.folder = folder
 
     @asynccontextmanager
-    async def agent(self, service: str, *checks: CheckSpec, **options: Any) -> AsyncIterator[Running]:
+    async def agent(
+        self, service: str, *checks: CheckSpec, **options: Any
+    ) -> AsyncIterator[Running]:
         entry = ServiceEntry(service, "default", (AgentPort("", 8080),), checks)
         wanted = AgentFile(self.name, (self.address,), "", "", (entry,))
         running = Running(self, lambda: wanted, **options)
@@ -116,14 +126,18 @@ class Machine:
             await asyncio.gather(running.task, return_exceptions=True)
 
     def slices(self) -> list[dict[str, Any]]:
-        return self.plane.list("EndpointSlice", label_selector=f"agent.sliceplane.dev/name={self.name}")
+        return self.plane.list(
+            "EndpointSlice", label_selector=f"agent.sliceplane.dev/name={self.name}"
+        )
 
     def condition(self, name: str) -> bool | None:
         stored = self.slices()
         return stored[0]["endpoints"][0]["conditions"][name] if stored else None
 
     async def until(self, name: str, value: bool | None) -> None:
-        await eventually(lambda: asyncio.to_thread(self.condition, name), lambda seen: seen is value)
+        await eventually(
+            lambda: asyncio.to_thread(self.condition, name), lambda seen: seen is value
+        )
 
 
 @pytest.fixture
@@ -134,26 +148,44 @@ def machine(plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ma
     return Machine(plane, tmp_path)
 
 
-async def test_a_child_is_an_endpoint_while_it_lives_and_the_end_drains_it(machine: Machine, service: str) -> None:
-    async with machine.agent(service, _WELL, CheckSpec(kind="process"), command=("sh", "-c", _LONG)) as running:
+async def test_a_child_is_an_endpoint_while_it_lives_and_the_end_drains_it(
+    machine: Machine, service: str
+) -> None:
+    async with machine.agent(
+        service, _WELL, CheckSpec(kind="process"), command=("sh", "-c", _LONG)
+    ) as running:
         await machine.until("ready", True)
         (stored,) = machine.slices()
-        assert stored["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}], "the Service's only port"
+        assert stored["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}], (
+            "the Service's only port"
+        )
         (told,) = (await control.ask(machine.name, {"verb": "status"}))["registrations"]
-        assert (told["service"], told["state"], told["stored"], told["problem"]) == (service, "passing", True, "")
+        assert (told["service"], told["state"], told["stored"], told["problem"]) == (
+            service,
+            "passing",
+            True,
+            "",
+        )
         await control.ask(machine.name, {"verb": "drain"})
         await machine.until("terminating", True)
         await control.ask(machine.name, {"verb": "undrain"})
         await machine.until("ready", True)
         assert await running.end() == 7, "the child's exit code"
     assert machine.slices() == []
-    assert machine.plane.list("Lease", label_selector=f"agent.sliceplane.dev/name={machine.name}") == []
+    assert (
+        machine.plane.list("Lease", label_selector=f"agent.sliceplane.dev/name={machine.name}")
+        == []
+    )
     with pytest.raises(control.NoAgent, match="no agent"):
         await control.ask(machine.name, {"verb": "status"})
 
 
-async def test_a_child_that_dies_is_withdrawn_and_its_code_passed_on(machine: Machine, service: str) -> None:
-    async with machine.agent(service, _WELL, CheckSpec(kind="process"), command=("sh", "-c", "exit 9")) as running:
+async def test_a_child_that_dies_is_withdrawn_and_its_code_passed_on(
+    machine: Machine, service: str
+) -> None:
+    async with machine.agent(
+        service, _WELL, CheckSpec(kind="process"), command=("sh", "-c", "exit 9")
+    ) as running:
         assert await running.task == 9
     assert machine.slices() == []
 
@@ -209,7 +241,9 @@ def test_with_the_server_on_this_machine_auto_is_the_address_that_leads_elsewher
     monkeypatch.setattr(machine_module, "addresses", lambda **_: ("172.17.0.1", "192.168.7.9"))
     assert machine_module.own_addresses("https://127.0.0.1:6443", ("auto",)) == ("192.168.7.9",)
     del routes["192.0.2.1"]
-    assert machine_module.own_addresses("https://127.0.0.1:6443", ("auto",)) == ("172.17.0.1",), "there is no other way"
+    assert machine_module.own_addresses("https://127.0.0.1:6443", ("auto",)) == ("172.17.0.1",), (
+        "there is no other way"
+    )
 
 
 async def test_a_child_can_say_itself_that_it_is_ready(machine: Machine, service: str) -> None:
@@ -217,7 +251,9 @@ async def test_a_child_can_say_itself_that_it_is_ready(machine: Machine, service
         "import os, socket, time; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM);"
         "s.sendto(b'READY=1', os.environ['NOTIFY_SOCKET']); time.sleep(600)"
     )
-    async with machine.agent(service, CheckSpec(kind="notify"), command=(sys.executable, "-S", "-c", says)):
+    async with machine.agent(
+        service, CheckSpec(kind="notify"), command=(sys.executable, "-S", "-c", says)
+    ):
         await machine.until("ready", True)
 
 
@@ -255,16 +291,24 @@ async def test_an_agent_of_one_service_has_the_name_of_the_service_and_of_its_ho
 ) -> None:
     machine.name = ""
     for host in ("laptop.example", "desk"):
-        machine.address = f"192.0.2.{next(_numbers)}"  # one that left in a hurry keeps its own for a while
+        machine.address = (
+            f"192.0.2.{next(_numbers)}"  # one that left in a hurry keeps its own for a while
+        )
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
         async with machine.agent(service, _WELL) as running:
             own = f"{service}-{host.partition('.')[0]}"
-            await eventually(lambda: running.said, lambda said, line=f"default/{service}: passing": line in said)
+            await eventually(
+                lambda: running.said, lambda said, line=f"default/{service}: passing": line in said
+            )
             assert await control.only_agent() == own
-            (stored,) = machine.plane.list("EndpointSlice", label_selector=f"agent.sliceplane.dev/name={own}")
+            (stored,) = machine.plane.list(
+                "EndpointSlice", label_selector=f"agent.sliceplane.dev/name={own}"
+            )
             assert stored["metadata"]["labels"]["kubernetes.io/service-name"] == service
             async with machine.agent(service, _WELL) as second:
-                with pytest.raises(MachineError, match=f"agent '{own}' runs on this machine already .*: --name$"):
+                with pytest.raises(
+                    MachineError, match=f"agent '{own}' runs on this machine already .*: --name$"
+                ):
                     await second.task
     with pytest.raises(control.NoAgent, match="no agent of this user runs on this machine"):
         await control.only_agent()
@@ -277,11 +321,15 @@ def test_a_long_name_of_a_service_or_a_host_is_cut(monkeypatch: pytest.MonkeyPat
     assert len(machine_module.default_name()) == 63
 
 
-async def test_a_server_that_is_away_is_the_cause_before_any_address_is(machine: Machine, tmp_path: Path) -> None:
+async def test_a_server_that_is_away_is_the_cause_before_any_address_is(
+    machine: Machine, tmp_path: Path
+) -> None:
     cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}}
     context = {"name": "c", "context": {"cluster": "c", "user": ""}}
     machine.kubeconfig = tmp_path / "nowhere"
-    machine.kubeconfig.write_text(json.dumps({"clusters": [cluster], "contexts": [context], "current-context": "c"}))
+    machine.kubeconfig.write_text(
+        json.dumps({"clusters": [cluster], "contexts": [context], "current-context": "c"})
+    )
     machine.address = "127.0.0.1"
     async with machine.agent("web", _WELL) as running:
         with pytest.raises(Unreachable):
@@ -292,14 +340,21 @@ async def test_an_agent_that_no_port_of_its_service_leads_to_is_listed_with_the_
     machine: Machine, service: str
 ) -> None:
     entry = ServiceEntry(service, "default", (AgentPort("htpp", 8080),), (_WELL,))
-    running = Running(machine, lambda: AgentFile(machine.name, (machine.address,), "", "", (entry,)))
+    running = Running(
+        machine, lambda: AgentFile(machine.name, (machine.address,), "", "", (entry,))
+    )
     try:
         await machine.until("ready", True)
         async with connect(machine.kubeconfig) as client:
-            (row,) = [row for row in await list_of(client, "default", time.time()) if row.service == service]
+            (row,) = [
+                row
+                for row in await list_of(client, "default", time.time())
+                if row.service == service
+            ]
         assert row.state == "passing"
         assert row.why == (
-            f"Service default/{service} has no port 'htpp': its ports are 'http'; name it with --port NAME=PORT"
+            f"Service default/{service} has no port 'htpp': its ports are 'http'; name it with "
+            "--port NAME=PORT"
         )
     finally:
         await running.end()
@@ -312,7 +367,9 @@ async def test_a_granted_account_can_do_its_work_and_nothing_else(
     grant = Grant(machine.name, "default", (service,), ("192.0.2.0/24",), sees_nodes=False)
     async with connect(machine.kubeconfig) as client:
         assert not await serves_policies(client)
-        text = await apply_grant(client, from_file(machine.kubeconfig), grant, 3600.0, with_policies=False)
+        text = await apply_grant(
+            client, from_file(machine.kubeconfig), grant, 3600.0, with_policies=False
+        )
     granted.write_text(text)
     assert await granted_name(from_file(machine.kubeconfig)) == ""
     machine.kubeconfig = granted
@@ -336,7 +393,9 @@ async def test_a_token_is_renewed_and_kept_and_one_that_is_refused_forgotten(
 ) -> None:
     grant = Grant(machine.name, "default", (service,), (), sees_nodes=False)
     async with connect(machine.kubeconfig) as client:
-        text = await apply_grant(client, from_file(machine.kubeconfig), grant, 3600.0, with_policies=False)
+        text = await apply_grant(
+            client, from_file(machine.kubeconfig), grant, 3600.0, with_policies=False
+        )
     machine.kubeconfig = tmp_path / "granted"
     machine.kubeconfig.write_text(text)
     given = yaml.safe_load(text)["users"][0]["user"]["token"]
@@ -359,11 +418,18 @@ async def test_a_token_is_renewed_and_kept_and_one_that_is_refused_forgotten(
 
 async def _can(kubeconfig: Path, verb: str, resource: str, name: str) -> bool:
     plural, _, group = resource.partition(".")
-    attributes = {"verb": verb, "group": group, "resource": plural, "name": name, "namespace": "default"}
+    attributes = {
+        "verb": verb,
+        "group": group,
+        "resource": plural,
+        "name": name,
+        "namespace": "default",
+    }
     review = {
-        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": attributes},
-    }  # fmt: skip
+    }
     kind = by_kind("authorization.k8s.io/v1", "SelfSubjectAccessReview")
     assert kind is not None
     async with connect(kubeconfig) as client:
@@ -384,7 +450,9 @@ async def test_of_two_agents_that_make_one_service_both_get_it(machine: Machine)
                 return await client.perform(write)
 
         entry = ServiceEntry(name, "default", (AgentPort("http", 8080),), ())
-        looks = [service_of(cast("Client", Meeting()), entry, "default", create=True) for _ in range(2)]
+        looks = [
+            service_of(cast("Client", Meeting()), entry, "default", create=True) for _ in range(2)
+        ]
         made, other = await asyncio.gather(*looks)
     assert made is not None
     assert made == other
@@ -392,36 +460,51 @@ async def test_of_two_agents_that_make_one_service_both_get_it(machine: Machine)
     assert [(port.name, port.port) for port in made.spec.ports] == [("http", 80)]
 
 
-async def test_an_address_outside_of_its_account_is_refused_and_said(machine: Machine, service: str) -> None:
+async def test_an_address_outside_of_its_account_is_refused_and_said(
+    machine: Machine, service: str
+) -> None:
     grant = Grant(machine.name, "default", (service,), ("198.51.100.0/24",), sees_nodes=False)
     async with connect(machine.kubeconfig) as client:
         await apply_grant(client, from_file(machine.kubeconfig), grant, 3600.0, with_policies=False)
         async with machine.agent(service, _WELL):
 
             async def row() -> ListedAgent | None:
-                rows = [row for row in await list_of(client, "default", 0.0) if row.service == service]
+                rows = [
+                    row for row in await list_of(client, "default", 0.0) if row.service == service
+                ]
                 return rows[0] if rows else None
 
-            row_seen = await eventually(row, lambda seen: seen is not None and seen.state == "refused")
-            assert row_seen.why.startswith(f"{machine.address} is not among the addresses that the account")
+            row_seen = await eventually(
+                row, lambda seen: seen is not None and seen.state == "refused"
+            )
+            assert row_seen.why.startswith(
+                f"{machine.address} is not among the addresses that the account"
+            )
             assert row_seen.address == "-", "what does not fit is taken out"
 
 
-async def test_a_file_is_followed_and_what_it_loses_goes(machine: Machine, service: str, tmp_path: Path) -> None:
+async def test_a_file_is_followed_and_what_it_loses_goes(
+    machine: Machine, service: str, tmp_path: Path
+) -> None:
     file = tmp_path / "agent.yaml"
 
     def write(*services: str) -> None:
         checks = [{"exec": "true", "period": "100ms"}]
         entries = [
-            {"service": name, "namespace": "default", "ports": {"http": 8080}, "checks": checks} for name in services
+            {"service": name, "namespace": "default", "ports": {"http": 8080}, "checks": checks}
+            for name in services
         ]
         temporary = file.with_suffix(".new")
-        temporary.write_text(json.dumps({"name": machine.name, "address": machine.address, "services": entries}))
+        temporary.write_text(
+            json.dumps({"name": machine.name, "address": machine.address, "services": entries})
+        )
         temporary.replace(file)
 
     second = f"{service}-b"
     spec = {"ports": [{"name": "http", "port": 80}]}
-    machine.plane.apply([{"apiVersion": "v1", "kind": "Service", "metadata": {"name": second}, "spec": spec}])
+    machine.plane.apply(
+        [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": second}, "spec": spec}]
+    )
     write(service, second)
     running = Running(machine, lambda: read_agent_file(file.read_bytes()), path=file)
     await eventually(lambda: asyncio.to_thread(machine.slices), lambda seen: len(seen) == 2)
@@ -439,10 +522,21 @@ async def test_the_command_itself(machine: Machine, service: str) -> None:
     command = (sys.executable, "-m", "sliceplane", "agent")
     environment = {**os.environ, "KUBECONFIG": str(machine.kubeconfig)}
     process = await asyncio.create_subprocess_exec(
-        *(*command, "run", service, "--name", machine.name, "--address", machine.address, "--port", "8080"),
+        *(
+            *command,
+            "run",
+            service,
+            "--name",
+            machine.name,
+            "--address",
+            machine.address,
+            "--port",
+            "8080",
+        ),
         *("--drain", "0", "--exec", "true", "--period", "100ms", "--", "sh", "-c", _LONG),
-        env=environment, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+    )
     assert process.stdout is not None
     said = b""
     try:

@@ -35,8 +35,12 @@ async def test_a_line_that_is_no_question_gets_an_error(
         control.close("vm", server)
 
 
-async def test_a_flood_leaves_nothing_for_the_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections that end are freed at once: the collection of a thousand held an agent's loop for 90 ms."""
+async def test_a_flood_leaves_nothing_for_the_collector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections that end are freed at once: the collection of a thousand held an agent's loop for
+    90 ms.
+    """
     monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
     server = await control.serve("vm", lambda question: {"asked": question})
     gc.collect()
@@ -47,7 +51,9 @@ async def test_a_flood_leaves_nothing_for_the_collector(tmp_path: Path, monkeypa
             writer.write(b'{"a": 1}\nmore' if number % 2 else b"x" * 200_000)
             assert (await reader.read() == b'{"asked": {"a": 1}}\n') == bool(number % 2)
             writer.close()
-        await eventually(lambda: not [each for each in gc.get_objects() if isinstance(each, control._Door)])
+        await eventually(
+            lambda: not [each for each in gc.get_objects() if isinstance(each, control._Door)]
+        )
     finally:
         gc.enable()
         control.close("vm", server)

@@ -1,4 +1,6 @@
-"""``sliceplane agent grant`` against our own server: what it prints can be applied, what it writes is a secret."""
+"""``sliceplane agent grant`` against our own server: what it prints can be applied, what it writes
+is a secret.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,25 @@ def plane() -> Iterator[Plane]:
 
 
 def grant(plane: Plane, *flags: str, agent: str = "vm-grant") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sliceplane", "agent", "grant", agent, "--service", "web", *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "sliceplane",
+        "agent",
+        "grant",
+        agent,
+        "--service",
+        "web",
+        *flags,
+    ]
     environment = {**os.environ, "KUBECONFIG": str(plane.kubeconfig)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_what_it_prints_can_be_applied(plane: Plane) -> None:
-    """Our server has no such policies: the text says so, and ``kubectl apply -f -`` does not fail."""
+    """Our server has no such policies: the text says so, and ``kubectl apply -f -`` does not
+    fail.
+    """
     done = grant(plane, "--cidr", "192.0.2.0/24")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("# this server has no ValidatingAdmissionPolicy, so none is made")
@@ -39,13 +53,19 @@ def test_what_it_prints_can_be_applied(plane: Plane) -> None:
     assert kinds == ["ServiceAccount", "Role", "RoleBinding"]
     applied = subprocess.run(
         [kubectl_path(), "--kubeconfig", str(plane.kubeconfig), "apply", "-f", "-"],
-        input=done.stdout, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        input=done.stdout,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert applied.returncode == 0, applied.stderr
 
 
 def test_the_policy_is_a_choice(plane: Plane) -> None:
-    with_policy = [document["kind"] for document in yaml.safe_load_all(grant(plane, "--policy", "always").stdout)]
+    with_policy = [
+        document["kind"]
+        for document in yaml.safe_load_all(grant(plane, "--policy", "always").stdout)
+    ]
     assert with_policy.count(POLICY) == with_policy.count(f"{POLICY}Binding") == 2
     assert POLICY not in grant(plane, "--policy=never").stdout
 
@@ -81,14 +101,28 @@ def test_the_kubeconfig_is_a_secret(plane: Plane, tmp_path: Path) -> None:
 def test_a_file_of_the_shell_that_others_can_read_is_told(
     plane: Plane, tmp_path: Path, permissions: int, *, warns: bool
 ) -> None:
-    command = [sys.executable, "-m", "sliceplane", "agent", "grant", "vm-grant", "--service", "web", "--apply"]
+    command = [
+        sys.executable,
+        "-m",
+        "sliceplane",
+        "agent",
+        "grant",
+        "vm-grant",
+        "--service",
+        "web",
+        "--apply",
+    ]
     out = tmp_path / "out"
     out.touch(mode=permissions)
     out.chmod(permissions)
     with out.open("w") as opened:
         environment = {**os.environ, "KUBECONFIG": str(plane.kubeconfig)}
-        done = subprocess.run(command, env=environment, stdout=opened, stderr=subprocess.PIPE, text=True, check=True)
-    assert ("Warning: other users can read the file that this is written to (mode 0644)" in done.stderr) is warns
+        done = subprocess.run(
+            command, env=environment, stdout=opened, stderr=subprocess.PIPE, text=True, check=True
+        )
+    assert (
+        "Warning: other users can read the file that this is written to (mode 0644)" in done.stderr
+    ) is warns
 
 
 def test_a_grant_is_bounded(plane: Plane) -> None:

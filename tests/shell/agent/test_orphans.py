@@ -1,4 +1,6 @@
-"""The process of an agent that was killed: adopted or ended by the next start, and never doubled."""
+"""The process of an agent that was killed: adopted or ended by the next start, and never
+doubled.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,15 @@ AGENT = textwrap.dedent("""
 """)
 
 
-def killed_agent(record: Path, on_orphan: OnOrphan, *command: str, ready: bool = False) -> ProcessIdentity:
+def killed_agent(
+    record: Path, on_orphan: OnOrphan, *command: str, ready: bool = False
+) -> ProcessIdentity:
     """The child of an agent that started it and was killed."""
     agent = subprocess.Popen(
-        (sys.executable, "-c", AGENT, str(record), on_orphan, *command), env=PYTHON, stdout=subprocess.PIPE, text=True
+        (sys.executable, "-c", AGENT, str(record), on_orphan, *command),
+        env=PYTHON,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert agent.stdout is not None
     child = identity(int(agent.stdout.readline()))
@@ -66,7 +73,9 @@ def notify_folder(custody: Custody) -> Path:
     return Path(record.notify).parent
 
 
-async def test_the_folder_of_a_process_that_ended_meanwhile_goes_with_the_next_start(custody: Custody) -> None:
+async def test_the_folder_of_a_process_that_ended_meanwhile_goes_with_the_next_start(
+    custody: Custody,
+) -> None:
     left = killed_agent(custody.record, "adopt", *COMMAND)
     folder = notify_folder(custody)
     os.kill(left.pid, signal.SIGKILL)
@@ -78,7 +87,9 @@ async def test_the_folder_of_a_process_that_ended_meanwhile_goes_with_the_next_s
     assert not folder.exists()
 
 
-async def test_a_record_cannot_have_another_folder_removed(custody: Custody, tmp_path: Path) -> None:
+async def test_a_record_cannot_have_another_folder_removed(
+    custody: Custody, tmp_path: Path
+) -> None:
     left = killed_agent(custody.record, "adopt", *COMMAND)
     record = read_record(custody.record)
     assert record is not None
@@ -119,7 +130,9 @@ async def test_an_adopted_process_is_ended_as_one_of_its_own(custody: Custody) -
     child.close()
 
 
-async def test_what_an_adopted_process_says_is_heard_as_before(custody: Custody, tmp_path: Path) -> None:
+async def test_what_an_adopted_process_says_is_heard_as_before(
+    custody: Custody, tmp_path: Path
+) -> None:
     again = tmp_path / "again"
     program = (
         "import os, pathlib, socket, time\n"
@@ -134,7 +147,9 @@ async def test_what_an_adopted_process_says_is_heard_as_before(custody: Custody,
     command = (sys.executable, "-S", "-c", program)
     killed_agent(custody.record, "adopt", *command, ready=True)
     heard: list[float] = []
-    child = await Child.start(command, lambda: heard.append(time.monotonic()), custody, lambda _: None)
+    child = await Child.start(
+        command, lambda: heard.append(time.monotonic()), custody, lambda _: None
+    )
     try:
         await eventually(lambda: len(heard) == 1)  # it was ready before
         again.touch()
@@ -152,11 +167,16 @@ async def test_another_command_ends_the_old_process_before_the_new_one_starts(
     folder = notify_folder(custody)
     command = ("sh", "-c", "exit 7") if on_orphan == "adopt" else COMMAND
     said: list[str] = []
-    child = await Child.start(command, lambda: None, custody._replace(on_orphan=on_orphan), said.append)
+    child = await Child.start(
+        command, lambda: None, custody._replace(on_orphan=on_orphan), said.append
+    )
     assert said == [f"process {left.pid} was left by an agent that was killed: it was ended"]
     assert not left.is_alive
     assert not folder.exists()
-    assert await (child.wait() if on_orphan == "adopt" else child.end(5.0)) in (7, 128 + signal.SIGTERM)
+    assert await (child.wait() if on_orphan == "adopt" else child.end(5.0)) in (
+        7,
+        128 + signal.SIGTERM,
+    )
     child.close()
 
 

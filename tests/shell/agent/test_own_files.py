@@ -47,8 +47,12 @@ def test_a_folder_that_is_made_is_ours_alone(folder: Path) -> None:
     assert mode(state_folder()) == 0o700
 
 
-@pytest.mark.parametrize(("permissions", "refused"), [(0o700, False), (0o755, False), (0o775, True), (0o1777, True)])
-def test_a_folder_that_others_can_write_to_is_refused(folder: Path, permissions: int, *, refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("permissions", "refused"), [(0o700, False), (0o755, False), (0o775, True), (0o1777, True)]
+)
+def test_a_folder_that_others_can_write_to_is_refused(
+    folder: Path, permissions: int, *, refused: bool
+) -> None:
     folder.mkdir()
     folder.chmod(permissions)
     if refused:

@@ -20,7 +20,9 @@ ADDRESS = "127.0.0.1"
 
 
 @asynccontextmanager
-async def answering(answer: bytes, context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[int, list[bytes]]]:
+async def answering(
+    answer: bytes, context: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[int, list[bytes]]]:
     """A server that reads a request's head, and answers so; its port, and the heads."""
     heads: list[bytes] = []
     served = asyncio.Event()
@@ -52,10 +54,20 @@ def spec(kind: str = "http", target: str = "/healthz", timeout_s: float = 5.0) -
 
 
 @pytest.mark.parametrize(
-    ("status", "passes"), [("200 OK", True), ("204 No Content", True), ("302 Found", True), ("399 X", True),
-        ("400 Bad Request", False), ("404 Not Found", False), ("503 Service Unavailable", False)],
-)  # fmt: skip
-async def test_a_status_of_200_to_399_passes_and_a_redirect_is_not_followed(status: str, passes: bool) -> None:
+    ("status", "passes"),
+    [
+        ("200 OK", True),
+        ("204 No Content", True),
+        ("302 Found", True),
+        ("399 X", True),
+        ("400 Bad Request", False),
+        ("404 Not Found", False),
+        ("503 Service Unavailable", False),
+    ],
+)
+async def test_a_status_of_200_to_399_passes_and_a_redirect_is_not_followed(
+    status: str, passes: bool
+) -> None:
     head = f"HTTP/1.1 {status}\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\n\r\n".encode()
     async with answering(head) as (port, heads):
         assert await look(spec(), ADDRESS, port) == (passes, f"status {status[:3]}")
@@ -65,7 +77,10 @@ async def test_a_status_of_200_to_399_passes_and_a_redirect_is_not_followed(stat
 
 
 async def test_a_body_without_an_end_is_not_waited_for() -> None:
-    async with answering(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello") as (port, _):
+    async with answering(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello") as (
+        port,
+        _,
+    ):
         assert await look(spec(), ADDRESS, port) == (True, "status 200")
 
 
@@ -76,7 +91,9 @@ async def test_a_path_with_spaces_and_a_query_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"), [(b"SSH-2.0-x\r\n\r\n", "no HTTP: "), (b"", "the server hung up")], ids=["ssh", "nothing"]
+    ("answer", "reason"),
+    [(b"SSH-2.0-x\r\n\r\n", "no HTTP: "), (b"", "the server hung up")],
+    ids=["ssh", "nothing"],
 )
 async def test_a_peer_that_speaks_something_else_is_told_apart(answer: bytes, reason: str) -> None:
     async with answering(answer) as (port, _):
@@ -107,9 +124,13 @@ async def test_a_silent_peer_fails_in_time() -> None:
 async def test_a_command_that_prints_without_end_is_shown_in_part_and_leaves_no_pipe_open() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))  # noqa: ASYNC240  # the kernel's own
     for _ in range(3):
-        passed, text = await look(CheckSpec(kind="exec", target="yes", timeout_s=0.3), "127.0.0.1", 1)
+        passed, text = await look(
+            CheckSpec(kind="exec", target="yes", timeout_s=0.3), "127.0.0.1", 1
+        )
         assert (passed, text) == (False, "no answer within 0.3 s")
-    passed, text = await look(CheckSpec(kind="exec", target="yes | head -c 3000000"), "127.0.0.1", 1)
+    passed, text = await look(
+        CheckSpec(kind="exec", target="yes | head -c 3000000"), "127.0.0.1", 1
+    )
     assert passed
     assert len(text) < 201
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1  # noqa: ASYNC240

@@ -26,7 +26,9 @@ def credentials(folder: Path, given: str, kept: str) -> OwnToken:
     return OwnToken(given, claims, folder / "vm.token")
 
 
-async def test_the_kept_one_is_used_if_it_lasts_longer_and_the_given_one_when_that_is_refused(tmp_path: Path) -> None:
+async def test_the_kept_one_is_used_if_it_lasts_longer_and_the_given_one_when_that_is_refused(
+    tmp_path: Path,
+) -> None:
     given, kept = token(2_000), token(3_000)
     own = credentials(tmp_path, given, kept)
     assert await own.authorization() == f"Bearer {kept}"
@@ -35,8 +37,12 @@ async def test_the_kept_one_is_used_if_it_lasts_longer_and_the_given_one_when_th
     assert await credentials(tmp_path, kept, given).authorization() == f"Bearer {kept}"
 
 
-async def test_of_requests_that_are_refused_at_once_each_goes_on_with_the_good_one(tmp_path: Path) -> None:
-    """The second one took the refused token up again, and the agent said nothing for a minute or more."""
+async def test_of_requests_that_are_refused_at_once_each_goes_on_with_the_good_one(
+    tmp_path: Path,
+) -> None:
+    """The second one took the refused token up again, and the agent said nothing for a minute or
+    more.
+    """
     given, kept = token(2_000), token(3_000)
     own = credentials(tmp_path, given, kept)
     refused = [await own.authorization() for _ in range(3)]

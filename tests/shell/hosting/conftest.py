@@ -18,7 +18,15 @@ from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import ConfigMaps, Resource
 from sliceplane.kit.workqueue import WorkQueue
 from sliceplane.watch.cache import Change
-from sliceplane.watch.controller.base import ControllerInfo, Done, EventNote, Job, Selection, Work, Write
+from sliceplane.watch.controller.base import (
+    ControllerInfo,
+    Done,
+    EventNote,
+    Job,
+    Selection,
+    Work,
+    Write,
+)
 from sliceplane.watch.io.base import ListPage, Unreachable, WatchMessage
 
 EPOCH = 1_000_000.0
@@ -54,7 +62,9 @@ class FakeClient:
     log: list[tuple[float, str, str]] = field(default_factory=list)
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
-        return self.api.perform(Write(verb="get", resource=resource, namespace=namespace, name=name))
+        return self.api.perform(
+            Write(verb="get", resource=resource, namespace=namespace, name=name)
+        )
 
     async def list(
         self,
@@ -79,7 +89,11 @@ class FakeClient:
         bookmarks: bool = True,
     ) -> AsyncIterator[AsyncIterator[WatchMessage]]:
         assert resource_version, "informers watch from a version"
-        yield self._messages(self.api.watch(selection, resource_version, now=self.clock(), timeout_s=timeout_s or 1800))
+        yield self._messages(
+            self.api.watch(
+                selection, resource_version, now=self.clock(), timeout_s=timeout_s or 1800
+            )
+        )
 
     async def _messages(self, stream: FakeWatch) -> AsyncIterator[WatchMessage]:
         while True:
@@ -124,7 +138,9 @@ COPY = Selection(ConfigMaps, label_selector="role=copy")
 
 
 class Copier:
-    """For each source ``x`` a ConfigMap ``copy-x``: create, update and delete through a work queue."""
+    """For each source ``x`` a ConfigMap ``copy-x``: create, update and delete through a work
+    queue.
+    """
 
     def __init__(self, **faults: Any) -> None:
         self.info = ControllerInfo("copier", (SOURCE, COPY))
@@ -177,13 +193,21 @@ class Copier:
     def _writes(self, key: str) -> tuple[Write, ...]:
         name = f"copy-{key}"
         if key not in self.sources:
-            delete = Write(verb="delete", resource=ConfigMaps, namespace="ns", name=name, tolerate=("NotFound",))
+            delete = Write(
+                verb="delete",
+                resource=ConfigMaps,
+                namespace="ns",
+                name=name,
+                tolerate=("NotFound",),
+            )
             return (delete,) if key in self.copies else ()
         version = self.sources[key].metadata.resource_version
         copy = self.copies.get(key)
         if copy is not None and (copy.metadata.annotations or {}).get("of") == version:
             return ()
-        body = codec.encode({"metadata": {"name": name, "labels": {"role": "copy"}, "annotations": {"of": version}}})
+        body = codec.encode(
+            {"metadata": {"name": name, "labels": {"role": "copy"}, "annotations": {"of": version}}}
+        )
         if copy is None:
             return (Write(verb="create", resource=ConfigMaps, namespace="ns", body=body),)
         return (Write(verb="patch", resource=ConfigMaps, namespace="ns", name=name, body=body),)
@@ -216,7 +240,8 @@ async def api() -> LiveApi:
 
 @pytest_asyncio.fixture
 async def client(api: LiveApi) -> FakeClient:
-    # Fixtures run in real time, tests in virtual time that begins at 0: the clock is read in tests only.
+    # Fixtures run in real time, tests in virtual time that begins at 0: the clock is read in tests
+    # only.
     loop = asyncio.get_running_loop()
     return FakeClient(api, lambda: EPOCH + loop.time())
 

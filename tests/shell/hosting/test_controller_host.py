@@ -60,13 +60,23 @@ async def test_a_controller_converges_and_follows(
     status = host.status()
     assert status.synced
     assert status.staleness_s <= 1.0
-    assert [(informer.synced, informer.objects) for informer in status.informers] == [(True, 19), (True, 19)]
+    assert [(informer.synced, informer.objects) for informer in status.informers] == [
+        (True, 19),
+        (True, 19),
+    ]
     (controller,) = status.controllers
-    assert (controller.name, controller.alive, controller.in_flight, controller.backlog) == ("copier", True, 0, 0)
+    assert (controller.name, controller.alive, controller.in_flight, controller.backlog) == (
+        "copier",
+        True,
+        0,
+        0,
+    )
     assert controller.tally.failed_jobs == 0
 
 
-async def test_controllers_share_informers(host: ControllerHost, api: Any, client: Any, copier: Any) -> None:
+async def test_controllers_share_informers(
+    host: ControllerHost, api: Any, client: Any, copier: Any
+) -> None:
     host.add(copier)
     host.add(copier)
     host.start()
@@ -114,7 +124,12 @@ async def test_an_unknown_outcome_is_told_as_unreachable(
 
 
 async def test_a_client_that_breaks_does_not_stop_the_controller(
-    host: ControllerHost, api: Any, client: Any, copier: Any, source: Callable[..., None], monkeypatch: Any
+    host: ControllerHost,
+    api: Any,
+    client: Any,
+    copier: Any,
+    source: Callable[..., None],
+    monkeypatch: Any,
 ) -> None:
     working = client.perform
 
@@ -134,7 +149,12 @@ async def test_a_client_that_breaks_does_not_stop_the_controller(
 
 
 async def test_a_controller_that_raises_starts_again_from_scratch(
-    host: ControllerHost, api: Any, client: Any, copier: Any, source: Callable[..., None], capsys: Any
+    host: ControllerHost,
+    api: Any,
+    client: Any,
+    copier: Any,
+    source: Callable[..., None],
+    capsys: Any,
 ) -> None:
     lives: list[Any] = []
 
@@ -168,7 +188,12 @@ async def test_a_controller_that_raises_starts_again_from_scratch(
 
 
 async def test_a_dying_life_finishes_its_jobs_before_the_next_begins(
-    host: ControllerHost, api: Any, client: Any, copier: Any, source: Callable[..., None], capsys: Any
+    host: ControllerHost,
+    api: Any,
+    client: Any,
+    copier: Any,
+    source: Callable[..., None],
+    capsys: Any,
 ) -> None:
     client.write_s = 2.0
     lives: list[Any] = []
@@ -186,12 +211,19 @@ async def test_a_dying_life_finishes_its_jobs_before_the_next_begins(
     assert (len(lives), client.in_flight) == (1, 2)
     await asyncio.sleep(10)
     assert copies(api) == sources(api)
-    assert [path for _, verb, path in client.log if verb == "create"].count("configmaps/copy-a") == 1
+    assert [path for _, verb, path in client.log if verb == "create"].count(
+        "configmaps/copy-a"
+    ) == 1
     capsys.readouterr()
 
 
 async def test_two_unfinished_jobs_of_one_key_are_a_fault(
-    host: ControllerHost, api: Any, client: Any, copier: Any, source: Callable[..., None], capsys: Any
+    host: ControllerHost,
+    api: Any,
+    client: Any,
+    copier: Any,
+    source: Callable[..., None],
+    capsys: Any,
 ) -> None:
     class Careless(copier):  # type: ignore[misc]  # a class that a fixture hands out
         def take_work(self, now: float, max_jobs: int) -> Any:
@@ -254,7 +286,12 @@ async def test_a_write_without_an_answer_is_given_up(
 
 
 async def test_an_outage_is_survived_and_seen(
-    host: ControllerHost, api: Any, client: Any, copier: Any, source: Callable[..., None], capsys: Any
+    host: ControllerHost,
+    api: Any,
+    client: Any,
+    copier: Any,
+    source: Callable[..., None],
+    capsys: Any,
 ) -> None:
     source(api, "a")
     source(api, "b")
@@ -284,7 +321,9 @@ async def test_notes_become_events(
     await asyncio.sleep(1)
     source(api, "a", x="1")
     await asyncio.sleep(1)
-    (body,) = [document for _, document in sorted(api._objects.items()) if document["kind"] == "Event"]
+    (body,) = [
+        document for _, document in sorted(api._objects.items()) if document["kind"] == "Event"
+    ]
     assert api.objects(EventsV1).keys() == {f"ns/{body['metadata']['name']}"}
     assert (body["note"], body["reason"], body["type"]) == ("copying a", "Copying", "Normal")
     assert body["series"]["count"] == 2

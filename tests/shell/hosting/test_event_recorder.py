@@ -1,4 +1,6 @@
-"""The recorder against a server that fails; what it writes is decided in ``watch.controller.events``."""
+"""The recorder against a server that fails; what it writes is decided in
+``watch.controller.events``.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def bodies(api: Any) -> list[Any]:
 
 
 @pytest.mark.looptime
-async def test_a_failing_server_is_tried_again_and_counts_are_not_lost(api: Any, client: Any) -> None:
+async def test_a_failing_server_is_tried_again_and_counts_are_not_lost(
+    api: Any, client: Any
+) -> None:
     async with running(client) as recorder:
         api.fail(internal("boom"), "create", times=3)
         recorder.record(note())
@@ -99,7 +103,9 @@ async def test_what_the_server_refuses_is_dropped(api: Any, client: Any, capsys:
         await asyncio.sleep(1)
         assert "no rights at all" in capsys.readouterr().err
         ending = {"causes": [{"reason": "NamespaceTerminating"}]}
-        api.fail(StatusError(403, "Forbidden", "namespace ns is being terminated", ending), "create")
+        api.fail(
+            StatusError(403, "Forbidden", "namespace ns is being terminated", ending), "create"
+        )
         recorder.record(note("otherwise"))
         await asyncio.sleep(30)
         assert (recorder.status().dropped, recorder.status().pending) == (2, 0)

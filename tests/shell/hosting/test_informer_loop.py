@@ -42,8 +42,12 @@ class View:
 
 
 @asynccontextmanager
-async def running(client: Any, **options: Any) -> AsyncIterator[tuple[RunningInformer[Object], View]]:
-    selection = Selection(ConfigMaps, **{name: options.pop(name) for name in ("label_selector",) if name in options})
+async def running(
+    client: Any, **options: Any
+) -> AsyncIterator[tuple[RunningInformer[Object], View]]:
+    selection = Selection(
+        ConfigMaps, **{name: options.pop(name) for name in ("label_selector",) if name in options}
+    )
     informer: RunningInformer[Object] = RunningInformer(
         client, selection, clock=client.clock, rng=Rng(1), kind=Object, **options
     )
@@ -59,7 +63,9 @@ async def running(client: Any, **options: Any) -> AsyncIterator[tuple[RunningInf
         assert task.cancelled()
 
 
-async def test_it_follows_and_tells_once_that_it_is_synced(api: Any, client: Any, source: Callable[..., None]) -> None:
+async def test_it_follows_and_tells_once_that_it_is_synced(
+    api: Any, client: Any, source: Callable[..., None]
+) -> None:
     source(api, "a")
     async with running(client) as (informer, view):
         assert (informer.synced, informer.staleness()) == (False, math.inf)
@@ -73,7 +79,9 @@ async def test_it_follows_and_tells_once_that_it_is_synced(api: Any, client: Any
         assert informer.staleness() <= 0.1
 
 
-async def test_late_handlers_begin_with_what_there_is(api: Any, client: Any, source: Callable[..., None]) -> None:
+async def test_late_handlers_begin_with_what_there_is(
+    api: Any, client: Any, source: Callable[..., None]
+) -> None:
     source(api, "a")
     async with running(client) as (informer, view):
         await informer.wait_synced()
@@ -179,7 +187,9 @@ async def test_errors_of_every_kind_are_survived(
     capsys.readouterr()
 
 
-async def test_many_messages_do_not_starve_others(api: Any, client: Any, source: Callable[..., None]) -> None:
+async def test_many_messages_do_not_starve_others(
+    api: Any, client: Any, source: Callable[..., None]
+) -> None:
     turns = 0
 
     async def bystander() -> None:
@@ -200,7 +210,9 @@ async def test_many_messages_do_not_starve_others(api: Any, client: Any, source:
         assert turns >= 10
 
 
-async def test_a_cache_that_is_wrong_is_listed_anew_at_once(api: Any, client: Any, source: Callable[..., None]) -> None:
+async def test_a_cache_that_is_wrong_is_listed_anew_at_once(
+    api: Any, client: Any, source: Callable[..., None]
+) -> None:
     source(api, "a")
     async with running(client) as (informer, view):
         await informer.wait_synced()

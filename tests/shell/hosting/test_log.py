@@ -23,7 +23,8 @@ from sliceplane.kit.io.line_writer import LineWriter
 from sliceplane.kit.io.log import QUEUE_BYTES_MAX, get_logger, lost_lines, settle
 from sliceplane.kit.io.log_lines import LINE_CHARACTERS_MAX
 
-#: a thousand lines that no one takes: without a queue the first of them that does not fit takes for ever
+#: a thousand lines that no one takes: without a queue the first of them that does not fit takes for
+#: ever
 STUCK_S_MAX = 30.0
 
 
@@ -38,7 +39,9 @@ class _Full(io.StringIO):
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_line_that_cannot_be_written_is_lost(closed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_cannot_be_written_is_lost(
+    closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream = _Full()
     if closed:
         stream.close()
@@ -48,7 +51,9 @@ def test_a_line_that_cannot_be_written_is_lost(closed: bool, monkeypatch: pytest
     assert lost_lines() == before + 1
 
 
-def test_a_full_disk_loses_lines_and_says_so_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_full_disk_loses_lines_and_says_so_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with open("/dev/full", "w") as full, (tmp_path / "log").open("w") as sound:
         monkeypatch.setattr(sys, "stderr", full)
         before = lost_lines()
@@ -65,7 +70,9 @@ def test_a_full_disk_loses_lines_and_says_so_later(monkeypatch: pytest.MonkeyPat
 
 
 def _nobody_reads(monkeypatch: pytest.MonkeyPatch, writing: int, reading: int) -> None:
-    """Writes more than the file and the queue take, without waiting; then reads, and sees what was told."""
+    """Writes more than the file and the queue take, without waiting; then reads, and sees what was
+    told.
+    """
     fresh = log._Stderr()
     monkeypatch.setattr(log, "_stderr", fresh)
     written = 2000
@@ -77,7 +84,11 @@ def _nobody_reads(monkeypatch: pytest.MonkeyPatch, writing: int, reading: int) -
             fresh.write(line)
         assert time.monotonic() - began < STUCK_S_MAX
         lost = fresh.lost
-        assert written * 1000 - QUEUE_BYTES_MAX - 300_000 < lost * 1000 < written * 1000 - QUEUE_BYTES_MAX + 300_000
+        assert (
+            written * 1000 - QUEUE_BYTES_MAX - 300_000
+            < lost * 1000
+            < written * 1000 - QUEUE_BYTES_MAX + 300_000
+        )
         taken = bytearray()
         reader = threading.Thread(target=_read_all, args=(reading, taken))
         reader.start()
@@ -105,7 +116,9 @@ def _read_all(fd: int, taken: bytearray) -> None:
 
 
 @pytest.mark.parametrize("non_blocking", [False, True])
-def test_a_pipe_that_nobody_reads_holds_nobody_up(monkeypatch: pytest.MonkeyPatch, non_blocking: bool) -> None:
+def test_a_pipe_that_nobody_reads_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, non_blocking: bool
+) -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, not non_blocking)
     _nobody_reads(monkeypatch, writing, reading)
@@ -135,7 +148,9 @@ def test_a_process_whose_log_nobody_reads_ends_all_the_same() -> None:
     )
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=writing) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=writing
+    ) as process:
         out, _ = process.communicate(timeout=120)
     assert (out, process.returncode) == (b"done\n", 0)
     os.close(reading)
@@ -143,8 +158,12 @@ def test_a_process_whose_log_nobody_reads_ends_all_the_same() -> None:
 
 
 def test_the_last_lines_before_an_exit_are_written() -> None:
-    code = "from sliceplane.kit.io.log import get_logger\nget_logger('test').error('the last words')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    code = (
+        "from sliceplane.kit.io.log import get_logger\nget_logger('test').error('the last words')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
     assert 'event="the last words"' in done.stderr
 
 
@@ -208,7 +227,12 @@ def test_the_ready_line_waits_for_nobody(kind: str) -> None:
     if kind == "terminal":
         termios.tcflow(writing, termios.TCOOFF)
     done = subprocess.run(
-        [sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, check=True, timeout=120, text=True
+        [sys.executable, "-c", code],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=True,
+        timeout=120,
+        text=True,
     )
     assert float(done.stderr) < STUCK_S_MAX
     os.close(reading)
@@ -219,7 +243,11 @@ def test_a_ready_line_that_cannot_be_printed_is_a_warning() -> None:
     code = "from sliceplane.cli.process import say\nsay('ready')"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, check=True, timeout=120
+            [sys.executable, "-c", code],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=True,
+            timeout=120,
         )
     assert b'event="cannot print to stdout"' in done.stderr
     assert b"line=ready" in done.stderr
@@ -229,12 +257,18 @@ def test_a_secret_line_is_in_no_log_and_the_journal_is_known() -> None:
     code = (
         "import os, sys\nfrom sliceplane.cli.process import is_journal, say\n"
         "status = os.fstat(1)\nos.environ['JOURNAL_STREAM'] = f'{status.st_dev}:{status.st_ino}'\n"
-        "kept = is_journal()\nos.environ['JOURNAL_STREAM'] = f'{status.st_dev}:{status.st_ino + 1}'\n"
+        "kept = is_journal()\nos.environ['JOURNAL_STREAM'] = "
+        "f'{status.st_dev}:{status.st_ino + 1}'\n"
         "print(kept, is_journal(), file=sys.stderr)\nsay('a-secret', is_secret=True)"
     )
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, check=True, timeout=120, text=True
+            [sys.executable, "-c", code],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=True,
+            timeout=120,
+            text=True,
         )
     assert 'event="cannot print to stdout"' in done.stderr
     assert "a-secret" not in done.stderr
@@ -260,5 +294,11 @@ def test_a_forked_process_has_a_log_of_its_own() -> None:
         "get_logger('test').warning('child' if child == 0 else 'parent again')\nassert settle(60)\n"
         "os._exit(0) if child == 0 else os.waitpid(child, 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert sorted(re.findall(r"event=(.*)", done.stderr)) == ['"parent again"', '"the parent"', "child"]
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert sorted(re.findall(r"event=(.*)", done.stderr)) == [
+        '"parent again"',
+        '"the parent"',
+        "child",
+    ]

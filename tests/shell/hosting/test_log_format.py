@@ -1,4 +1,6 @@
-"""``--log-format`` and colours: lines for programs and for people, whatever a stranger put into them."""
+"""``--log-format`` and colours: lines for programs and for people, whatever a stranger put into
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.kit.io.log_lines import KEYS, LINE_CHARACTERS_MAX, as_json, fit_text, painted, plain_text
+from sliceplane.kit.io.log_lines import (
+    KEYS,
+    LINE_CHARACTERS_MAX,
+    as_json,
+    fit_text,
+    painted,
+    plain_text,
+)
 
-HEAD = {"timestamp": "2026-11-21T12:50:16.980482Z", "level": "warning", "component": "auth", "event": "a line"}
+HEAD = {
+    "timestamp": "2026-11-21T12:50:16.980482Z",
+    "level": "warning",
+    "component": "auth",
+    "event": "a line",
+}
 _ESCAPE = re.compile("\x1b\\[[0-9;]*m")
-_VALUES = st.one_of(st.text(), st.integers(), st.floats(allow_nan=False), st.booleans(), st.none(), st.binary())
+_VALUES = st.one_of(
+    st.text(), st.integers(), st.floats(allow_nan=False), st.booleans(), st.none(), st.binary()
+)
 
 
 @given(st.dictionaries(st.text(min_size=1), _VALUES))
@@ -31,10 +47,15 @@ def test_whatever_is_logged_is_one_json_object_in_one_line(values: dict[str, obj
     assert set(told) == {*HEAD, *values}
 
 
-@pytest.mark.parametrize("values", [
-    {"path": "x" * 100_000, "code": 404}, {f"key{number}": "y" * 1000 for number in range(100)},
-    {"path": "\x1b" * 40_000}, {"deep": [["z" * 50_000]]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"path": "x" * 100_000, "code": 404},
+        {f"key{number}": "y" * 1000 for number in range(100)},
+        {"path": "\x1b" * 40_000},
+        {"deep": [["z" * 50_000]]},
+    ],
+)
 def test_a_line_of_json_that_is_too_long_can_still_be_read(values: dict[str, object]) -> None:
     line = as_json({**HEAD, **values})
     assert len(line) <= LINE_CHARACTERS_MAX
@@ -45,8 +66,16 @@ def test_a_line_of_json_that_is_too_long_can_still_be_read(values: dict[str, obj
 
 
 def test_colours_are_ours_alone() -> None:
-    for event in ("a line", 'quoted \\"\x1b[31m', "x\nlevel=error", "level=error component=x event=y"):
-        line = fit_text(f'timestamp=2026-11-21T12:50:16Z level=warning component=auth event="{event}" path=/\x1b[2J\n')
+    for event in (
+        "a line",
+        'quoted \\"\x1b[31m',
+        "x\nlevel=error",
+        "level=error component=x event=y",
+    ):
+        line = fit_text(
+            f'timestamp=2026-11-21T12:50:16Z level=warning component=auth event="{event}" '
+            "path=/\x1b[2J\n"
+        )
         assert _ESCAPE.sub("", painted(line)) == line
         assert "\x1b[2J" not in painted(line)
     foreign = "Traceback (most recent call last):\n"
@@ -55,7 +84,8 @@ def test_colours_are_ours_alone() -> None:
 
 def test_a_plain_line_is_logfmt() -> None:
     assert plain_text({**HEAD, "limit": 7, "told": 'a "b"'}) == (
-        'timestamp=2026-11-21T12:50:16.980482Z level=warning component=auth event="a line" limit=7 told="a \\"b\\""'
+        'timestamp=2026-11-21T12:50:16.980482Z level=warning component=auth event="a line" '
+        'limit=7 told="a \\"b\\""'
     )
 
 
@@ -80,9 +110,18 @@ def written(form: str, colour: str = "plain", *, terminal: bool = False, **envir
     """What a process writes to stderr, a pipe or a terminal."""
     reading, writing = pty.openpty() if terminal else os.pipe()
     try:
-        subprocess.run([sys.executable, "-c", _WRITER, form, colour], stderr=writing, check=True, timeout=120,
-            env={"PYTHONPATH": str(Path(__file__).parents[3] / "src"), "PATH": os.environ["PATH"], "TERM": "xterm",
-                **environment})  # fmt: skip
+        subprocess.run(
+            [sys.executable, "-c", _WRITER, form, colour],
+            stderr=writing,
+            check=True,
+            timeout=120,
+            env={
+                "PYTHONPATH": str(Path(__file__).parents[3] / "src"),
+                "PATH": os.environ["PATH"],
+                "TERM": "xterm",
+                **environment,
+            },
+        )
         return os.read(reading, 100_000).decode().replace("\r\n", "\n")
     finally:
         os.close(reading)
@@ -114,7 +153,9 @@ def test_text_is_coloured_on_a_terminal_unless_a_person_says_no() -> None:
     ]
     for text in plain:
         assert "\x1b" not in text
-        assert re.sub(r"timestamp=\S+", "", _ESCAPE.sub("", coloured)) == re.sub(r"timestamp=\S+", "", text)
+        assert re.sub(r"timestamp=\S+", "", _ESCAPE.sub("", coloured)) == re.sub(
+            r"timestamp=\S+", "", text
+        )
 
 
 def test_what_was_lost_is_told_in_json_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
-"""Clusters that are older than ServiceCIDR (networking.k8s.io/v1, Kubernetes 1.33), or keep it from their readers.
+"""Clusters that are older than ServiceCIDR (networking.k8s.io/v1, Kubernetes 1.33), or keep it from
+their readers.
 
-A real plane, of which ServiceCIDRs are hidden as an older kube-apiserver (404) or a narrow role (403) hides them.
+A real plane, of which ServiceCIDRs are hidden as an older kube-apiserver (404) or a narrow role
+(403) hides them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A node proxy follows the server once its watches are open: a right to list alone brings no change."""
+"""A node proxy follows the server once its watches are open: a right to list alone brings no
+change.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from sliceplane.server.io.plane import ServerPlane
 from sliceplane.watch.io.reflect import loop_clock
 
 
-async def test_it_follows_nothing_while_a_watch_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_follows_nothing_while_a_watch_is_forbidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane:
         client = plane.client("system:admin")
         plain_watch = client.watch

@@ -1,4 +1,6 @@
-"""A name server in a node proxy's process: what both read is read once, and the proxy learns of its own part alone."""
+"""A name server in a node proxy's process: what both read is read once, and the proxy learns of its
+own part alone.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +48,14 @@ async def write_objects(client: Client) -> None:
             "ports": PORTS,
         }
         for resource, document in ((Services, service), (EndpointSlices, endpoints)):
-            await client.perform(Write(verb="create", resource=resource, namespace="default", body=encode(document)))
+            await client.perform(
+                Write(verb="create", resource=resource, namespace="default", body=encode(document))
+            )
 
 
-async def test_services_and_slices_are_read_once_and_the_proxy_is_told_of_its_own(monkeypatch: Any) -> None:
+async def test_services_and_slices_are_read_once_and_the_proxy_is_told_of_its_own(
+    monkeypatch: Any,
+) -> None:
     async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane:
         client = plane.client("system:admin")
         await write_objects(client)
@@ -88,10 +94,14 @@ async def test_services_and_slices_are_read_once_and_the_proxy_is_told_of_its_ow
             async with asyncio.timeout(60):
                 await resolver.wait_ready()
             for name in ("own", "other", "peers"):
-                found = resolver.server.view.find(labels_of(name_of(f"{name}.default.svc.{ZONE}")), A)
+                found = resolver.server.view.find(
+                    labels_of(name_of(f"{name}.default.svc.{ZONE}")), A
+                )
                 assert found is not None
                 assert found.records is not None, (name, found.why)
-            await eventually(lambda: seen.get(Services.key, set()) >= {"own"} and EndpointSlices.key in seen)
+            await eventually(
+                lambda: seen.get(Services.key, set()) >= {"own"} and EndpointSlices.key in seen
+            )
             assert {"other", "peers"} & seen[Services.key] == set()
             assert {"own-1", "other-1"} <= seen[EndpointSlices.key]
             assert "peers-1" not in seen[EndpointSlices.key]

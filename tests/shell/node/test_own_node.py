@@ -37,23 +37,31 @@ def said(node: Node) -> list[str]:
 
 async def write(client: Client, document: Document, verb: Any, subresource: str = "") -> None:
     name = "" if verb == "create" else "laptop"
-    await client.perform(Write(verb=verb, resource=Nodes, name=name, subresource=subresource, body=encode(document)))
+    await client.perform(
+        Write(verb=verb, resource=Nodes, name=name, subresource=subresource, body=encode(document))
+    )
 
 
-async def test_a_machine_is_a_node_that_is_ready_while_its_proxy_runs(addresses: dict[int, str]) -> None:
+async def test_a_machine_is_a_node_that_is_ready_while_its_proxy_runs(
+    addresses: dict[int, str],
+) -> None:
     async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane:
         client = plane.client("system:admin")
         own = OwnNode("laptop", client, lambda: 1_800_000_000.0)
         await own.register()
         node = await stored(client)
         assert (node.is_ready, said(node)) == (True, ["198.51.100.7", "2001:db8::7"])
-        assert [(taint.key, taint.effect) for taint in node.spec.taints or ()] == [(own_node.TAINT, "NoSchedule")]
+        assert [(taint.key, taint.effect) for taint in node.spec.taints or ()] == [
+            (own_node.TAINT, "NoSchedule")
+        ]
         labels = node.metadata.labels or {}
         assert (labels["kubernetes.io/hostname"], labels["kubernetes.io/os"]) == ("laptop", "linux")
 
         version = node.metadata.resource_version
         await own.register()
-        assert (await stored(client)).metadata.resource_version == version, "nothing changed, so nothing is written"
+        assert (await stored(client)).metadata.resource_version == version, (
+            "nothing changed, so nothing is written"
+        )
 
         addresses[4] = "203.0.113.9"  # it went to another network
         await own.register()
@@ -62,7 +70,9 @@ async def test_a_machine_is_a_node_that_is_ready_while_its_proxy_runs(addresses:
         await own.register()
         assert said(await stored(client)) == ["203.0.113.9", "2001:db8::7"]
 
-        await write(client, {"metadata": {"labels": {"topology.kubernetes.io/zone": "home"}}}, "patch")
+        await write(
+            client, {"metadata": {"labels": {"topology.kubernetes.io/zone": "home"}}}, "patch"
+        )
         await own.leave()
         node = await stored(client)
         assert not node.is_ready
@@ -81,8 +91,12 @@ async def test_a_node_that_another_program_keeps_stays_as_it_is(addresses: dict[
         await write(client, {"metadata": {"name": "laptop"}}, "create")
         own = OwnNode("laptop", client, lambda: 1_800_000_000.0)
         await own.register()
-        assert said(await stored(client)) == list(addresses.values()), "a Node that no program keeps is taken over"
-        others = {"status": {"nodeInfo": {"kubeletVersion": "v1.36.2"}, "addresses": [], "conditions": []}}
+        assert said(await stored(client)) == list(addresses.values()), (
+            "a Node that no program keeps is taken over"
+        )
+        others = {
+            "status": {"nodeInfo": {"kubeletVersion": "v1.36.2"}, "addresses": [], "conditions": []}
+        }
         await write(client, others, "patch", "status")
         before = await client.get(Nodes, "", "laptop")
         await own.register()
@@ -98,7 +112,10 @@ async def test_conditions_of_others_stay(addresses: dict[int, str]) -> None:
         await write(client, {"status": {"conditions": [theirs]}}, "patch", "status")
         await OwnNode("laptop", client, lambda: 1_800_000_000.0).register()
         conditions = (await stored(client)).status.conditions or ()
-        assert [(entry.type, entry.status) for entry in conditions] == [("DiskPressure", "False"), ("Ready", "True")]
+        assert [(entry.type, entry.status) for entry in conditions] == [
+            ("DiskPressure", "False"),
+            ("Ready", "True"),
+        ]
         assert addresses
 
 

@@ -1,6 +1,7 @@
-"""``sliceplane proxy render``: what a node would have, printed.  Each mode and family against a golden file; after a
-change that is meant, ``GOLDEN=write pytest tests/shell/node`` writes them anew, and the difference is for the
-reviewer."""
+"""``sliceplane proxy render``: what a node would have, printed. Each mode and family against a
+golden file; after a change that is meant, ``GOLDEN=write pytest tests/shell/node`` writes them
+anew, and the difference is for the reviewer.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def render(*arguments: str, stdin: str = "") -> Result:
 
 def rendered(mode: str, family: str = "IPv4", *more: str) -> str:
     node = ("--hostname-override", "node-1", "--detect-local-mode", "NodeCIDR")
-    result = render("--proxy-mode", mode, "--filename", str(OBJECTS), "--ip-family", family, *node, *more)
+    result = render(
+        "--proxy-mode", mode, "--filename", str(OBJECTS), "--ip-family", family, *node, *more
+    )
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -56,9 +59,13 @@ def test_iptables_text_is_what_a_kernel_takes() -> None:
     assert any("10.96.0.10/32" in rule for rule in kernel.tables["nat"]["KUBE-SERVICES"])
 
 
-@pytest.mark.parametrize(("family", "own", "length"), [("IPv4", "192.168.0.1", 32), ("IPv6", "[fd00:1::1]", 128)])
+@pytest.mark.parametrize(
+    ("family", "own", "length"), [("IPv4", "192.168.0.1", 32), ("IPv6", "[fd00:1::1]", 128)]
+)
 def test_ipvs_parts_belong_together(family: str, own: str, length: int) -> None:
-    """Every address that is served is on the device and in a set; every set that a rule looks into is made."""
+    """Every address that is served is on the device and in a set; every set that a rule looks into
+    is made.
+    """
     text = rendered("ipvs", family)
     parts = dict(re.findall(r"# (\S+)[^\n]*\n(.*?)(?=\n# |\Z)", text, re.DOTALL))
     rules = "iptables-restore" if family == "IPv4" else "ip6tables-restore"
@@ -74,18 +81,25 @@ def test_ipvs_parts_belong_together(family: str, own: str, length: int) -> None:
 
 def test_hns_policies_name_known_endpoints() -> None:
     document = json.loads(rendered("kernelspace"))
-    known = {each["IpConfigurations"][0]["IpAddress"]: each["Flags"] for each in document["Endpoints"]}
+    known = {
+        each["IpConfigurations"][0]["IpAddress"]: each["Flags"] for each in document["Endpoints"]
+    }
     assert known["10.244.1.10"] == 0
     assert known["10.244.2.10"] == 1
     policies = document["LoadBalancers"]
-    assert {ip for each in policies for ip in each["Policy"]["HostComputeEndpoints"]} <= known.keys()
+    assert {
+        ip for each in policies for ip in each["Policy"]["HostComputeEndpoints"]
+    } <= known.keys()
     (web,) = (each for each in policies if each["ServicePort"] == "shop/web:http")
     assert web["LeftOut"] == ["10.244.2.12 8081"]
     assert not any(each["ServicePort"] == "shop/empty:http" for each in policies)
 
 
 def test_json_from_standard_input_as_kubectl_prints_it() -> None:
-    service = {"metadata": {"name": "a", "namespace": "b"}, "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 1}]}}
+    service = {
+        "metadata": {"name": "a", "namespace": "b"},
+        "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 1}]},
+    }
     text = json.dumps({"kind": "ServiceList", "apiVersion": "v1", "items": [service]})
     result = render("--proxy-mode", "iptables", "--filename", "-", stdin=text)
     assert result.exit_code == 0, result.output
@@ -98,7 +112,10 @@ def test_json_from_standard_input_as_kubectl_prints_it() -> None:
         ("{", "standard input is neither YAML nor JSON"),
         ("just words", "standard input has something that is no object: just words"),
         ("{kind: Service, metadata: {name: [1]}}", "standard input: a Service cannot be read"),
-        ("{kind: Servce, metadata: {name: a}}", "standard input: there is no kind 'Servce'; did you mean 'Service'?"),
+        (
+            "{kind: Servce, metadata: {name: a}}",
+            "standard input: there is no kind 'Servce'; did you mean 'Service'?",
+        ),
         ("{kind: Deployment, metadata: {name: a}}", "in standard input, only Deployment"),
         ("{kind: Node, metadata: {name: node-1}}", "name one with --hostname-override, of node-1"),
     ],

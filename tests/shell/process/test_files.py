@@ -1,4 +1,6 @@
-"""The one reader of files: bounds, what is no file, what is no text; it never hangs, and its error names the file."""
+"""The one reader of files: bounds, what is no file, what is no text; it never hangs, and its error
+names the file.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reason(Path("-"), 100) == "is larger than 100 bytes"
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_file_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "WRITER_WAIT_S", 3600.0)
     monkeypatch.setattr(files, "PIPE_WAIT_S", 3600.0)
     address = tmp_path / "socket"
@@ -59,7 +63,9 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.
         pass
 
 
-def test_a_pipe_without_a_writer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_without_a_writer_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "WRITER_WAIT_S", 0.1)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -113,7 +119,10 @@ def test_lines_are_bounded(tmp_path: Path) -> None:
     with opened_lines(path) as lines:
         assert list(lines) == [b"one\n", b"\n", b"three\n", b"without an end"]
         assert lines.size_bytes == 25
-    with opened_lines(path, line_bytes_max=6) as lines, pytest.raises(OSError, match="line 4 is longer than 6 bytes"):
+    with (
+        opened_lines(path, line_bytes_max=6) as lines,
+        pytest.raises(OSError, match="line 4 is longer than 6 bytes"),
+    ):
         list(lines)
     with pytest.raises(OSError, match="larger than 24 bytes"), opened_lines(path, bytes_max=24):
         pass

@@ -1,4 +1,6 @@
-"""When a process saves its recording by itself, and what a crash, a kill and a full disk leave of a file."""
+"""When a process saves its recording by itself, and what a crash, a kill and a full disk leave of a
+file.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Setting:
         self.now = 1_800_000_000.0
         self.problem = ""
         self.folder = folder
-        self.flight = FlightRecorder("plane", 1 << 20, folder, lambda: self.now, lambda: self.problem)
+        self.flight = FlightRecorder(
+            "plane", 1 << 20, folder, lambda: self.now, lambda: self.problem
+        )
 
     def files(self) -> list[str]:
         return sorted(file.name for file in self.folder.glob(f"*{SUFFIX}"))
@@ -87,7 +91,12 @@ def test_a_node_that_diverged_saves_and_other_events_do_not(setting: Setting) ->
     def note(reason: str) -> EventNote:
         node = Node(metadata=ObjectMeta(name="node-7"))
         return EventNote(
-            regarding=node, regarding_resource=Nodes, type="Warning", reason=reason, note="why", component="one"
+            regarding=node,
+            regarding_resource=Nodes,
+            type="Warning",
+            reason=reason,
+            note="why",
+            component="one",
         )
 
     life = setting.flight.recorder.begin("one", setting.now)
@@ -138,7 +147,12 @@ def writer(file: Path, limit_bytes: int = 0) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     command = [sys.executable, "-c", WRITER, str(file), str(limit_bytes)]
     process = subprocess.Popen(
-        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+        command,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -149,7 +163,9 @@ def test_a_kill_while_saving_leaves_a_whole_file_or_none(tmp_path: Path) -> None
     file = tmp_path / f"a{SUFFIX}"
     for number in range(6):
         process = writer(file)
-        until(file.exists, within_s=60)  # in the later rounds it is killed while it replaces that file
+        until(
+            file.exists, within_s=60
+        )  # in the later rounds it is killed while it replaces that file
         time.sleep(0.01 * number)
         process.kill()
         process.communicate()
@@ -175,7 +191,11 @@ def test_a_full_disk_leaves_the_file_of_before(tmp_path: Path) -> None:
 def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path) -> None:
     folder = tmp_path / "small"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "recordings", str(folder)], check=True, timeout=60)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "recordings", str(folder)],
+        check=True,
+        timeout=60,
+    )
     try:
         setting = Setting(folder)
         first = asyncio.run(setting.flight.save("first"))

@@ -1,4 +1,6 @@
-"""Work with a bound on its time in a task that was cancelled: the bound ends the work, not what follows it."""
+"""Work with a bound on its time in a task that was cancelled: the bound ends the work, not what
+follows it.
+"""
 
 from __future__ import annotations
 
@@ -66,13 +68,16 @@ async def test_an_agent_that_is_cancelled_kills_a_child_that_does_not_end(tmp_pa
     says = "trap '' TERM; python3 -S -c \"$SAYS\"; while :; do sleep 1; done"
     program = (
         "import os, socket; "
-        "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'READY=1', os.environ['NOTIFY_SOCKET'])"
+        "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'READY=1', "
+        "os.environ['NOTIFY_SOCKET'])"
     )
 
     custody = Custody(tmp_path / "child", "adopt", 1.0)
 
     async def works() -> None:
-        child = await Child.start(("env", f"SAYS={program}", "sh", "-c", says), ready.set, custody, print)
+        child = await Child.start(
+            ("env", f"SAYS={program}", "sh", "-c", says), ready.set, custody, print
+        )
         try:
             await asyncio.sleep(FOR_EVER_S)
         finally:

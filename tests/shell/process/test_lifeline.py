@@ -47,7 +47,9 @@ with ended_with_us(program.pid, float(sys.argv[2])):
 
 
 def started(script: str, *arguments: str) -> tuple[subprocess.Popen[str], ProcessIdentity]:
-    parent = subprocess.Popen((sys.executable, "-c", script, *arguments), env=PYTHON, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        (sys.executable, "-c", script, *arguments), env=PYTHON, stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     known = identity.identity(int(parent.stdout.readline()))
     assert known is not None
@@ -67,9 +69,15 @@ def killed(parent: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "without", ["lifeline._set_death_signal = lambda: None", "lifeline.threading.Thread.start = lambda _: None"]
+    "without",
+    [
+        "lifeline._set_death_signal = lambda: None",
+        "lifeline.threading.Thread.start = lambda _: None",
+    ],
 )
-def test_a_child_ends_with_its_parent_by_the_pipe_alone_and_by_the_signal_alone(without: str) -> None:
+def test_a_child_ends_with_its_parent_by_the_pipe_alone_and_by_the_signal_alone(
+    without: str,
+) -> None:
     parent, child = started(PARENT, CHILD.format(without))
     watching(parent)
     assert child.is_alive
@@ -121,7 +129,8 @@ def test_an_id_that_means_another_process_is_left_alone() -> None:
     other = subprocess.Popen(("sleep", "600"), start_new_session=True)
     try:
         standby = subprocess.Popen(
-            (sys.executable, "-I", "-S", str(ROOT / "src/sliceplane/kit/io/orphans.py")), stdin=subprocess.PIPE
+            (sys.executable, "-I", "-S", str(ROOT / "src/sliceplane/kit/io/orphans.py")),
+            stdin=subprocess.PIPE,
         )
         standby.communicate(f"{other.pid} 12345 0.0\n".encode(), timeout=60)
         assert other.poll() is None
@@ -164,22 +173,32 @@ def test_who_has_a_port_is_named_with_what_to_do() -> None:
 
 def test_a_leftover_of_an_earlier_plane_is_called_one() -> None:
     script = (
-        "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True);"
+        "import socket, time; s = socket.create_server(('127.0.0.1', 0)); "
+        "print(s.getsockname()[1], flush=True);"
         "time.sleep(600)"
     )
     environment = {**PYTHON, "SLICEPLANE_PARENT": f"{os.getpid() + 1}:3"}
-    with subprocess.Popen((sys.executable, "-c", script), env=environment, stdout=subprocess.PIPE, text=True) as left:
+    with subprocess.Popen(
+        (sys.executable, "-c", script), env=environment, stdout=subprocess.PIPE, text=True
+    ) as left:
         assert left.stdout is not None
         clause = holder_of("127.0.0.1", int(left.stdout.readline()))
         left.kill()
-    assert clause.endswith(f"a child of an earlier `sliceplane up` that is gone; end it with: kill {left.pid}")
+    assert clause.endswith(
+        f"a child of an earlier `sliceplane up` that is gone; end it with: kill {left.pid}"
+    )
 
 
-def test_our_own_commands_are_told_in_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_commands_are_told_in_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(identity, "_PROC", tmp_path)
     for number, (words, told) in enumerate(
         (
-            (("/venv/bin/python", "-m", "sliceplane", "dns", "--listen=127.0.0.1:53"), "sliceplane dns"),
+            (
+                ("/venv/bin/python", "-m", "sliceplane", "dns", "--listen=127.0.0.1:53"),
+                "sliceplane dns",
+            ),
             (("/venv/bin/python", "/venv/bin/sliceplane", "up"), "sliceplane up"),
             (("sshd: \x1b[31mroot", "x" * 200), "sshd:  [31mroot " + "x" * 65),
         ),

@@ -12,12 +12,18 @@ from sliceplane.kit.yaml_documents import YamlError, parse_yaml, parse_yaml_stre
 
 
 def alias_bomb(levels: int) -> bytes:
-    rows = ['a0: &a0 ["lol"]', *(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels))]
+    rows = [
+        'a0: &a0 ["lol"]',
+        *(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)),
+    ]
     return "\n".join(rows).encode()
 
 
 def test_documents_of_a_manifest() -> None:
-    assert manifest_documents(b"a: 1\n---\n# nothing\n---\nb: [x]\n---\n") == [{"a": 1}, {"b": ["x"]}]
+    assert manifest_documents(b"a: 1\n---\n# nothing\n---\nb: [x]\n---\n") == [
+        {"a": 1},
+        {"b": ["x"]},
+    ]
     assert manifest_documents(b'{"a": [1, null]}') == [{"a": [1, None]}]
     assert manifest_documents(b"") == []
     # Several JSON documents, and JSON with comments, are YAML.
@@ -34,7 +40,10 @@ def test_anchors_end_with_their_document() -> None:
     ("raw", "sentence"),
     [
         (alias_bomb(9), "line 6: document contains excessive aliasing"),
-        (alias_bomb(5) + b"\n---\n" + alias_bomb(9), "line 12: document contains excessive aliasing"),
+        (
+            alias_bomb(5) + b"\n---\n" + alias_bomb(9),
+            "line 12: document contains excessive aliasing",
+        ),
         (b"---\na: 1\n---\n" + b"- " * 1000, "line 4: exceeded max depth"),
         (b"[" * 100_000, "line 1: exceeded max depth"),
         (b'{"a":' * 100_000, "line 1: exceeded max depth"),
@@ -71,7 +80,9 @@ def test_the_first_document_is_read_as_before() -> None:
     assert parse_yaml(b"", depth_max=9).value is None
 
 
-def test_json_beyond_the_bound_of_yaml_says_where_it_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_beyond_the_bound_of_yaml_says_where_it_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(manifests, "CONFIG_BYTES_MAX", 10)
     with pytest.raises(BadDocument, match="line 3: JSON is malformed"):
         manifest_documents(b'{"a": 1,\n"b": 2,\n"c": }\n')

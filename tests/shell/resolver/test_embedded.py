@@ -13,7 +13,13 @@ from sliceplane.api.codec import decode, decode_document
 from sliceplane.api.core import Service
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Services
-from sliceplane.dns.io.embedded import DnsService, reachable, resolv_conf, service_address, write_service
+from sliceplane.dns.io.embedded import (
+    DnsService,
+    reachable,
+    resolv_conf,
+    service_address,
+    write_service,
+)
 from sliceplane.server.io.config import PlaneConfig
 from sliceplane.server.io.plane import ServerPlane
 
@@ -82,9 +88,13 @@ def test_the_resolv_conf_that_is_printed_has_a_second_server_and_search(
     search = "search default.svc.cluster.local svc.cluster.local cluster.local"
     file = tmp_path / "resolv.conf"
     lines = [f"nameserver {server}" for server in servers]
-    assert resolv_conf(listen, CIDRS, proxied=proxied, path=file) == ((lines[0], search) if servers else ())
+    assert resolv_conf(listen, CIDRS, proxied=proxied, path=file) == (
+        (lines[0], search) if servers else ()
+    )
     file.write_text("nameserver 10.96.0.10\nnameserver 192.0.2.7\nnameserver 192.0.2.53\n")
-    assert resolv_conf(listen, CIDRS, proxied=proxied, path=file) == ((*lines, search) if servers else ())
+    assert resolv_conf(listen, CIDRS, proxied=proxied, path=file) == (
+        (*lines, search) if servers else ()
+    )
 
 
 def test_where_others_reach_an_address() -> None:

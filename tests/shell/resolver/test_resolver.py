@@ -39,7 +39,9 @@ def asked(name: str = OWN, kind: str = "A", number: int = 1) -> bytes:
 
 
 @asynccontextmanager
-async def resolving(address: str = "127.0.0.1", *objects: Object) -> AsyncIterator[tuple[Resolver, int]]:
+async def resolving(
+    address: str = "127.0.0.1", *objects: Object
+) -> AsyncIterator[tuple[Resolver, int]]:
     resolver = Resolver(ZoneConfig(), AnswerConfig(), clock=lambda: 1.0)
     ((_, port),) = await resolver.listen(((address, 0),))
     told = objects or (service(clusterIP="10.96.0.7"),)
@@ -54,7 +56,9 @@ async def resolving(address: str = "127.0.0.1", *objects: Object) -> AsyncIterat
 async def exchanged(packet: bytes, address: str, port: int) -> dns.message.Message:
     """As a stub resolver: it asks again, and takes what comes from where it asked alone."""
     loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as own:
+    with socket.socket(
+        socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM
+    ) as own:
         own.setblocking(False)
         own.connect((address, port))
         for _ in range(20):
@@ -67,8 +71,12 @@ async def exchanged(packet: bytes, address: str, port: int) -> dns.message.Messa
     raise AssertionError(f"{address} port {port} never answered")
 
 
-@pytest.mark.parametrize(("listen", "ask"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.5"), ("::1", "::1")])
-async def test_a_datagram_is_answered_from_the_address_that_was_asked(listen: str, ask: str) -> None:
+@pytest.mark.parametrize(
+    ("listen", "ask"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.5"), ("::1", "::1")]
+)
+async def test_a_datagram_is_answered_from_the_address_that_was_asked(
+    listen: str, ask: str
+) -> None:
     async with resolving(listen) as (resolver, port):
         answer = await exchanged(asked(), ask, port)
         assert [str(item) for item in answer.answer[0]] == ["10.96.0.7"]
@@ -76,10 +84,14 @@ async def test_a_datagram_is_answered_from_the_address_that_was_asked(listen: st
         assert families["coredns_dns_request_duration_seconds"].samples
         (build,) = families["coredns_build_info"].samples
         assert build.labels[0].startswith("sliceplane-")
-        assert [sample.labels[-1] for sample in families["coredns_plugin_enabled"].samples] == ["kubernetes"]
+        assert [sample.labels[-1] for sample in families["coredns_plugin_enabled"].samples] == [
+            "kubernetes"
+        ]
 
 
-@pytest.mark.parametrize("option", [sockets._SO_MEMINFO, 10_000], ids=["reported", "not reported by the kernel"])
+@pytest.mark.parametrize(
+    "option", [sockets._SO_MEMINFO, 10_000], ids=["reported", "not reported by the kernel"]
+)
 async def test_datagrams_that_wait_or_were_lost_are_an_overload_until_they_are_read(
     monkeypatch: pytest.MonkeyPatch, option: int
 ) -> None:
@@ -102,7 +114,9 @@ async def test_datagrams_that_wait_or_were_lost_are_an_overload_until_they_are_r
 
 
 def _flood(port: int) -> None:
-    """More datagrams than may wait or a socket keeps, within one step of the loop, so that none is read meanwhile."""
+    """More datagrams than may wait or a socket keeps, within one step of the loop, so that none is
+    read meanwhile.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         own.connect(("127.0.0.1", port))
         for _ in range(8000):
@@ -112,7 +126,9 @@ def _flood(port: int) -> None:
 async def test_messages_of_a_connection_are_pipelined() -> None:
     async with resolving() as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        sent = b"".join(len(packet).to_bytes(2, "big") + packet for packet in map(asked_with, range(3)))
+        sent = b"".join(
+            len(packet).to_bytes(2, "big") + packet for packet in map(asked_with, range(3))
+        )
         # In pieces, as a network may bring them.
         for piece in (sent[:1], sent[1:50], sent[50:]):
             writer.write(piece)
@@ -173,12 +189,17 @@ async def test_a_client_that_asks_and_does_not_read_is_not_read_either() -> None
         assert connection._transport.get_write_buffer_size() < 2 * sockets.UNREAD_BYTES_MAX + 65537
         assert len(connection._unread) <= 2 * 256 * 1024
         for _ in range(count):
-            assert len(await reader.readexactly(int.from_bytes(await reader.readexactly(2), "big"))) > 3200
+            assert (
+                len(await reader.readexactly(int.from_bytes(await reader.readexactly(2), "big")))
+                > 3200
+            )
         writer.close()
         await writer.wait_closed()
 
 
-async def test_a_client_has_so_many_connections_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_has_so_many_connections_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sockets, "PER_CLIENT_MAX", 2)
     async with resolving() as (resolver, port):
         writers = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(2)]
@@ -224,17 +245,22 @@ async def test_single_bytes_do_not_keep_a_connection_open(monkeypatch: pytest.Mo
         await _closed(writer)
 
 
-async def test_a_network_of_clients_leaves_connections_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_network_of_clients_leaves_connections_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sockets, "CONNECTIONS_MAX", 10)
     async with resolving("0.0.0.0") as (resolver, port):
         writers = []
         for number in range(30):
-            _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(f"127.0.0.{number + 2}", 0))
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", port, local_addr=(f"127.0.0.{number + 2}", 0)
+            )
             writers.append(writer)
         await eventually(lambda: resolver._streams.dropped, lambda dropped: dropped == 25)
         assert resolver._streams.open_count == 5
         writers += [
-            (await asyncio.open_connection("127.0.0.1", port, local_addr=("127.1.0.1", 0)))[1] for _ in range(2)
+            (await asyncio.open_connection("127.0.0.1", port, local_addr=("127.1.0.1", 0)))[1]
+            for _ in range(2)
         ]
         await eventually(lambda: resolver._streams.open_count, lambda count: count == 7)
         assert resolver._streams.dropped == 25
@@ -263,7 +289,9 @@ async def test_a_connection_that_announces_a_long_query_is_closed(long: bytes) -
 async def test_a_connection_whose_client_does_not_read_names_of_others_is_cut() -> None:
     sends: list[sockets.Send] = []
     forward = Forward(DnsQuestion(1, 0, b"\0", 1, 1), "127.0.0.1", "tcp")
-    streams = Streams(lambda packet, client, over_tcp: forward, lambda asked, send: sends.append(send))
+    streams = Streams(
+        lambda packet, client, over_tcp: forward, lambda asked, send: sends.append(send)
+    )
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.bind(("127.0.0.1", 0))
     await streams.serve(listening)
@@ -308,17 +336,28 @@ async def test_a_cluster_is_followed() -> None:
         for name, labels in (("a", {}), ("b", {"service.kubernetes.io/headless": ""})):
             metadata = {"name": name, "labels": {"kubernetes.io/service-name": name, **labels}}
             body = encode({"metadata": metadata, "addressType": "IPv4", "endpoints": []})
-            await client.perform(Write(verb="create", resource=EndpointSlices, namespace="default", body=body))
+            await client.perform(
+                Write(verb="create", resource=EndpointSlices, namespace="default", body=body)
+            )
         resolver = Resolver(ZoneConfig(), AnswerConfig(), clock=loop_clock(1e9))
         ((_, port),) = await resolver.listen((("127.0.0.1", 0),))
         assert (await exchanged(asked(), "127.0.0.1", port)).rcode() == dns.rcode.SERVFAIL
         assert not resolver.pages()["/readyz"]().healthy  # type: ignore[union-attr]
-        following = asyncio.create_task(resolver.follow(client, Rng(1), watches(ZoneConfig()), tells="here"))
+        following = asyncio.create_task(
+            resolver.follow(client, Rng(1), watches(ZoneConfig()), tells="here")
+        )
         await resolver.wait_ready()
         assert resolver.pages()["/readyz"]().healthy  # type: ignore[union-attr]
         assert (await exchanged(asked(), "127.0.0.1", port)).rcode() == dns.rcode.NXDOMAIN
-        body = encode({"metadata": {"name": "demo"}, "spec": {"clusterIP": "10.96.0.7", "ports": [{"port": 80}]}})
-        await client.perform(Write(verb="create", resource=Services, namespace="default", body=body))
+        body = encode(
+            {
+                "metadata": {"name": "demo"},
+                "spec": {"clusterIP": "10.96.0.7", "ports": [{"port": 80}]},
+            }
+        )
+        await client.perform(
+            Write(verb="create", resource=Services, namespace="default", body=body)
+        )
 
         async def look() -> dns.message.Message:
             return await exchanged(asked(), "127.0.0.1", port)

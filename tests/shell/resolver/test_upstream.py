@@ -1,4 +1,6 @@
-"""Names of others over real sockets: a name server of this machine is asked, over UDP and TCP, and files are read."""
+"""Names of others over real sockets: a name server of this machine is asked, over UDP and TCP, and
+files are read.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ from sliceplane.watch.cache import Change
 
 
 class NameServerOfOthers(asyncio.DatagramProtocol):
-    """Answers with its own number; a name that begins with "large" has more than UDP takes; "lost" is heard twice."""
+    """Answers with its own number; a name that begins with "large" has more than UDP takes; "lost"
+    is heard twice.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -67,7 +71,9 @@ class NameServerOfOthers(asyncio.DatagramProtocol):
             return
         self.transport.sendto(self.reply(data, tcp=False), addr)
 
-    async def serve_stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_stream(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         packet = await reader.readexactly(int.from_bytes(await reader.readexactly(2), "big"))
         reply = self.reply(packet, tcp=True)
         writer.write(len(reply).to_bytes(2, "big") + reply)
@@ -80,7 +86,9 @@ async def others(number: int) -> AsyncIterator[tuple[NameServerOfOthers, str]]:
     """A name server of others, and where it is."""
     loop = asyncio.get_running_loop()
     datagrams, listening = bound("127.0.0.1", 0)  # at one port, and another one if that is taken
-    transport, served = await loop.create_datagram_endpoint(lambda: NameServerOfOthers(number), sock=datagrams)
+    transport, served = await loop.create_datagram_endpoint(
+        lambda: NameServerOfOthers(number), sock=datagrams
+    )
     port = datagrams.getsockname()[1]
     stream = await asyncio.start_server(served.serve_stream, sock=listening)
     try:
@@ -96,7 +104,9 @@ async def forwarding(flags: ForwardFlags) -> AsyncIterator[tuple[Resolver, int]]
     resolver = Resolver(ZoneConfig(), AnswerConfig(forwards=True), clock=loop.time, forward=flags)
     ((_, port),) = await resolver.listen((("127.0.0.1", 0),))
     out = service("out", type="ExternalName", externalName="www.example.org")
-    resolver.server.apply([Change("Service", None, item) for item in (service(clusterIP="10.96.0.7"), out)], NOW)
+    resolver.server.apply(
+        [Change("Service", None, item) for item in (service(clusterIP="10.96.0.7"), out)], NOW
+    )
     resolver.server.on_synced()
     try:
         yield resolver, port
@@ -131,8 +141,13 @@ def told(message: dns.message.Message) -> list[str]:
     return [line for rrset in message.answer for line in rrset.to_text().splitlines()]
 
 
-async def test_a_query_of_an_upstream_is_charged_to_the_client_and_an_answer_of_the_cache_is_not() -> None:
-    async with others(1) as (_, where), forwarding(ForwardFlags(forward=(where,))) as (resolver, port):
+async def test_a_query_of_an_upstream_is_charged_to_the_client_and_an_answer_of_the_cache_is_not() -> (
+    None
+):
+    async with (
+        others(1) as (_, where),
+        forwarding(ForwardFlags(forward=(where,))) as (resolver, port),
+    ):
         shares = resolver.server._work._shares["tcp"]
         await ask(port, "www.example.org.", tcp=True)
         first = shares.total
@@ -141,11 +156,16 @@ async def test_a_query_of_an_upstream_is_charged_to_the_client_and_an_answer_of_
 
 
 async def test_names_of_others_come_from_the_upstream_and_ours_do_not() -> None:
-    async with others(1) as (served, where), forwarding(ForwardFlags(forward=(where,))) as (resolver, port):
+    async with (
+        others(1) as (served, where),
+        forwarding(ForwardFlags(forward=(where,))) as (resolver, port),
+    ):
         first = await ask(port, "www.example.org.")
         assert told(first) == ["www.example.org. 60 IN A 192.0.2.1"]
         assert first.flags & dns.flags.RA
-        assert told(await ask(port, f"demo.default.svc.{ZONE}")) == [f"demo.default.svc.{ZONE} 5 IN A 10.96.0.7"]
+        assert told(await ask(port, f"demo.default.svc.{ZONE}")) == [
+            f"demo.default.svc.{ZONE} 5 IN A 10.96.0.7"
+        ]
         assert told(await ask(port, "lost.example.org.")) == ["lost.example.org. 60 IN A 192.0.2.1"]
         external = told(await ask(port, f"out.default.svc.{ZONE}"))
         assert external[0] == f"out.default.svc.{ZONE} 5 IN CNAME www.example.org."
@@ -166,7 +186,9 @@ async def test_a_large_answer_comes_over_tcp_from_the_upstream_and_to_the_client
         assert len(told(await ask(port, "large.example.org.", tcp=True))) == 100
 
 
-async def test_a_file_that_changes_counts_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_that_changes_counts_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(upstream, "LOOK_S", 0.01)
     table = tmp_path / "hosts"
     table.write_text("203.0.113.1 printer.lab\nnonsense\n")
@@ -178,7 +200,9 @@ async def test_a_file_that_changes_counts_from_then_on(tmp_path: Path, monkeypat
         changed = tmp_path / "changed"
         changed.write_text("203.0.113.22 printer.lab\n")
         os.replace(changed, table)
-        await eventually(lambda: ask(port, "printer.lab."), lambda message: "203.0.113.22" in str(message))
+        await eventually(
+            lambda: ask(port, "printer.lab."), lambda message: "203.0.113.22" in str(message)
+        )
         table.unlink()  # what it said last stands
         await asyncio.sleep(0.05)
         assert "203.0.113.22" in str(await ask(port, "printer.lab."))
@@ -207,15 +231,25 @@ async def test_an_upstream_that_is_ourselves_is_refused(address: str) -> None:
     await resolver.close()
 
 
-async def test_a_resolv_conf_that_names_this_server_first_is_forwarded_to_its_others(tmp_path: Path) -> None:
-    """As a machine's own is once it asks the plane: by the address of the Service, too, which leads back here."""
+async def test_a_resolv_conf_that_names_this_server_first_is_forwarded_to_its_others(
+    tmp_path: Path,
+) -> None:
+    """As a machine's own is once it asks the plane: by the address of the Service, too, which leads
+    back here.
+    """
     file = tmp_path / "resolv.conf"
     async with others(1) as (_, where):
         file.write_text(f"nameserver 10.96.0.10\nnameserver {where}\n")
-        async with forwarding(ForwardFlags(forward=(str(file),), skip=("10.96.0.10",))) as (_, port):
+        async with forwarding(ForwardFlags(forward=(str(file),), skip=("10.96.0.10",))) as (
+            _,
+            port,
+        ):
             assert told(await ask(port, "www.example.")) == ["www.example. 60 IN A 192.0.2.1"]
         file.write_text("nameserver 10.96.0.10\n")
-        async with forwarding(ForwardFlags(forward=(str(file),), skip=("10.96.0.10",))) as (_, port):
+        async with forwarding(ForwardFlags(forward=(str(file),), skip=("10.96.0.10",))) as (
+            _,
+            port,
+        ):
             assert (await ask(port, "www.example.")).rcode() == dns.rcode.REFUSED
 
 
@@ -235,13 +269,22 @@ async def test_two_servers_that_forward_to_each_other_notice_it() -> None:
         assert told(await ask(second, f"demo.default.svc.{ZONE}"))
         following = asyncio.create_task(first.follow(client, Rng(1), watches(ZoneConfig())))
         body = encode({"metadata": {"name": "kube-dns"}, "spec": {"ports": [{"port": 53}]}})
-        await client.perform(Write(verb="create", resource=Services, namespace="kube-system", body=body))
+        await client.perform(
+            Write(verb="create", resource=Services, namespace="kube-system", body=body)
+        )
 
         async def events() -> list[Any]:
-            return [json.loads(item) for item in (await client.list(Selection(EventsV1, "kube-system"))).items]
+            return [
+                json.loads(item)
+                for item in (await client.list(Selection(EventsV1, "kube-system"))).items
+            ]
 
         (event,) = await eventually(events)
-        assert (event["reason"], event["regarding"]["name"], event["type"]) == ("ForwardingLoop", "kube-dns", "Warning")
+        assert (event["reason"], event["regarding"]["name"], event["type"]) == (
+            "ForwardingLoop",
+            "kube-dns",
+            "Warning",
+        )
         assert f"127.0.0.1:{second}" in event["note"]
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)

@@ -1,4 +1,6 @@
-"""A plane that tests of a session share, and a client of it: fixtures, for a ``conftest`` to name."""
+"""A plane that tests of a session share, and a client of it: fixtures, for a ``conftest`` to
+name.
+"""
 
 from __future__ import annotations
 

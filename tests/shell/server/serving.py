@@ -34,7 +34,9 @@ class Reply:
 
 
 class Server:
-    """A running plane and ways to talk to it.  Every ``request`` has a connection of its own unless one is given."""
+    """A running plane and ways to talk to it.  Every ``request`` has a connection of its own unless
+    one is given.
+    """
 
     def __init__(self, plane: ServerPlane) -> None:
         self.plane = plane
@@ -96,14 +98,20 @@ def run_plane(
 
 
 def complaints(err: str) -> list[str]:
-    """Lines of a log without what a server says of a machine that is busy: nothing is wrong with it."""
+    """Lines of a log without what a server says of a machine that is busy: nothing is wrong with
+    it.
+    """
     return [line for line in err.splitlines() if 'event="the event loop was held"' not in line]
 
 
 @contextmanager
 def serving(periods: Periods | None = None, **config: Any) -> Iterator[Server]:
-    """A server of its own that keeps nothing, and waits or is configured otherwise than production's."""
-    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0, **config), periods=periods)
+    """A server of its own that keeps nothing, and waits or is configured otherwise than
+    production's.
+    """
+    plane, end = run_plane(
+        PlaneConfig(data_dir="memory:", secure_port=0, **config), periods=periods
+    )
     try:
         yield Server(plane)
     finally:
@@ -115,7 +123,9 @@ class Stream:
 
     def __init__(self, server: Server, path: str, **headers: str) -> None:
         self._connection = server.connect()
-        self._connection.request("GET", path, headers={key.replace("_", "-"): value for key, value in headers.items()})
+        self._connection.request(
+            "GET", path, headers={key.replace("_", "-"): value for key, value in headers.items()}
+        )
         self.response: http.client.HTTPResponse = self._connection.getresponse()
 
     def next(self) -> dict[str, Any]:

@@ -22,7 +22,9 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 @dataclass(frozen=True)
 class Case:
-    """A request and what comes back.  ``told``: the message of a Status, or a part of any other body."""
+    """A request and what comes back.  ``told``: the message of a Status, or a part of any other
+    body.
+    """
 
     line: str
     method: str

@@ -24,10 +24,17 @@ from sliceplane.server.io.config import PlaneConfig
     ],
 )
 def test_an_address_that_others_can_dial_is_an_endpoint(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bound: str, told: str, outward: str, advertised: str
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    bound: str,
+    told: str,
+    outward: str,
+    advertised: str,
 ) -> None:
     monkeypatch.setattr(interfaces, "outward", lambda _version: outward)
-    config = PlaneConfig(data_dir=tmp_path, bind_address=bound, advertise_address=told).registry(6443)
+    config = PlaneConfig(data_dir=tmp_path, bind_address=bound, advertise_address=told).registry(
+        6443
+    )
     assert config.advertise_address == advertised
     cidrs = ("fd00:10:96::/112",) if ":" in advertised else ("10.96.0.0/16",)
     api = Api(advertise_address=config.advertise_address, advertise_port=6443, service_cidrs=cidrs)
@@ -47,13 +54,17 @@ def test_the_way_out_is_one_of_our_own_addresses() -> None:
     assert not address or address in interfaces.addresses(ipv6=False)
 
 
-def test_without_a_way_out_an_address_of_the_family_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_way_out_an_address_of_the_family_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def socket_without_a_route(*_: object) -> object:
         raise OSError("Network is unreachable")
 
     monkeypatch.setattr(interfaces.socket, "socket", socket_without_a_route)
     monkeypatch.setattr(
-        interfaces, "addresses", lambda *, ipv6: ("192.0.2.7", "2001:db8::7") if ipv6 else ("192.0.2.7",)
+        interfaces,
+        "addresses",
+        lambda *, ipv6: ("192.0.2.7", "2001:db8::7") if ipv6 else ("192.0.2.7",),
     )
     assert (interfaces.outward(4), interfaces.outward(6)) == ("192.0.2.7", "2001:db8::7")
     monkeypatch.setattr(interfaces, "addresses", lambda **_: ("192.0.2.7",))

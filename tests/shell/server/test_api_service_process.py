@@ -1,4 +1,6 @@
-"""The plane as a process: addresses and endpoints of its own Service are kept while it runs and left when it stops."""
+"""The plane as a process: addresses and endpoints of its own Service are kept while it runs and
+left when it stops.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def endpoints(plane: ServerPlane) -> list[str]:
 
 async def test_kept_while_it_runs_and_left_when_it_stops(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
-    async with ServerPlane(PlaneConfig(secure_port=0, data_dir=data, advertise_address="192.0.2.7")) as plane:
+    async with ServerPlane(
+        PlaneConfig(secure_port=0, data_dir=data, advertise_address="192.0.2.7")
+    ) as plane:
         assert endpoints(plane) == ["192.0.2.7"]
         assert stored(plane, IPAddresses, "10.96.0.1")["spec"]["parentRef"]["name"] == "kubernetes"
         lease = stored(plane, Leases, "apiserver-endpoint-192-0-2-7", "kube-system")

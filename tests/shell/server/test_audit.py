@@ -1,4 +1,6 @@
-"""The audit log: what is told of each request, and a file that rotates, is private and never holds anybody up."""
+"""The audit log: what is told of each request, and a file that rotates, is private and never holds
+anybody up.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
     folder = tmp_path_factory.mktemp("audit")
     tokens, path = folder / "tokens.csv", folder / "audit.log"
     tokens.write_text("tb,bob,ub\n")
-    config = PlaneConfig(data_dir="memory:", secure_port=0, token_auth_file=tokens, audit=AuditConfig(path=path))
+    config = PlaneConfig(
+        data_dir="memory:", secure_port=0, token_auth_file=tokens, audit=AuditConfig(path=path)
+    )
     plane, end = run_plane(config)
     yield Audited(Server(plane), path)
     end()
@@ -55,7 +59,9 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
 
 def test_a_create_is_received_and_completed(audited: Audited) -> None:
     body = {"metadata": {"generateName": "web-"}, "spec": {"ports": [{"port": 80}]}}
-    reply = audited.server.request("POST", f"{SERVICES}?dryRun=All&pretty=0", body, user_agent="tester")
+    reply = audited.server.request(
+        "POST", f"{SERVICES}?dryRun=All&pretty=0", body, user_agent="tester"
+    )
     received, complete = audited.events(reply.headers["Audit-Id"], 2)
     assert list(received) == [
         "kind",
@@ -72,16 +78,34 @@ def test_a_create_is_received_and_completed(audited: Audited) -> None:
         "requestReceivedTimestamp",
         "stageTimestamp",
     ]
-    assert (received["kind"], received["apiVersion"], received["level"]) == ("Event", "audit.k8s.io/v1", "Metadata")
+    assert (received["kind"], received["apiVersion"], received["level"]) == (
+        "Event",
+        "audit.k8s.io/v1",
+        "Metadata",
+    )
     assert (received["stage"], complete["stage"]) == ("RequestReceived", "ResponseComplete")
     assert received["requestURI"] == f"{SERVICES}?dryRun=All&pretty=0"
     assert r"?dryRun=All\u0026pretty=0" in audited.path.read_text()
-    assert (received["verb"], received["sourceIPs"], received["userAgent"]) == ("create", ["127.0.0.1"], "tester")
+    assert (received["verb"], received["sourceIPs"], received["userAgent"]) == (
+        "create",
+        ["127.0.0.1"],
+        "tester",
+    )
     assert "system:masters" in received["user"]["groups"]
-    assert received["objectRef"] == {"resource": "services", "namespace": "default", "apiVersion": "v1"}
-    assert complete["objectRef"] == {**received["objectRef"], "name": reply.json["metadata"]["name"]}
+    assert received["objectRef"] == {
+        "resource": "services",
+        "namespace": "default",
+        "apiVersion": "v1",
+    }
+    assert complete["objectRef"] == {
+        **received["objectRef"],
+        "name": reply.json["metadata"]["name"],
+    }
     assert complete["responseStatus"] == {"metadata": {}, "code": 201}
-    assert complete["annotations"] == {"authorization.k8s.io/decision": "allow", "authorization.k8s.io/reason": ""}
+    assert complete["annotations"] == {
+        "authorization.k8s.io/decision": "allow",
+        "authorization.k8s.io/reason": "",
+    }
     assert MICROS.fullmatch(complete["stageTimestamp"])
     assert complete["requestReceivedTimestamp"] == received["requestReceivedTimestamp"]
     assert stat.S_IMODE(audited.path.stat().st_mode) == 0o600
@@ -107,21 +131,33 @@ def test_a_refusal_tells_why(audited: Audited) -> None:
 
 
 def test_nobody_in_particular(audited: Audited) -> None:
-    reply = audited.server.request("GET", "/version", certificate=False, authorization="Bearer nope")
+    reply = audited.server.request(
+        "GET", "/version", certificate=False, authorization="Bearer nope"
+    )
     (event,) = audited.events(reply.headers["Audit-Id"], 1)
-    assert (event["stage"], event["user"], event["responseStatus"]["code"]) == ("ResponseStarted", {}, 401)
+    assert (event["stage"], event["user"], event["responseStatus"]["code"]) == (
+        "ResponseStarted",
+        {},
+        401,
+    )
     assert "tb" not in json.dumps(event)
     reply = audited.server.request("GET", "/version", certificate=False)
     _, complete = audited.events(reply.headers["Audit-Id"], 2)
     assert (complete["verb"], complete["user"]["username"]) == ("get", "system:anonymous")
     assert "objectRef" not in complete
-    assert complete["annotations"]["authorization.k8s.io/reason"].startswith("RBAC: allowed by ClusterRoleBinding")
+    assert complete["annotations"]["authorization.k8s.io/reason"].startswith(
+        "RBAC: allowed by ClusterRoleBinding"
+    )
 
 
 def test_a_watch_has_a_start(audited: Audited) -> None:
     reply = audited.server.get(f"{SERVICES}?watch=1&timeoutSeconds=1")
     events = audited.events(reply.headers["Audit-Id"], 3)
-    assert [event["stage"] for event in events] == ["RequestReceived", "ResponseStarted", "ResponseComplete"]
+    assert [event["stage"] for event in events] == [
+        "RequestReceived",
+        "ResponseStarted",
+        "ResponseComplete",
+    ]
     assert {event["verb"] for event in events} == {"watch"}
     assert events[1]["responseStatus"] == {"metadata": {}, "code": 200}
 
@@ -135,9 +171,16 @@ def test_the_file_rotates_and_old_ones_go(tmp_path: Path) -> None:
     backups = sorted(tmp_path.glob("audit-*.log"))
     assert backups[0].name.startswith("audit-2027-01-15T08-00-00.")
     assert len(backups) == 2
-    kept = [json.loads(line)["number"] for file in [*backups, path] for line in file.read_text().splitlines()]
+    kept = [
+        json.loads(line)["number"]
+        for file in [*backups, path]
+        for line in file.read_text().splitlines()
+    ]
     assert kept == list(range(40 - len(kept), 40)), "the newest, in order, none lost"
-    assert all(file.stat().st_size <= 100 and stat.S_IMODE(file.stat().st_mode) == 0o600 for file in [*backups, path])
+    assert all(
+        file.stat().st_size <= 100 and stat.S_IMODE(file.stat().st_mode) == 0o600
+        for file in [*backups, path]
+    )
     assert log.lost == 0
 
 
@@ -150,7 +193,9 @@ def test_a_log_goes_on_where_it_was(tmp_path: Path) -> None:
     assert path.read_text() == '{"number":0}\n{"number":1}\n'
 
 
-def test_a_disk_that_fails_loses_lines_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_loses_lines_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, real = tmp_path / "audit.log", os.write
     log = AuditLog(AuditConfig(path=path), time.time)
 

@@ -1,4 +1,6 @@
-"""Who has no rights can neither fill the audit log, nor read Secrets in it, nor hold the server up with it."""
+"""Who has no rights can neither fill the audit log, nor read Secrets in it, nor hold the server up
+with it.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class Audited:
 
         def lines() -> list[bytes]:
             self.events()
-            return [line for line in self.path.read_bytes().splitlines() if audit_id.encode() in line]
+            return [
+                line for line in self.path.read_bytes().splitlines() if audit_id.encode() in line
+            ]
 
         both = until(lines, lambda lines: len(lines) >= 2)
         assert len(both) == 2
@@ -73,14 +77,18 @@ def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Audited
     monkeypatch.setattr(AuditLog, "__init__", init)
     tokens, path = tmp_path / "tokens.csv", tmp_path / "audit.log"
     tokens.write_text("tb,bob,ub\n")
-    config = PlaneConfig(data_dir="memory:", secure_port=0, token_auth_file=tokens, audit=AuditConfig(path=path))
+    config = PlaneConfig(
+        data_dir="memory:", secure_port=0, token_auth_file=tokens, audit=AuditConfig(path=path)
+    )
     plane, end = run_plane(config)
     yield Audited(Server(plane), path, made[0], now)
     end()
 
 
 def test_a_user_agent_of_any_length_does_not_evict_the_log(audited: Audited) -> None:
-    reply = audited.server.request("GET", "/api/v1/nodes", certificate=False, user_agent="<" * 60_000)
+    reply = audited.server.request(
+        "GET", "/api/v1/nodes", certificate=False, user_agent="<" * 60_000
+    )
     assert reply.code == 403
     lines = audited.lines_of(reply.headers["Audit-Id"])
     for event in map(json.loads, lines):
@@ -102,7 +110,9 @@ def test_a_path_of_any_length_does_not_either(audited: Audited) -> None:
 
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer nope"}])
 @pytest.mark.parametrize("path", ["/api/v1/nodes", "/version"])
-def test_strangers_are_sampled_and_counted(audited: Audited, headers: dict[str, str], path: str) -> None:
+def test_strangers_are_sampled_and_counted(
+    audited: Audited, headers: dict[str, str], path: str
+) -> None:
     connection = audited.server.connect(certificate=False)
     sent = STRANGERS_BURST + 60
     for _ in range(sent):
@@ -117,7 +127,11 @@ def test_strangers_are_sampled_and_counted(audited: Audited, headers: dict[str, 
     connection.request("GET", path, headers=headers)
     connection.getresponse().read()
     connection.close()
-    told = [event["annotations"][LEFT_OUT] for event in audited.events() if LEFT_OUT in event.get("annotations", {})]
+    told = [
+        event["annotations"][LEFT_OUT]
+        for event in audited.events()
+        if LEFT_OUT in event.get("annotations", {})
+    ]
     assert sum(map(int, told)) == left_out
     metrics = audited.server.get("/metrics").body.decode()
     assert f"sliceplane_audit_left_out_requests_total {float(left_out)}" in metrics
@@ -129,16 +143,22 @@ def test_what_anonymous_users_may_do_is_always_told(audited: Audited) -> None:
     binding = {
         "metadata": {"name": "open"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
-        "subjects": [{"kind": "User", "name": "system:anonymous", "apiGroup": "rbac.authorization.k8s.io"}],
+        "subjects": [
+            {"kind": "User", "name": "system:anonymous", "apiGroup": "rbac.authorization.k8s.io"}
+        ],
     }
-    reply = audited.server.request("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
+    reply = audited.server.request(
+        "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding
+    )
     assert reply.code == 201
     connection = audited.server.connect(certificate=False)
     for _ in range(STRANGERS_BURST + 20):
         connection.request("GET", "/api/v1/namespaces/default/services")
         assert connection.getresponse().read()
     connection.close()
-    events = [event for event in audited.events() if event["user"].get("username") == "system:anonymous"]
+    events = [
+        event for event in audited.events() if event["user"].get("username") == "system:anonymous"
+    ]
     assert len(events) == 2 * (STRANGERS_BURST + 20)
     assert [event["stage"] for event in events[:2]] == ["RequestReceived", "ResponseComplete"]
 
@@ -148,14 +168,24 @@ STRATEGIC, APPLY = "application/strategic-merge-patch+json", "application/apply-
 
 
 def _secret(**members: Any) -> bytes:
-    return json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, **members}).encode()
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, **members}
+    ).encode()
 
 
 @pytest.mark.parametrize(
     ("method", "content_type", "body"),
     [
-        ("PATCH", JSON_PATCH, json.dumps([{"op": "add", "path": "/data/j", "value": "!"}]).encode()),
-        ("PATCH", JSON_PATCH, json.dumps([{"op": "test", "path": "/data/k", "value": VALUE}]).encode()),
+        (
+            "PATCH",
+            JSON_PATCH,
+            json.dumps([{"op": "add", "path": "/data/j", "value": "!"}]).encode(),
+        ),
+        (
+            "PATCH",
+            JSON_PATCH,
+            json.dumps([{"op": "test", "path": "/data/k", "value": VALUE}]).encode(),
+        ),
         ("PATCH", MERGE, json.dumps({"data": VALUE}).encode()),
         ("PATCH", MERGE, json.dumps({"data": {"k": VALUE + "!"}}).encode()),
         ("PATCH", STRATEGIC, json.dumps({"data": {"k": VALUE + "!"}}).encode()),
@@ -179,7 +209,10 @@ def test_no_refusal_of_a_secret_tells_the_log_its_value(
     body: bytes,
 ) -> None:
     monkeypatch.setattr(log_module, "_level", 10)
-    assert audited.server.request("POST", SECRETS, json.loads(_secret(data={"k": ENCODED}))).code == 201
+    assert (
+        audited.server.request("POST", SECRETS, json.loads(_secret(data={"k": ENCODED}))).code
+        == 201
+    )
     path = f"{SECRETS}/s?fieldManager=a"
     reply = audited.server.request(method, path, body, content_type=content_type)
     assert reply.code in (400, 422, 500)
@@ -197,7 +230,11 @@ def test_no_credential_reaches_the_log(
     audited: Audited, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_module, "_level", 10)
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": VALUE}}
+    review = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "spec": {"token": VALUE},
+    }
     reviews = "/apis/authentication.k8s.io/v1/tokenreviews"
     for body in (review, {**review, "spec": {"token": [VALUE]}}, {**review, "spec": VALUE}):
         audited.server.request("POST", reviews, body)

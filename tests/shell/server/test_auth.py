@@ -9,7 +9,13 @@ import pytest
 
 from sliceplane.api.errors import StatusError
 from sliceplane.kit.io.start_error import StartError
-from sliceplane.server.io.requests.auth import ANONYMOUS, Certificate, Tokens, authenticate, user_of_certificate
+from sliceplane.server.io.requests.auth import (
+    ANONYMOUS,
+    Certificate,
+    Tokens,
+    authenticate,
+    user_of_certificate,
+)
 from sliceplane.server.registry.authorization.index import PolicyIndex, require
 from sliceplane.server.registry.authorization.policy import objects
 from sliceplane.server.registry.types import AUTHENTICATED, Attributes, User
@@ -22,13 +28,24 @@ TOKENS = Tokens({"s3cret": ALICE})
 POLICY = PolicyIndex()
 for resource, document in objects():
     POLICY.on_stored(
-        Key(resource.storage_key, document["metadata"].get("namespace", ""), document["metadata"]["name"]), document
+        Key(
+            resource.storage_key,
+            document["metadata"].get("namespace", ""),
+            document["metadata"]["name"],
+        ),
+        document,
     )
 
 
 def test_certificate_subject_becomes_user_and_groups() -> None:
-    subject = ((("organizationName", "a"),), (("organizationName", "b"),), (("commonName", "alice"),))
-    assert user_of_certificate({"subject": subject}) == User(name="alice", groups=("a", "b", AUTHENTICATED))
+    subject = (
+        (("organizationName", "a"),),
+        (("organizationName", "b"),),
+        (("commonName", "alice"),),
+    )
+    assert user_of_certificate({"subject": subject}) == User(
+        name="alice", groups=("a", "b", AUTHENTICATED)
+    )
     assert user_of_certificate({"subject": ((("organizationName", "a"),),)}) is None
     assert user_of_certificate(None) is None
     assert user_of_certificate({}) is None
@@ -54,7 +71,9 @@ def test_bad_token_is_401_and_certificates_win() -> None:
 
 @pytest.mark.parametrize("now", [NOW - 2, NOW + 2])
 def test_a_certificate_counts_in_its_time_only(now: float) -> None:
-    """Also with anonymous users: who shows something that is not good is not nobody in particular (as upstream)."""
+    """Also with anonymous users: who shows something that is not good is not nobody in particular
+    (as upstream).
+    """
     certificate = Certificate(ADMIN, NOW - 1, NOW + 1)
     with pytest.raises(StatusError) as caught:
         authenticate(certificate, b"", TOKENS.find, now=now)
@@ -94,31 +113,42 @@ def test_token_file(tmp_path: Path) -> None:
 REFUSALS = [
     (
         Attributes(verb="list", resource="pods", namespace="ns1"),
-        'pods is forbidden: User "alice" cannot list resource "pods" in API group "" in the namespace "ns1"',
+        (
+            'pods is forbidden: User "alice" cannot list resource "pods" in API group "" in the '
+            'namespace "ns1"'
+        ),
     ),
     (
-        Attributes(verb="get", resource="endpointslices", group="discovery.k8s.io", namespace="n", name="x"),
+        Attributes(
+            verb="get", resource="endpointslices", group="discovery.k8s.io", namespace="n", name="x"
+        ),
         (
-            'endpointslices.discovery.k8s.io "x" is forbidden: User "alice" cannot get resource "endpointslices" in '
+            'endpointslices.discovery.k8s.io "x" is forbidden: User "alice" cannot get resource '
+            '"endpointslices" in '
             'API group "discovery.k8s.io" in the namespace "n"'
         ),
     ),
     (
         Attributes(verb="update", resource="nodes", subresource="status", name="n1"),
         (
-            'nodes "n1" is forbidden: User "alice" cannot update resource "nodes/status" in API group "" at the '
+            'nodes "n1" is forbidden: User "alice" cannot update resource "nodes/status" in API '
+            'group "" at the '
             "cluster scope"
         ),
     ),
     (
         Attributes(verb="get", resource="namespaces", namespace="prod", name="prod"),
         (
-            'namespaces "prod" is forbidden: User "alice" cannot get resource "namespaces" in API group "" in the '
+            'namespaces "prod" is forbidden: User "alice" cannot get resource "namespaces" in API '
+            'group "" in the '
             'namespace "prod"'
         ),
     ),
     (Attributes(verb="get", path="/metrics"), 'forbidden: User "alice" cannot get path "/metrics"'),
-    (Attributes(verb="post", path="/version"), 'forbidden: User "alice" cannot post path "/version"'),
+    (
+        Attributes(verb="post", path="/version"),
+        'forbidden: User "alice" cannot post path "/version"',
+    ),
 ]
 
 
@@ -126,7 +156,11 @@ REFUSALS = [
 def test_refusals_name_what_was_wanted(wanted: Attributes, message: str) -> None:
     with pytest.raises(StatusError) as caught:
         require(POLICY, ALICE, wanted)
-    assert (caught.value.code, caught.value.reason, caught.value.message) == (403, "Forbidden", message)
+    assert (caught.value.code, caught.value.reason, caught.value.message) == (
+        403,
+        "Forbidden",
+        message,
+    )
     require(POLICY, ADMIN, wanted)
 
 
@@ -137,14 +171,18 @@ def test_public_paths(path: str) -> None:
     require(POLICY, ANONYMOUS, wanted)
 
 
-@pytest.mark.parametrize("path", ["/api", "/apis/apps", "/openapi/v3", "/healthzz", "/livez/ping", "/", "/metrics"])
+@pytest.mark.parametrize(
+    "path", ["/api", "/apis/apps", "/openapi/v3", "/healthzz", "/livez/ping", "/", "/metrics"]
+)
 def test_anonymous_may_nothing_else(path: str) -> None:
     wanted = Attributes(verb="get", path=path)
     with pytest.raises(StatusError):
         require(POLICY, ANONYMOUS, wanted)
 
 
-@pytest.mark.parametrize("path", ["/api", "/api/", "/apis/apps/v1", "/openapi/v3/apis/apps/v1", "/livez"])
+@pytest.mark.parametrize(
+    "path", ["/api", "/api/", "/apis/apps/v1", "/openapi/v3/apis/apps/v1", "/livez"]
+)
 def test_authenticated_users_may_discover(path: str) -> None:
     wanted = Attributes(verb="get", path=path)
     assert POLICY.decide(ALICE, wanted).allowed

@@ -1,4 +1,6 @@
-"""Events that wait for clients are counted by account, and no account's watches take what is the others'."""
+"""Events that wait for clients are counted by account, and no account's watches take what is the
+others'.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Watch:
         self.ended = True
 
 
-def begin(owner: Backlogs, account: str, *waiting: int, standing: Standing = "ordinary") -> list[Watch]:
+def begin(
+    owner: Backlogs, account: str, *waiting: int, standing: Standing = "ordinary"
+) -> list[Watch]:
     watches = [Watch(number) for number in waiting]
     for watch in watches:
         owner.begin(watch, account, standing)
@@ -94,5 +98,7 @@ def test_watches_that_nobody_reads_end_and_the_shortest_stay(small_server: Serve
         hub = small_server.plane.hub
         until(lambda: len(hub), lambda watches: watches <= 1)
         lines = small_server.get("/metrics").body.decode().splitlines()
-    ended = next(line for line in lines if line.startswith("sliceplane_watch_backlog_ended_watches_total "))
+    ended = next(
+        line for line in lines if line.startswith("sliceplane_watch_backlog_ended_watches_total ")
+    )
     assert float(ended.split()[1]) >= 3

@@ -1,4 +1,6 @@
-"""Client certificates that end, or lose who stands behind them, while connections and watches are open."""
+"""Client certificates that end, or lose who stands behind them, while connections and watches are
+open.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ class Authority:
                 x509.NameAttribute(NameOID.COMMON_NAME, name),
             ]
         )
-        signed = _builder(subject, self.certificate.subject, key, life).sign(self.key, hashes.SHA256())
+        signed = _builder(subject, self.certificate.subject, key, life).sign(
+            self.key, hashes.SHA256()
+        )
         files = self.folder / f"{name}.crt", self.folder / f"{name}.key"
         files[0].write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -106,12 +110,16 @@ def case(kept: PlaneConfig, authority: Authority, tmp_path: Path) -> Iterator[Ca
     end()
 
 
-def connect(case: Case, files: tuple[Path, Path], **options: ssl.TLSVersion) -> http.client.HTTPSConnection:
+def connect(
+    case: Case, files: tuple[Path, Path], **options: ssl.TLSVersion
+) -> http.client.HTTPSConnection:
     context = case.server.context(certificate=False)
     context.load_cert_chain(*files)
     for name, value in options.items():
         setattr(context, name, value)
-    return http.client.HTTPSConnection(case.server.host, case.server.port, context=context, timeout=60)
+    return http.client.HTTPSConnection(
+        case.server.host, case.server.port, context=context, timeout=60
+    )
 
 
 def code(connection: http.client.HTTPSConnection, path: str = NAMESPACES, **headers: str) -> int:
@@ -126,7 +134,9 @@ def code_once(case: Case, files: tuple[Path, Path]) -> int:
         return code(connection)
 
 
-def test_an_expired_certificate_is_nobody_on_a_connection_that_is_open(case: Case, authority: Authority) -> None:
+def test_an_expired_certificate_is_nobody_on_a_connection_that_is_open(
+    case: Case, authority: Authority
+) -> None:
     connection = connect(case, authority.client("alice", timedelta(hours=1)))
     assert code(connection) == 200
     case.jump(3601)
@@ -137,7 +147,9 @@ def test_an_expired_certificate_is_nobody_on_a_connection_that_is_open(case: Cas
     connection.close()
 
 
-def test_a_good_token_counts_beside_an_expired_certificate(case: Case, authority: Authority) -> None:
+def test_a_good_token_counts_beside_an_expired_certificate(
+    case: Case, authority: Authority
+) -> None:
     connection = connect(case, authority.client("alice", timedelta(hours=1)))
     case.jump(3601)
     token = case.server.plane.data_dir.tokens.read_text().partition(",")[0]
@@ -146,7 +158,11 @@ def test_a_good_token_counts_beside_an_expired_certificate(case: Case, authority
 
 
 def test_a_watch_ends_with_its_certificate(case: Case, authority: Authority) -> None:
-    for left_s in (2, 8, 32):  # a machine that is held up longer than that meanwhile has an expired one
+    for left_s in (
+        2,
+        8,
+        32,
+    ):  # a machine that is held up longer than that meanwhile has an expired one
         connection = connect(case, authority.client("alice", timedelta(hours=1)))
         case.jump(3600 - left_s)
         connection.request("GET", f"{NAMESPACES}?watch=1&timeoutSeconds=300")
@@ -163,7 +179,9 @@ def test_a_watch_ends_with_its_certificate(case: Case, authority: Authority) -> 
     connection.close()
 
 
-def test_a_resumed_session_brings_no_certificate_back_to_life(case: Case, authority: Authority) -> None:
+def test_a_resumed_session_brings_no_certificate_back_to_life(
+    case: Case, authority: Authority
+) -> None:
     """TLS 1.2 can resume a session by its id: then no certificate is sent, and none verified."""
     context = case.server.context(certificate=False)
     context.load_cert_chain(*authority.client("alice", timedelta(hours=1)))
@@ -175,14 +193,17 @@ def test_a_resumed_session_brings_no_certificate_back_to_life(case: Case, author
             socket.create_connection((case.server.host, case.server.port), timeout=60) as raw,
             context.wrap_socket(raw, server_hostname="localhost", session=session) as tls,
         ):
-            tls.sendall(f"GET {NAMESPACES} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            tls.sendall(
+                f"GET {NAMESPACES} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+            )
             with contextlib.suppress(ssl.SSLError):
                 while data := tls.recv(65536):
                     said += data
             reused.append(tls.session_reused)
             kept = tls.session
-            # OpenSSL drops the session of a connection that ends without close_notify (``SSL_get_session(3)``), as the
-            # server's would if our FIN came while it looks for the answer to its own.
+            # OpenSSL drops the session of a connection that ends without close_notify
+            # (``SSL_get_session(3)``), as the server's would if our FIN came while it looks for the
+            # answer to its own.
             with contextlib.suppress(OSError):
                 tls.unwrap()
             return said.split(b"\r\n")[0], kept
@@ -206,10 +227,16 @@ def _swap(case: Case, other: Authority) -> None:
     """Trust another authority, and wait until it is so."""
     files = other.client("mallory", timedelta(hours=1))
     case.ca_file.write_bytes(other.pem)
-    until(lambda: code_once(case, files), lambda code: code == 200, ignoring=(OSError, http.client.HTTPException))
+    until(
+        lambda: code_once(case, files),
+        lambda code: code == 200,
+        ignoring=(OSError, http.client.HTTPException),
+    )
 
 
-def test_who_was_signed_by_an_authority_that_was_taken_away_is_cut_off(case: Case, authority: Authority) -> None:
+def test_who_was_signed_by_an_authority_that_was_taken_away_is_cut_off(
+    case: Case, authority: Authority
+) -> None:
     """Connections that are idle, and watches; who is trusted still, stays."""
     files = authority.client("alice", timedelta(hours=1))
     idle, watching, admin = connect(case, files), connect(case, files), case.server.connect()
@@ -259,7 +286,11 @@ def test_an_authority_that_joins_cuts_nobody_off(case: Case, authority: Authorit
     other = Authority.make(case.ca_file.parent, "others")
     files = other.client("bob", timedelta(hours=1))
     case.ca_file.write_bytes(authority.pem + other.pem)
-    until(lambda: code_once(case, files), lambda code: code == 200, ignoring=(OSError, http.client.HTTPException))
+    until(
+        lambda: code_once(case, files),
+        lambda code: code == 200,
+        ignoring=(OSError, http.client.HTTPException),
+    )
     assert code(connection) == 200
     assert connection.sock is sock, "it is the same connection"
     connection.close()
@@ -274,7 +305,9 @@ def test_a_file_of_authorities_that_is_damaged_leaves_what_was_trusted(
             case.ca_file.unlink()
         else:
             case.ca_file.write_bytes(content)
-        told = until(lambda: capfd.readouterr().err, lambda said: "what was trusted before still is" in said)
+        told = until(
+            lambda: capfd.readouterr().err, lambda said: "what was trusted before still is" in said
+        )
         assert str(case.ca_file) in told
         assert code_once(case, files) == 200
 
@@ -300,7 +333,9 @@ def test_an_authority_of_our_own_that_was_taken_away_is_trusted_no_more(case: Ca
 
 
 def test_an_authority_of_our_own_that_came_to_its_end_stays_trusted(tmp_path: Path) -> None:
-    """It is replaced a year early, while kubeconfigs that it signed are in use; only who takes it away revokes them."""
+    """It is replaced a year early, while kubeconfigs that it signed are in use; only who takes it
+    away revokes them.
+    """
     now = time.time()
     found, _ = pki.ensure(tmp_path / "pki", (), now)
     former = found.ca_file.read_text()

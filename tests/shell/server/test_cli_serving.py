@@ -1,4 +1,6 @@
-"""``sliceplane up`` and ``sliceplane apiserver`` as processes: the ready line, exit codes, one-sentence errors."""
+"""``sliceplane up`` and ``sliceplane apiserver`` as processes: the ready line, exit codes,
+one-sentence errors.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, Path]
     hanging_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         process = subprocess.Popen(
-            [*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+            [*PROGRAM, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
         )
     finally:
         signal.signal(signal.SIGHUP, hanging_up)
@@ -46,7 +52,9 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, Path]
         word, url, kubeconfig = line.split() if line else ("", "", "")
         assert word == "ready", process.stderr.read()
         # What a person may do next.
-        assert process.stdout.readline().endswith(f"export KUBECONFIG={kubeconfig.removeprefix('kubeconfig=')}\n")
+        assert process.stdout.readline().endswith(
+            f"export KUBECONFIG={kubeconfig.removeprefix('kubeconfig=')}\n"
+        )
         assert [process.stdout.readline()[:10] for _ in range(2)] == ["  and then", "  to stop:"]
         yield process, url, Path(kubeconfig.removeprefix("kubeconfig="))
     finally:
@@ -58,7 +66,12 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, Path]
 def refused(*arguments: str) -> tuple[int, str]:
     """Exit code and stderr of a command that must not start."""
     done = subprocess.run(
-        [*PROGRAM, *arguments], capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=120
+        [*PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=ENVIRONMENT,
+        timeout=120,
     )
     assert done.stdout == ""
     return done.returncode, done.stderr
@@ -88,17 +101,30 @@ def ready(kubeconfig: Path) -> bool:
 
 @pytest.mark.parametrize(
     ("command", "number"),
-    [("up", signal.SIGTERM), ("up", signal.SIGINT), ("up", signal.SIGHUP), ("apiserver", signal.SIGTERM)],
+    [
+        ("up", signal.SIGTERM),
+        ("up", signal.SIGINT),
+        ("up", signal.SIGHUP),
+        ("apiserver", signal.SIGTERM),
+    ],
 )
 def test_ready_serve_and_stop(tmp_path: Path, command: str, number: signal.Signals) -> None:
     data = tmp_path / "data"
-    with running(command, "--data-dir", str(data), "--secure-port", "0") as (process, url, kubeconfig):
+    with running(command, "--data-dir", str(data), "--secure-port", "0") as (
+        process,
+        url,
+        kubeconfig,
+    ):
         assert kubeconfig == data / "admin.kubeconfig"
         assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600
         assert healthy(url, kubeconfig)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
-        assert (process.returncode, out, complaints(err)) == (0, f"stopped; what was written stays in {data}\n", [])
+        assert (process.returncode, out, complaints(err)) == (
+            0,
+            f"stopped; what was written stays in {data}\n",
+            [],
+        )
 
 
 def command_of(pid: int) -> str:
@@ -108,11 +134,17 @@ def command_of(pid: int) -> str:
         return ""
 
 
-@pytest.mark.parametrize("streams", [">&- 2>&- <&-", ">/dev/full 2>/dev/full", "2>/dev/null | true"])
+@pytest.mark.parametrize(
+    "streams", [">&- 2>&- <&-", ">/dev/full 2>/dev/full", "2>/dev/null | true"]
+)
 def test_nobody_listens_to_what_it_says(tmp_path: Path, streams: str) -> None:
-    """Closed descriptors are not given to sockets, and a line that cannot be printed stops nothing."""
+    """Closed descriptors are not given to sockets, and a line that cannot be printed stops
+    nothing.
+    """
     data = tmp_path / "data"
-    command = f"echo $$ > {tmp_path}/pid; exec {' '.join(PROGRAM)} up --data-dir {data} --secure-port 0"
+    command = (
+        f"echo $$ > {tmp_path}/pid; exec {' '.join(PROGRAM)} up --data-dir {data} --secure-port 0"
+    )
     shell = subprocess.Popen(["sh", "-c", f"sh -c '{command}' {streams}"], env=ENVIRONMENT)
     try:
         kubeconfig = data / "admin.kubeconfig"
@@ -124,7 +156,10 @@ def test_nobody_listens_to_what_it_says(tmp_path: Path, streams: str) -> None:
     finally:
         pid = int((tmp_path / "pid").read_text())
         os.kill(pid, signal.SIGTERM)
-    until(Path(f"/proc/{pid}").exists, lambda exists: not exists or "sliceplane" not in command_of(pid))
+    until(
+        Path(f"/proc/{pid}").exists,
+        lambda exists: not exists or "sliceplane" not in command_of(pid),
+    )
     shell.wait(60)
     if "|" not in streams:
         assert shell.returncode == 0
@@ -151,12 +186,23 @@ def test_objects_and_credentials_survive_a_restart(tmp_path: Path) -> None:
         with running("up", *flags) as (process, url, kubeconfig):
             assert healthy(url, kubeconfig)
             pki = {path.name: path.read_bytes() for path in (kubeconfig.parent / "pki").iterdir()}
-            base = [str(kubectl), "--kubeconfig", str(kubeconfig), "--cache-dir", str(tmp_path / "cache")]
+            base = [
+                str(kubectl),
+                "--kubeconfig",
+                str(kubeconfig),
+                "--cache-dir",
+                str(tmp_path / "cache"),
+            ]
             columns = "custom-columns=NAME:.metadata.name,UID:.metadata.uid"
-            get = subprocess.run([*base, "get", "ns", "-o", columns], capture_output=True, text=True, check=True)
+            get = subprocess.run(
+                [*base, "get", "ns", "-o", columns], capture_output=True, text=True, check=True
+            )
             seen.append((pki, get.stdout))
             process.send_signal(signal.SIGTERM)
-            told.append("copies of older kubeconfigs do not work any more" in process.communicate(timeout=60)[1])
+            told.append(
+                "copies of older kubeconfigs do not work any more"
+                in process.communicate(timeout=60)[1]
+            )
     assert seen[0] == seen[1]
     assert "kube-system" in seen[0][1]
     assert told == [False, False, True]
@@ -169,13 +215,20 @@ def test_port_in_use(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         code, err = refused("up", "--data-dir", str(tmp_path / "data"), "--secure-port", str(port))
     assert code == 1
-    assert err.startswith(f"Error: cannot listen on 127.0.0.1:{port}: address already in use: process {os.getpid()} (")
+    assert err.startswith(
+        f"Error: cannot listen on 127.0.0.1:{port}: address already in use: process {os.getpid()} ("
+    )
     assert err.endswith("; --secure-port 0 takes a free port\n")
 
 
 def test_address_that_is_not_here() -> None:
-    code, err = refused("up", "--data-dir", "memory:", "--bind-address", "192.0.2.1", "--secure-port", "0")
-    assert (code, err) == (1, "Error: cannot listen on 192.0.2.1:0: cannot assign requested address\n")
+    code, err = refused(
+        "up", "--data-dir", "memory:", "--bind-address", "192.0.2.1", "--secure-port", "0"
+    )
+    assert (code, err) == (
+        1,
+        "Error: cannot listen on 192.0.2.1:0: cannot assign requested address\n",
+    )
 
 
 def test_bad_data_dir(tmp_path: Path) -> None:
@@ -216,7 +269,10 @@ USAGE_ERRORS = [
     (("--secure-port", "70000"), "70000 is not in the range 0<=x<=65535"),
     (("--secure-port", "x"), "'x' is not a valid integer"),
     (("--bind-address", "localhost"), "'localhost' is not an IP address"),
-    (("--service-cluster-ip-range", "10.0.0.0/8,10.1.0.0/16"), "at most one range of each IP family"),
+    (
+        ("--service-cluster-ip-range", "10.0.0.0/8,10.1.0.0/16"),
+        "at most one range of each IP family",
+    ),
     (("--service-cluster-ip-range", "10.0.0.1/8"), "has host bits set"),
     (("--service-cluster-ip-range", "10.0.0.0/31"), "too small"),
     (("--log-level", "loud"), "'loud' is not one of"),
@@ -235,8 +291,13 @@ def test_usage_errors(flags: tuple[str, ...], message: str) -> None:
 def test_token_file_and_its_errors(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.csv"
     tokens.write_text("only-a-token\n")
-    code, err = refused("apiserver", "--data-dir", "memory:", "--secure-port", "0", "--token-auth-file", str(tokens))
-    assert (code, err) == (1, f"Error: token file {tokens}, line 1: expected token,user,uid[,groups]\n")
+    code, err = refused(
+        "apiserver", "--data-dir", "memory:", "--secure-port", "0", "--token-auth-file", str(tokens)
+    )
+    assert (code, err) == (
+        1,
+        f"Error: token file {tokens}, line 1: expected token,user,uid[,groups]\n",
+    )
 
 
 @pytest.mark.parametrize("command", ["up", "apiserver"])
@@ -250,12 +311,21 @@ def test_audit_log_and_the_page_of_who_asks_for_them(tmp_path: Path, command: st
     ):
         assert healthy(url, kubeconfig)
         assert process.stdout is not None
-        assert re.fullmatch(rf"  in a browser:         {url}/ui/#login=[\w-]{{22}}\n", process.stdout.readline())
-        assert process.stdout.readline().strip() == "logs in once, as sliceplane-admin, within 5 minutes"
+        assert re.fullmatch(
+            rf"  in a browser:         {url}/ui/#login=[\w-]{{22}}\n", process.stdout.readline()
+        )
+        assert (
+            process.stdout.readline().strip()
+            == "logs in once, as sliceplane-admin, within 5 minutes"
+        )
         assert "<title>Sliceplane</title>" in page(url, "/ui/", kubeconfig)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
-        assert (process.returncode, out, complaints(err)) == (0, "stopped; all that was written is gone\n", [])
+        assert (process.returncode, out, complaints(err)) == (
+            0,
+            "stopped; all that was written is gone\n",
+            [],
+        )
     assert '"requestURI":"/readyz"' in log.read_text().splitlines()[-1]
     assert refused(*flags[:-1], str(tmp_path / "no" / "audit.log")) == (
         1,
@@ -270,18 +340,32 @@ def test_help_names_every_command_without_loading_it() -> None:
         "loaded = {name for name in sys.modules if name.startswith('sliceplane.cli.')}\n"
         "assert loaded == {'sliceplane.cli.main', 'sliceplane.cli.options'}, loaded"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=ENVIRONMENT
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "apiserver" in done.stdout
     assert "up " in done.stdout
     for command in ("up", "apiserver"):
         shown = subprocess.run(
-            [*PROGRAM, command, "--help"], capture_output=True, text=True, check=False, env=ENVIRONMENT
+            [*PROGRAM, command, "--help"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=ENVIRONMENT,
         )
         assert "--service-cluster-ip-range" in shown.stdout
 
 
-HEAVY = ("cryptography", "aiohttp", "google.protobuf", "rich", "prometheus_client", "structlog", "yaml")
+HEAVY = (
+    "cryptography",
+    "aiohttp",
+    "google.protobuf",
+    "rich",
+    "prometheus_client",
+    "structlog",
+    "yaml",
+)
 
 
 def test_a_later_start_loads_nothing_heavy(tmp_path: Path) -> None:
@@ -295,6 +379,10 @@ def test_a_later_start_loads_nothing_heavy(tmp_path: Path) -> None:
     )
     for expected in (["cryptography"], []):
         done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=ENVIRONMENT
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=ENVIRONMENT,
         )
         assert (done.stdout.strip(), done.stderr) == (str(expected), "")

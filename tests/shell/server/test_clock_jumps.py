@@ -27,7 +27,10 @@ READY = {
         "conditions": [{"type": "Ready", "status": "True"}],
     }
 }
-SERVICE = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}
+SERVICE = {
+    "metadata": {"name": "web"},
+    "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]},
+}
 
 
 @pytest.mark.looptime
@@ -38,7 +41,9 @@ async def test_a_ready_pod_reaches_its_slice_after_the_clock_was_set(jump_s: flo
     began = loop.time()
     service = ControllerService(default_controllers())
     config = PlaneConfig(secure_port=0, data_dir="memory:")
-    async with ServerPlane(config, (service,), clock=lambda: START + ahead + loop.time() - began) as plane:
+    async with ServerPlane(
+        config, (service,), clock=lambda: START + ahead + loop.time() - began
+    ) as plane:
         client = plane.client("test")
         await client.create(Nodes, "", encode({"metadata": {"name": "n"}}))
         await client.create(Services, "default", encode(SERVICE))
@@ -47,12 +52,17 @@ async def test_a_ready_pod_reaches_its_slice_after_the_clock_was_set(jump_s: flo
         await asyncio.sleep(30)
         watches = len(plane.hub)
         await client.create(Pods, "default", encode(POD))
-        await client.patch(Pods, "default", "p", encode(READY), patch_type="strategic", subresource="status")
+        await client.patch(
+            Pods, "default", "p", encode(READY), patch_type="strategic", subresource="status"
+        )
         slices = Selection(EndpointSlices, label_selector="kubernetes.io/service-name=web")
         await eventually(
-            lambda: client.list(slices), lambda page: any(decode_document(item)["endpoints"] for item in page.items)
+            lambda: client.list(slices),
+            lambda page: any(decode_document(item)["endpoints"] for item in page.items),
         )
         assert len(plane.hub) == watches, "no watch ended because of the clock"
         due = plane.hub.next_deadline()
         assert due is not None
-        assert 0 < due - loop.time() <= BOOKMARK_PERIOD_S, "bookmarks go on, and no watch is over before its time"
+        assert 0 < due - loop.time() <= BOOKMARK_PERIOD_S, (
+            "bookmarks go on, and no watch is over before its time"
+        )

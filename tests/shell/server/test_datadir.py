@@ -32,7 +32,9 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     DataDir.open(str(tmp_path)).close()
 
 
-def test_a_relative_folder_is_told_as_an_absolute_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_folder_is_told_as_an_absolute_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     opened = DataDir.open("data")
     assert opened.kubeconfig == tmp_path / "data" / "admin.kubeconfig"
@@ -41,7 +43,9 @@ def test_a_relative_folder_is_told_as_an_absolute_one(tmp_path: Path, monkeypatc
 
 def test_a_folder_that_cannot_be_made_names_the_flag_that_helps(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StartError, match="--data-dir chooses another folder, and --data-dir memory: keeps nothing"):
+    with pytest.raises(
+        StartError, match="--data-dir chooses another folder, and --data-dir memory: keeps nothing"
+    ):
         DataDir.open(str(tmp_path / "file" / "below"))
 
 
@@ -82,7 +86,9 @@ def test_write_private_replaces_whole_files(tmp_path: Path) -> None:
 
 
 def test_write_private_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match=r"cannot write .*/missing/secret: no such file or directory"):
+    with pytest.raises(
+        StartError, match=r"cannot write .*/missing/secret: no such file or directory"
+    ):
         write_private(tmp_path / "missing" / "secret", b"")
 
 
@@ -95,7 +101,10 @@ def used(folder: Path) -> DataDir:
 
 def test_a_folder_in_use_whose_database_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
     opened = used(tmp_path)
-    with pytest.raises(StartError, match=r"it is missing, although .* been in use; restore it from a copy, or remove "):
+    with pytest.raises(
+        StartError,
+        match=r"it is missing, although .* been in use; restore it from a copy, or remove ",
+    ):
         opened.check_database()
     opened.kubeconfig.unlink()
     opened.check_database()
@@ -108,25 +117,34 @@ def test_a_folder_in_use_whose_database_is_gone_is_not_begun_anew(tmp_path: Path
 def test_a_folder_whose_restore_was_killed_is_not_begun_with_nothing(tmp_path: Path) -> None:
     opened = DataDir.open(str(tmp_path))
     opened.restoring.write_bytes(b"half")
-    with pytest.raises(StartError, match=r"a restore was begun and did not end \(restoring\.db\); restore again"):
+    with pytest.raises(
+        StartError, match=r"a restore was begun and did not end \(restoring\.db\); restore again"
+    ):
         opened.check_database()
     opened.close()
 
 
 @pytest.mark.parametrize("left", ["sliceplane.db-wal", "sliceplane.db-acked"])
-def test_what_belongs_to_a_database_that_is_gone_is_not_taken_for_another_ones(tmp_path: Path, left: str) -> None:
+def test_what_belongs_to_a_database_that_is_gone_is_not_taken_for_another_ones(
+    tmp_path: Path, left: str
+) -> None:
     (tmp_path / left).write_bytes(b"x" * 200)
     with pytest.raises(
-        StorageError, match=f"it is missing, but {left} is there; restore it from a copy, or remove all"
+        StorageError,
+        match=f"it is missing, but {left} is there; restore it from a copy, or remove all",
     ):
         SqliteBackend.open(tmp_path / "sliceplane.db")
     assert sorted(path.name for path in tmp_path.iterdir()) == [left]
 
 
-def test_memory_with_a_full_tmp_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_with_a_full_tmp_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(prefix: str) -> str:
         raise OSError(errno.ENOSPC, "No space left on device", prefix)
 
     monkeypatch.setattr("tempfile.mkdtemp", full)
-    with pytest.raises(StartError, match=r"cannot make a folder .* no space left on device; TMPDIR chooses another"):
+    with pytest.raises(
+        StartError, match=r"cannot make a folder .* no space left on device; TMPDIR chooses another"
+    ):
         DataDir.open("memory:")

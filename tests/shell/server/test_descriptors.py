@@ -50,7 +50,9 @@ def figures(connection: http.client.HTTPSConnection) -> dict[str, float]:
     connection.request("GET", "/metrics")
     lines = connection.getresponse().read().decode().splitlines()
     return {
-        line.split()[0]: float(line.split()[1]) for line in lines if line.startswith("sliceplane_") and "{" not in line
+        line.split()[0]: float(line.split()[1])
+        for line in lines
+        if line.startswith("sliceplane_") and "{" not in line
     }
 
 
@@ -71,7 +73,9 @@ def test_idle_strangers_give_way_to_whoever_comes(plane: PlaneProcess) -> None:
         assert found["sliceplane_unauthenticated_connections"] < LIMIT
 
 
-def test_when_all_are_known_new_ones_are_refused_and_storage_goes_on(plane: PlaneProcess, tmp_path: Path) -> None:
+def test_when_all_are_known_new_ones_are_refused_and_storage_goes_on(
+    plane: PlaneProcess, tmp_path: Path
+) -> None:
     with contextlib.ExitStack() as held, contextlib.closing(admin(plane)) as known:
         context = admin_context(plane)
         assert write(known, "before") == 201
@@ -89,7 +93,9 @@ def test_when_all_are_known_new_ones_are_refused_and_storage_goes_on(plane: Plan
             assert write(known, f"more-{number}") == 201
         assert figures(known)["sliceplane_refused_connections_total"] == refused
         log_file = tmp_path / "plane.log"
-        lines = until(log_file.read_text, lambda text: "connections are refused" in text).splitlines(keepends=True)
+        lines = until(
+            log_file.read_text, lambda text: "connections are refused" in text
+        ).splitlines(keepends=True)
         (told,) = [line for line in lines if "connections are refused" in line]
         assert "kept for storage and logs" in told
     assert plane.process.poll() is None
@@ -104,7 +110,9 @@ def test_when_all_are_known_new_ones_are_refused_and_storage_goes_on(plane: Plan
 def test_a_line_is_written_without_a_descriptor_for_the_library(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """structlog is loaded by the first line, which may be the one that says that there is no descriptor left."""
+    """structlog is loaded by the first line, which may be the one that says that there is no
+    descriptor left.
+    """
 
     def fail() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -114,4 +122,6 @@ def test_a_line_is_written_without_a_descriptor_for_the_library(
     assert log.settle(60)
     told = capfd.readouterr().err
     _, _, line = told.partition(" ")  # its time comes first
-    assert line.startswith('level=error component=apiserver event="connections are refused" why="a reason" limit=200')
+    assert line.startswith(
+        'level=error component=apiserver event="connections are refused" why="a reason" limit=200'
+    )

@@ -1,4 +1,6 @@
-"""The end of a server: clients leave by themselves, what has begun is finished, and everybody is told in time."""
+"""The end of a server: clients leave by themselves, what has begun is finished, and everybody is
+told in time.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ class Client:
 
     async def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, str, bytes]:
         """Code, head and body."""
-        self.send(f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        self.send(
+            f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
         return await self.answer()
 
     async def answer(self) -> tuple[int, str, bytes]:
@@ -126,7 +131,9 @@ async def test_a_request_that_never_arrives_does_not_keep_the_server() -> None:
 
 def readiness(url: str) -> int:
     try:
-        with urllib.request.urlopen(f"{url}/readyz", context=ssl._create_unverified_context(), timeout=60) as answer:
+        with urllib.request.urlopen(
+            f"{url}/readyz", context=ssl._create_unverified_context(), timeout=60
+        ) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:

@@ -19,7 +19,8 @@ PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 def test_every_schema_and_level_of_upstream_is_there(server: Server) -> None:
     levels = {
-        each["metadata"]["name"]: each for each in server.get(f"{GROUP}/prioritylevelconfigurations").json["items"]
+        each["metadata"]["name"]: each
+        for each in server.get(f"{GROUP}/prioritylevelconfigurations").json["items"]
     }
     assert sorted(levels) == [
         "catch-all",
@@ -33,9 +34,15 @@ def test_every_schema_and_level_of_upstream_is_there(server: Server) -> None:
     ]
     assert levels["catch-all"]["spec"] == {
         "type": "Limited",
-        "limited": {"nominalConcurrencyShares": 5, "limitResponse": {"type": "Reject"}, "lendablePercent": 0},
+        "limited": {
+            "nominalConcurrencyShares": 5,
+            "limitResponse": {"type": "Reject"},
+            "lendablePercent": 0,
+        },
     }
-    schemas = {each["metadata"]["name"]: each for each in server.get(f"{GROUP}/flowschemas").json["items"]}
+    schemas = {
+        each["metadata"]["name"]: each for each in server.get(f"{GROUP}/flowschemas").json["items"]
+    }
     assert len(schemas) == 12
     for schema in schemas.values():
         assert schema["spec"]["priorityLevelConfiguration"]["name"] in levels
@@ -43,9 +50,10 @@ def test_every_schema_and_level_of_upstream_is_there(server: Server) -> None:
     for level in levels.values():
         assert unknown_fields(PriorityLevelConfigurations.key, level) == ()
     leaders = schemas["system-leader-election"]["spec"]["rules"][0]
-    assert {"kind": "ServiceAccount", "serviceAccount": {"namespace": "kube-system", "name": "*"}} in leaders[
-        "subjects"
-    ]
+    assert {
+        "kind": "ServiceAccount",
+        "serviceAccount": {"namespace": "kube-system", "name": "*"},
+    } in leaders["subjects"]
     assert leaders["resourceRules"] == [
         {
             "verbs": ["get", "create", "update"],
@@ -73,7 +81,9 @@ def test_nobody_writes_them(server: Server, plural: str) -> None:
         ("DELETE", f"{GROUP}/{plural}/catch-all"),
         ("DELETE", f"{GROUP}/{plural}"),
     ):
-        assert server.request(method, path, document, Content_Type="application/json").code == 405, (method, path)
+        assert (
+            server.request(method, path, document, Content_Type="application/json").code == 405
+        ), (method, path)
     assert server.get(f"{GROUP}/{plural}/catch-all").json == document
 
 
@@ -89,7 +99,10 @@ def test_a_start_brings_them_up_to_date(tmp_path: Path, monkeypatch: pytest.Monk
     from sliceplane.server.registry import bootstrap
 
     config = PlaneConfig(data_dir=str(tmp_path / "data"), secure_port=0)
-    others = (*(replace(each, shares=each.shares + 1) for each in LEVELS), replace(LEVELS[0], name="of-old"))
+    others = (
+        *(replace(each, shares=each.shares + 1) for each in LEVELS),
+        replace(LEVELS[0], name="of-old"),
+    )
     monkeypatch.setattr(bootstrap, "LEVELS", others)
     plane, end = run_plane(config)
     assert Server(plane).get(f"{GROUP}/prioritylevelconfigurations/of-old").code == 200
@@ -108,7 +121,9 @@ def test_a_start_brings_them_up_to_date(tmp_path: Path, monkeypatch: pytest.Monk
     plane, end = run_plane(config)
     try:
         schemas = Server(plane).get(f"{GROUP}/flowschemas").json
-        assert max(int(each["metadata"]["resourceVersion"]) for each in schemas["items"]) <= int(revision)
+        assert max(int(each["metadata"]["resourceVersion"]) for each in schemas["items"]) <= int(
+            revision
+        )
     finally:
         end()
 
@@ -141,7 +156,13 @@ def test_kubectl_prints_what_upstream_prints(server: Server, tmp_path: Path) -> 
     assert lines[3].split()[1:4] == ["leader-election", "100", "ByUser"]
     assert lines[3].split()[5] == "False"
     lines = kubectl(server, tmp_path, "get", "prioritylevelconfigurations").splitlines()
-    assert lines[0].split()[1:6] == ["TYPE", "NOMINALCONCURRENCYSHARES", "QUEUES", "HANDSIZE", "QUEUELENGTHLIMIT"]
+    assert lines[0].split()[1:6] == [
+        "TYPE",
+        "NOMINALCONCURRENCYSHARES",
+        "QUEUES",
+        "HANDSIZE",
+        "QUEUELENGTHLIMIT",
+    ]
     rows = {line.split()[0]: line.split()[1:6] for line in lines[1:]}
     assert rows["exempt"] == ["Exempt", "<none>", "<none>", "<none>", "<none>"]
     assert rows["workload-low"] == ["Limited", "100", "128", "6", "50"]

@@ -1,4 +1,6 @@
-"""Tokens that somebody made to be let in: each is refused, whatever its head asks for, and none is a fault."""
+"""Tokens that somebody made to be let in: each is refused, whatever its head asks for, and none is
+a fault.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def public(key: Any) -> bytes:
 
 
 def large_key() -> rsa.RSAPrivateKey:
-    """Of 7470 bits, from two primes that need no search (Mersenne's): to find others takes seconds."""
+    """Of 7470 bits, from two primes that need no search (Mersenne's): to find others takes
+    seconds.
+    """
     p, q, e = 2**4253 - 1, 2**3217 - 1, 65537
     d = pow(e, -1, (p - 1) * (q - 1))
     parts = (rsa.rsa_crt_dmp1(d, p), rsa.rsa_crt_dmq1(d, q), rsa.rsa_crt_iqmp(p, q))
@@ -54,7 +58,9 @@ def spelled(content: object) -> str:
 
 def signed(key: Any, head: dict[str, Any], claims: object = CLAIMS) -> str:
     """By the key in earnest, under a head of the forger's choice."""
-    anything = jws.JWSRegistry(algorithms=list(jws.JWSRegistry.algorithms), strict_check_header=False)
+    anything = jws.JWSRegistry(
+        algorithms=list(jws.JWSRegistry.algorithms), strict_check_header=False
+    )
     payload = claims if isinstance(claims, bytes) else json.dumps(claims).encode()
     return jws.serialize_compact(head, payload, key, registry=anything)
 
@@ -65,14 +71,20 @@ def keys(tmp_path: Path) -> TokenKeys:
     for name, key in (("curve", ON_CURVE), ("larger", ON_LARGER_CURVE), ("primes", OF_PRIMES)):
         (tmp_path / name).write_bytes(pem(key))
     config = TokenConfig(
-        issuer="i", signing_key_file=tmp_path / "curve", key_files=(tmp_path / "larger", tmp_path / "primes")
+        issuer="i",
+        signing_key_file=tmp_path / "curve",
+        key_files=(tmp_path / "larger", tmp_path / "primes"),
     )
     return TokenKeys(config, tmp_path / "own", lambda token: None)
 
 
 def test_honest_tokens_are_read(keys: TokenKeys) -> None:
     on_curve, on_larger, of_primes = (each["kid"] for each in keys.key_set()["keys"])
-    ours, larger, primes = ECKey.import_key(ON_CURVE), ECKey.import_key(ON_LARGER_CURVE), RSAKey.import_key(OF_PRIMES)
+    ours, larger, primes = (
+        ECKey.import_key(ON_CURVE),
+        ECKey.import_key(ON_LARGER_CURVE),
+        RSAKey.import_key(OF_PRIMES),
+    )
     for key, head in (
         (ours, {"alg": "ES256", "kid": on_curve}),
         (larger, {"alg": "ES384", "kid": on_larger}),
@@ -85,7 +97,11 @@ def test_honest_tokens_are_read(keys: TokenKeys) -> None:
 
 def test_a_head_that_lies_opens_nothing(keys: TokenKeys) -> None:
     on_curve, _, of_primes = (each["kid"] for each in keys.key_set()["keys"])
-    ours, larger, primes = ECKey.import_key(ON_CURVE), ECKey.import_key(ON_LARGER_CURVE), RSAKey.import_key(OF_PRIMES)
+    ours, larger, primes = (
+        ECKey.import_key(ON_CURVE),
+        ECKey.import_key(ON_LARGER_CURVE),
+        RSAKey.import_key(OF_PRIMES),
+    )
     stranger = ECKey.import_key(ec.generate_private_key(ec.SECP256R1()))
     for key, head in (
         (stranger, {"alg": "ES256"}),
@@ -116,7 +132,14 @@ def test_a_critical_extension_is_not_passed_over(keys: TokenKeys) -> None:
 def test_one_token_has_one_spelling(keys: TokenKeys) -> None:
     token = keys.sign(CLAIMS)
     assert keys.read(token) == CLAIMS
-    for other in (f"{token}=", f"{token}==", f"{token}\n", f"{token}!", f" {token}", token[:-1] + "\u00e9"):
+    for other in (
+        f"{token}=",
+        f"{token}==",
+        f"{token}\n",
+        f"{token}!",
+        f" {token}",
+        token[:-1] + "\u00e9",
+    ):
         assert keys.read(other) is None, other
     # 64 bytes leave four bits of the last character unused.
     assert token[-1] in "AQgw"
@@ -130,10 +153,14 @@ def test_claims_that_are_no_object_are_none(keys: TokenKeys) -> None:
         assert keys.read(signed(ours, {"alg": "ES256"}, claims)) is None, claims
 
 
-def test_a_large_key_of_an_operator_signs_and_verifies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_key_of_an_operator_signs_and_verifies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load = serialization.load_pem_private_key
     # Whether its primes are primes takes seconds to find out.
-    monkeypatch.setattr(serialization, "load_pem_private_key", partial(load, unsafe_skip_rsa_key_validation=True))
+    monkeypatch.setattr(
+        serialization, "load_pem_private_key", partial(load, unsafe_skip_rsa_key_validation=True)
+    )
     (tmp_path / "key").write_bytes(pem(large_key()))
     config = TokenConfig(issuer="i", signing_key_file=tmp_path / "key")
     keys = TokenKeys(config, tmp_path / "own", lambda token: None)
@@ -144,7 +171,10 @@ def test_a_large_key_of_an_operator_signs_and_verifies(tmp_path: Path, monkeypat
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["alg", "kid", "b64", "x"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["alg", "kid", "b64", "x"]), inner)
+    ),
     max_leaves=6,
 )
 MEMBERS = st.sampled_from(["alg", "kid", "crit", "b64", "jwk", "jku", "typ", "x5c"])
@@ -152,23 +182,34 @@ MEMBERS = st.sampled_from(["alg", "kid", "crit", "b64", "jwk", "jku", "typ", "x5
 
 @effort(200)
 @given(
-    head=st.dictionaries(MEMBERS, JSON | st.sampled_from(["ES256", "RS256", "none", ["b64"]]), max_size=4) | JSON,
+    head=st.dictionaries(
+        MEMBERS, JSON | st.sampled_from(["ES256", "RS256", "none", ["b64"]]), max_size=4
+    )
+    | JSON,
     claims=JSON,
     signature=st.binary(max_size=70),
 )
-def test_whatever_a_head_says_is_no_fault(keyring: TokenKeys, head: object, claims: object, signature: bytes) -> None:
+def test_whatever_a_head_says_is_no_fault(
+    keyring: TokenKeys, head: object, claims: object, signature: bytes
+) -> None:
     assert keyring.read(f"{spelled(head)}.{spelled(claims)}.{spelled(signature)}") is None
 
 
 @pytest.fixture(scope="module")
 def keyring(tmp_path_factory: pytest.TempPathFactory) -> TokenKeys:
-    return TokenKeys(TokenConfig(issuer="i"), tmp_path_factory.mktemp("keys") / "own", lambda token: None)
+    return TokenKeys(
+        TokenConfig(issuer="i"), tmp_path_factory.mktemp("keys") / "own", lambda token: None
+    )
 
 
 def test_a_start_pays_for_no_token() -> None:
     """Neither library is loaded before the first token is signed or shown."""
     told = subprocess.run(
-        [sys.executable, "-c", "import sys, sliceplane.server.io.plane; print('joserfc' in sys.modules)"],
+        [
+            sys.executable,
+            "-c",
+            "import sys, sliceplane.server.io.plane; print('joserfc' in sys.modules)",
+        ],
         env={"PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,

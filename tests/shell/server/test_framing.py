@@ -1,4 +1,6 @@
-"""The end of a request is certain, at the server and at each small port: else it gets 400, and its connection ends."""
+"""The end of a request is certain, at the server and at each small port: else it gets 400, and its
+connection ends.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ from sliceplane.kit.io.pages import Page, serve_pages
 async def failures(port: int, context: ssl.SSLContext | None = None) -> dict[str, list[int]]:
     wrong = {name: await codes(port, sent, context) for name, sent in WRONG.items()}
     right = {name: await codes(port, sent, context) for name, sent in RIGHT.items()}
-    bad = {name: answers for name, answers in wrong.items() if [code for code in answers if code != 400] or not answers}
+    bad = {
+        name: answers
+        for name, answers in wrong.items()
+        if [code for code in answers if code != 400] or not answers
+    }
     return bad | {name: answers for name, answers in right.items() if answers[0] in (400, -1)}
 
 
@@ -30,7 +36,9 @@ async def test_the_server_refuses_what_is_ambiguous(server: Server) -> None:
     assert await failures(server.port, server.context(certificate=False)) == {}
 
 
-async def test_a_wrong_request_behind_one_that_is_being_answered_ends_the_connection(server: Server) -> None:
+async def test_a_wrong_request_behind_one_that_is_being_answered_ends_the_connection(
+    server: Server,
+) -> None:
     """A 400 in the middle of the answer of a watch would be a part of that answer."""
     context = server.context()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
@@ -92,5 +100,7 @@ async def test_the_page_refuses_what_is_ambiguous() -> None:
     async with small_port("page") as port:
         wrong = {name: await codes(port, sent) for name, sent in WRONG.items()}
     # It answers the head of a request whose body is wrong, and reads no further.
-    answers = {name: [400] if codes == [421] and name in BODIES else codes for name, codes in wrong.items()}
+    answers = {
+        name: [400] if codes == [421] and name in BODIES else codes for name, codes in wrong.items()
+    }
     assert {name: codes for name, codes in answers.items() if codes != [400]} == {}

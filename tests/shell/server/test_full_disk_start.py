@@ -1,4 +1,6 @@
-"""Starts where the disk is full or the database was emptied: one sentence, and nothing lost (needs root: tmpfs)."""
+"""Starts where the disk is full or the database was emptied: one sentence, and nothing lost (needs
+root: tmpfs).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def serving(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     process = subprocess.Popen(
-        [*PROGRAM, str(data)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        [*PROGRAM, str(data)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -79,7 +85,12 @@ def test_a_full_disk_at_the_start(small_disk: Path, end: signal.Signals) -> None
         process.wait(timeout=60)
     ballast = fill(small_disk)
     done = subprocess.run(
-        [*PROGRAM, str(data)], capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=120
+        [*PROGRAM, str(data)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=ENVIRONMENT,
+        timeout=120,
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: cannot "), done.stderr
@@ -105,12 +116,19 @@ def test_an_emptied_database(tmp_path: Path, used: bool) -> None:
             return
     before = sorted(path.name for path in data.iterdir())
     done = subprocess.run(
-        [*PROGRAM, str(data)], capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=120
+        [*PROGRAM, str(data)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=ENVIRONMENT,
+        timeout=120,
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"Error: cannot use {data}/sliceplane.db for storage: it is empty, although this data directory has been in "
-        "use; restore it from a copy, or remove admin.kubeconfig and all files sliceplane.db* to begin with nothing\n"
+        f"Error: cannot use {data}/sliceplane.db for storage: it is empty, although this data "
+        "directory has been in "
+        "use; restore it from a copy, or remove admin.kubeconfig and all files sliceplane.db* to "
+        "begin with nothing\n"
     )
     assert sorted(path.name for path in data.iterdir()) == before
     assert (data / "sliceplane.db").stat().st_size == 0

@@ -1,4 +1,6 @@
-"""Heads of requests: how large they may be, what counts as a part of them, and what remains of them."""
+"""Heads of requests: how large they may be, what counts as a part of them, and what remains of
+them.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def test_so_large_heads_are_taken_from_strangers_and_no_larger(server: Server, w
 
 
 def test_who_has_authenticated_may_send_larger_heads(server: Server) -> None:
-    """By certificate at once, by token from the second request on: selectors and Impersonate-Extra may be long."""
+    """By certificate at once, by token from the second request on: selectors and Impersonate-Extra
+    may be long.
+    """
     large = head(*(b"X-%d: " % number + b"y" * 1000 for number in range(KNOWN_HEAD.fields - 100)))
     assert talk(server, large, certificate=True).startswith(b"HTTP/1.1 200 ")
     known = b"Authorization: Bearer " + token(server)
@@ -120,7 +124,9 @@ def test_heads_that_wait_behind_an_unfinished_answer_have_one_bound_together(
 
 
 def test_equal_headers_are_joined_in_linear_time() -> None:
-    """Each value was added to a copy of all before it: a megabyte of them held the loop for seconds."""
+    """Each value was added to a copy of all before it: a megabyte of them held the loop for
+    seconds.
+    """
 
     def make(count: int) -> Run:
         return partial(_joined, [(b"a", b"b" * 10)] * count)
@@ -136,7 +142,8 @@ def test_a_trailer_is_no_header(server: Server, trailer: bytes, at_once: bool) -
     """A proxy that strips headers strips no trailers (RFC 9110 6.5.1)."""
     certificate = not trailer.startswith(b"Auth")
     start = (
-        f"POST {REVIEWS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        f"POST {REVIEWS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: "
+        "close\r\n"
         "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
     ).encode()
     with dial(server, certificate=certificate) as tls:
@@ -182,7 +189,9 @@ REQUESTS = {
     "what is not there": head(b"X-A: b", last=False).replace(b"/livez", b"/apis/none/v1/nothing"),
     "several requests": head(last=False) * 3,
     "an unfinished body": b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nsome",
-    "a body of a refused request": b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
+    "a body of a "
+    "refused "
+    "request": b"POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
 }
 
 
@@ -230,7 +239,10 @@ def test_nothing_of_a_closed_connection_waits_for_the_collector(
 
 def test_a_client_that_takes_no_answers_is_cut_off() -> None:
     """Small answers too: a pipeline of them waited for ever, and held its connection."""
-    with serving(Periods(connections=ConnectionTiming(stalled_s=0.3))) as server, socket.socket() as raw:
+    with (
+        serving(Periods(connections=ConnectionTiming(stalled_s=0.3))) as server,
+        socket.socket() as raw,
+    ):
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.settimeout(60)
         raw.connect((server.host, server.port))
@@ -250,7 +262,9 @@ def test_the_head_of_an_answered_request_is_let_go(server: Server) -> None:
     with dial(server, certificate=True) as tls:
         tls.sendall(large)
         assert tls.recv(65536).startswith(b"HTTP/1.1 200 ")
-        (connection,) = [known for known in gc.get_objects() if type(known) is HttpConnection and known.cycle]
+        (connection,) = [
+            known for known in gc.get_objects() if type(known) is HttpConnection and known.cycle
+        ]
         until(lambda: connection.scope, lambda scope: scope == {})
         assert connection.headers == []
         assert connection.cycle.scope == {}
@@ -262,7 +276,9 @@ def test_the_head_of_an_answered_request_is_let_go(server: Server) -> None:
 def test_what_watches_keep_of_their_requests_is_shared_by_account(where: str) -> None:
     """A watch was one of so many, whatever its head had."""
     path = b"/api/v1/namespaces?watch=1"
-    fields = [b"X-%d: " % number + b"y" * 1000 for number in range(900)] if where == "headers" else []
+    fields = (
+        [b"X-%d: " % number + b"y" * 1000 for number in range(900)] if where == "headers" else []
+    )
     if where == "selector":
         path += b"&labelSelector=" + b",".join(b"!k%d" % number for number in range(6000))
     sent = head(*fields, last=False).replace(b"/livez", path)

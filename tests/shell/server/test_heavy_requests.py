@@ -1,4 +1,6 @@
-"""Heavy requests: whose turn it is, what becomes of workers, and that no write is lost to another one."""
+"""Heavy requests: whose turn it is, what becomes of workers, and that no write is lost to another
+one.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +57,18 @@ class Swallow:
 
 
 def test_a_record_that_was_read_from_disk_travels_to_a_worker() -> None:
-    """Without labels it has a mapping that pickle does not know: large writes to such objects were answered with 500
-    after a restart."""
+    """Without labels it has a mapping that pickle does not know: large writes to such objects were
+    answered with 500 after a restart.
+    """
     body = b'{"metadata":{"name":"a","resourceVersion":"7"}}'
     record = Record(
-        key=Key("configmaps", "default", "a"), revision=7, created=7, uid="u", body=body, labels={}, fields={}
+        key=Key("configmaps", "default", "a"),
+        revision=7,
+        created=7,
+        uid="u",
+        body=body,
+        labels={},
+        fields={},
     )
     stored = rows.decode(rows.encode(StoreEvent(7, EventType.ADDED, record, None))).record
     assert jobs.load(jobs.dump(stored)) == record
@@ -69,8 +78,14 @@ def test_a_record_that_was_read_from_disk_travels_to_a_worker() -> None:
 
 
 @effort(60)
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(("asks", "ends", "leaves"))), max_size=40))
-def test_a_user_has_one_turn_at_a_time_and_none_waits_while_there_is_room(steps: list[tuple[str, str]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from(("asks", "ends", "leaves"))), max_size=40
+    )
+)
+def test_a_user_has_one_turn_at_a_time_and_none_waits_while_there_is_room(
+    steps: list[tuple[str, str]],
+) -> None:
     async def run() -> None:
         turns = HeavyTurns(together=2, waiting_of_user_max=3, waiting_max=6)
         running: list[str] = []
@@ -110,7 +125,11 @@ def test_a_user_has_one_turn_at_a_time_and_none_waits_while_there_is_room(steps:
 
 
 async def test_one_who_sends_many_is_refused_and_another_is_served_next() -> None:
-    turns, order, gate = HeavyTurns(together=1, waiting_of_user_max=3, waiting_max=10), [], asyncio.Event()
+    turns, order, gate = (
+        HeavyTurns(together=1, waiting_of_user_max=3, waiting_max=10),
+        [],
+        asyncio.Event(),
+    )
 
     async def request(user: str) -> None:
         async with turns.admit(user):
@@ -143,7 +162,9 @@ async def test_a_job_without_time_left_is_ended_and_the_next_has_a_worker() -> N
 
 
 @pytest.mark.parametrize("job", [Die(), Swallow()], ids=["ends", "has no memory"])
-async def test_a_job_that_takes_its_worker_along_is_an_error_of_that_job_alone(job: HeavyJob) -> None:
+async def test_a_job_that_takes_its_worker_along_is_an_error_of_that_job_alone(
+    job: HeavyJob,
+) -> None:
     pool = Pool()
     try:
         with pytest.raises((WorkerDied, MemoryError)):
@@ -184,17 +205,26 @@ class _Interfering(Inline):
 async def test_a_heavy_patch_meets_what_was_written_meanwhile(times: int, code: int) -> None:
     async def write(number: int) -> None:
         heavy.heavy_bytes = 1 << 30  # this one is quick
-        await application.whole(asked("PATCH", f"{CONFIG_MAPS}/a", b'{"data":{"other":"%d"}}' % number, MERGE))
+        await application.whole(
+            asked("PATCH", f"{CONFIG_MAPS}/a", b'{"data":{"other":"%d"}}' % number, MERGE)
+        )
         heavy.heavy_bytes = 100
 
     heavy = Heavy(_Interfering(times, write), heavy_bytes=1 << 30)
     async with Application(1, heavy) as application:
         await application.whole(asked("POST", CONFIG_MAPS, b'{"metadata":{"name":"a"}}'))
         heavy.heavy_bytes = 100
-        answer = await application.whole(asked("PATCH", f"{CONFIG_MAPS}/a", b'{"data":{"mine":"1"}}', MERGE))
+        answer = await application.whole(
+            asked("PATCH", f"{CONFIG_MAPS}/a", b'{"data":{"mine":"1"}}', MERGE)
+        )
         assert answer.code == code, answer.body
-        data = json.loads((await application.whole(asked("GET", f"{CONFIG_MAPS}/a", b""))).body)["data"]
-        assert data == {**({"mine": "1"} if code == 200 else {}), **({"other": str(times)} if times else {})}
+        data = json.loads((await application.whole(asked("GET", f"{CONFIG_MAPS}/a", b""))).body)[
+            "data"
+        ]
+        assert data == {
+            **({"mine": "1"} if code == 200 else {}),
+            **({"other": str(times)} if times else {}),
+        }
         assert heavy.stale.value == times
         application.check()
 
@@ -205,7 +235,10 @@ async def test_two_heavy_services_never_get_one_address() -> None:
     async def write(number: int) -> None:
         heavy.heavy_bytes = 1 << 30
         for each in range(300):
-            body = {"metadata": {"name": f"s{number}-{each}"}, "spec": {"type": "NodePort", "ports": [{"port": 80}]}}
+            body = {
+                "metadata": {"name": f"s{number}-{each}"},
+                "spec": {"type": "NodePort", "ports": [{"port": 80}]},
+            }
             await application.whole(asked("POST", SERVICES, json.dumps(body).encode()))
         heavy.heavy_bytes = 100
 
@@ -221,7 +254,9 @@ async def test_two_heavy_services_never_get_one_address() -> None:
 async def test_questions_about_tokens_are_small() -> None:
     async with Application(1, Heavy(Inline())) as application:
         body = json.dumps({"spec": {"token": "x" * 100_000}}).encode()
-        answer = await application.whole(asked("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body))
+        answer = await application.whole(
+            asked("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body)
+        )
         assert answer.code == 413, answer.body
 
 
@@ -251,7 +286,9 @@ async def test_who_held_the_loop_is_told_once(monkeypatch: pytest.MonkeyPatch) -
 
     told: list[dict[str, object]] = []
     monkeypatch.setattr(
-        steps_module, "_log", type("Log", (), {"warning": lambda _, message, **known: told.append(known)})()
+        steps_module,
+        "_log",
+        type("Log", (), {"warning": lambda _, message, **known: told.append(known)})(),
     )
     now = [0.0]
     steps = LoopSteps(Metrics(), clock=lambda: now[0])

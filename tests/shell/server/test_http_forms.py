@@ -25,7 +25,12 @@ def config_map(name: str, **data: str) -> dict[str, Any]:
 
 
 def endpoint_slice(name: str) -> dict[str, Any]:
-    return {"metadata": {"name": name}, "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}], "ports": []}
+    return {
+        "metadata": {"name": name},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.0.0.1"]}],
+        "ports": [],
+    }
 
 
 def assert_status(reply: Reply, code: int, reason: str, message: str) -> None:
@@ -39,7 +44,9 @@ def test_yaml(server: Server) -> None:
     reply = server.get(f"{CM}/yaml", Accept="application/yaml")
     assert reply.headers["Content-Type"] == "application/yaml"
     assert yaml.safe_load(reply.body)["data"] == {"a": "x: <&>"}
-    made = server.request("POST", CM, b"metadata: {name: yaml2}\ndata: {on: 'off'}\n", Content_Type="application/yaml")
+    made = server.request(
+        "POST", CM, b"metadata: {name: yaml2}\ndata: {on: 'off'}\n", Content_Type="application/yaml"
+    )
     assert (made.code, made.json["data"]) == (201, {"true": "off"})
     error = server.get(f"{CM}/none", Accept="application/yaml")
     assert yaml.safe_load(error.body)["reason"] == "NotFound"
@@ -47,7 +54,9 @@ def test_yaml(server: Server) -> None:
 
 def test_protobuf(server: Server) -> None:
     raw = protobuf.encode(config_map("proto", a="1"))
-    made = server.request("POST", CM, raw, Content_Type=PROTOBUF, Accept=f"{PROTOBUF},application/json")
+    made = server.request(
+        "POST", CM, raw, Content_Type=PROTOBUF, Accept=f"{PROTOBUF},application/json"
+    )
     assert (made.code, made.headers["Content-Type"]) == (201, PROTOBUF)
     assert protobuf.decode(made.body)["data"] == {"a": "1"}
     listed = protobuf.decode(server.get(CM, Accept=PROTOBUF).body)
@@ -55,7 +64,9 @@ def test_protobuf(server: Server) -> None:
     assert listed["kind"] == "ConfigMapList"
     error = protobuf.decode(server.get(f"{CM}/none", Accept=PROTOBUF).body)
     assert error["reason"] == "NotFound"
-    options = protobuf.encode({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"})
+    options = protobuf.encode(
+        {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+    )
     assert server.request("DELETE", f"{CM}/proto", options, Content_Type=PROTOBUF).code == 200
 
 
@@ -77,7 +88,10 @@ def test_html_characters_are_escaped(server: Server) -> None:
 def test_pretty(server: Server, path: str, headers: dict[str, str]) -> None:
     body = server.get(f"/api/v1/namespaces/default{path}", **headers).body
     assert body.startswith(b'{\n  "kind": "Namespace",\n  "apiVersion": "v1",\n')
-    assert b"\n" not in server.get("/api/v1/namespaces/default?pretty=0", User_Agent="curl/8.0").body[:-1]
+    assert (
+        b"\n"
+        not in server.get("/api/v1/namespaces/default?pretty=0", User_Agent="curl/8.0").body[:-1]
+    )
 
 
 def test_gzip(server: Server) -> None:
@@ -87,7 +101,10 @@ def test_gzip(server: Server) -> None:
     assert len(reply.body) < 2000
     assert json.loads(gzip.decompress(reply.body))["data"]["a"] == "x" * 200_000
     assert "Content-Encoding" not in server.get(f"{CM}/large").headers
-    assert "Content-Encoding" not in server.get(f"{CM}/large?x", Accept_Encoding="gzip", Accept=PARTIAL).headers
+    assert (
+        "Content-Encoding"
+        not in server.get(f"{CM}/large?x", Accept_Encoding="gzip", Accept=PARTIAL).headers
+    )
     server.request("DELETE", f"{CM}/large")
 
 
@@ -108,15 +125,21 @@ def test_table(server: Server) -> None:
     assert row["cells"][1:4] == ["IPv4", "<unset>", "10.0.0.1"]
     assert row["object"]["kind"] == "PartialObjectMetadata"
     one = server.get(f"{ES}/table?includeObject=Object", Accept=TABLE).json
-    assert one["metadata"]["resourceVersion"] == one["rows"][0]["object"]["metadata"]["resourceVersion"]
+    assert (
+        one["metadata"]["resourceVersion"]
+        == one["rows"][0]["object"]["metadata"]["resourceVersion"]
+    )
     assert one["rows"][0]["object"]["kind"] == "EndpointSlice"
-    assert server.get(f"{ES}/table?includeObject=None", Accept=TABLE).json["rows"][0]["object"] is None
+    assert (
+        server.get(f"{ES}/table?includeObject=None", Accept=TABLE).json["rows"][0]["object"] is None
+    )
     bad = server.get(f"{ES}/table?includeObject=Foo", Accept=TABLE)
     assert_status(
         bad,
         400,
         "BadRequest",
-        "Unable to convert to Table as requested: includeObject: Invalid value: \"Foo\": must be 'Metadata', "
+        'Unable to convert to Table as requested: includeObject: Invalid value: "Foo": must be '
+        "'Metadata', "
         "'Object', 'None', or empty",
     )
     empty = server.get("/api/v1/namespaces/kube-system/endpoints", Accept=TABLE).json
@@ -124,7 +147,10 @@ def test_table(server: Server) -> None:
     assert server.get(f"{ES}/none", Accept=TABLE).json["kind"] == "Status"
     in_yaml = server.get(f"{ES}/table", Accept=TABLE.replace("json", "yaml"))
     assert yaml.safe_load(in_yaml.body)["kind"] == "Table"
-    assert server.get(f"{ES}/table", Accept=TABLE.replace("json", "vnd.kubernetes.protobuf")).code == 406
+    assert (
+        server.get(f"{ES}/table", Accept=TABLE.replace("json", "vnd.kubernetes.protobuf")).code
+        == 406
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,8 +162,12 @@ def test_table(server: Server) -> None:
     ],
 )
 def test_a_review_has_no_columns(server: Server, path: str) -> None:
-    """Upstream has no table convertor for them: a Table alone is 406, and kubectl's list of wishes ends with JSON."""
-    body = {"spec": {"namespace": "default", "resourceAttributes": {"verb": "get", "resource": "pods"}}}
+    """Upstream has no table convertor for them: a Table alone is 406, and kubectl's list of wishes
+    ends with JSON.
+    """
+    body = {
+        "spec": {"namespace": "default", "resourceAttributes": {"verb": "get", "resource": "pods"}}
+    }
     body = {} if path.endswith("selfsubjectreviews") else body
     if path.endswith("rulesreviews"):
         body["spec"].pop("resourceAttributes")
@@ -145,20 +175,36 @@ def test_a_review_has_no_columns(server: Server, path: str) -> None:
         body.get("spec", {}).pop("namespace", None)
     refused = server.request("POST", path, body, Accept=TABLE)
     types = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
-    assert_status(refused, 406, "NotAcceptable", f"only the following media types are accepted: {types}")
-    assert server.request("POST", path, body, Accept=f"{TABLE},application/json").json["kind"].endswith("Review")
+    assert_status(
+        refused, 406, "NotAcceptable", f"only the following media types are accepted: {types}"
+    )
+    assert (
+        server.request("POST", path, body, Accept=f"{TABLE},application/json")
+        .json["kind"]
+        .endswith("Review")
+    )
 
 
 @pytest.mark.parametrize("subresource", ["log", "exec", "attach", "portforward", "proxy"])
-def test_a_person_who_asks_for_a_container_is_told_that_there_is_none(server: Server, subresource: str) -> None:
+def test_a_person_who_asks_for_a_container_is_told_that_there_is_none(
+    server: Server, subresource: str
+) -> None:
     pods = "/api/v1/namespaces/default/pods"
-    assert_status(server.get(f"{pods}/missing/{subresource}"), 404, "NotFound", 'pods "missing" not found')
+    assert_status(
+        server.get(f"{pods}/missing/{subresource}"), 404, "NotFound", 'pods "missing" not found'
+    )
     spec = {"containers": [{"name": "c", "image": "i"}]}
-    server.request("POST", pods, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec})
+    server.request(
+        "POST", pods, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}
+    )
     reply = server.get(f"{pods}/a/{subresource}")
     why = f"there is no {subresource} of a pod here: no kubelet runs containers behind this server"
     assert_status(reply, 404, "NotFound", f"{why}; see docs/api.md#not-served")
-    assert server.get("/api/v1/namespaces/default/pods/a/nonsense").json["message"].startswith("the server could not")
+    assert (
+        server.get("/api/v1/namespaces/default/pods/a/nonsense")
+        .json["message"]
+        .startswith("the server could not")
+    )
 
 
 def test_a_timeout_is_a_duration_as_go_reads_it(server: Server) -> None:
@@ -185,13 +231,15 @@ def test_partial_metadata(server: Server) -> None:
         server.get("/api/v1/namespaces", Accept=PARTIAL),
         406,
         "NotAcceptable",
-        "you requested PartialObjectMetadata, but the requested object is a list (*core.NamespaceList)",
+        "you requested PartialObjectMetadata, but the requested object is a list "
+        "(*core.NamespaceList)",
     )
     assert_status(
         server.get("/api/v1/namespaces/default", Accept=PARTIAL_LIST),
         406,
         "NotAcceptable",
-        "you requested PartialObjectMetadataList, but the requested object is not a list (*core.Namespace)",
+        "you requested PartialObjectMetadataList, but the requested object is not a list "
+        "(*core.Namespace)",
     )
 
 

@@ -37,7 +37,9 @@ def test_client_certificate(server: Server) -> None:
 
 def test_token(server: Server) -> None:
     token = server.plane.data_dir.tokens.read_text().partition(",")[0]
-    good = server.request("GET", "/api/v1/nodes", certificate=False, Authorization=f"Bearer {token}")
+    good = server.request(
+        "GET", "/api/v1/nodes", certificate=False, Authorization=f"Bearer {token}"
+    )
     assert good.code == 200
     bad = server.request("GET", "/api/v1/nodes", certificate=False, Authorization="Bearer nope")
     assert (bad.code, bad.json) == (
@@ -67,7 +69,8 @@ def test_anonymous_may_see_health_and_version(server: Server, path: str) -> None
             "GET",
             "/api/v1/namespaces/ns1/pods",
             (
-                'pods is forbidden: User "system:anonymous" cannot list resource "pods" in API group "" in the '
+                'pods is forbidden: User "system:anonymous" cannot list resource "pods" in API '
+                'group "" in the '
                 'namespace "ns1"'
             ),
         ),
@@ -75,7 +78,8 @@ def test_anonymous_may_see_health_and_version(server: Server, path: str) -> None
             "POST",
             "/apis/discovery.k8s.io/v1/namespaces/n/endpointslices",
             (
-                'endpointslices.discovery.k8s.io is forbidden: User "system:anonymous" cannot create resource '
+                'endpointslices.discovery.k8s.io is forbidden: User "system:anonymous" cannot '
+                "create resource "
                 '"endpointslices" in API group "discovery.k8s.io" in the namespace "n"'
             ),
         ),
@@ -83,7 +87,8 @@ def test_anonymous_may_see_health_and_version(server: Server, path: str) -> None
             "GET",
             "/apis/example.com/v3/things?watch=1",
             (
-                'things.example.com is forbidden: User "system:anonymous" cannot watch resource "things" in API group '
+                'things.example.com is forbidden: User "system:anonymous" cannot watch resource '
+                '"things" in API group '
                 '"example.com" at the cluster scope'
             ),
         ),
@@ -91,13 +96,17 @@ def test_anonymous_may_see_health_and_version(server: Server, path: str) -> None
         ("GET", "/api", 'forbidden: User "system:anonymous" cannot get path "/api"'),
     ],
 )
-def test_anonymous_is_refused_before_anything_else(server: Server, method: str, path: str, message: str) -> None:
+def test_anonymous_is_refused_before_anything_else(
+    server: Server, method: str, path: str, message: str
+) -> None:
     reply = server.request(method, path, certificate=False)
     assert (reply.code, reply.json["reason"], reply.json["message"]) == (403, "Forbidden", message)
     assert reply.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_certificate_of_a_foreign_authority_fails_the_handshake(server: Server, tmp_path: Path) -> None:
+def test_certificate_of_a_foreign_authority_fails_the_handshake(
+    server: Server, tmp_path: Path
+) -> None:
     foreign, _ = pki.ensure(tmp_path / "pki", pki.server_names(()), time.time())
     context = server.context(certificate=False)
     context.load_cert_chain(foreign.admin_file, foreign.admin_key_file)
@@ -129,7 +138,9 @@ def test_tls_versions_and_names(server: Server, version: ssl.TLSVersion) -> None
             assert tls.getpeercert()
 
 
-@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"x" * 100, b""])
+@pytest.mark.parametrize(
+    "garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"x" * 100, b""]
+)
 def test_what_is_no_tls_harms_nobody(server: Server, garbage: bytes) -> None:
     with socket.create_connection((server.host, server.port), timeout=60) as raw:
         raw.sendall(garbage)
@@ -176,7 +187,13 @@ def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
             got += chunk
     order = [
         got.index(mark)
-        for mark in (b"gitVersion", b'"kind":"Namespace",', b"\r\n\r\nok", b"404 page", b"NamespaceList")
+        for mark in (
+            b"gitVersion",
+            b'"kind":"Namespace",',
+            b"\r\n\r\nok",
+            b"404 page",
+            b"NamespaceList",
+        )
     ]
     assert order == sorted(order)
 
@@ -201,8 +218,16 @@ def test_group_list_and_group(server: Server) -> None:
     assert (groups["kind"], groups["apiVersion"]) == ("APIGroupList", "v1")
     discovery = next(group for group in groups["groups"] if group["name"] == "discovery.k8s.io")
     version = {"groupVersion": "discovery.k8s.io/v1", "version": "v1"}
-    assert discovery == {"name": "discovery.k8s.io", "versions": [version], "preferredVersion": version}
-    assert server.get("/apis/discovery.k8s.io").json == {"kind": "APIGroup", "apiVersion": "v1", **discovery}
+    assert discovery == {
+        "name": "discovery.k8s.io",
+        "versions": [version],
+        "preferredVersion": version,
+    }
+    assert server.get("/apis/discovery.k8s.io").json == {
+        "kind": "APIGroup",
+        "apiVersion": "v1",
+        **discovery,
+    }
 
 
 def test_resource_lists(server: Server) -> None:
@@ -212,8 +237,15 @@ def test_resource_lists(server: Server) -> None:
     by_name = {entry["name"]: entry for entry in core["resources"]}
     assert by_name["services"]["shortNames"] == ["svc"]
     assert by_name["services"]["verbs"] == [
-        "create", "delete", "deletecollection", "get", "list", "patch", "update", "watch",
-    ]  # fmt: skip
+        "create",
+        "delete",
+        "deletecollection",
+        "get",
+        "list",
+        "patch",
+        "update",
+        "watch",
+    ]
     assert "deletecollection" not in by_name["namespaces"]["verbs"]
     assert by_name["namespaces/finalize"]["verbs"] == ["update"]
     assert by_name["pods/status"] == {
@@ -244,16 +276,28 @@ def test_aggregated_discovery_with_etag(server: Server) -> None:
                     "responseKind": {"group": "", "version": "", "kind": "EndpointSlice"},
                     "scope": "Namespaced",
                     "singularResource": "endpointslice",
-                    "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
+                    "verbs": [
+                        "create",
+                        "delete",
+                        "deletecollection",
+                        "get",
+                        "list",
+                        "patch",
+                        "update",
+                        "watch",
+                    ],
                 }
             ],
             "freshness": "Current",
         }
     ]
-    again = server.get("/apis", Accept=f"{AGGREGATED},application/json", If_None_Match=reply.headers["ETag"])
+    again = server.get(
+        "/apis", Accept=f"{AGGREGATED},application/json", If_None_Match=reply.headers["ETag"]
+    )
     assert (again.code, again.body) == (304, b"")
     core = server.get(
-        "/api", Accept="application/json;as=APIGroupDiscoveryList;profile=nopeer;v=v2;g=apidiscovery.k8s.io"
+        "/api",
+        Accept="application/json;as=APIGroupDiscoveryList;profile=nopeer;v=v2;g=apidiscovery.k8s.io",
     )
     assert [item["metadata"] for item in core.json["items"]] == [{}]
 
@@ -262,7 +306,10 @@ def test_discovery_negotiation(server: Server) -> None:
     old = AGGREGATED.replace("v=v2", "v=v2beta1")
     assert server.get("/apis", Accept=f"{old},application/json").json["kind"] == "APIGroupList"
     assert server.get("/apis", Accept=old).code == 406
-    assert yaml.safe_load(server.get("/apis/apps/v1", Accept="application/yaml").body)["kind"] == "APIResourceList"
+    assert (
+        yaml.safe_load(server.get("/apis/apps/v1", Accept="application/yaml").body)["kind"]
+        == "APIResourceList"
+    )
 
 
 PAGES = ["/nope", "/apis/nope", "/apis/nope/v1", "/readyz/", "/livez/nope", "/openapi/v9"]
@@ -324,21 +371,29 @@ def test_unknown_resources_are_status_404(server: Server, path: str) -> None:
             "validatingwebhookconfigurations of admissionregistration.k8s.io/v1",
         ),
         ("/api/v1/namespaces/default/services/a/proxy", "services/proxy of v1"),
-        ("/apis/discovery.k8s.io/v1beta1/endpointslices", "endpointslices of discovery.k8s.io/v1beta1"),
+        (
+            "/apis/discovery.k8s.io/v1beta1/endpointslices",
+            "endpointslices of discovery.k8s.io/v1beta1",
+        ),
     ],
 )
 def test_a_404_of_a_kind_that_is_not_served_names_the_page_that_says_so(
     server: Server, path: str, unserved: str
 ) -> None:
     reply = server.get(path)
-    assert (reply.code, reply.json["message"]) == (404, "the server could not find the requested resource")
+    assert (reply.code, reply.json["message"]) == (
+        404,
+        "the server could not find the requested resource",
+    )
     told = reply.headers.get_all("Warning")
     assert told is not None
     assert f'299 - "this server does not serve {unserved}: see docs/api.md#not-served"' in told
 
 
 def test_a_404_of_an_object_of_a_kind_that_is_served_warns_of_nothing(server: Server) -> None:
-    assert server.get("/api/v1/namespaces/default/configmaps/nope").headers.get_all("Warning") is None
+    assert (
+        server.get("/api/v1/namespaces/default/configmaps/nope").headers.get_all("Warning") is None
+    )
 
 
 NOT_ALLOWED = [
@@ -362,12 +417,18 @@ def test_wrong_methods_are_405(server: Server, method: str, path: str) -> None:
     assert reply.code == 405
     if method != "HEAD":
         message = "the server does not allow this method on the requested resource"
-        assert (reply.json["reason"], reply.json["message"], reply.json["details"]) == ("MethodNotAllowed", message, {})
+        assert (reply.json["reason"], reply.json["message"], reply.json["details"]) == (
+            "MethodNotAllowed",
+            message,
+            {},
+        )
 
 
 def test_root_lists_paths(server: Server) -> None:
     paths = server.get("/").json["paths"]
-    assert {"/api", "/api/v1", "/apis", "/apis/discovery.k8s.io/v1", "/healthz", "/version"} <= set(paths)
+    assert {"/api", "/api/v1", "/apis", "/apis/discovery.k8s.io/v1", "/healthz", "/version"} <= set(
+        paths
+    )
 
 
 # Health, version, metrics
@@ -376,7 +437,10 @@ def test_root_lists_paths(server: Server) -> None:
 def test_health(server: Server) -> None:
     plain = server.get("/readyz")
     assert (plain.body, plain.headers["X-Content-Type-Options"]) == (b"ok", "nosniff")
-    assert server.get("/livez?verbose").body == b"[+]ping ok\n[+]log ok\n[+]etcd ok\nlivez check passed\n"
+    assert (
+        server.get("/livez?verbose").body
+        == b"[+]ping ok\n[+]log ok\n[+]etcd ok\nlivez check passed\n"
+    )
     assert server.get("/readyz?verbose=0").body.endswith(b"[+]shutdown ok\nreadyz check passed\n")
     assert b"[+]etcd excluded: ok\n" in server.get("/healthz?verbose&exclude=etcd").body
     warned = server.get("/livez?verbose&exclude=zz").body
@@ -403,7 +467,9 @@ def test_version(server: Server) -> None:
     assert reply.body.startswith(b'{\n  "major": "1"')
 
 
-def test_unexpected_errors_are_told_without_details(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_are_told_without_details(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def explode(*_: object) -> None:
         raise RuntimeError("secret")
 

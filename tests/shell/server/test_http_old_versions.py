@@ -1,4 +1,6 @@
-"""``discovery.k8s.io/v1beta1`` over HTTP: off unless asked for, then the same objects in every form."""
+"""``discovery.k8s.io/v1beta1`` over HTTP: off unless asked for, then the same objects in every
+form.
+"""
 
 from __future__ import annotations
 
@@ -52,19 +54,27 @@ def test_off_by_default(server: Server) -> None:
     assert server.request("POST", OLD_SLICES, document("no")).code == 404
     assert server.get(f"/openapi/v3{OLD}").code == 404
     assert f"{OLD[1:]}" not in server.get("/openapi/v3").json["paths"]
-    [group] = [each for each in server.get("/apis").json["groups"] if each["name"] == "discovery.k8s.io"]
+    [group] = [
+        each for each in server.get("/apis").json["groups"] if each["name"] == "discovery.k8s.io"
+    ]
     assert [each["version"] for each in group["versions"]] == ["v1"]
 
 
 def test_discovery(old: Server) -> None:
-    [group] = [each for each in old.get("/apis").json["groups"] if each["name"] == "discovery.k8s.io"]
+    [group] = [
+        each for each in old.get("/apis").json["groups"] if each["name"] == "discovery.k8s.io"
+    ]
     assert [each["version"] for each in group["versions"]] == ["v1", "v1beta1"]
     assert group["preferredVersion"]["version"] == "v1"
     [entry] = old.get(OLD).json["resources"]
     [current] = old.get("/apis/discovery.k8s.io/v1").json["resources"]
-    assert entry == current, "one kind, one storage: even the hash of the storage version is the same"
+    assert entry == current, (
+        "one kind, one storage: even the hash of the storage version is the same"
+    )
     accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-    items = {item["metadata"]["name"]: item for item in old.get("/apis", Accept=accept).json["items"]}
+    items = {
+        item["metadata"]["name"]: item for item in old.get("/apis", Accept=accept).json["items"]
+    }
     versions = [each["version"] for each in items["discovery.k8s.io"]["versions"]]
     assert versions == ["v1", "v1beta1"]
     assert OLD in old.get("/").json["paths"]
@@ -84,7 +94,8 @@ def test_json_both_ways(old: Server) -> None:
     assert (made.code, made.json["apiVersion"]) == (201, "discovery.k8s.io/v1beta1")
     assert made.values("warning") == [
         (
-            '299 - "discovery.k8s.io/v1beta1 EndpointSlice is deprecated in v1.21+, unavailable in v1.25+; '
+            '299 - "discovery.k8s.io/v1beta1 EndpointSlice is deprecated in v1.21+, unavailable '
+            "in v1.25+; "
             'use discovery.k8s.io/v1 EndpointSlice"'
         )
     ]
@@ -93,13 +104,20 @@ def test_json_both_ways(old: Server) -> None:
     [endpoint] = read.json["endpoints"]
     assert (endpoint["zone"], endpoint["deprecatedTopology"]) == ("z", {"rack": "r"})
     listed = old.get(f"{OLD_SLICES}?labelSelector=case%3Djson").json
-    assert (listed["apiVersion"], listed["kind"]) == ("discovery.k8s.io/v1beta1", "EndpointSliceList")
+    assert (listed["apiVersion"], listed["kind"]) == (
+        "discovery.k8s.io/v1beta1",
+        "EndpointSliceList",
+    )
     assert listed["items"][0]["endpoints"][0]["topology"] == {ZONE: "z", "rack": "r"}
     assert "apiVersion" not in listed["items"][0]
     body = {**made.json, "endpoints": [{"addresses": ["10.9.9.9"], "topology": {ZONE: "y"}}]}
-    assert old.request("PUT", f"{OLD_SLICES}/json", body).json["endpoints"][0]["topology"] == {ZONE: "y"}
+    assert old.request("PUT", f"{OLD_SLICES}/json", body).json["endpoints"][0]["topology"] == {
+        ZONE: "y"
+    }
     merge = {"Content-Type": "application/merge-patch+json"}
-    patched = old.request("PATCH", f"{OLD_SLICES}/json", {"metadata": {"labels": {"a": "b"}}}, **merge)
+    patched = old.request(
+        "PATCH", f"{OLD_SLICES}/json", {"metadata": {"labels": {"a": "b"}}}, **merge
+    )
     assert (patched.code, patched.json["apiVersion"]) == (200, "discovery.k8s.io/v1beta1")
     assert old.request("DELETE", f"{OLD_SLICES}/json").json["status"] == "Success"
 
@@ -111,8 +129,13 @@ def test_protobuf_both_ways(old: Server) -> None:
     decoded = protobuf.decode(made.body)
     assert decoded["apiVersion"] == "discovery.k8s.io/v1beta1"
     assert decoded["endpoints"][0]["topology"] == {ZONE: "z", "rack": "r"}
-    assert protobuf.decode(old.get(f"{SLICES}/proto", Accept=PROTOBUF).body)["endpoints"][0]["zone"] == "z"
-    listed = protobuf.decode(old.get(f"{OLD_SLICES}?labelSelector=case%3Dproto", Accept=PROTOBUF).body)
+    assert (
+        protobuf.decode(old.get(f"{SLICES}/proto", Accept=PROTOBUF).body)["endpoints"][0]["zone"]
+        == "z"
+    )
+    listed = protobuf.decode(
+        old.get(f"{OLD_SLICES}?labelSelector=case%3Dproto", Accept=PROTOBUF).body
+    )
     assert listed["items"][0]["endpoints"][0]["topology"] == {ZONE: "z", "rack": "r"}
 
 
@@ -144,7 +167,10 @@ def test_watch_in_protobuf_and_as_table(old: Server) -> None:
     [(kind, framed)] = protobuf.FrameReader().feed(reply.body)
     assert (kind, framed["endpoints"][0]["topology"]) == ("ADDED", {ZONE: "z", "rack": "r"})
     row = json.loads(old.get(f"{OLD_SLICES}?{query}&includeObject=Object", Accept=TABLE).body)
-    assert row["object"]["rows"][0]["object"]["endpoints"][0]["topology"] == {ZONE: "z", "rack": "r"}
+    assert row["object"]["rows"][0]["object"]["endpoints"][0]["topology"] == {
+        ZONE: "z",
+        "rack": "r",
+    }
 
 
 def test_all_watchers_of_a_version_share_one_encoder(old: Server) -> None:
@@ -157,7 +183,9 @@ def test_all_watchers_of_a_version_share_one_encoder(old: Server) -> None:
 def test_what_the_flag_cannot_mean_is_a_usage_error(command: str) -> None:
     result = CliRunner().invoke(main, [command, "--runtime-config=discovery.k8s.io/v2=true"])
     assert result.exit_code == 64
-    assert "Invalid value for '--runtime-config': unknown api 'discovery.k8s.io/v2'" in result.output
+    assert (
+        "Invalid value for '--runtime-config': unknown api 'discovery.k8s.io/v2'" in result.output
+    )
 
 
 def test_an_emulated_release_has_its_gates_and_says_so() -> None:
@@ -166,11 +194,18 @@ def test_an_emulated_release_has_its_gates_and_says_so() -> None:
     server = Server(plane)
     try:
         shown = server.get("/version").json
-        assert (shown["minor"], shown["emulationMinor"], shown["minCompatibilityMinor"]) == ("36", "30", "29")
+        assert (shown["minor"], shown["emulationMinor"], shown["minCompatibilityMinor"]) == (
+            "36",
+            "30",
+            "29",
+        )
         hints = {"forZones": [{"name": "z"}]}
         endpoints = [{"addresses": ["10.1.2.3"], "hints": hints}]
         body = {"metadata": {"name": "a"}, "addressType": "IPv4", "endpoints": endpoints}
         made = server.request("POST", SLICES, body)
-        assert (made.code, made.json["endpoints"]) == (201, [{"addresses": ["10.1.2.3"], "conditions": {}}])
+        assert (made.code, made.json["endpoints"]) == (
+            201,
+            [{"addresses": ["10.1.2.3"], "conditions": {}}],
+        )
     finally:
         end()

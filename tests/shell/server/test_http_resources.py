@@ -19,7 +19,12 @@ def config_map(name: str, **data: str) -> dict[str, Any]:
 
 
 def endpoint_slice(name: str) -> dict[str, Any]:
-    return {"metadata": {"name": name}, "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}], "ports": []}
+    return {
+        "metadata": {"name": name},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.0.0.1"]}],
+        "ports": [],
+    }
 
 
 def assert_status(reply: Reply, code: int, reason: str, message: str) -> None:
@@ -43,13 +48,22 @@ def test_life_of_an_object(server: Server) -> None:
     stale = server.request("PUT", f"{CM}/life", {**created.json, "data": {"a": "3"}})
     assert (stale.code, stale.json["reason"]) == (409, "Conflict")
     patched = server.request(
-        "PATCH", f"{CM}/life", {"data": {"b": "9"}}, Content_Type="application/merge-patch+json; charset=utf-8"
+        "PATCH",
+        f"{CM}/life",
+        {"data": {"b": "9"}},
+        Content_Type="application/merge-patch+json; charset=utf-8",
     )
     assert (patched.code, patched.json["data"]) == (200, {"a": "2", "b": "9"})
     gone = server.request("DELETE", f"{CM}/life")
-    assert (gone.code, gone.json["status"], gone.json["details"]["name"]) == (200, "Success", "life")
+    assert (gone.code, gone.json["status"], gone.json["details"]["name"]) == (
+        200,
+        "Success",
+        "life",
+    )
     assert_status(server.get(f"{CM}/life"), 404, "NotFound", 'configmaps "life" not found')
-    assert_status(server.request("DELETE", f"{CM}/life"), 404, "NotFound", 'configmaps "life" not found')
+    assert_status(
+        server.request("DELETE", f"{CM}/life"), 404, "NotFound", 'configmaps "life" not found'
+    )
 
 
 def test_already_exists(server: Server) -> None:
@@ -76,18 +90,27 @@ def test_delete_collection_and_delete_options(server: Server) -> None:
 
 def test_status_and_scale(server: Server) -> None:
     deployments = "/apis/apps/v1/namespaces/default/deployments"
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    template = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
     spec = {"replicas": 2, "selector": {"matchLabels": {"a": "b"}}, "template": template}
     made = server.request("POST", deployments, {"metadata": {"name": "d"}, "spec": spec})
     assert made.code == 201, made.body
     scale = server.get(f"{deployments}/d/scale").json
-    assert (scale["kind"], scale["apiVersion"], scale["spec"]) == ("Scale", "autoscaling/v1", {"replicas": 2})
+    assert (scale["kind"], scale["apiVersion"], scale["spec"]) == (
+        "Scale",
+        "autoscaling/v1",
+        {"replicas": 2},
+    )
     scale["spec"]["replicas"] = 5
     assert server.request("PUT", f"{deployments}/d/scale", scale).json["spec"]["replicas"] == 5
     assert server.get(f"{deployments}/d").json["spec"]["replicas"] == 5
     document = server.get(f"{deployments}/d").json
     document["status"] = {"replicas": 5}
-    assert server.request("PUT", f"{deployments}/d/status", document).json["status"]["replicas"] == 5
+    assert (
+        server.request("PUT", f"{deployments}/d/status", document).json["status"]["replicas"] == 5
+    )
 
 
 # Lists
@@ -104,10 +127,14 @@ def test_typed_lists_omit_kind_and_api_version(server: Server) -> None:
 
 def test_pages(server: Server) -> None:
     for index in range(5):
-        server.request("POST", "/api/v1/namespaces/kube-public/configmaps", config_map(f"page-{index}"))
+        server.request(
+            "POST", "/api/v1/namespaces/kube-public/configmaps", config_map(f"page-{index}")
+        )
     names, token, sizes = [], "", []
     while True:
-        reply = server.get(f"/api/v1/namespaces/kube-public/configmaps?limit=2&continue={token}").json
+        reply = server.get(
+            f"/api/v1/namespaces/kube-public/configmaps?limit=2&continue={token}"
+        ).json
         names += [item["metadata"]["name"] for item in reply["items"]]
         sizes.append(reply["metadata"].get("remainingItemCount"))
         token = reply["metadata"].get("continue", "")
@@ -123,14 +150,17 @@ def test_all_namespaces_and_selectors(server: Server) -> None:
     server.request("POST", CM, body)
     found = server.get("/api/v1/configmaps?labelSelector=sel%3D1").json["items"]
     assert [item["metadata"]["namespace"] for item in found] == ["default"]
-    assert len(server.get("/api/v1/configmaps?fieldSelector=metadata.name%3Dsel").json["items"]) == 1
+    assert (
+        len(server.get("/api/v1/configmaps?fieldSelector=metadata.name%3Dsel").json["items"]) == 1
+    )
 
 
 # Bodies
 
 
 UNKNOWN_FORMAT = (
-    "the body of the request was in an unknown format - accepted media types include: application/json, "
+    "the body of the request was in an unknown format - accepted media types include: "
+    "application/json, "
     "application/yaml, application/vnd.kubernetes.protobuf"
 )
 
@@ -151,7 +181,8 @@ BAD_BODIES = [
     (
         b'{"metadata":',
         (
-            "the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse "
+            "the object provided is unrecognized (must be of type ConfigMap): couldn't get "
+            "version/kind; json parse "
             "error: "
             'unexpected end of JSON input ({"metadata":)'
         ),
@@ -159,14 +190,16 @@ BAD_BODIES = [
     (
         b'{"kind":"Pod","apiVersion":"v1"}',
         (
-            'Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to (core.ConfigMap): unknown '
+            'Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to '
+            "(core.ConfigMap): unknown "
             "conversion"
         ),
     ),
     (
         b'{"apiVersion":"v1","kind":"ConfigMap","data":{"a":1}}',
         (
-            'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct '
+            'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal '
+            "number into Go struct "
             "field ConfigMap.data of type string"
         ),
     ),
@@ -207,14 +240,19 @@ OPTION_ERRORS = [
         "POST",
         CM,
         "dryRun=foo",
-        'CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ["foo"]: supported values: "All"',
+        (
+            'CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ["foo"]: '
+            "supported "
+            'values: "All"'
+        ),
     ),
     (
         "PUT",
         f"{CM}/x",
         "fieldValidation=foo",
         (
-            'UpdateOptions.meta.k8s.io "" is invalid: fieldValidation: Unsupported value: "foo": supported values: "", '
+            'UpdateOptions.meta.k8s.io "" is invalid: fieldValidation: Unsupported value: "foo": '
+            'supported values: "", '
             '"Ignore", "Strict", "Warn"'
         ),
     ),
@@ -222,14 +260,18 @@ OPTION_ERRORS = [
         "PATCH",
         f"{CM}/x",
         "force=false",
-        'PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch',
+        (
+            'PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for '
+            "non-apply patch"
+        ),
     ),
     (
         "PATCH",
         f"{CM}/x",
         "fieldManager=a%0Ab",
         (
-            'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Invalid value: "a\\nb": invalid character U+000A '
+            'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Invalid value: "a\\nb": '
+            "invalid character U+000A "
             "(at position 1)"
         ),
     ),
@@ -237,14 +279,18 @@ OPTION_ERRORS = [
         "POST",
         CM,
         f"fieldManager={'m' * 129}",
-        'CreateOptions.meta.k8s.io "" is invalid: fieldManager: Too long: may not be more than 128 bytes',
+        (
+            'CreateOptions.meta.k8s.io "" is invalid: fieldManager: Too long: may not be more than '
+            "128 bytes"
+        ),
     ),
     (
         "DELETE",
         f"{CM}/x",
         "propagationPolicy=Foo",
         (
-            'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: "Foo": supported values: '
+            'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: '
+            '"Foo": supported values: '
             '"Foreground", "Background", "Orphan", "nil"'
         ),
     ),
@@ -262,7 +308,10 @@ def test_option_errors(server: Server, method: str, path: str, query: str, messa
 
 def test_apply_needs_a_manager(server: Server) -> None:
     reply = server.request("PATCH", f"{CM}/x", {}, Content_Type="application/apply-patch+yaml")
-    message = 'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch'
+    message = (
+        'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for '
+        "apply patch"
+    )
     assert_status(reply, 422, "Invalid", message)
 
 
@@ -273,7 +322,8 @@ def test_strict_warn_and_ignore(server: Server) -> None:
         strict,
         400,
         "BadRequest",
-        'EndpointSlice in version "v1" cannot be handled as a EndpointSlice: strict decoding error: '
+        'EndpointSlice in version "v1" cannot be handled as a EndpointSlice: strict decoding '
+        "error: "
         'unknown field "dat"',
     )
     warned = server.request("POST", f"{ES}?dryRun=All", body)

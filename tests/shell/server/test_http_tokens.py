@@ -40,7 +40,10 @@ def shown(server: Server, token: str, path: str = "/version") -> Reply:
 def test_a_token_counts_while_its_account_exists(server: Server) -> None:
     token = account(server, "one")
     assert shown(server, token).code == 200
-    cannot = 'User "system:serviceaccount:default:one" cannot list resource "pods" in API group "" at the cluster scope'
+    cannot = (
+        'User "system:serviceaccount:default:one" cannot list resource "pods" in API group "" at '
+        "the cluster scope"
+    )
     assert shown(server, token, "/api/v1/pods").json["message"] == f"pods is forbidden: {cannot}"
     assert server.request("DELETE", f"{ACCOUNTS}/one").code == 200
     assert shown(server, token).code == 401
@@ -70,7 +73,18 @@ def junk(head: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "head", [b"[" * 9000, b"\xff", b"1", [], {}, {"kid": []}, {"kid": None}, {"alg": "ES256"}, {"alg": ["ES256"]}]
+    "head",
+    [
+        b"[" * 9000,
+        b"\xff",
+        b"1",
+        [],
+        {},
+        {"kid": []},
+        {"kid": None},
+        {"alg": "ES256"},
+        {"alg": ["ES256"]},
+    ],
 )
 def test_junk_is_no_token_and_no_fault(server: Server, head: Any) -> None:
     assert shown(server, junk(head)).code == 401
@@ -115,17 +129,24 @@ def test_access_of_others(server: Server) -> None:
         where = f"{AUTHORIZATION}/namespaces/{namespace}" if namespace else AUTHORIZATION
         return server.request("POST", f"{where}/{kind}", {"spec": spec})
 
-    assert ask("subjectaccessreviews", {"user": "u", "resourceAttributes": ON_PODS}).json["status"] == {
-        "allowed": False
-    }
-    assert ask("subjectaccessreviews", {**MASTER, "resourceAttributes": ON_PODS}).json["status"] == {"allowed": True}
+    assert ask("subjectaccessreviews", {"user": "u", "resourceAttributes": ON_PODS}).json[
+        "status"
+    ] == {"allowed": False}
+    assert ask("subjectaccessreviews", {**MASTER, "resourceAttributes": ON_PODS}).json[
+        "status"
+    ] == {"allowed": True}
     reply = ask("subjectaccessreviews", {"resourceAttributes": ON_PODS})
     message = 'spec.user: Invalid value: "": at least one of user or group must be specified'
     assert (reply.code, reply.json["details"]["causes"][0]["field"]) == (422, "spec.user")
     assert reply.json["message"].endswith(message)
     local = ask("localsubjectaccessreviews", {**MASTER, "resourceAttributes": ON_PODS}, "default")
-    assert (local.json["metadata"], local.json["status"]) == ({"namespace": "default"}, {"allowed": True})
-    reply = ask("localsubjectaccessreviews", {**MASTER, "resourceAttributes": ON_PODS}, "kube-system")
+    assert (local.json["metadata"], local.json["status"]) == (
+        {"namespace": "default"},
+        {"allowed": True},
+    )
+    reply = ask(
+        "localsubjectaccessreviews", {**MASTER, "resourceAttributes": ON_PODS}, "kube-system"
+    )
     assert reply.json["message"].endswith(
         'spec.resourceAttributes.namespace: Invalid value: "default": must match metadata.namespace'
     )
@@ -180,7 +201,11 @@ def test_a_signature_is_verified_once(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_key_that_is_none_fails_the_start(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("junk")
     with pytest.raises(StartError, match="no unencrypted private key in PEM"):
-        TokenKeys(TokenConfig(issuer="i", signing_key_file=tmp_path / "key"), tmp_path / "own", lambda token: None)
+        TokenKeys(
+            TokenConfig(issuer="i", signing_key_file=tmp_path / "key"),
+            tmp_path / "own",
+            lambda token: None,
+        )
     with pytest.raises(StartError, match="no private key in PEM"):
         TokenKeys(TokenConfig(issuer="i"), tmp_path / "key", lambda token: None)
 
@@ -206,7 +231,10 @@ def test_tokens_survive_a_restart_and_are_nobodys_business(kept: PlaneConfig) ->
 def test_nobody_in_particular(server: Server) -> None:
     for path in ("/livez", "/readyz", "/healthz", "/version"):
         assert server.request("GET", path, certificate=False).code == 200
-    cannot = 'namespaces is forbidden: User "system:anonymous" cannot list resource "namespaces" in API group "" at the'
+    cannot = (
+        'namespaces is forbidden: User "system:anonymous" cannot list resource "namespaces" in '
+        'API group "" at the'
+    )
     refused = server.request("GET", "/api/v1/namespaces", certificate=False)
     assert (refused.code, refused.json["message"]) == (403, f"{cannot} cluster scope")
 
@@ -228,15 +256,21 @@ def test_kubectl_create_token(server: Server, tmp_path: Path) -> None:
         return kubectl(server, tmp_path, *arguments)
 
     assert admin("create", "serviceaccount", "tool")[0] == 0
-    code, token = admin("create", "token", "tool", "--audience=vault", "--audience=other", "--duration=20m")
+    code, token = admin(
+        "create", "token", "tool", "--audience=vault", "--audience=other", "--duration=20m"
+    )
     assert code == 0
     claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
     assert (claims["aud"], claims["exp"] - claims["iat"]) == (["vault", "other"], 1200)
-    too_short = "spec.expirationSeconds: Invalid value: 60: may not specify a duration less than 10 minutes"
+    too_short = (
+        "spec.expirationSeconds: Invalid value: 60: may not specify a duration less than 10 minutes"
+    )
     code, text = admin("create", "token", "tool", "--duration=1m")
     assert (code, too_short in text) == (1, True)
     assert admin("create", "secret", "generic", "held")[0] == 0
-    code, token = admin("create", "token", "tool", "--bound-object-kind=Secret", "--bound-object-name=held")
+    code, token = admin(
+        "create", "token", "tool", "--bound-object-kind=Secret", "--bound-object-name=held"
+    )
     assert code == 0
     code, text = kubectl(server, tmp_path, "auth", "whoami", token=token.strip())
     assert (code, "system:serviceaccount:default:tool" in text) == (0, True)

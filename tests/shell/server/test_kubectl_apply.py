@@ -1,4 +1,6 @@
-"""Server-side apply as the real kubectl does it: create, conflicts, force, pruning, diff, taking over, managers."""
+"""Server-side apply as the real kubectl does it: create, conflicts, force, pruning, diff, taking
+over, managers.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,19 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def config_map(name: str, **data: str) -> str:
-    return json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+    )
 
 
 def service(name: str, *ports: int) -> str:
     listed = [{"name": f"p{port}", "port": port} for port in ports]
-    document = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {"ports": listed}}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"ports": listed},
+    }
     return json.dumps(document)
 
 
@@ -34,7 +43,9 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     line = command(server, home, *arguments)
     environment = {**os.environ, "KUBE_EDITOR": editor}
-    return subprocess.run(line, input=stdin, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        line, input=stdin, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def apply(server: Server, home: Path, document: str, *flags: str) -> str:
@@ -43,14 +54,23 @@ def apply(server: Server, home: Path, document: str, *flags: str) -> str:
 
 def entries(server: Server, path: str) -> dict[tuple[str, str], Any]:
     head = server.get(path).json["metadata"]
-    return {(entry["manager"], entry["operation"]): entry["fieldsV1"] for entry in head.get("managedFields", [])}
+    return {
+        (entry["manager"], entry["operation"]): entry["fieldsV1"]
+        for entry in head.get("managedFields", [])
+    }
 
 
 def test_create_unchanged_conflict_force_and_removal(server: Server, tmp_path: Path) -> None:
-    assert apply(server, tmp_path, config_map("one", a="1", b="1")) == "configmap/one serverside-applied\n"
+    assert (
+        apply(server, tmp_path, config_map("one", a="1", b="1"))
+        == "configmap/one serverside-applied\n"
+    )
     path = "/api/v1/namespaces/default/configmaps/one"
     version = server.get(path).json["metadata"]["resourceVersion"]
-    assert apply(server, tmp_path, config_map("one", a="1", b="1")) == "configmap/one serverside-applied\n"
+    assert (
+        apply(server, tmp_path, config_map("one", a="1", b="1"))
+        == "configmap/one serverside-applied\n"
+    )
     assert server.get(path).json["metadata"]["resourceVersion"] == version
     other = run(
         server,
@@ -69,7 +89,9 @@ def test_create_unchanged_conflict_force_and_removal(server: Server, tmp_path: P
         *("apply", "--server-side", "--field-manager=other", "-f", "-"),
         stdin=config_map("one", a="2"),
     )
-    assert one.stderr.startswith('error: Apply failed with 1 conflict: conflict with "kubectl": .data.a\n')
+    assert one.stderr.startswith(
+        'error: Apply failed with 1 conflict: conflict with "kubectl": .data.a\n'
+    )
     apply(server, tmp_path, config_map("one", a="2"), "--field-manager=other", "--force-conflicts")
     assert server.get(path).json["data"] == {"a": "2", "b": "1"}
     assert entries(server, path) == {
@@ -107,13 +129,18 @@ def test_from_client_side_to_server_side(server: Server, tmp_path: Path) -> None
     owners = entries(server, path)
     assert owners["kubectl", "Apply"] == {"f:data": {"f:a": {}}}
     assert ("kubectl-client-side-apply", "Update") not in owners
-    assert apply(server, tmp_path, config_map("moved", a="3")) == "configmap/moved serverside-applied\n"
+    assert (
+        apply(server, tmp_path, config_map("moved", a="3"))
+        == "configmap/moved serverside-applied\n"
+    )
     # And back: plain apply finds its annotation as it left it.
     kubectl(server, tmp_path, "apply", "-f", "-", stdin=config_map("moved", b="4"))
     assert server.get(path).json["data"] == {"b": "4"}
 
 
-def test_each_command_is_a_manager_and_only_on_request_shown(server: Server, tmp_path: Path) -> None:
+def test_each_command_is_a_manager_and_only_on_request_shown(
+    server: Server, tmp_path: Path
+) -> None:
     deployment = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -144,9 +171,15 @@ def test_each_command_is_a_manager_and_only_on_request_shown(server: Server, tmp
     assert owners["kubectl-patch", "Update"] == {"f:spec": {"f:paused": {}}}
     assert owners["kubectl", "Update"] == {"f:spec": {"f:replicas": {}}}
     assert "f:replicas" not in owners["kubectl-create", "Update"]["f:spec"]
-    assert "managedFields" not in kubectl(server, tmp_path, "get", "deployment", "web", "-o", "yaml")
-    shown = json.loads(kubectl(server, tmp_path, "get", "deployment", "web", "-o", "json", "--show-managed-fields"))
-    assert {entry["manager"]: entry.get("subresource") for entry in shown["metadata"]["managedFields"]} == {
+    assert "managedFields" not in kubectl(
+        server, tmp_path, "get", "deployment", "web", "-o", "yaml"
+    )
+    shown = json.loads(
+        kubectl(server, tmp_path, "get", "deployment", "web", "-o", "json", "--show-managed-fields")
+    )
+    assert {
+        entry["manager"]: entry.get("subresource") for entry in shown["metadata"]["managedFields"]
+    } == {
         "kubectl": "scale",
         "kubectl-annotate": None,
         "kubectl-create": None,
@@ -164,9 +197,14 @@ def test_over_http(server: Server) -> None:
     missing = server.request("PATCH", path, body, **yaml)
     assert (missing.code, missing.json["message"]) == (
         422,
-        'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch',
+        (
+            'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for '
+            "apply patch"
+        ),
     )
-    cbor = server.request("PATCH", f"{path}?fieldManager=m", body, **{"Content-Type": "application/apply-patch+cbor"})
+    cbor = server.request(
+        "PATCH", f"{path}?fieldManager=m", body, **{"Content-Type": "application/apply-patch+cbor"}
+    )
     assert cbor.code == 415
     assert server.request("PATCH", f"{path}?fieldManager=m", body, **yaml).code == 201
     assert server.request("PATCH", f"{path}?fieldManager=m", body, **yaml).code == 200
@@ -183,4 +221,6 @@ def test_over_http(server: Server) -> None:
 
 def test_the_servers_own_objects_have_managers(server: Server) -> None:
     assert list(entries(server, "/api/v1/namespaces/default")) == [("kube-apiserver", "Update")]
-    assert list(entries(server, "/api/v1/namespaces/default/services/kubernetes")) == [("kube-apiserver", "Update")]
+    assert list(entries(server, "/api/v1/namespaces/default/services/kubernetes")) == [
+        ("kube-apiserver", "Update")
+    ]

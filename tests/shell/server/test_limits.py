@@ -1,4 +1,6 @@
-"""Places of requests: who sits, who stands in line, and that everything is given back whatever becomes of a request."""
+"""Places of requests: who sits, who stands in line, and that everything is given back whatever
+becomes of a request.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ import pytest
 from tests.waiting import turns
 
 from sliceplane.server.fairness.types import Asked
-from sliceplane.server.io.requests.limits import BODY_BYTES_LEAST, InFlight, Limits, RequestPlace, TooMany
+from sliceplane.server.io.requests.limits import (
+    BODY_BYTES_LEAST,
+    InFlight,
+    Limits,
+    RequestPlace,
+    TooMany,
+)
 from sliceplane.server.registry.types import User
 
 ACCOUNTS = ("system:serviceaccounts", "system:authenticated")
@@ -61,7 +69,9 @@ async def test_who_stood_in_line_for_too_long_is_told_to_come_back() -> None:
     in_flight.flows.check()
 
 
-async def test_a_request_that_ends_in_line_or_just_as_it_gets_a_seat_leaves_nothing_behind() -> None:
+async def test_a_request_that_ends_in_line_or_just_as_it_gets_a_seat_leaves_nothing_behind() -> (
+    None
+):
     in_flight, taken = await full()
     in_line, just_seated = place(in_flight, "a"), place(in_flight, "b")
     tasks = [asyncio.create_task(each.sit()) for each in (just_seated, in_line)]

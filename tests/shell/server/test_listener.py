@@ -25,7 +25,9 @@ from sliceplane.watch.io.service import PlaneService, ServiceContext
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[Server]:
     """Waits for nothing for long, but for a client that is held up a moment."""
-    with serving(Periods(connections=ConnectionTiming(request_head_s=1.0, keep_alive_s=1.0, unread_s=1.0))) as server:
+    with serving(
+        Periods(connections=ConnectionTiming(request_head_s=1.0, keep_alive_s=1.0, unread_s=1.0))
+    ) as server:
         yield server
 
 
@@ -44,12 +46,17 @@ def test_a_connection_that_never_asks_is_closed(impatient: Server) -> None:
 
 def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig) -> None:
     ahead = 0.0
-    plane, end = run_plane(kept, clock=lambda: time.time() + ahead, periods=Periods(certificates_s=0.05))
+    plane, end = run_plane(
+        kept, clock=lambda: time.time() + ahead, periods=Periods(certificates_s=0.05)
+    )
     server = Server(plane)
 
     def serial() -> bytes:
         context = ssl._create_unverified_context()
-        with socket.create_connection((server.host, server.port)) as raw, context.wrap_socket(raw) as tls:
+        with (
+            socket.create_connection((server.host, server.port)) as raw,
+            context.wrap_socket(raw) as tls,
+        ):
             return tls.getpeercert(binary_form=True) or b""
 
     try:
@@ -63,7 +70,9 @@ def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig) -> No
 
 
 def test_a_new_authority_is_trusted_at_once(kept: PlaneConfig) -> None:
-    """The kubeconfig that is written then must work at the server that wrote it, without a restart."""
+    """The kubeconfig that is written then must work at the server that wrote it, without a
+    restart.
+    """
     plane, end = run_plane(kept, periods=Periods(certificates_s=0.05))
     server = Server(plane)
     try:
@@ -96,7 +105,9 @@ def test_ipv6() -> None:
 class Recorder:
     """A service that writes down what happens to it."""
 
-    def __init__(self, name: str, log: list[str], url: Callable[[], str], *, fail: bool = False) -> None:
+    def __init__(
+        self, name: str, log: list[str], url: Callable[[], str], *, fail: bool = False
+    ) -> None:
         self.name = name
         self._url = url
         self._log = log
@@ -126,7 +137,10 @@ class Recorder:
 
 async def test_services_start_in_order_and_stop_in_reverse() -> None:
     log: list[str] = []
-    services: tuple[PlaneService, ...] = (Recorder("a", log, lambda: plane.url), Recorder("b", log, lambda: plane.url))
+    services: tuple[PlaneService, ...] = (
+        Recorder("a", log, lambda: plane.url),
+        Recorder("b", log, lambda: plane.url),
+    )
     plane = ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), services)
     await plane.start()
     await plane.drain()
@@ -152,7 +166,9 @@ async def test_a_service_that_fails_to_start_stops_everything() -> None:
 
 
 def _talk(server: Server, *parts: bytes, quiet_s: float = 5.0) -> bytes:
-    """What the server says until it closes the connection; sending stops when it does not take more."""
+    """What the server says until it closes the connection; sending stops when it does not take
+    more.
+    """
     context = server.context()
     said = b""
     with (
@@ -186,7 +202,9 @@ def test_trailers_without_end_are_cut(server: Server) -> None:
 
 
 def test_a_later_head_must_come_in_time_too(impatient: Server) -> None:
-    said = _talk(impatient, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /livez HTTP/1.1\r\nHost: ")
+    said = _talk(
+        impatient, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /livez HTTP/1.1\r\nHost: "
+    )
     assert said.count(b"HTTP/1.1 200 OK") == 1
 
 

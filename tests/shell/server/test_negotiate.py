@@ -31,10 +31,16 @@ ACCEPTED = [
     ("text/html, application/yaml", Representation(media="yaml")),
     ("*/*, application/yaml", Representation(media="yaml")),
     (TABLE, Representation(form="Table")),
-    (f"{TABLE},{TABLE.replace('v=v1', 'v=v1beta1')},application/json", Representation(form="Table")),
+    (
+        f"{TABLE},{TABLE.replace('v=v1', 'v=v1beta1')},application/json",
+        Representation(form="Table"),
+    ),
     (TABLE.replace("v=v1", "v=v1beta1"), Representation(form="Table", form_version="v1beta1")),
     (f"{TABLE.replace('v=v1', 'v=v9')},application/json", Representation()),
-    ("application/json;g=meta.k8s.io;as=PartialObjectMetadata;v=v1", Representation(form="PartialObjectMetadata")),
+    (
+        "application/json;g=meta.k8s.io;as=PartialObjectMetadata;v=v1",
+        Representation(form="PartialObjectMetadata"),
+    ),
     (
         "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
         Representation(media="protobuf", form="PartialObjectMetadataList"),
@@ -63,7 +69,11 @@ REFUSED = [
 def test_refused(accept: str, message: str) -> None:
     with pytest.raises(StatusError) as caught:
         negotiate(accept)
-    assert (caught.value.code, caught.value.reason, caught.value.message) == (406, "NotAcceptable", message)
+    assert (caught.value.code, caught.value.reason, caught.value.message) == (
+        406,
+        "NotAcceptable",
+        message,
+    )
     assert ("details" in caught.value.status()) == (message == UNKNOWN)
 
 

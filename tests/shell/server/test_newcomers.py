@@ -41,7 +41,11 @@ class Someone:
 @given(
     bound=st.integers(1, 60),
     steps=st.lists(
-        st.tuples(st.sampled_from(("enter", "charge", "leave", "drop")), st.integers(0, 9), st.integers(0, 30))
+        st.tuples(
+            st.sampled_from(("enter", "charge", "leave", "drop")),
+            st.integers(0, 9),
+            st.integers(0, 30),
+        )
     ),
 )
 def test_the_oldest_go_until_the_others_fit(bound: int, steps: list[tuple[str, int, int]]) -> None:
@@ -111,7 +115,9 @@ def test_each_phase_is_charged_what_it_costs(contexts: Contexts) -> None:
 
 
 @pytest.mark.parametrize("claimed", [b"\x00\x40\x01", b"\x01\x00\x00", b"\xff\xff\xff"])
-def test_a_client_hello_that_claims_to_be_large_is_refused_at_once(contexts: Contexts, claimed: bytes) -> None:
+def test_a_client_hello_that_claims_to_be_large_is_refused_at_once(
+    contexts: Contexts, claimed: bytes
+) -> None:
     """OpenSSL would make room for 128 KiB of it."""
 
     async def test() -> None:
@@ -119,10 +125,14 @@ def test_a_client_hello_that_claims_to_be_large_is_refused_at_once(contexts: Con
             peer = await found.dial()
             await peer.send_raw(HELLO % claimed)
             assert await peer.closed()
-            assert peer.raw == b"\x15\x03\x01\x00\x02\x02\x32", "an alert of its own, not the end of a handshake's time"
+            assert peer.raw == b"\x15\x03\x01\x00\x02\x02\x32", (
+                "an alert of its own, not the end of a handshake's time"
+            )
             peer = await found.dial()
             await peer.send_raw(b"\x16\x03\x01\x00\x01\x01" + b"\x16\x03\x01\x00\x03\x00\xff\xff")
-            assert await peer.closed(), "nor is one believed that hides its length in a second record"
+            assert await peer.closed(), (
+                "nor is one believed that hides its length in a second record"
+            )
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(test())
@@ -130,7 +140,10 @@ def test_a_client_hello_that_claims_to_be_large_is_refused_at_once(contexts: Con
 
 def test_handshakes_that_do_not_end_make_room_for_others(contexts: Contexts) -> None:
     async def test() -> None:
-        async with asyncio.timeout(60), meeting(contexts, newcomer_bytes=3 * HANDSHAKE_BYTES) as found:
+        async with (
+            asyncio.timeout(60),
+            meeting(contexts, newcomer_bytes=3 * HANDSHAKE_BYTES) as found,
+        ):
             half_open = []
             for _ in range(3):
                 half_open.append(await found.dial())

@@ -43,7 +43,10 @@ def test_first_start_makes_everything_private(tmp_path: Path) -> None:
 
 def test_admin_certificate_names_user_and_group(tmp_path: Path) -> None:
     made, _ = pki.ensure(tmp_path / "pki", NAMES, NOW)
-    assert certificate(made.admin_file).subject.rfc4514_string() == f"CN={pki.ADMIN_NAME},O={pki.ADMIN_GROUP}"
+    assert (
+        certificate(made.admin_file).subject.rfc4514_string()
+        == f"CN={pki.ADMIN_NAME},O={pki.ADMIN_GROUP}"
+    )
 
 
 def test_second_start_makes_nothing(tmp_path: Path) -> None:
@@ -76,14 +79,20 @@ def test_expiring_authority_takes_everything_with_it(tmp_path: Path) -> None:
 def test_new_name_renews_the_server_certificate_and_keeps_the_old_names(tmp_path: Path) -> None:
     made, _ = pki.ensure(tmp_path / "pki", pki.server_names(("192.0.2.1",)), NOW)
     pki.ensure(tmp_path / "pki", pki.server_names(("192.0.2.2",)), NOW)
-    names = certificate(made.server_file).extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+    names = (
+        certificate(made.server_file)
+        .extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME)
+        .value
+    )
     assert isinstance(names, x509.SubjectAlternativeName)
     assert {"192.0.2.1", "192.0.2.2"} <= {str(name.value) for name in names}
     _, anything = pki.ensure(tmp_path / "pki", pki.server_names(("192.0.2.1",)), NOW)
     assert not anything
 
 
-@pytest.mark.parametrize("victim", ["apiserver.crt", "apiserver.key", "admin.key", "manifest.json", "ca.crt"])
+@pytest.mark.parametrize(
+    "victim", ["apiserver.crt", "apiserver.key", "admin.key", "manifest.json", "ca.crt"]
+)
 def test_damaged_or_missing_file_is_made_anew(tmp_path: Path, victim: str) -> None:
     made, _ = pki.ensure(tmp_path / "pki", NAMES, NOW)
     (made.folder / victim).write_bytes(b"garbage")
@@ -164,7 +173,9 @@ def test_a_clock_that_is_an_hour_ahead_is_no_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong_s", [2 * DAY, -56 * 365 * DAY])
-def test_old_kubeconfigs_survive_a_clock_that_was_wrong_for_a_while(tmp_path: Path, wrong_s: float) -> None:
+def test_old_kubeconfigs_survive_a_clock_that_was_wrong_for_a_while(
+    tmp_path: Path, wrong_s: float
+) -> None:
     now = time.time()
     made, _ = pki.ensure(tmp_path / "pki", NAMES, now)
     handed_out = tmp_path / "copy"

@@ -1,4 +1,6 @@
-"""Watches over the wire whose rights go: an ERROR event with the reason, and the end, within a second or so."""
+"""Watches over the wire whose rights go: an ERROR event with the reason, and the end, within a
+second or so.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Shown(Stream):
 
     def __init__(self, server: Server, token: str, **headers: str) -> None:
         self._connection = server.connect(certificate=False)
-        self._connection.request("GET", WATCH, headers={"authorization": f"Bearer {token}", **headers})
+        self._connection.request(
+            "GET", WATCH, headers={"authorization": f"Bearer {token}", **headers}
+        )
         self.response = self._connection.getresponse()
         assert self.response.status == 200, self.response.read()
 
@@ -69,7 +73,10 @@ def test_a_binding_that_is_deleted(server: Server) -> None:
     stream = Shown(server, "ta")
     try:
         with watching(server, WATCH) as of_admin:
-            status = ends(stream, lambda: server.request("DELETE", f"{RBAC}/namespaces/default/rolebindings/one"))
+            status = ends(
+                stream,
+                lambda: server.request("DELETE", f"{RBAC}/namespaces/default/rolebindings/one"),
+            )
             assert (status["code"], status["reason"]) == (403, "Forbidden")
             assert 'User "alice" cannot watch resource "configmaps"' in status["message"]
             post(server, f"{CORE}/configmaps", {"metadata": {"name": "later"}})
@@ -97,7 +104,12 @@ def test_an_account_that_is_deleted(server: Server) -> None:
 
 def test_who_acts_as_another(server: Server) -> None:
     grant(server, "three", {"kind": "User", "name": "carol"})
-    rule = {"apiGroups": [""], "resources": ["users"], "resourceNames": ["carol"], "verbs": ["impersonate"]}
+    rule = {
+        "apiGroups": [""],
+        "resources": ["users"],
+        "resourceNames": ["carol"],
+        "verbs": ["impersonate"],
+    }
     post(server, f"{RBAC}/clusterroles", {"metadata": {"name": "acts"}, "rules": [rule]})
     reference = {"kind": "ClusterRole", "name": "acts"}
     subjects = [{"kind": "User", "name": "bob"}]

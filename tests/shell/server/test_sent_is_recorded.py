@@ -1,4 +1,6 @@
-"""What a real server's recording knows of the watchers of a slice: how many, and bytes on the wire."""
+"""What a real server's recording knows of the watchers of a slice: how many, and bytes on the
+wire.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,15 @@ def lines(server: Server) -> list[Line]:
 
 
 def test_three_watchers_one_slice_write(server: Server) -> None:
-    web = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}
+    web = {
+        "metadata": {"name": "web"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]},
+    }
     assert server.request("POST", SERVICE, web).code == 201
-    until(lambda: any(line.effect is not None and line.effect.slices for line in lines(server)), within_s=60)
+    until(
+        lambda: any(line.effect is not None and line.effect.slices for line in lines(server)),
+        within_s=60,
+    )
     assert line_text(lines(server)[-1]).endswith(" kB; sent to no watcher"), (
         "the controllers' own watch is in the process"
     )
@@ -54,8 +62,13 @@ def test_three_watchers_one_slice_write(server: Server) -> None:
         "spec": {"nodeName": "node-1", "containers": [{"name": "web", "image": "web"}]},
     }
     assert server.request("POST", PODS, pod).code == 201
-    started = int(server.get("/apis/discovery.k8s.io/v1/endpointslices").json["metadata"]["resourceVersion"])
-    streams = [Stream(server, f"{SLICES}&resourceVersion={started}{selector}") for selector in ("", "", OF_WEB)]
+    started = int(
+        server.get("/apis/discovery.k8s.io/v1/endpointslices").json["metadata"]["resourceVersion"]
+    )
+    streams = [
+        Stream(server, f"{SLICES}&resourceVersion={started}{selector}")
+        for selector in ("", "", OF_WEB)
+    ]
     aside = Stream(server, f"{SLICES}&resourceVersion={started}{OF_OTHERS}")
     status = {
         "phase": "Running",
@@ -70,7 +83,10 @@ def test_three_watchers_one_slice_write(server: Server) -> None:
 
     def told() -> bool:
         effects = [line.effect for line in lines(server)]
-        return any(effect is not None and effect.sent is not None and effect.sent.most for effect in effects)
+        return any(
+            effect is not None and effect.sent is not None and effect.sent.most
+            for effect in effects
+        )
 
     until(told, within_s=60)
     line = lines(server)[-1]

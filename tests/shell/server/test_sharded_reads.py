@@ -54,7 +54,9 @@ def test_shards_divide_the_collection_and_say_which_they_are(sharded: Server) ->
 def test_shards_have_pages_and_other_selectors(sharded: Server) -> None:
     found, token = set(), ""
     while True:
-        page = sharded.get(path(SHARDS[0], limit="3", **({"continue": token} if token else {}))).json
+        page = sharded.get(
+            path(SHARDS[0], limit="3", **({"continue": token} if token else {}))
+        ).json
         assert len(page["items"]) <= 3
         assert page["metadata"]["shardInfo"]["selector"] == SHARDS[0]
         found |= names(page)
@@ -83,7 +85,12 @@ def test_watches_tell_their_shard_alone(sharded: Server) -> None:
         for number, wanted in enumerate(mine):
             name = min(wanted)
             change = {"data": {"turn": str(number)}}
-            sharded.request("PATCH", f"{CONFIG_MAPS}/{name}", change, Content_Type="application/merge-patch+json")
+            sharded.request(
+                "PATCH",
+                f"{CONFIG_MAPS}/{name}",
+                change,
+                Content_Type="application/merge-patch+json",
+            )
             event = streams[number].next()
             assert (event["type"], event["object"]["metadata"]["name"]) == ("MODIFIED", name)
     finally:
@@ -100,6 +107,8 @@ def test_a_selector_that_cannot_be_is_a_400(sharded: Server) -> None:
 
 
 def test_without_the_gate_it_is_ignored(server: Server) -> None:
-    listed = server.get(f"/api/v1/namespaces?{urllib.parse.urlencode({'shardSelector': 'nonsense'})}")
+    listed = server.get(
+        f"/api/v1/namespaces?{urllib.parse.urlencode({'shardSelector': 'nonsense'})}"
+    )
     assert listed.code == 200
     assert "shardInfo" not in listed.json["metadata"]

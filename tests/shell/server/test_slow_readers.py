@@ -1,4 +1,6 @@
-"""Clients that ask for much and read nothing: bounded in bytes and time, and everyone else is served."""
+"""Clients that ask for much and read nothing: bounded in bytes and time, and everyone else is
+served.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ OBJECTS, OBJECT_BYTES = 8, 900_000
 def large(periods: Periods) -> Iterator[Server]:
     """A server whose list of ConfigMaps is 7 MB long, and which keeps 16 MB for readers."""
     limits = Limits(unsent_bytes_max=16_000_000)
-    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0, limits=limits), periods=periods)
+    plane, end = run_plane(
+        PlaneConfig(data_dir="memory:", secure_port=0, limits=limits), periods=periods
+    )
     found = Server(plane)
     for number in range(OBJECTS):
         body = {"metadata": {"name": f"large-{number}"}, "data": {"a": "x" * OBJECT_BYTES}}
@@ -54,7 +58,9 @@ def asking(server: Server) -> Iterator[ssl.SSLSocket]:
 def unsent(server: Server) -> float:
     lines = server.get("/metrics").body.decode().splitlines()
     return next(
-        float(line.split()[1]) for line in lines if line.startswith('sliceplane_shared_held{what="unsent-bytes"}')
+        float(line.split()[1])
+        for line in lines
+        if line.startswith('sliceplane_shared_held{what="unsent-bytes"}')
     )
 
 
@@ -74,7 +80,10 @@ def test_responses_that_nobody_takes_are_bounded_together(server: Server) -> Non
 
 
 def test_a_client_that_takes_nothing_is_cut_off() -> None:
-    with large(Periods(connections=ConnectionTiming(stalled_s=0.2))) as server, asking(server) as client:
+    with (
+        large(Periods(connections=ConnectionTiming(stalled_s=0.2))) as server,
+        asking(server) as client,
+    ):
         received = len(client.recv(1))
         until(lambda: server.plane.listener.connections, lambda count: count == 0)
         assert unsent(server) == 0

@@ -1,4 +1,6 @@
-"""Fifty watchers that open a stream and read nothing: others are answered as before, and what waits is bounded."""
+"""Fifty watchers that open a stream and read nothing: others are answered as before, and what waits
+is bounded.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ WATCHERS, WRITES, OBJECT_BYTES = 50, 60, 100_000
 @pytest.fixture
 def server() -> Iterator[Server]:
     """It cuts no watch off: what waited for a slow one would wait for ever."""
-    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0), periods=Periods(stalled_watch_s=3600.0))
+    plane, end = run_plane(
+        PlaneConfig(data_dir="memory:", secure_port=0), periods=Periods(stalled_watch_s=3600.0)
+    )
     yield Server(plane)
     end()
 
@@ -45,7 +49,10 @@ def others_are_answered(server: Server) -> None:
         for number in range(15):
             body = {"metadata": {"generateName": "small-"}, "data": {"n": str(number)}}
             assert server.request("POST", CONFIG_MAPS, body, connection=connection).code == 201
-            assert server.request("GET", "/api/v1/namespaces/default", connection=connection).code == 200
+            assert (
+                server.request("GET", "/api/v1/namespaces/default", connection=connection).code
+                == 200
+            )
 
 
 def test_others_do_not_notice(server: Server) -> None:

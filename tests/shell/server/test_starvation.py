@@ -38,8 +38,14 @@ def serving(folder: Path, limits: Limits, periods: Periods | None = None) -> Ite
         for user, role in (("hog", "view"), ("jane", "edit")):
             binding = {
                 "metadata": {"name": user},
-                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-                "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+                "roleRef": {
+                    "apiGroup": "rbac.authorization.k8s.io",
+                    "kind": "ClusterRole",
+                    "name": role,
+                },
+                "subjects": [
+                    {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+                ],
             }
             path = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings"
             assert server.request("POST", path, binding).code == 201
@@ -63,12 +69,16 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def ask(server: Server, user: str, method: str, path: str, body: object = None) -> Reply:
-    return server.request(method, path, body, certificate=False, Authorization=f"Bearer {user}-token")
+    return server.request(
+        method, path, body, certificate=False, Authorization=f"Bearer {user}-token"
+    )
 
 
 @contextmanager
 def sent(server: Server, count: int, head: str, body: bytes = b"") -> Iterator[list[ssl.SSLSocket]]:
-    """*count* requests of hog's, each on a connection of its own, that nobody reads the answers of yet."""
+    """*count* requests of hog's, each on a connection of its own, that nobody reads the answers of
+    yet.
+    """
     context = server.context(certificate=False)
     with ExitStack() as stack:
         sockets = []
@@ -104,14 +114,18 @@ def refused(opened: list[ssl.SSLSocket], count: int) -> None:
 
 
 def bodies(length: int = len(REVIEW)) -> str:
-    return f"POST {REVIEWS} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n"
+    return (
+        f"POST {REVIEWS} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n"
+    )
 
 
 def shown(server: Server, name: str, **labels: str) -> float:
     """A figure of ``/metrics``."""
     for line in server.get("/metrics").body.decode().splitlines():
         found, _, value = line.rpartition(" ")
-        if found.startswith(f"{name}{{") and all(f'{label}="{text}"' in found for label, text in labels.items()):
+        if found.startswith(f"{name}{{") and all(
+            f'{label}="{text}"' in found for label, text in labels.items()
+        ):
             return float(value)
     raise AssertionError(f"there is no {name} of {labels}")
 
@@ -155,7 +169,9 @@ def test_400_reads_of_a_future_version_leave_lists_to_others(patient: Server) ->
     assert (told.code, told.headers["Retry-After"]) == (429, "1")
     assert told.body == b"Too many requests, please try again later."
     assert told.headers["X-Kubernetes-Pf-Flowschema-Uid"] == uid_of("flowschema", "global-default")
-    assert told.headers["X-Kubernetes-Pf-Prioritylevel-Uid"] == uid_of("prioritylevel", "global-default")
+    assert told.headers["X-Kubernetes-Pf-Prioritylevel-Uid"] == uid_of(
+        "prioritylevel", "global-default"
+    )
     assert b'sliceplane_shared_refused_total{what="future-reads"}' in server.get("/metrics").body
 
 
@@ -183,13 +199,16 @@ def test_watches_of_one_account_leave_room_for_another(tmp_path: Path) -> None:
         settle(server, "watches", 0)
 
 
-def test_large_answers_that_one_account_does_not_take_leave_room_for_another(tmp_path: Path) -> None:
+def test_large_answers_that_one_account_does_not_take_leave_room_for_another(
+    tmp_path: Path,
+) -> None:
     patient = Periods(connections=ConnectionTiming(stalled_s=3600.0))
     with serving(tmp_path, Limits(unsent_bytes_max=30_000_000), patient) as server:
         for number in range(8):
             body = {"metadata": {"name": f"large-{number}"}, "data": {"a": "x" * 900_000}}
             assert server.request("POST", CONFIG_MAPS, body).code == 201
-        # Asked before hog does: an answer of jane's that is on its way leaves hog room for one alone.
+        # Asked before hog does: an answer of jane's that is on its way leaves hog room for one
+        # alone.
         size = len(ask(server, "jane", "GET", CONFIG_MAPS).body)
         settle(server, "unsent-bytes", 0)
         with sent(server, 2, f"GET {CONFIG_MAPS} HTTP/1.1\r\n"):
@@ -208,4 +227,7 @@ def test_figures_are_upstreams(server: Server) -> None:
     before = shown(server, f"{prefix}dispatched_requests_total", **others)
     assert ask(server, "jane", "GET", CONFIG_MAPS).code == 200
     assert shown(server, f"{prefix}dispatched_requests_total", **others) == before + 1
-    assert shown(server, f"{prefix}request_wait_duration_seconds_count", execute="true", **others) == before + 1
+    assert (
+        shown(server, f"{prefix}request_wait_duration_seconds_count", execute="true", **others)
+        == before + 1
+    )

@@ -17,19 +17,48 @@ READY = f"{LIVE}[+]informer-sync ok\n[+]shutdown ok\nreadyz check passed\n"
 WARNED = 'warn: some health checks cannot be excluded: no matches for "aa","zz"\n'
 
 CASES = [
-    *(Case("B1 ok", "GET", f"/{name}", 200, "ok", headers=TEXT) for name in ("healthz", "livez", "readyz")),
+    *(
+        Case("B1 ok", "GET", f"/{name}", 200, "ok", headers=TEXT)
+        for name in ("healthz", "livez", "readyz")
+    ),
     Case("B1 verbose", "GET", "/livez?verbose", 200, f"{LIVE}livez check passed\n"),
-    Case("B1 verbose, any value", "GET", "/healthz?verbose=0", 200, f"{LIVE}healthz check passed\n"),
+    Case(
+        "B1 verbose, any value", "GET", "/healthz?verbose=0", 200, f"{LIVE}healthz check passed\n"
+    ),
     Case("B1 order of readyz", "GET", "/readyz?verbose=1", 200, READY),
-    Case("B1 exclude", "GET", "/livez?verbose&exclude=log", 200, "[+]ping ok\n[+]log excluded: ok\n[+]etcd ok\n"),
+    Case(
+        "B1 exclude",
+        "GET",
+        "/livez?verbose&exclude=log",
+        200,
+        "[+]ping ok\n[+]log excluded: ok\n[+]etcd ok\n",
+    ),
     Case("B1 exclude quietly", "GET", "/livez?exclude=log&exclude=etcd", 200, "ok"),
-    Case("B1 exclude unknown", "GET", "/livez?verbose&exclude=zz&exclude=aa", 200, f"{LIVE}{WARNED}livez check passed"),
+    Case(
+        "B1 exclude unknown",
+        "GET",
+        "/livez?verbose&exclude=zz&exclude=aa",
+        200,
+        f"{LIVE}{WARNED}livez check passed",
+    ),
     *(
         Case("B1 single", "GET", path, 200, "ok", headers=TEXT)
-        for path in ("/livez/ping", "/livez/etcd", "/healthz/log", "/readyz/informer-sync", "/readyz/shutdown")
+        for path in (
+            "/livez/ping",
+            "/livez/etcd",
+            "/healthz/log",
+            "/readyz/informer-sync",
+            "/readyz/shutdown",
+        )
     ),
-    *(Case("B1 no such", "GET", path, 404, "404 page not found\n") for path in ("/livez/shutdown", "/livez/nope")),
-    *(Case("B1 slash", "GET", path, 404, "404 page not found\n") for path in ("/livez/", "/readyz/", "/healthz/")),
+    *(
+        Case("B1 no such", "GET", path, 404, "404 page not found\n")
+        for path in ("/livez/shutdown", "/livez/nope")
+    ),
+    *(
+        Case("B1 slash", "GET", path, 404, "404 page not found\n")
+        for path in ("/livez/", "/readyz/", "/healthz/")
+    ),
     Case("B1 HEAD", "HEAD", "/readyz", 200),
 ]
 
@@ -92,7 +121,10 @@ def test_a_plane_that_stops_is_alive_and_not_ready() -> None:
         (
             "/readyz",
             500,
-            f"{LIVE}[+]informer-sync ok\n[-]shutdown failed: reason withheld\nreadyz check failed\n\n",
+            (
+                f"{LIVE}[+]informer-sync ok\n[-]shutdown failed: reason withheld\nreadyz check "
+                "failed\n\n"
+            ),
         ),
         ("/readyz/shutdown", 500, "internal server error: the process is stopping\n"),
     ]

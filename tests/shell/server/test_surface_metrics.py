@@ -21,14 +21,20 @@ MAPS = {**LABELS, "resource": "configmaps"}
 def samples(server: Server, name: str) -> list[tuple[dict[str, str], float]]:
     text = server.get("/metrics").body.decode()
     return [
-        (sample.labels, sample.value) for family in parse_text(text) for sample in family.samples if sample.name == name
+        (sample.labels, sample.value)
+        for family in parse_text(text)
+        for sample in family.samples
+        if sample.name == name
     ]
 
 
 def counted(server: Server, **labels: str) -> float:
-    """Of ``apiserver_request_total``, once it is there: a request is counted after its answer is out."""
+    """Of ``apiserver_request_total``, once it is there: a request is counted after its answer is
+    out.
+    """
     series = until(
-        lambda: samples(server, "apiserver_request_total"), lambda series: labels in [found for found, _ in series]
+        lambda: samples(server, "apiserver_request_total"),
+        lambda series: labels in [found for found, _ in series],
     )
     return next(value for found, value in series if found == labels)
 
@@ -88,7 +94,13 @@ def test_watches(server: Server) -> None:
         assert stream.next()["type"] == "ADDED"
         running = samples(server, "apiserver_longrunning_requests")
         identity = {"group": "coordination.k8s.io", "version": "v1", "resource": "leases"}
-        labels = {"verb": "WATCH", "scope": "namespace", "component": "apiserver", "subresource": "", **identity}
+        labels = {
+            "verb": "WATCH",
+            "scope": "namespace",
+            "component": "apiserver",
+            "subresource": "",
+            **identity,
+        }
         assert (labels, 1.0) in running
         assert (identity, 1.0) in samples(server, "apiserver_watch_events_total")
         assert dict_of(samples(server, "sliceplane_watch_sent_bytes_total"), identity) > 100
@@ -101,17 +113,25 @@ def dict_of(found: list[tuple[dict[str, str], float]], labels: dict[str, str]) -
 def test_storage_and_process(server: Server) -> None:
     before = dict_of(samples(server, "sliceplane_storage_commit_duration_seconds_count"), {})
     make(server, "stored")
-    assert dict_of(samples(server, "sliceplane_storage_commit_duration_seconds_count"), {}) == before + 1
+    assert (
+        dict_of(samples(server, "sliceplane_storage_commit_duration_seconds_count"), {})
+        == before + 1
+    )
     objects = samples(server, "apiserver_resource_objects")
     assert ({"group": "", "resource": "namespaces"}, 4.0) in objects
     assert ({"resource": "namespaces"}, 4.0) in samples(server, "apiserver_storage_objects")
-    assert {tuple(labels.values()) for labels, _ in samples(server, "apiserver_current_inflight_requests")} == {
+    assert {
+        tuple(labels.values())
+        for labels, _ in samples(server, "apiserver_current_inflight_requests")
+    } == {
         ("mutating",),
         ("readOnly",),
     }
     assert samples(server, "process_resident_memory_bytes")[0][1] > 1e6
     assert ({"name": "etcd", "type": "livez"}, 1.0) in samples(server, "kubernetes_healthcheck")
-    assert ({"name": "TopologyAwareHints", "stage": ""}, 1.0) in samples(server, "kubernetes_feature_enabled")
+    assert ({"name": "TopologyAwareHints", "stage": ""}, 1.0) in samples(
+        server, "kubernetes_feature_enabled"
+    )
     (build, one), *_ = samples(server, "kubernetes_build_info")
     assert (build["git_version"], one) == (server.get("/version").json["gitVersion"], 1.0)
 
@@ -131,7 +151,9 @@ def test_text_and_openmetrics(server: Server) -> None:
     assert plain.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     wanted = "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5"
     reply = server.get("/metrics", Accept=wanted)
-    assert reply.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    assert reply.headers["Content-Type"].startswith(
+        "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    )
     assert reply.body.endswith(b"# EOF\n")
     names = {family.name for family in parse_openmetrics(reply.body.decode())}
     assert {"apiserver_request", "apiserver_watch_events", "process_cpu_seconds"} <= names

@@ -20,19 +20,47 @@ CASES = [
     Case("B2 none", "GET", "/openapi/v3/apis/none/v1", 404),
     Case("B2 none", "GET", "/openapi/v3/apis/none", 404),
     *(
-        Case("B2 JSON", "GET", DOCUMENT, 200, '"openapi":"3.0.0"', None, {"Accept": accept}, {"Content-Type": KIND})
+        Case(
+            "B2 JSON",
+            "GET",
+            DOCUMENT,
+            200,
+            '"openapi":"3.0.0"',
+            None,
+            {"Accept": accept},
+            {"Content-Type": KIND},
+        )
         for accept in ("", "*/*", "application/*", f"text/html, {KIND}")
     ),
     *(
-        Case("B2 protobuf", "GET", DOCUMENT, 200, "", None, {"Accept": accept}, {"Content-Type": V3, "Vary": "Accept"})
+        Case(
+            "B2 protobuf",
+            "GET",
+            DOCUMENT,
+            200,
+            "",
+            None,
+            {"Accept": accept},
+            {"Content-Type": V3, "Vary": "Accept"},
+        )
         for accept in (V3, V3.replace(".v1.0", "@v1.0"), f"{V3}, {KIND}")
     ),
-    *(Case("B2 406", "GET", DOCUMENT, 406, sent={"Accept": accept}) for accept in ("application/yaml", V2)),
+    *(
+        Case("B2 406", "GET", DOCUMENT, 406, sent={"Accept": accept})
+        for accept in ("application/yaml", V2)
+    ),
     *(
         Case("B2 v2", "GET", "/openapi/v2", 200, "", None, {"Accept": accept}, {"Content-Type": V2})
         for accept in (V2, V2.replace(".v1.0", "@v1.0"))
     ),
-    Case("B2 v2", "GET", "/openapi/v2", 200, '"swagger":"2.0"', headers={"Vary": "Accept-Encoding, Accept"}),
+    Case(
+        "B2 v2",
+        "GET",
+        "/openapi/v2",
+        200,
+        '"swagger":"2.0"',
+        headers={"Vary": "Accept-Encoding, Accept"},
+    ),
     Case("B2 v2", "GET", "/openapi/v2", 406, sent={"Accept": "application/yaml"}),
     Case("B2 discovery", "GET", "/openapi/v3/api", 200, '"/api/":{"get":'),
     Case("B2 discovery", "GET", "/openapi/v3/apis", 200, "APIGroupList"),
@@ -50,7 +78,14 @@ def test_openapi(server: Server, case: Case) -> None:
 
 def test_the_index_names_every_document(server: Server) -> None:
     paths = server.get("/openapi/v3").json["paths"]
-    assert {"api", "api/v1", "apis", "apis/discovery.k8s.io", "apis/discovery.k8s.io/v1", "version"} <= set(paths)
+    assert {
+        "api",
+        "api/v1",
+        "apis",
+        "apis/discovery.k8s.io",
+        "apis/discovery.k8s.io/v1",
+        "version",
+    } <= set(paths)
     for name, entry in paths.items():
         assert entry["serverRelativeURL"].startswith(f"/openapi/v3/{name}?hash=")
         assert server.get(entry["serverRelativeURL"], Accept=V3).code == 200
@@ -80,7 +115,9 @@ def one(message: bytes, number: int) -> Any:
 
 
 def named(message: bytes, number: int = 1) -> dict[str, bytes]:
-    return {one(entry, 1).decode(): one(entry, 2) for found, entry in fields(message) if found == number}
+    return {
+        one(entry, 1).decode(): one(entry, 2) for found, entry in fields(message) if found == number
+    }
 
 
 def test_protobuf_says_what_json_says(server: Server) -> None:
@@ -92,7 +129,9 @@ def test_protobuf_says_what_json_says(server: Server) -> None:
     assert list(paths) == list(document["paths"])
     path = "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{name}"
     patch = one(paths[path], 10)
-    parameters = [one(one(choice, 1), 1).decode() for number, choice in fields(patch) if number == 6]
+    parameters = [
+        one(one(choice, 1), 1).decode() for number, choice in fields(patch) if number == 6
+    ]
     assert parameters == ["dryRun", "fieldManager", "fieldValidation", "force"]
     assert one(named(patch, 13)["x-kubernetes-action"], 2) == b'"patch"'
     schemas = {name: one(choice, 1) for name, choice in named(one(one(message, 5), 1)).items()}
@@ -100,7 +139,9 @@ def test_protobuf_says_what_json_says(server: Server) -> None:
     wanted = document["components"]["schemas"]["io.k8s.api.discovery.v1.EndpointSlice"]
     schema = schemas["io.k8s.api.discovery.v1.EndpointSlice"]
     assert one(schema, 34).decode() == wanted["description"]
-    assert [value.decode() for number, value in fields(schema) if number == 23] == wanted["required"]
+    assert [value.decode() for number, value in fields(schema) if number == 23] == wanted[
+        "required"
+    ]
     properties = named(one(schema, 31))
     assert list(properties) == list(wanted["properties"])
     address_type = one(properties["addressType"], 1)

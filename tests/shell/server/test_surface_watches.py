@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 from tests.shell.server.serving import Server, watching
-from tests.shell.server.surface import CONFIG_MAPS, EVENTS, NAMESPACES, TABLE, Case, check, config_map, make
+from tests.shell.server.surface import (
+    CONFIG_MAPS,
+    EVENTS,
+    NAMESPACES,
+    TABLE,
+    Case,
+    check,
+    config_map,
+    make,
+)
 
 from sliceplane.server.documents import protobuf
 
@@ -16,7 +25,10 @@ LIST = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 INVALID = 'ListOptions.meta.k8s.io "" is invalid: '
 MATCH = "resourceVersionMatch: "
 NEEDS = f"{MATCH}Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-ALONE = f"{MATCH}Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+ALONE = (
+    f"{MATCH}Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is "
+    "provided"
+)
 ONLY = f'{MATCH}Unsupported value: "Exact": supported values: "NotOlderThan"'
 STREAMS = "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
 GONE = "the server does not allow this method on the requested resource"
@@ -31,14 +43,25 @@ CASES = [
     refused("B5 no match", "sendInitialEvents=false", 422, f"{INVALID}{NEEDS}"),
     refused("B5 match alone", "resourceVersionMatch=NotOlderThan", 422, f"{INVALID}{ALONE}"),
     refused("B5 Exact alone", "resourceVersionMatch=Exact", 422, f"{INVALID}[{ALONE}, {ONLY}]"),
-    refused("B5 Exact", "sendInitialEvents=true&resourceVersionMatch=Exact", 422, f"{INVALID}[{NEEDS}, {ONLY}]"),
+    refused(
+        "B5 Exact",
+        "sendInitialEvents=true&resourceVersionMatch=Exact",
+        422,
+        f"{INVALID}[{NEEDS}, {ONLY}]",
+    ),
     refused(
         "B5 no number",
         "resourceVersion=abc",
         500,
         'resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax',
     ),
-    refused("B3 YAML", "", 406, f"only the following media types are accepted: {STREAMS}", Accept="application/yaml"),
+    refused(
+        "B3 YAML",
+        "",
+        406,
+        f"only the following media types are accepted: {STREAMS}",
+        Accept="application/yaml",
+    ),
     Case(
         "B5 timeout",
         "GET",
@@ -53,7 +76,13 @@ CASES = [
         400,
         "fieldSelector metadata.name doesn't match requested name",
     ),
-    Case("B1 not watched", "GET", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews?watch=1", 405, GONE),
+    Case(
+        "B1 not watched",
+        "GET",
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews?watch=1",
+        405,
+        GONE,
+    ),
     Case("B5 legacy", "POST", "/api/v1/watch/configmaps", 405, GONE, headers={"Allow": "GET"}),
 ]
 
@@ -69,7 +98,8 @@ def brief(event: dict[str, Any]) -> str:
     return f"{event['type']} {head.get('name', '')}{end}".strip()
 
 
-#: parameters of a watch of a namespace with the objects "a" and "b", and all that it shows at once (B5)
+#: parameters of a watch of a namespace with the objects "a" and "b", and all that it shows at once
+#: (B5)
 STARTS = [
     ("", ["ADDED a", "ADDED b"]),
     ("resourceVersion=0", ["ADDED a", "ADDED b"]),
@@ -79,7 +109,10 @@ STARTS = [
     ("allowWatchBookmarks=true&resourceVersion=0", ["ADDED a", "ADDED b", "BOOKMARK !"]),
     ("allowWatchBookmarks=true&resourceVersion=FIRST", ["ADDED b"]),
     (f"{LIST}&allowWatchBookmarks=true", ["ADDED a", "ADDED b", "BOOKMARK !"]),
-    (f"{LIST}&allowWatchBookmarks=true&resourceVersion=FIRST", ["ADDED a", "ADDED b", "BOOKMARK !"]),
+    (
+        f"{LIST}&allowWatchBookmarks=true&resourceVersion=FIRST",
+        ["ADDED a", "ADDED b", "BOOKMARK !"],
+    ),
     (f"{LIST}&allowWatchBookmarks=true&labelSelector=none", ["BOOKMARK !"]),
     (LIST, ["ADDED a", "ADDED b"]),
     (LIST.replace("true", "false"), []),
@@ -97,7 +130,9 @@ def test_where_watches_start(server: Server) -> None:
     first = server.request("POST", path, config_map("a")).json["metadata"]["resourceVersion"]
     server.request("POST", path, config_map("b"))
     for query, expected in STARTS:
-        with watching(server, f"{path}?watch=1&timeoutSeconds=30&{query.replace('FIRST', first)}") as stream:
+        with watching(
+            server, f"{path}?watch=1&timeoutSeconds=30&{query.replace('FIRST', first)}"
+        ) as stream:
             assert stream.response.headers["Content-Type"] == "application/json"
             shown = [brief(stream.next()) for _ in expected]
         assert (query, shown) == (query, expected)
@@ -111,12 +146,18 @@ def test_bookmarks_are_of_the_kind_and_say_how_far(server: Server) -> None:
 
 
 def test_selector_transitions(server: Server) -> None:
-    """Leaving shows the old object under the change's version; what is deleted unseen is not told."""
+    """Leaving shows the old object under the change's version; what is deleted unseen is not
+    told.
+    """
     query = "watch=1&timeoutSeconds=30&labelSelector=on"
     with watching(server, f"{CONFIG_MAPS}?{query}") as stream:
         make(server, "moving")
-        entered = server.request("PUT", f"{CONFIG_MAPS}/moving", config_map("moving", labels={"on": "1"})).json
-        left = server.request("PUT", f"{CONFIG_MAPS}/moving", config_map("moving")).json["metadata"]["resourceVersion"]
+        entered = server.request(
+            "PUT", f"{CONFIG_MAPS}/moving", config_map("moving", labels={"on": "1"})
+        ).json
+        left = server.request("PUT", f"{CONFIG_MAPS}/moving", config_map("moving")).json[
+            "metadata"
+        ]["resourceVersion"]
         server.request("DELETE", f"{CONFIG_MAPS}/moving")
         make(server, "next", labels={"on": "1"})
         assert stream.next() == {"type": "ADDED", "object": entered}
@@ -128,13 +169,17 @@ def test_selector_transitions(server: Server) -> None:
 
 def test_deletions_carry_their_own_version(server: Server) -> None:
     version = make(server, "ending", finalizers=["x.io/f"])["metadata"]["resourceVersion"]
-    with watching(server, f"{CONFIG_MAPS}?watch=1&timeoutSeconds=30&resourceVersion={version}") as stream:
+    with watching(
+        server, f"{CONFIG_MAPS}?watch=1&timeoutSeconds=30&resourceVersion={version}"
+    ) as stream:
         server.request("DELETE", f"{CONFIG_MAPS}/ending")
         server.request("PUT", f"{CONFIG_MAPS}/ending", config_map("ending"))
         marked, deleted = stream.next(), stream.next()
         assert (marked["type"], deleted["type"]) == ("MODIFIED", "DELETED")
         assert deleted["object"]["metadata"]["finalizers"] == ["x.io/f"]
-        versions = [int(event["object"]["metadata"]["resourceVersion"]) for event in (marked, deleted)]
+        versions = [
+            int(event["object"]["metadata"]["resourceVersion"]) for event in (marked, deleted)
+        ]
         assert versions == [int(version) + 1, int(version) + 2]
 
 
@@ -169,10 +214,17 @@ def test_too_old_is_an_event_and_the_end(server: Server, path: str, message: str
 def test_tables_and_metadata(server: Server) -> None:
     make(server, "shown-1", "shown-2", labels={"shown": "yes"})
     query = f"watch=1&timeoutSeconds=1&labelSelector=shown&{LIST}&allowWatchBookmarks=true"
-    tables = [json.loads(line) for line in server.get(f"{CONFIG_MAPS}?{query}", Accept=TABLE).body.splitlines()]
+    tables = [
+        json.loads(line)
+        for line in server.get(f"{CONFIG_MAPS}?{query}", Accept=TABLE).body.splitlines()
+    ]
     assert [event["type"] for event in tables] == ["ADDED", "ADDED", "BOOKMARK"]
     assert [event["object"]["columnDefinitions"] is None for event in tables] == [False, True, True]
-    assert [row["cells"][0] for event in tables for row in event["object"]["rows"]] == ["shown-1", "shown-2", ""]
+    assert [row["cells"][0] for event in tables for row in event["object"]["rows"]] == [
+        "shown-1",
+        "shown-2",
+        "",
+    ]
     assert "annotations" in tables[2]["object"]["rows"][0]["object"]["metadata"]
     partial = TABLE.replace("Table", "PartialObjectMetadata")
     lines = server.get(f"{CONFIG_MAPS}?{query}", Accept=partial).body.splitlines()
@@ -195,6 +247,9 @@ def test_protobuf_frames(server: Server) -> None:
 
 def test_an_upgrade_to_websocket_is_not_taken(server: Server) -> None:
     reply = server.get(
-        f"{WATCH}&labelSelector=none", Upgrade="websocket", Connection="Upgrade", Sec_WebSocket_Version="13"
+        f"{WATCH}&labelSelector=none",
+        Upgrade="websocket",
+        Connection="Upgrade",
+        Sec_WebSocket_Version="13",
     )
     assert (reply.code, reply.body) == (200, b"")

@@ -1,4 +1,6 @@
-"""TLS connections without HTTP: what was written arrives, whatever the peer's pace, and every end is an end."""
+"""TLS connections without HTTP: what was written arrives, whatever the peer's pace, and every end
+is an end.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,16 @@ def pattern(size: int, seed: int = 0) -> bytes:
     return b"".join(b"%d.%d," % (seed, number) for number in range(size // 6 + 1))[:size]
 
 
-SIZES = st.one_of(st.integers(1, 300), st.integers(RECORD_BYTES - 3, RECORD_BYTES + 3), st.integers(1, 300_000))
+SIZES = st.one_of(
+    st.integers(1, 300), st.integers(RECORD_BYTES - 3, RECORD_BYTES + 3), st.integers(1, 300_000)
+)
 
 
 @effort(40)
 @given(
-    writes=st.lists(st.tuples(SIZES, st.sampled_from(("at once", "next turn", "later"))), max_size=8),
+    writes=st.lists(
+        st.tuples(SIZES, st.sampled_from(("at once", "next turn", "later"))), max_size=8
+    ),
     sent=st.lists(SIZES, max_size=4),
     reads=st.integers(1, 100_000),
     version=st.sampled_from((ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)),
@@ -211,7 +217,9 @@ async def asks(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_who_is_not_trusted_is_told(contexts: Contexts, tmp_path: Path, version: ssl.TLSVersion) -> None:
+def test_who_is_not_trusted_is_told(
+    contexts: Contexts, tmp_path: Path, version: ssl.TLSVersion
+) -> None:
     """Although it has sent its request already, which nobody reads."""
     stranger = Contexts(tmp_path)
     stranger.client.maximum_version = version
@@ -252,8 +260,12 @@ def test_handshakes_count_and_can_be_ended(contexts: Contexts) -> None:
     run(contexts, test, room=3)
 
 
-def test_a_handshake_that_is_over_at_once_counts_no_longer(contexts: Contexts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with a client on another processor: its second message is there when OpenSSL looks for it."""
+def test_a_handshake_that_is_over_at_once_counts_no_longer(
+    contexts: Contexts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a client on another processor: its second message is there when OpenSSL looks
+    for it.
+    """
     shake_hands = TlsTransport.shake_hands
 
     def at_once(self: TlsTransport) -> None:
@@ -290,7 +302,9 @@ def test_after_close_handshakes_go_on_and_nobody_new_comes(contexts: Contexts) -
     run(contexts, test)
 
 
-def test_without_descriptors_accepting_rests(contexts: Contexts, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_descriptors_accepting_rests(
+    contexts: Contexts, capfd: pytest.CaptureFixture[str]
+) -> None:
     class Exhausted(socket.socket):
         refused = 0
 
@@ -319,7 +333,9 @@ def test_without_descriptors_accepting_rests(contexts: Contexts, capfd: pytest.C
 
 @pytest.mark.parametrize("sent", [0, 1, 500_000])
 @pytest.mark.parametrize("reset", [True, False])
-def test_what_came_before_a_reset_is_read_and_then_the_end_told(contexts: Contexts, sent: int, reset: bool) -> None:
+def test_what_came_before_a_reset_is_read_and_then_the_end_told(
+    contexts: Contexts, sent: int, reset: bool
+) -> None:
     """uvloop tells of an error once, and forgets the socket, whatever there was to read."""
 
     async def test(found: Meeting) -> None:

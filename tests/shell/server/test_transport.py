@@ -80,7 +80,9 @@ def test_nothing_listens_beyond_loopback_unless_asked() -> None:
 
 def names_of(file: Path) -> set[str]:
     certificate = x509.load_pem_x509_certificate(file.read_bytes())
-    names = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+    names = certificate.extensions.get_extension_for_oid(
+        ExtensionOID.SUBJECT_ALTERNATIVE_NAME
+    ).value
     assert isinstance(names, x509.SubjectAlternativeName)
     return {str(name.value) for name in names}
 
@@ -92,7 +94,9 @@ def test_the_kernel_tells_the_addresses() -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family) as sock:
             sock.bind((address, 0))
-    assert set(interfaces.addresses(ipv6=False)) == {address for address in found if ":" not in address}
+    assert set(interfaces.addresses(ipv6=False)) == {
+        address for address in found if ":" not in address
+    }
     assert not any(ip_address(address).is_loopback for address in found)
 
 
@@ -100,7 +104,9 @@ def test_a_server_on_every_interface_is_known_by_the_addresses_of_all(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     mine = ["192.0.2.7"]
-    monkeypatch.setattr(interfaces, "addresses", lambda *, ipv6: (*mine, *(["2001:db8::7"] if ipv6 else [])))
+    monkeypatch.setattr(
+        interfaces, "addresses", lambda *, ipv6: (*mine, *(["2001:db8::7"] if ipv6 else []))
+    )
     config = PlaneConfig(data_dir=str(tmp_path), bind_address="::", secure_port=0)
     assert {"192.0.2.7", "2001:db8::7"} <= set(certificate_names(config))
     made, _ = pki.ensure(tmp_path / "pki", certificate_names(config), 1_800_000_000.0)

@@ -1,8 +1,8 @@
-"""Thousands of watches at once: what is live is held once for all of them, and of the state at the start of a
-WatchList each holds a portion, never the collection.
+"""Thousands of watches at once: what is live is held once for all of them, and of the state at the
+start of a WatchList each holds a portion, never the collection.
 
-Real store, hub, encoder and streams; the connections are counters, and like the kernel's buffers they take some and
-then no more until somebody reads.
+Real store, hub, encoder and streams; the connections are counters, and like the kernel's buffers
+they take some and then no more until somebody reads.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Plane:
     def __init__(self) -> None:
         self.store = Store()
         self.hub = Hub(self.store)
-        self.encoder = encoder_for(EndpointSlices, negotiate("application/json", watch=True), "Metadata", lambda: 0.0)
+        self.encoder = encoder_for(
+            EndpointSlices, negotiate("application/json", watch=True), "Metadata", lambda: 0.0
+        )
         self.turns, self.traffic = LoopTurns(), WatchTraffic(Count(), Count())
 
     def put(self, number: int) -> None:
@@ -71,9 +73,12 @@ class Plane:
         previous = self.store.latest(key)
 
         def record(revision: int) -> Record:
-            head = b'{"kind":"EndpointSlice","metadata":{"name":"%s","resourceVersion":"%d"},"x":"' % (
-                key.name.encode(),
-                revision,
+            head = (
+                b'{"kind":"EndpointSlice","metadata":{"name":"%s","resourceVersion":"%d"},"x":"'
+                % (
+                    key.name.encode(),
+                    revision,
+                )
             )
             return Record(
                 key=key,
@@ -150,8 +155,11 @@ async def test_live_events_that_thousands_do_not_read_are_there_once(plane: Plan
     finally:
         tracemalloc.stop()
     assert not any(watcher.closed for watcher in watchers)
-    # The new versions, the events, and what the queues are made of: a reference is eight bytes, and lists have room.
-    assert held < 2 * events * (OBJECT_BYTES + 1_000) + len(watchers) * events * 8 * 1.2, f"{held / 1e6:.0f} MB"
+    # The new versions, the events, and what the queues are made of: a reference is eight bytes, and
+    # lists have room.
+    assert held < 2 * events * (OBJECT_BYTES + 1_000) + len(watchers) * events * 8 * 1.2, (
+        f"{held / 1e6:.0f} MB"
+    )
     for number in range(10):
         plane.put(number)
     plane.commit()

@@ -61,7 +61,9 @@ async def test_a_stream_that_fails_takes_nobodys_turn() -> None:
 def test_the_clients_order_of_ciphers_counts(server: Server, first: str, second: str) -> None:
     context = server.context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2  # Python cannot order those of 1.3
-    context.set_ciphers(f"ECDHE-ECDSA-{first}-GCM-SHA{_hash(first)}:ECDHE-ECDSA-{second}-GCM-SHA{_hash(second)}")
+    context.set_ciphers(
+        f"ECDHE-ECDSA-{first}-GCM-SHA{_hash(first)}:ECDHE-ECDSA-{second}-GCM-SHA{_hash(second)}"
+    )
     with (
         socket.create_connection((server.host, server.port)) as raw,
         context.wrap_socket(raw, server_hostname="localhost") as tls,

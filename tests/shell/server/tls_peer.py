@@ -1,6 +1,8 @@
-"""Both ends of a TLS connection for tests: a protocol that notes what it is told, and a peer that does nothing unasked.
+"""Both ends of a TLS connection for tests: a protocol that notes what it is told, and a peer that
+does nothing unasked.
 
-The peer's TLS is in memory, so that a test decides when it reads, what it leaves unread, and how it goes.
+The peer's TLS is in memory, so that a test decides when it reads, what it leaves unread, and how it
+goes.
 """
 
 from __future__ import annotations
@@ -103,7 +105,9 @@ class Peer:
         await self._send_out()
 
     async def receive(self, size: int = 1 << 16) -> bytes:
-        """Something, or b"" when the other end has said farewell; raises ``ssl.SSLEOFError`` if it just went."""
+        """Something, or b"" when the other end has said farewell; raises ``ssl.SSLEOFError`` if it
+        just went.
+        """
         while True:
             try:
                 return self._tls.read(size)
@@ -212,7 +216,9 @@ async def meeting(
         return made[-1]
 
     newcomers = Newcomers(newcomer_bytes)
-    acceptor = TlsAcceptor(sock, contexts.server, make, room=lambda: room, newcomers=newcomers, timing=timing)
+    acceptor = TlsAcceptor(
+        sock, contexts.server, make, room=lambda: room, newcomers=newcomers, timing=timing
+    )
     address = sock.getsockname()
     acceptor.start()
     found = Meeting(contexts, acceptor, address, protocols, newcomers)

@@ -25,22 +25,37 @@ class Lists:
         self.refused: set[str] = set()
         self.now = 1000.0
 
-    def put(self, resource: Resource, name: str, *, namespace: str = "shop", **members: Any) -> None:
-        meta = {"name": name, "namespace": namespace, "uid": name, "resourceVersion": str(next(self._versions))}
-        self.objects[resource.key, name] = {**members, "metadata": {**meta, **members.get("metadata", {})}}
+    def put(
+        self, resource: Resource, name: str, *, namespace: str = "shop", **members: Any
+    ) -> None:
+        meta = {
+            "name": name,
+            "namespace": namespace,
+            "uid": name,
+            "resourceVersion": str(next(self._versions)),
+        }
+        self.objects[resource.key, name] = {
+            **members,
+            "metadata": {**meta, **members.get("metadata", {})},
+        }
 
     def pod(self, name: str, *, leaves: bool = True, uid: str = "") -> None:
         annotations = {ANNOTATION_DRAIN: "true"} if leaves else {}
         self.put(
-            Pods, name, metadata={"annotations": annotations, "uid": uid or name},
-            spec={"nodeName": "n-1", "containers": []}, status={"podIP": "10.0.0.1"},
-        )  # fmt: skip
+            Pods,
+            name,
+            metadata={"annotations": annotations, "uid": uid or name},
+            spec={"nodeName": "n-1", "containers": []},
+            status={"podIP": "10.0.0.1"},
+        )
 
     async def list(self, selection: Selection, **_: Any) -> ListPage:
         key = selection.resource.key
         if key in self.refused:
             raise StatusError(403, "Forbidden", f"may not list {key}")
-        bodies = tuple(encode(item) for (kind, _), item in sorted(self.objects.items()) if kind == key)
+        bodies = tuple(
+            encode(item) for (kind, _), item in sorted(self.objects.items()) if kind == key
+        )
         return ListPage(bodies, str(next(self._versions)))
 
     async def look(self, book: BarrierBook) -> dict[str, Any]:
@@ -52,30 +67,43 @@ class Lists:
 @pytest.fixture
 def lists() -> Lists:
     made = Lists()
-    made.put(Nodes, "n-1", namespace="", status={"conditions": [{"type": "Ready", "status": "True"}]})
+    made.put(
+        Nodes, "n-1", namespace="", status={"conditions": [{"type": "Ready", "status": "True"}]}
+    )
     return made
 
 
-async def test_a_pod_that_leaves_and_then_vanishes(lists: Lists, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pod_that_leaves_and_then_vanishes(
+    lists: Lists, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(barriers, "ENDED_MAX", 1)
     book = BarrierBook()
     lists.pod("web", leaves=False)
     assert await lists.look(book) == {"going": [], "more": 0, "ended": [], "notLookedAt": []}
     lists.pod("web")
     (row,) = (await lists.look(book))["going"]
-    assert (row["pod"], row["node"], row["state"], row["since"]) == ("shop/web", "n-1", "cannot know", lists.now)
+    assert (row["pod"], row["node"], row["state"], row["since"]) == (
+        "shop/web",
+        "n-1",
+        "cannot know",
+        lists.now,
+    )
     assert row["waitingFor"] == ["n-1 (it never told anything)"]
     since = lists.now
     assert (await lists.look(book))["going"][0]["since"] == since
     lists.pod("web", uid="another")
-    assert (await lists.look(book))["going"][0]["since"] == lists.now, "another Pod of that name begins anew"
+    assert (await lists.look(book))["going"][0]["since"] == lists.now, (
+        "another Pod of that name begins anew"
+    )
     del lists.objects[Pods.key, "web"]
     lists.pod("api")
     told = await lists.look(book)
     assert [row["pod"] for row in told["going"]] == ["shop/api"]
     assert [(row["pod"], row["until"]) for row in told["ended"]] == [("shop/web", lists.now)]
     lists.pod("api", leaves=False)
-    assert [row["pod"] for row in (await lists.look(book))["ended"]] == ["shop/api"], "so many are remembered"
+    assert [row["pod"] for row in (await lists.look(book))["ended"]] == ["shop/api"], (
+        "so many are remembered"
+    )
     lists.pod("api")
     assert (await lists.look(book))["ended"] == [], "who leaves again has not ended"
 

@@ -45,12 +45,17 @@ class Server:
 
 
 def pod(name: str, **more: Any) -> Pod:
-    return msgspec.convert({"metadata": {"name": name, "namespace": "shop", "uid": name}, **more}, Pod)
+    return msgspec.convert(
+        {"metadata": {"name": name, "namespace": "shop", "uid": name}, **more}, Pod
+    )
 
 
 def gated(status: str, reason: str = "") -> dict[str, Any]:
     condition = {"type": GATE, "status": status, "reason": reason}
-    return {"spec": {"readinessGates": [{"conditionType": GATE}]}, "status": {"conditions": [condition]}}
+    return {
+        "spec": {"readinessGates": [{"conditionType": GATE}]},
+        "status": {"conditions": [condition]},
+    }
 
 
 def marks_of(server: Server, clock: Any = None) -> DrainMarks:
@@ -69,7 +74,9 @@ async def test_marks_are_set_and_taken_back_with_the_gate() -> None:
         await marks.set(pod(name, **more))
     assert (server.marked(), server.gates) == (["plain", "open", "shut"], {"open": "False"})
     assert await marks.take_back() == ()
-    assert (server.marked(), server.gates) == ([], {"open": "True"}), "the application's own word stays"
+    assert (server.marked(), server.gates) == ([], {"open": "True"}), (
+        "the application's own word stays"
+    )
 
 
 async def test_a_mark_of_another_drain_stays_unless_it_is_adopted() -> None:
@@ -79,11 +86,20 @@ async def test_a_mark_of_another_drain_stays_unless_it_is_adopted() -> None:
     await marks.set(before)
     assert (await marks.take_back(), server.annotated, server.gates) == ((), {}, {})
     marks.adopt(before)
-    assert (await marks.take_back(), server.annotated, server.gates) == ((), {"p": None}, {"p": "True"})
+    assert (await marks.take_back(), server.annotated, server.gates) == (
+        (),
+        {"p": None},
+        {"p": "True"},
+    )
 
 
 async def test_a_server_that_is_away_for_a_moment_is_asked_again() -> None:
-    server = Server(None, Unreachable("away"), StatusError(503, "ServiceUnavailable", "later"), Unreachable("away"))
+    server = Server(
+        None,
+        Unreachable("away"),
+        StatusError(503, "ServiceUnavailable", "later"),
+        Unreachable("away"),
+    )
     marks = marks_of(server)
     await marks.set(pod("p"))
     assert await marks.take_back() == ()
@@ -124,7 +140,9 @@ async def test_a_refused_mark_is_no_mark() -> None:
     assert marks.marked == ()
 
 
-async def test_a_mark_that_is_under_way_when_the_drain_is_cancelled_is_taken_back_after_it() -> None:
+async def test_a_mark_that_is_under_way_when_the_drain_is_cancelled_is_taken_back_after_it() -> (
+    None
+):
     server = Server()
     server.delay.clear()
     marks = marks_of(server)

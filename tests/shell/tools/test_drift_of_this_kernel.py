@@ -1,4 +1,6 @@
-"""``drift --node --deep`` where the proxy has no pages: the kernel here is compared, or it is said not to be."""
+"""``drift --node --deep`` where the proxy has no pages: the kernel here is compared, or it is said
+not to be.
+"""
 
 from __future__ import annotations
 
@@ -43,31 +45,61 @@ async def _cluster(client: Client) -> None:
     documents: list[tuple[Resource, str, dict[str, Any]]] = [
         (Namespaces, "", {"metadata": {"name": "kube-node-lease"}}),
         (Nodes, "", {"metadata": {"name": NODE}}),
-        (Services, "default", {"metadata": {"name": "cart"}, "spec": {"clusterIP": CART.address, "ports": ports}}),
+        (
+            Services,
+            "default",
+            {"metadata": {"name": "cart"}, "spec": {"clusterIP": CART.address, "ports": ports}},
+        ),
         (EndpointSlices, "default", endpoint_slice),
     ]
     for resource, namespace, document in documents:
-        present = await client.list(Selection(resource, field_selector=f"metadata.name={document['metadata']['name']}"))
+        present = await client.list(
+            Selection(resource, field_selector=f"metadata.name={document['metadata']['name']}")
+        )
         if not present.items:
-            await client.perform(Write(verb="create", resource=resource, namespace=namespace, body=encode(document)))
+            await client.perform(
+                Write(verb="create", resource=resource, namespace=namespace, body=encode(document))
+            )
     progress = Progress(NODE, ("IPv4",))
-    progress.on_change(Change(Nodes.key, None, Node(metadata=ObjectMeta(name=NODE, uid="1"))), "all", 0.0)
+    progress.on_change(
+        Change(Nodes.key, None, Node(metadata=ObjectMeta(name=NODE, uid="1"))), "all", 0.0
+    )
     slices = await client.list(Selection(EndpointSlices))
     for item in slices.items:
-        progress.on_change(Change(EndpointSlices.key, None, codec.decode(item, EndpointSlice)), "all", 0.0)
+        progress.on_change(
+            Change(EndpointSlices.key, None, codec.decode(item, EndpointSlice)), "all", 0.0
+        )
     progress.on_mark(EndpointSlices.key, "all", Mark(EndpointSlices.key, slices.resource_version))
     progress.on_idle("IPv4")
     await client.perform(
-        Write(verb="create", resource=Leases, namespace="kube-node-lease", body=progress.take_report(time.time()))
+        Write(
+            verb="create",
+            resource=Leases,
+            namespace="kube-node-lease",
+            body=progress.take_report(time.time()),
+        )
     )
 
 
-@pytest.mark.parametrize(("facts", "kernel", "code", "is_blind"), [
-    (KernelFacts(rules=((CART, frozenset({POD})),)), "equal", "", False),
-    (KernelFacts(rules=()), "differs", "N5", False),
-    (KernelFacts(rules=((CART, frozenset({ServedTarget("10.244.9.9", 8080)})),)), "differs", "N5", False),
-    (KernelFacts(unread=("rules of Services (what nft lists (Operation not permitted))",)), "not looked at", "", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("facts", "kernel", "code", "is_blind"),
+    [
+        (KernelFacts(rules=((CART, frozenset({POD})),)), "equal", "", False),
+        (KernelFacts(rules=()), "differs", "N5", False),
+        (
+            KernelFacts(rules=((CART, frozenset({ServedTarget("10.244.9.9", 8080)})),)),
+            "differs",
+            "N5",
+            False,
+        ),
+        (
+            KernelFacts(unread=("rules of Services (what nft lists (Operation not permitted))",)),
+            "not looked at",
+            "",
+            True,
+        ),
+    ],
+)
 async def test_the_kernel_itself_is_read_where_the_proxy_has_no_pages(
     monkeypatch: pytest.MonkeyPatch, facts: KernelFacts, kernel: str, code: str, is_blind: bool
 ) -> None:
@@ -86,7 +118,10 @@ async def test_the_kernel_itself_is_read_where_the_proxy_has_no_pages(
 
         drift = await look(deep=True)
         (row,) = drift.rows
-        assert (row.kernel, drift.is_blind) == (kernel, is_blind), (drift.findings, drift.not_looked_at)
+        assert (row.kernel, drift.is_blind) == (kernel, is_blind), (
+            drift.findings,
+            drift.not_looked_at,
+        )
         assert [finding.code for finding in drift.findings] == ([code] if code else [])
         if is_blind:
             assert any("Operation not permitted" in phrase for phrase in drift.not_looked_at)
@@ -95,7 +130,9 @@ async def test_the_kernel_itself_is_read_where_the_proxy_has_no_pages(
         assert row.kernel == "as told"
 
 
-async def test_a_change_that_the_kernel_may_not_have_yet_is_too_young_to_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_that_the_kernel_may_not_have_yet_is_too_young_to_judge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def read_kernel() -> KernelFacts:
         return KernelFacts(rules=())
 
@@ -107,4 +144,6 @@ async def test_a_change_that_the_kernel_may_not_have_yet_is_too_young_to_judge(m
         await _cluster(client)
         drift = await drifting.read_drift(client, time.time, node=NODE, port=free_port(), deep=True)
         assert (drift.findings, drift.is_blind) == ((), True)
-        assert any("rules (too young to judge: default/cart" in phrase for phrase in drift.not_looked_at)
+        assert any(
+            "rules (too young to judge: default/cart" in phrase for phrase in drift.not_looked_at
+        )

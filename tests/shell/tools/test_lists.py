@@ -1,4 +1,6 @@
-"""Lists of tools: a page is decoded before the next is requested, and a list begins anew without its first pages."""
+"""Lists of tools: a page is decoded before the next is requested, and a list begins anew without
+its first pages.
+"""
 
 from __future__ import annotations
 

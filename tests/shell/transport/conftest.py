@@ -1,4 +1,6 @@
-"""Both clients, over the same registry code: in this process, and over TLS to a real server in another thread."""
+"""Both clients, over the same registry code: in this process, and over TLS to a real server in
+another thread.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Processes beside a plane: what their accounts may do, exactly, and that their tokens are renewed and removed."""
+"""Processes beside a plane: what their accounts may do, exactly, and that their tokens are renewed
+and removed.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,25 @@ from sliceplane.xds.io.serving import RULES as XDS_RULES
 from sliceplane.xds.io.serving import XdsService
 
 HOST = socket.gethostname().lower()
-VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate", "bind")
+VERBS = (
+    "get",
+    "list",
+    "watch",
+    "create",
+    "update",
+    "patch",
+    "delete",
+    "deletecollection",
+    "impersonate",
+    "bind",
+)
 #: verbs on resources of any name, and on a Lease of kube-node-lease by name
 DNS = {
-    *((verb, resource) for verb in ("list", "watch") for resource in ("services", "namespaces", "nodes")),
+    *(
+        (verb, resource)
+        for verb in ("list", "watch")
+        for resource in ("services", "namespaces", "nodes")
+    ),
     *((verb, "endpointslices.discovery.k8s.io") for verb in ("list", "watch")),
     *((verb, "events.k8s.io") for verb in ("create", "patch")),
 }
@@ -49,11 +66,17 @@ EVENTS = "events.k8s.io"
 _REVIEW = by_kind("authorization.k8s.io/v1", "SubjectAccessReview")
 
 
-async def _may(client: Client, user: str, resource: Resource, verb: str, namespace: str, name: str = "") -> bool:
+async def _may(
+    client: Client, user: str, resource: Resource, verb: str, namespace: str, name: str = ""
+) -> bool:
     assert _REVIEW is not None
     attributes = {"verb": verb, "group": resource.group, "resource": resource.plural}
     attributes |= {"namespace": namespace if resource.namespaced else "", "name": name}
-    groups = ["system:authenticated", "system:serviceaccounts", "system:serviceaccounts:kube-system"]
+    groups = [
+        "system:authenticated",
+        "system:serviceaccounts",
+        "system:serviceaccounts:kube-system",
+    ]
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
@@ -64,7 +87,10 @@ async def _may(client: Client, user: str, resource: Resource, verb: str, namespa
 
 
 async def test_what_children_hold_is_what_they_need_and_no_more() -> None:
-    services: tuple[ChildService, ...] = (DnsService(("127.0.0.1", 0), ("10.96.0.0/16",)), XdsService(("127.0.0.1", 0)))
+    services: tuple[ChildService, ...] = (
+        DnsService(("127.0.0.1", 0), ("10.96.0.0/16",)),
+        XdsService(("127.0.0.1", 0)),
+    )
     async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), services) as plane:
         admin = plane.client("system:admin")
         for service, table in zip(services, (DNS, XDS), strict=True):
@@ -73,7 +99,12 @@ async def test_what_children_hold_is_what_they_need_and_no_more() -> None:
             user = f"system:serviceaccount:kube-system:{account.name}"
             own = f"sliceplane-{service.name}-{HOST}"
             allowed = {
-                (verb, EVENTS if (resource.group, resource.plural) == (EVENTS, "events") else _spelled(resource))
+                (
+                    verb,
+                    EVENTS
+                    if (resource.group, resource.plural) == (EVENTS, "events")
+                    else _spelled(resource),
+                )
                 for resource in SERVED
                 for verb in VERBS
                 for namespace in ("default", "kube-system", "kube-node-lease")
@@ -83,7 +114,9 @@ async def test_what_children_hold_is_what_they_need_and_no_more() -> None:
             for verb in VERBS:
                 may = await _may(admin, user, Leases, verb, "kube-node-lease", own)
                 assert may is (verb in ("create", "patch", "delete")), verb
-                assert not await _may(admin, user, Leases, verb, "kube-node-lease", "sliceplane-proxy-n1"), verb
+                assert not await _may(
+                    admin, user, Leases, verb, "kube-node-lease", "sliceplane-proxy-n1"
+                ), verb
                 assert not await _may(admin, user, Leases, verb, "kube-system", own), verb
             await _tries_what_it_must_not(account.kubeconfig, own)
 
@@ -95,19 +128,32 @@ def _spelled(resource: Resource) -> str:
 
 async def _tries_what_it_must_not(kubeconfig: Path, own: str) -> None:
     """By requests, with what the process itself holds."""
-    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "sliceplane-proxy-n1"}}
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "sliceplane-proxy-n1"},
+    }
     async with HttpClient(from_file(kubeconfig)) as client:
         writes = (
             Write(verb="create", resource=Leases, namespace="kube-node-lease", body=encode(lease)),
             Write(
-                verb="patch", resource=Leases, namespace="kube-node-lease", name="sliceplane-proxy-n1",
-                body=encode(lease), patch_type="apply", force=True,
+                verb="patch",
+                resource=Leases,
+                namespace="kube-node-lease",
+                name="sliceplane-proxy-n1",
+                body=encode(lease),
+                patch_type="apply",
+                force=True,
             ),
             Write(
-                verb="create", resource=ServiceAccounts, namespace="kube-system", name="default", subresource="token",
+                verb="create",
+                resource=ServiceAccounts,
+                namespace="kube-system",
+                name="default",
+                subresource="token",
                 body=b'{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}',
             ),
-        )  # fmt: skip
+        )
         for write in writes:
             with pytest.raises(StatusError) as refused:
                 await client.perform(write)
@@ -118,10 +164,15 @@ async def _tries_what_it_must_not(kubeconfig: Path, own: str) -> None:
         lease["metadata"]["name"] = own
         await client.perform(
             Write(
-                verb="patch", resource=Leases, namespace="kube-node-lease", name=own, body=encode(lease),
-                patch_type="apply", force=True,
+                verb="patch",
+                resource=Leases,
+                namespace="kube-node-lease",
+                name=own,
+                body=encode(lease),
+                patch_type="apply",
+                force=True,
             )
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize(("name", "rules"), [("dns", DNS_RULES), ("xds", XDS_RULES)])
@@ -140,7 +191,11 @@ async def test_tokens_are_renewed_and_rights_are_put_back(monkeypatch: pytest.Mo
         token = account.kubeconfig.with_suffix(".token")
         first = token.read_text()
         admin = plane.client("system:admin")
-        await admin.perform(Write(verb="delete", resource=ServiceAccounts, namespace="kube-system", name=account.name))
+        await admin.perform(
+            Write(
+                verb="delete", resource=ServiceAccounts, namespace="kube-system", name=account.name
+            )
+        )
         await eventually(lambda: token.read_text() != first)
 
         async def works() -> bool:

@@ -44,9 +44,17 @@ def answers(draw: st.DrawFn) -> bytes:
     portions = draw(st.lists(st.binary(min_size=1, max_size=40), max_size=4))
     code = draw(st.sampled_from([200, 201, 204, 304, 404, 500]))
     headers = draw(
-        st.lists(st.sampled_from([b"Retry-After:  7", b"Connection: close", b"connection: keep-alive", b"X:"]))
+        st.lists(
+            st.sampled_from(
+                [b"Retry-After:  7", b"Connection: close", b"connection: keep-alive", b"X:"]
+            )
+        )
     )
-    before = draw(st.sampled_from([b"", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 E\r\nLink: x\r\n\r\n"]))
+    before = draw(
+        st.sampled_from(
+            [b"", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 E\r\nLink: x\r\n\r\n"]
+        )
+    )
     if code in (204, 304):
         head, body = [], b""
     elif draw(st.booleans()):
@@ -57,7 +65,9 @@ def answers(draw: st.DrawFn) -> bytes:
     else:
         body = b"".join(portions)
         head = [b"Content-Length: %d" % len(body)]
-    return before + b"\r\n".join([b"HTTP/1.1 %d X" % code, *dict.fromkeys(headers), *head, b"", body])
+    return before + b"\r\n".join(
+        [b"HTTP/1.1 %d X" % code, *dict.fromkeys(headers), *head, b"", body]
+    )
 
 
 @given(answers(), st.data())

@@ -1,4 +1,6 @@
-"""What a kubeconfig may say about reaching a cluster, tried against a real server where one can tell."""
+"""What a kubeconfig may say about reaching a cluster, tried against a real server where one can
+tell.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ V1 = "client.authentication.k8s.io/v1"
 
 
 def cluster_of(server: Server, **more: Any) -> dict[str, Any]:
-    return {"server": server.plane.url, "certificate-authority": str(server.plane.pki.ca_file), **more}
+    return {
+        "server": server.plane.url,
+        "certificate-authority": str(server.plane.pki.ca_file),
+        **more,
+    }
 
 
 def good_token(server: Server) -> str:
@@ -38,7 +44,9 @@ def good_token(server: Server) -> str:
 
 
 def program(folder: Path, body: str) -> Path:
-    """A login program: Python with ``n``, how often it ran before, and ``info``, what it was told."""
+    """A login program: Python with ``n``, how often it ran before, and ``info``, what it was
+    told.
+    """
     path = folder / "login"
     head = f"""\
         #!{sys.executable}
@@ -61,7 +69,9 @@ def runs(folder: Path) -> int:
 
 def exec_user(**more: Any) -> dict[str, Any]:
     # relative to the kubeconfig, as it has a slash
-    return {"exec": {"apiVersion": V1, "command": "./login", "interactiveMode": "IfAvailable", **more}}
+    return {
+        "exec": {"apiVersion": V1, "command": "./login", "interactiveMode": "IfAvailable", **more}
+    }
 
 
 async def reads(path: Path, **options: Any) -> bool:
@@ -98,10 +108,14 @@ async def test_client_certificates_of_a_login_program(tmp_path: Path, plane_serv
 async def test_what_a_login_program_is_told(tmp_path: Path, plane_server: Server) -> None:
     program(
         tmp_path,
-        "pathlib.Path(__file__).with_name('told').write_text(json.dumps([info, os.environ['REGION']]))\n"
+        "pathlib.Path(__file__).with_name('told').write_text(json.dumps([info, "
+        "os.environ['REGION']]))\n"
         f"answer(token={good_token(plane_server)!r})",
     )
-    variables = [{"name": "REGION", "value": "north"}, {"name": "KUBERNETES_EXEC_INFO", "value": "{}"}]
+    variables = [
+        {"name": "REGION", "value": "north"},
+        {"name": "KUBERNETES_EXEC_INFO", "value": "{}"},
+    ]
     extension = [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}]
     cluster = cluster_of(plane_server, extensions=extension)
     v1beta1 = V1.replace("v1", "v1beta1")
@@ -109,7 +123,11 @@ async def test_what_a_login_program_is_told(tmp_path: Path, plane_server: Server
     assert await reads(written(tmp_path, cluster, user))
     info, region = json.loads((tmp_path / "told").read_text())
     authority = base64.b64encode(plane_server.plane.pki.ca_file.read_bytes()).decode()
-    told = {"server": plane_server.plane.url, "certificate-authority-data": authority, "config": {"audience": "a"}}
+    told = {
+        "server": plane_server.plane.url,
+        "certificate-authority-data": authority,
+        "config": {"audience": "a"},
+    }
     assert info == {
         "apiVersion": v1beta1,
         "kind": "ExecCredential",
@@ -121,22 +139,31 @@ async def test_what_a_login_program_is_told(tmp_path: Path, plane_server: Server
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        ("info['apiVersion'] = 'client.authentication.k8s.io/v2'; answer(token='t')", "answered in .*/v2, and was ask"),
+        (
+            "info['apiVersion'] = 'client.authentication.k8s.io/v2'; answer(token='t')",
+            "answered in .*/v2, and was ask",
+        ),
         ("answer(clientCertificateData='c')", "without its key"),
         ("answer(clientCertificateData='c', clientKeyData='k')", "certificate that cannot be used"),
         ("answer(expirationTimestamp='2030-01-01T00:00:00Z')", "printed no token"),
     ],
 )
-async def test_a_useless_answer_of_a_login_program_is_a_sentence(tmp_path: Path, body: str, complaint: str) -> None:
+async def test_a_useless_answer_of_a_login_program_is_a_sentence(
+    tmp_path: Path, body: str, complaint: str
+) -> None:
     path = program(tmp_path, body)
     login = Exec(str(path), [], {}, V1, "", tls=Tls())
     with pytest.raises(CredentialsError, match=complaint):
         await login.authorization()
 
 
-async def test_a_login_program_that_is_missing_is_told_with_its_hint(tmp_path: Path, plane_server: Server) -> None:
+async def test_a_login_program_that_is_missing_is_told_with_its_hint(
+    tmp_path: Path, plane_server: Server
+) -> None:
     user = exec_user(command="no-such-login", installHint="Install it with apt.")
-    with pytest.raises(Unreachable, match=r"cannot run no-such-login: No such file.* Install it with apt\."):
+    with pytest.raises(
+        Unreachable, match=r"cannot run no-such-login: No such file.* Install it with apt\."
+    ):
         await reads(written(tmp_path, cluster_of(plane_server), user))
 
 
@@ -159,13 +186,21 @@ def test_what_cannot_be_done_is_told_at_once(
 # Several files
 
 
-def test_of_several_files_the_first_one_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_files_the_first_one_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    first = {"contexts": [{"name": "one", "context": {"cluster": "k", "user": "u", "namespace": "first"}}]}
+    first = {
+        "contexts": [
+            {"name": "one", "context": {"cluster": "k", "user": "u", "namespace": "first"}}
+        ]
+    }
     first["users"] = [{"name": "u", "user": {"token": "first"}}]
     (tmp_path / "a" / "config").write_text(yaml.safe_dump(first))
-    second = written(tmp_path / "b", {"server": "http://second"}, {"token": "second", "tokenFile": "secret"})
+    second = written(
+        tmp_path / "b", {"server": "http://second"}, {"token": "second", "tokenFile": "secret"}
+    )
     (tmp_path / "b" / "secret").write_text("of the file")
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/a/config::{tmp_path}/missing:{second}")
     # current-context and the cluster are the second's, the user the first's: all of it
@@ -179,7 +214,9 @@ def test_of_several_files_the_first_one_wins(tmp_path: Path, monkeypatch: pytest
         kubeconfig.load()
 
 
-async def test_paths_are_relative_to_the_file_that_they_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_paths_are_relative_to_the_file_that_they_are_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "a").write_text("clusters: []\ncontexts: null\n")
     second = written(tmp_path / "b", {"server": "http://second"}, {"tokenFile": "secret"})
@@ -188,7 +225,9 @@ async def test_paths_are_relative_to_the_file_that_they_are_in(tmp_path: Path, m
     assert await kubeconfig.load().credentials.authorization() == "Bearer of the file"
 
 
-def test_a_kubeconfig_that_is_named_beats_the_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kubeconfig_that_is_named_beats_the_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "token").write_text("t")
     monkeypatch.setattr(kubeconfig, "IN_CLUSTER_FOLDER", str(tmp_path))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "h")
@@ -198,7 +237,12 @@ def test_a_kubeconfig_that_is_named_beats_the_pod(tmp_path: Path, monkeypatch: p
 
 
 async def test_impersonation_is_not_forgotten(tmp_path: Path, plane_server: Server) -> None:
-    user = {"token": good_token(plane_server), "as": "nobody", "as-groups": ["g"], "as-user-extra": {"why": ["x"]}}
+    user = {
+        "token": good_token(plane_server),
+        "as": "nobody",
+        "as-groups": ["g"],
+        "as-user-extra": {"why": ["x"]},
+    }
     path = written(tmp_path, cluster_of(plane_server), user)
     assert kubeconfig.load(path).headers == (
         ("Impersonate-User", "nobody"),
@@ -245,7 +289,9 @@ async def test_certificates_in_files_are_read_again(tmp_path: Path, plane_server
     await client.close()
 
 
-def test_files_that_are_just_being_replaced_change_nothing(tmp_path: Path, plane_server: Server) -> None:
+def test_files_that_are_just_being_replaced_change_nothing(
+    tmp_path: Path, plane_server: Server
+) -> None:
     now = 0.0
     path = tmp_path / "ca"
     path.write_bytes(plane_server.plane.pki.ca_file.read_bytes())

@@ -25,12 +25,20 @@ def read(body: bytes) -> Any:
 
 async def test_create_get_update_patch_delete(client: Client, namespace: str) -> None:
     made = read(await client.create(ConfigMaps, namespace, config_map("a", x="1")))
-    assert (made["kind"], made["metadata"]["namespace"], made["data"]) == ("ConfigMap", namespace, {"x": "1"})
+    assert (made["kind"], made["metadata"]["namespace"], made["data"]) == (
+        "ConfigMap",
+        namespace,
+        {"x": "1"},
+    )
     assert read(await client.get(ConfigMaps, namespace, "a")) == made
     made["data"]["x"] = "2"
     updated = read(await client.update(ConfigMaps, namespace, "a", codec.encode(made)))
     assert int(updated["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
-    patched = read(await client.patch(ConfigMaps, namespace, "a", b'{"data":{"x":null,"y":"3"}}', patch_type="merge"))
+    patched = read(
+        await client.patch(
+            ConfigMaps, namespace, "a", b'{"data":{"x":null,"y":"3"}}', patch_type="merge"
+        )
+    )
     assert patched["data"] == {"y": "3"}
     patch = b'[{"op":"add","path":"/data/z","value":"4"}]'
     patched = read(await client.patch(ConfigMaps, namespace, "a", patch, patch_type="json"))
@@ -85,7 +93,9 @@ async def test_lists_come_in_pages_of_one_version(client: Client, namespace: str
     first = await client.list(Selection(ConfigMaps, namespace), limit=2)
     assert (len(first.items), first.remaining) == (2, 3)
     await client.delete(ConfigMaps, namespace, "e")
-    rest = await client.list(Selection(ConfigMaps, namespace), limit=10, continue_token=first.continue_token)
+    rest = await client.list(
+        Selection(ConfigMaps, namespace), limit=10, continue_token=first.continue_token
+    )
     names = [read(item)["metadata"]["name"] for item in (*first.items, *rest.items)]
     assert names == ["a", "b", "c", "d", "e"]
     assert (rest.continue_token, rest.resource_version) == ("", first.resource_version)
@@ -108,7 +118,9 @@ async def test_a_watch_goes_on_after_its_version(client: Client, namespace: str)
     page = await client.list(Selection(ConfigMaps, namespace))
     async with (
         asyncio.timeout(60),
-        client.watch(Selection(ConfigMaps, namespace), resource_version=page.resource_version) as stream,
+        client.watch(
+            Selection(ConfigMaps, namespace), resource_version=page.resource_version
+        ) as stream,
     ):
         await client.create(ConfigMaps, namespace, config_map("a", x="ä\n<>"))
         await client.patch(ConfigMaps, namespace, "a", b'{"data":{"x":"2"}}', patch_type="merge")
@@ -125,20 +137,28 @@ async def test_a_watch_with_selector_sees_transitions(client: Client, namespace:
     page = await client.list(Selection(ConfigMaps, namespace))
     async with (
         asyncio.timeout(60),
-        client.watch(Selection(ConfigMaps, namespace, "name=a"), resource_version=page.resource_version) as stream,
+        client.watch(
+            Selection(ConfigMaps, namespace, "name=a"), resource_version=page.resource_version
+        ) as stream,
     ):
         await client.create(ConfigMaps, namespace, config_map("b"))
         await client.create(ConfigMaps, namespace, config_map("a"))
-        await client.patch(ConfigMaps, namespace, "a", b'{"metadata":{"labels":null}}', patch_type="merge")
+        await client.patch(
+            ConfigMaps, namespace, "a", b'{"metadata":{"labels":null}}', patch_type="merge"
+        )
         seen = [await anext(stream) for _ in range(2)]
     assert [message.type for message in seen] == ["ADDED", "DELETED"]
 
 
-async def test_a_watch_ends_cleanly_at_its_time_limit_with_a_bookmark(client: Client, namespace: str) -> None:
+async def test_a_watch_ends_cleanly_at_its_time_limit_with_a_bookmark(
+    client: Client, namespace: str
+) -> None:
     page = await client.list(Selection(ConfigMaps, namespace))
     async with (
         asyncio.timeout(60),
-        client.watch(Selection(ConfigMaps, namespace), resource_version=page.resource_version, timeout_s=3) as stream,
+        client.watch(
+            Selection(ConfigMaps, namespace), resource_version=page.resource_version, timeout_s=3
+        ) as stream,
     ):
         seen = [message async for message in stream]
     assert [message.type for message in seen] == ["BOOKMARK"]
@@ -164,7 +184,9 @@ async def test_leaving_a_watch_while_it_waits(client: Client, namespace: str) ->
 
     async def wait_for_nothing() -> None:
         version = page.resource_version
-        async with client.watch(Selection(ConfigMaps, namespace), resource_version=version) as stream:
+        async with client.watch(
+            Selection(ConfigMaps, namespace), resource_version=version
+        ) as stream:
             await anext(stream)
 
     with pytest.raises(TimeoutError):
@@ -185,17 +207,27 @@ async def test_subresources(client: Client, namespace: str) -> None:
         "metadata": {"name": "d"},
         "spec": {
             "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "c", "image": "i"}]},
+            },
         },
     }
     await client.create(Deployments, namespace, codec.encode(deployment))
     status = b'{"status":{"replicas":3},"spec":{"replicas":7}}'
-    patched = read(await client.patch(Deployments, namespace, "d", status, patch_type="merge", subresource="status"))
+    patched = read(
+        await client.patch(
+            Deployments, namespace, "d", status, patch_type="merge", subresource="status"
+        )
+    )
     assert (patched["status"]["replicas"], patched["spec"]["replicas"]) == (3, 1)
 
 
 async def test_defaults_and_admission_apply(client: Client, namespace: str) -> None:
-    service = {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}], "selector": {"app": "a"}}}
+    service = {
+        "metadata": {"name": "s"},
+        "spec": {"ports": [{"port": 80}], "selector": {"app": "a"}},
+    }
     made = read(await client.create(Services, namespace, codec.encode(service)))
     assert made["spec"]["clusterIP"]
     assert made["spec"]["ports"][0]["protocol"] == "TCP"

@@ -19,7 +19,9 @@ from sliceplane.watch.io.credentials import CredentialsError, Exec, TokenFile, b
 from sliceplane.watch.io.kubeconfig import KubeconfigError
 
 
-def written(folder: Path, cluster: Mapping[str, Any], user: Mapping[str, Any], **extra: Any) -> Path:
+def written(
+    folder: Path, cluster: Mapping[str, Any], user: Mapping[str, Any], **extra: Any
+) -> Path:
     document = {
         "kind": "Config",
         "apiVersion": "v1",
@@ -35,12 +37,20 @@ def written(folder: Path, cluster: Mapping[str, Any], user: Mapping[str, Any], *
 
 
 async def test_token_and_plain_http(tmp_path: Path) -> None:
-    connection = kubeconfig.load(written(tmp_path, {"server": "http://127.0.0.1:8080/"}, {"token": "t"}))
-    assert (connection.server, connection.ssl_context, connection.namespace) == ("http://127.0.0.1:8080", None, "mine")
+    connection = kubeconfig.load(
+        written(tmp_path, {"server": "http://127.0.0.1:8080/"}, {"token": "t"})
+    )
+    assert (connection.server, connection.ssl_context, connection.namespace) == (
+        "http://127.0.0.1:8080",
+        None,
+        "mine",
+    )
     assert await connection.credentials.authorization() == "Bearer t"
 
 
-async def test_another_server_than_the_kubeconfigs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_server_than_the_kubeconfigs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = written(tmp_path, {"server": "https://h"}, {"token": "t"})
     plain = kubeconfig.load_for("http://127.0.0.1:8080/", path)
     assert (plain.server, plain.ssl_context) == ("http://127.0.0.1:8080", None)
@@ -61,18 +71,29 @@ def test_the_kernel_finds_out_that_a_peer_is_gone() -> None:
     with opened:
         assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == pool.KEEPALIVE_IDLE_S
-        bound_ms = (pool.KEEPALIVE_IDLE_S + pool.KEEPALIVE_INTERVAL_S * pool.KEEPALIVE_PROBES) * 1000
+        bound_ms = (
+            pool.KEEPALIVE_IDLE_S + pool.KEEPALIVE_INTERVAL_S * pool.KEEPALIVE_PROBES
+        ) * 1000
         assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == bound_ms <= 30_000
 
 
 async def test_basic_and_nothing(tmp_path: Path) -> None:
     path = written(tmp_path, {"server": "http://h"}, {"username": "ab", "password": "c"})
     assert await kubeconfig.load(path).credentials.authorization() == "Basic YWI6Yw=="
-    assert await kubeconfig.load(written(tmp_path, {"server": "http://h"}, {})).credentials.authorization() == ""
+    assert (
+        await kubeconfig.load(
+            written(tmp_path, {"server": "http://h"}, {})
+        ).credentials.authorization()
+        == ""
+    )
 
 
 def test_insecure_and_server_name(tmp_path: Path) -> None:
-    cluster = {"server": "https://h", "insecure-skip-tls-verify": True, "tls-server-name": "api.internal"}
+    cluster = {
+        "server": "https://h",
+        "insecure-skip-tls-verify": True,
+        "tls-server-name": "api.internal",
+    }
     connection = kubeconfig.load(written(tmp_path, cluster, {}))
     assert connection.ssl_context is not None
     assert connection.ssl_context.verify_mode is ssl.CERT_NONE
@@ -115,7 +136,10 @@ def test_client_certificates_as_files_and_as_data(tmp_path: Path, plane_server: 
         ("127.0.0.1 localhost", "is incomplete: it holds no members"),
         ("clusters: []\ncontexts: []\n", "No current context"),
         ("clusters: []\ncontexts: []\ncurrent-context: x\n", "Context 'x' not found"),
-        ("clusters: []\ncontexts: [{name: x, context: {cluster: y}}]\ncurrent-context: x\n", "is incomplete"),
+        (
+            "clusters: []\ncontexts: [{name: x, context: {cluster: y}}]\ncurrent-context: x\n",
+            "is incomplete",
+        ),
     ],
 )
 def test_a_useless_kubeconfig_is_one_sentence(tmp_path: Path, text: str, complaint: str) -> None:
@@ -131,27 +155,37 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(KubeconfigError, match="No such file"):
         kubeconfig.load(tmp_path / "nothing")
     with pytest.raises(KubeconfigError, match="certificates cannot be used"):
-        kubeconfig.load(written(tmp_path, {"server": "https://h", "certificate-authority": "nothing"}, {}))
+        kubeconfig.load(
+            written(tmp_path, {"server": "https://h", "certificate-authority": "nothing"}, {})
+        )
     with pytest.raises(KubeconfigError, match="certificates cannot be used"):
-        kubeconfig.load(written(tmp_path, {"server": "https://h", "certificate-authority-data": "%%%"}, {}))
+        kubeconfig.load(
+            written(tmp_path, {"server": "https://h", "certificate-authority-data": "%%%"}, {})
+        )
 
 
 def test_removed_ways_to_log_in_are_told(tmp_path: Path) -> None:
     with pytest.raises(KubeconfigError, match="use exec"):
-        kubeconfig.load(written(tmp_path, {"server": "http://h"}, {"auth-provider": {"name": "gcp"}}))
+        kubeconfig.load(
+            written(tmp_path, {"server": "http://h"}, {"auth-provider": {"name": "gcp"}})
+        )
 
 
 def test_where_a_kubeconfig_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
     assert kubeconfig.default_path() == tmp_path / ".kube" / "config"
-    with pytest.raises(KubeconfigError, match=r"there is no kubeconfig .*/config: name one with --kubeconfig"):
+    with pytest.raises(
+        KubeconfigError, match=r"there is no kubeconfig .*/config: name one with --kubeconfig"
+    ):
         kubeconfig.load()
     monkeypatch.setenv("KUBECONFIG", f":{tmp_path}/one:{tmp_path}/two")
     assert kubeconfig.default_path() == tmp_path / "one"
 
 
-async def test_inside_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plane_server: Server) -> None:
+async def test_inside_a_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plane_server: Server
+) -> None:
     authority = plane_server.plane.pki.ca_file
     (tmp_path / "token").write_text("first")
     (tmp_path / "namespace").write_text("ours")
@@ -174,7 +208,9 @@ async def test_a_token_file_is_read_again_when_it_is_refused(tmp_path: Path) -> 
     assert await credentials.authorization() == "Bearer one"
     assert await credentials.authorization(refused="Bearer one") == "Bearer two"
     path.write_text("three\n")
-    assert await credentials.authorization(refused="Bearer one") == "Bearer two", "another request was refused, too"
+    assert await credentials.authorization(refused="Bearer one") == "Bearer two", (
+        "another request was refused, too"
+    )
     path.unlink()
     assert await credentials.authorization() == "Bearer two"
     with pytest.raises(CredentialsError, match="No such file"):
@@ -183,7 +219,11 @@ async def test_a_token_file_is_read_again_when_it_is_refused(tmp_path: Path) -> 
 
 def login(*arguments: str, code: str) -> Exec:
     return Exec(
-        sys.executable, ["-c", code, *arguments], {"LOGIN": "yes"}, "client.authentication.k8s.io/v1", "Install it."
+        sys.executable,
+        ["-c", code, *arguments],
+        {"LOGIN": "yes"},
+        "client.authentication.k8s.io/v1",
+        "Install it.",
     )
 
 
@@ -191,7 +231,8 @@ async def test_a_login_program_is_run_once_until_its_token_expires(tmp_path: Pat
     code = (
         "import json, os, sys, pathlib\n"
         "info = json.loads(os.environ['KUBERNETES_EXEC_INFO'])\n"
-        "assert info['apiVersion'] == 'client.authentication.k8s.io/v1' and os.environ['LOGIN'] == 'yes'\n"
+        "assert info['apiVersion'] == 'client.authentication.k8s.io/v1' and os.environ['LOGIN'] "
+        "== 'yes'\n"
         "path = pathlib.Path(sys.argv[1]); n = len(path.read_text()) if path.exists() else 0\n"
         "path.write_text('x' * (n + 1))\n"
         "status = {'token': f't{n}'}\n"
@@ -200,7 +241,9 @@ async def test_a_login_program_is_run_once_until_its_token_expires(tmp_path: Pat
     )
     credentials = login(str(tmp_path / "count"), code=code)
     assert [await credentials.authorization() for _ in range(3)] == ["Bearer t0"] * 3
-    assert await credentials.authorization(refused="Bearer of before") == "Bearer t0", "it was renewed meanwhile"
+    assert await credentials.authorization(refused="Bearer of before") == "Bearer t0", (
+        "it was renewed meanwhile"
+    )
     assert await credentials.authorization(refused="Bearer t0") == "Bearer t1"
     # That one was expired from the start.
     assert await credentials.authorization() == "Bearer t2"
@@ -208,10 +251,14 @@ async def test_a_login_program_is_run_once_until_its_token_expires(tmp_path: Pat
 
 async def test_a_login_program_that_fails_is_told(tmp_path: Path) -> None:
     with pytest.raises(CredentialsError, match="ended with 3: no such user"):
-        await login(code="import sys; sys.stderr.write('no such user'); sys.exit(3)").authorization()
+        await login(
+            code="import sys; sys.stderr.write('no such user'); sys.exit(3)"
+        ).authorization()
     with pytest.raises(CredentialsError, match="printed no token"):
         await login(code="print('hello')").authorization()
-    missing = Exec(str(tmp_path / "nothing"), [], {}, "client.authentication.k8s.io/v1", "Install it.")
+    missing = Exec(
+        str(tmp_path / "nothing"), [], {}, "client.authentication.k8s.io/v1", "Install it."
+    )
     with pytest.raises(CredentialsError, match=r"No such file or directory\. Install it\."):
         await missing.authorization()
 

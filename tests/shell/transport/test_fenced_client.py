@@ -34,14 +34,18 @@ async def test_writes_are_refused_after_the_term_and_reads_are_not() -> None:
 
     async def everything() -> None:
         for verb in VERBS:
-            await client.perform(Write(verb=verb, resource=ConfigMaps, namespace="ns", name="n", body=b"{}"))
+            await client.perform(
+                Write(verb=verb, resource=ConfigMaps, namespace="ns", name="n", body=b"{}")
+            )
 
     await everything()
     assert book.calls == ["perform"] * 4
     term[0] = False
     for verb in VERBS:
         with pytest.raises(Unreachable, match="term of leadership is over"):
-            await client.perform(Write(verb=verb, resource=ConfigMaps, namespace="ns", name="n", body=b"{}"))
+            await client.perform(
+                Write(verb=verb, resource=ConfigMaps, namespace="ns", name="n", body=b"{}")
+            )
     assert len(book.calls) == 4
     await client.get(ConfigMaps, "ns", "n")
     await client.list(Selection(ConfigMaps))

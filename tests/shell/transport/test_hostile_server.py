@@ -1,7 +1,8 @@
-"""Commands, the client library and the page against an API server that lies (``tests.fakes.hostile_api``).
+"""Commands, the client library and the page against an API server that lies
+(``tests.fakes.hostile_api``).
 
-Bounds are made small here, so that a server reaches them within a second; ``tests/attack/hostile_server.py`` plays the
-same against the real ones.
+Bounds are made small here, so that a server reaches them within a second;
+``tests/attack/hostile_server.py`` plays the same against the real ones.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from sliceplane.watch.io import bounds, http, kubeconfig
 TIMEOUT_S: Final = 1.0
 #: where the answer is not given by time: longer than any of these takes on a busy machine
 PATIENCE_S: Final = 300.0
-#: the processor's time that a command may take, its imports included; how long it waits is a matter of the machine
+#: the processor's time that a command may take, its imports included; how long it waits is a matter
+#: of the machine
 CPU_S_MAX: Final = 5.0
 COMMANDS: Final = {
     "lint": ("lint",),
@@ -50,9 +52,17 @@ COMMANDS: Final = {
 OTHERS: Final = [name for name in COMMANDS if name != "lint"]
 RAW: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 WATCHES: Final = (
-    "endless-bookmarks", "garbage-events", "deep-events", "other-kinds", "gone-for-ever", "hangs-up",
-    "moves-and-hangs-up", "goes-backwards", "huge-versions", "long-line",
-)  # fmt: skip
+    "endless-bookmarks",
+    "garbage-events",
+    "deep-events",
+    "other-kinds",
+    "gone-for-ever",
+    "hangs-up",
+    "moves-and-hangs-up",
+    "goes-backwards",
+    "huge-versions",
+    "long-line",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +106,11 @@ def test_each_command_answers_an_honest_server(tmp_path: Path) -> None:
     with HostileApi("honest") as api:
         codes = {command: run(api, tmp_path, command, PATIENCE_S).exit_code for command in COMMANDS}
     # the guard's condition is in the cluster, and no node tells anything
-    assert codes == dict.fromkeys(COMMANDS, 1) | {"timeline": 0, "trace": 0, "endpoints": codes["endpoints"]}
+    assert codes == dict.fromkeys(COMMANDS, 1) | {
+        "timeline": 0,
+        "trace": 0,
+        "endpoints": codes["endpoints"],
+    }
     assert codes["endpoints"] in (0, 1)
 
 
@@ -112,7 +126,10 @@ def test_each_command_answers_an_honest_server(tmp_path: Path) -> None:
         ("huge-token", "the head of the request would have more than 262,144 bytes"),
         ("endless-news", "more than 16 interim answers"),
         ("endless-trailers", "the trailers of the answer are longer than 65536 bytes"),
-        ("silent", r"no complete answer within 1 s; still unanswered: GET /api/v1/services and \d more"),
+        (
+            "silent",
+            r"no complete answer within 1 s; still unanswered: GET /api/v1/services and \d more",
+        ),
         ("drips-its-body", "no complete answer within 1 s; still unanswered: GET "),
         ("redirects-elsewhere", "the server answered 307"),
         ("commands-in-names", "is no name of an object"),
@@ -126,15 +143,36 @@ def test_the_sentence_names_the_limit(name: str, sentence: str, tmp_path: Path) 
     assert api.sent_bytes < 200 << 20, "the client goes on reading"
 
 
-def test_wrong_types_anywhere_break_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A value of another type at some place of every object; places and values by chance, the same each time."""
+def test_wrong_types_anywhere_break_no_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value of another type at some place of every object; places and values by chance, the same
+    each time.
+    """
     chance = Random(30)
-    documents = [hostile_api.honest_document(kind) for kind in ("Service", "EndpointSlice", "Pod", "Node", "Lease")]
-    values: tuple[Any, ...] = (None, 17, -(10**30), 1.5, "", PAYLOAD, [], [None], {}, {"a": []}, True)
+    documents = [
+        hostile_api.honest_document(kind)
+        for kind in ("Service", "EndpointSlice", "Pod", "Node", "Lease")
+    ]
+    values: tuple[Any, ...] = (
+        None,
+        17,
+        -(10**30),
+        1.5,
+        "",
+        PAYLOAD,
+        [],
+        [None],
+        {},
+        {"a": []},
+        True,
+    )
     for number in range(24):
         path = chance.choice(list(paths_of(chance.choice(documents))))
         value = chance.choice(values)
-        changed("wrong-type", lambda document, path=path, value=value: replaced(document, path, value))
+        changed(
+            "wrong-type", lambda document, path=path, value=value: replaced(document, path, value)
+        )
         command = list(COMMANDS)[number % len(COMMANDS)]
         with HostileApi("wrong-type") as api:
             result = run(api, tmp_path, command, PATIENCE_S)
@@ -149,8 +187,12 @@ def client_of(api: HostileApi, folder: Path) -> HttpClient:
     return HttpClient(kubeconfig.load(api.kubeconfig(folder)))
 
 
-@pytest.mark.parametrize("name", ["endless-body", "gzip-bomb", "promises-an-exabyte", "drips-its-body", "large-head"])
-async def test_the_client_raises_what_it_documents(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", ["endless-body", "gzip-bomb", "promises-an-exabyte", "drips-its-body", "large-head"]
+)
+async def test_the_client_raises_what_it_documents(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 1.0)
     with HostileApi(name) as api:
         async with client_of(api, tmp_path) as client:
@@ -160,7 +202,9 @@ async def test_the_client_raises_what_it_documents(name: str, tmp_path: Path, mo
                 await client.page("/metrics", bytes_max=1 << 20)
 
 
-async def test_a_stream_has_a_time_for_its_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_has_a_time_for_its_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.2)
     with HostileApi("silent") as api:
         async with client_of(api, tmp_path) as client, asyncio.timeout(PATIENCE_S):
@@ -170,7 +214,9 @@ async def test_a_stream_has_a_time_for_its_head(tmp_path: Path, monkeypatch: pyt
 
 
 def test_connections_that_are_accepted_while_the_server_of_tests_ends_are_closed() -> None:
-    """On a busy machine clients come back just then; a socket that nobody closes fails whichever test runs."""
+    """On a busy machine clients come back just then; a socket that nobody closes fails whichever
+    test runs.
+    """
     with ExitStack() as clients, HostileApi("honest") as api:
 
         def connect() -> None:
@@ -188,7 +234,10 @@ async def test_a_view_keeps_its_endpoints_and_asks_seldom(tmp_path: Path) -> Non
 
     async def follow(name: str) -> tuple[int, int, float]:
         with HostileApi(name) as api:
-            async with client_of(api, tmp_path) as client, EndpointView(client, "cart", "shop") as view:
+            async with (
+                client_of(api, tmp_path) as client,
+                EndpointView(client, "cart", "shop") as view,
+            ):
                 await view.wait_ready(PATIENCE_S, count=3)
                 before = len(api.requests)
                 lost = 0
@@ -202,7 +251,9 @@ async def test_a_view_keeps_its_endpoints_and_asks_seldom(tmp_path: Path) -> Non
     assert {name: requests for name, (_, requests, _) in results.items() if requests > 10} == {}
 
 
-async def test_a_view_takes_no_more_objects_than_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_view_takes_no_more_objects_than_its_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sliceplane.consume.io.client.informer.CACHE_BYTES_MAX", 4 << 20)
     with HostileApi("endless-objects") as api:
         async with client_of(api, tmp_path) as client, EndpointView(client, "cart", "shop") as view:
@@ -245,7 +296,9 @@ def test_a_list_has_an_end() -> None:
 # The page
 
 
-async def test_the_page_comes_up_and_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_page_comes_up_and_says_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(live, "START_S", 0.3)
     monkeypatch.setattr(questions, "TIMEOUT_S", 0.3)
 
@@ -265,7 +318,9 @@ async def test_the_page_comes_up_and_says_what_is_wrong(tmp_path: Path, monkeypa
 # Kubeconfigs
 
 
-@pytest.mark.parametrize("server", ["https://[", "https://h:99999", "https://h\x1b[31m", "https://", "http://a b"])
+@pytest.mark.parametrize(
+    "server", ["https://[", "https://h:99999", "https://h\x1b[31m", "https://", "http://a b"]
+)
 def test_a_server_that_is_no_url_is_refused(server: str, tmp_path: Path) -> None:
     with HostileApi("honest") as api, pytest.raises(kubeconfig.KubeconfigError):
         kubeconfig.load(api.kubeconfig(tmp_path, server=server))
@@ -274,7 +329,12 @@ def test_a_server_that_is_no_url_is_refused(server: str, tmp_path: Path) -> None
 def test_files_that_a_kubeconfig_names_are_read_with_bounds(tmp_path: Path) -> None:
     """A device without an end, and a pipe without a writer: by the one reader of files."""
     os.mkfifo(tmp_path / "fifo")
-    for name, why in (("/dev/zero", "Is a device"), (str(tmp_path / "fifo"), "is a pipe that no program writes to")):
-        path = HostileApi("honest").kubeconfig(tmp_path, server="https://h", **{"certificate-authority": name})
+    for name, why in (
+        ("/dev/zero", "Is a device"),
+        (str(tmp_path / "fifo"), "is a pipe that no program writes to"),
+    ):
+        path = HostileApi("honest").kubeconfig(
+            tmp_path, server="https://h", **{"certificate-authority": name}
+        )
         with pytest.raises(kubeconfig.KubeconfigError, match=why):
             kubeconfig.load(path)

@@ -1,4 +1,6 @@
-"""The HTTP client against servers and networks that misbehave: raw sockets that say what a test wants."""
+"""The HTTP client against servers and networks that misbehave: raw sockets that say what a test
+wants.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ Answer = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def serving(answer: Answer, credentials: Credentials | None = None) -> AsyncIterator[HttpClient]:
+async def serving(
+    answer: Answer, credentials: Credentials | None = None
+) -> AsyncIterator[HttpClient]:
     """A client of a server that gives each request's head to *answer* and then hangs up."""
     handlers: set[asyncio.Task[None]] = set()
 
@@ -42,7 +46,9 @@ async def serving(answer: Answer, credentials: Credentials | None = None) -> Asy
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     connection = Connection(
-        server=f"http://127.0.0.1:{port}", ssl_context=None, credentials=credentials or Fixed("Bearer t")
+        server=f"http://127.0.0.1:{port}",
+        ssl_context=None,
+        credentials=credentials or Fixed("Bearer t"),
     )
     client = HttpClient(connection)
     try:
@@ -102,10 +108,14 @@ async def test_requests_say_who_and_what(monkeypatch: pytest.MonkeyPatch) -> Non
         writer.write(reply(200, b'{"metadata":{"resourceVersion":"7"},"items":null}'))
 
     async with serving(answer) as client:
-        page = await client.list(Selection(ConfigMaps, "ns", "a in (b,c),!d"), limit=5, continue_token="x=/+")
+        page = await client.list(
+            Selection(ConfigMaps, "ns", "a in (b,c),!d"), limit=5, continue_token="x=/+"
+        )
     assert (page.items, page.resource_version) == ((), "7")
     line, *headers = heads[0].decode().split("\r\n")
-    assert line.startswith("GET /api/v1/namespaces/ns/configmaps?labelSelector=a+in+(b,c),!d&limit=5&continue=x%3D/%2B")
+    assert line.startswith(
+        "GET /api/v1/namespaces/ns/configmaps?labelSelector=a+in+(b,c),!d&limit=5&continue=x%3D/%2B"
+    )
     assert "Authorization: Bearer t" in headers
     assert "Accept: application/json" in headers
     assert "User-Agent: sliceplane" in headers
@@ -128,7 +138,11 @@ async def test_overload_keeps_its_retry_after() -> None:
     async with serving(answer) as client:
         with pytest.raises(StatusError) as error:
             await client.get(ConfigMaps, "ns", "a")
-    assert (error.value.code, error.value.reason, error.value.retry_after_s) == (429, "TooManyRequests", 17)
+    assert (error.value.code, error.value.reason, error.value.retry_after_s) == (
+        429,
+        "TooManyRequests",
+        17,
+    )
     assert error.value.message == "Too many requests, please try again later."
 
 
@@ -263,7 +277,9 @@ async def test_a_closed_client_says_so() -> None:
 
 
 async def test_a_client_closed_while_it_connects_leaves_no_socket(plane_server: Server) -> None:
-    """Cancelled in any turn of the loop; in one of them asyncio's transport does not hear of it and lives on."""
+    """Cancelled in any turn of the loop; in one of them asyncio's transport does not hear of it and
+    lives on.
+    """
     for turns in range(40):
         client = HttpClient(kubeconfig.load(plane_server.plane.kubeconfig))
         asking = asyncio.create_task(client.list(Selection(ConfigMaps)))

@@ -34,7 +34,11 @@ async def test_an_informer_follows_a_real_server(client: Client, namespace: str)
     for number in range(3):
         await put(f"before-{number}")
     informer: RunningInformer[Object] = RunningInformer(
-        client, Selection(ConfigMaps, namespace), clock=loop_clock(time.time()), rng=Rng(1), kind=Object
+        client,
+        Selection(ConfigMaps, namespace),
+        clock=loop_clock(time.time()),
+        rng=Rng(1),
+        kind=Object,
     )
     informer.add_handler(on_changes, lambda: None)
     task = asyncio.create_task(informer.run())
@@ -42,7 +46,9 @@ async def test_an_informer_follows_a_real_server(client: Client, namespace: str)
     assert sorted(view) == ["before-0", "before-1", "before-2"]
     for number in range(10):
         await put(f"after-{number}")
-        await client.patch(ConfigMaps, namespace, f"after-{number}", b'{"data":{"x":"1"}}', patch_type="merge")
+        await client.patch(
+            ConfigMaps, namespace, f"after-{number}", b'{"data":{"x":"1"}}', patch_type="merge"
+        )
         if number % 2:
             await client.delete(ConfigMaps, namespace, f"after-{number}")
     page = await client.list(Selection(ConfigMaps, namespace))

@@ -25,20 +25,30 @@ def again(client: HttpClient, **options: object) -> HttpClient:
     return HttpClient(client._connection, **options)  # type: ignore[arg-type]
 
 
-async def answers(*codes: tuple[int, str], body: bytes = b"{}", method: str = "GET") -> tuple[list[bytes], object]:
-    """One request to a server that gives these codes and Retry-After values in turn: what it saw, what came of it."""
+async def answers(
+    *codes: tuple[int, str], body: bytes = b"{}", method: str = "GET"
+) -> tuple[list[bytes], object]:
+    """One request to a server that gives these codes and Retry-After values in turn: what it saw,
+    what came of it.
+    """
     heads: list[bytes] = []
     waiting = list(codes)
 
     async def answer(head: bytes, writer: asyncio.StreamWriter) -> None:
         heads.append(head)
         code, after = waiting.pop(0) if waiting else (200, "")
-        writer.write(reply(code, body, *([f"Retry-After: {after}"] if after else [])) if code else b"")
+        writer.write(
+            reply(code, body, *([f"Retry-After: {after}"] if after else [])) if code else b""
+        )
 
     async with serving(answer) as plain:
         client = again(plain, retries=Retries(2))
         try:
-            call = client.get(ConfigMaps, "ns", "a") if method == "GET" else client.create(ConfigMaps, "ns", b"{}")
+            call = (
+                client.get(ConfigMaps, "ns", "a")
+                if method == "GET"
+                else client.create(ConfigMaps, "ns", b"{}")
+            )
             return heads, await call
         except (StatusError, Unreachable) as error:
             return heads, error

@@ -40,7 +40,11 @@ asyncio.run(login.authorization())
 
 def program(folder: Path) -> list[str]:
     """Waits for a child of its own, and writes the ids of both."""
-    return ["sh", "-c", f"sleep 600 & echo $$ $! > {folder}/new; mv {folder}/new {folder}/pids; wait"]
+    return [
+        "sh",
+        "-c",
+        f"sleep 600 & echo $$ $! > {folder}/new; mv {folder}/new {folder}/pids; wait",
+    ]
 
 
 def login(folder: Path) -> Exec:
@@ -70,7 +74,9 @@ async def test_it_ends_with_a_client_that_is_killed(tmp_path: Path) -> None:
     await eventually(lambda: not is_any_alive(processes))
 
 
-async def test_it_ends_when_the_client_does_not_wait_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_ends_when_the_client_does_not_wait_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     guarded = asyncio.Event()
 
     @contextmanager
@@ -90,7 +96,9 @@ async def test_it_ends_when_the_client_does_not_wait_any_more(tmp_path: Path, mo
     await eventually(lambda: not is_any_alive(processes))
 
 
-async def test_it_ends_when_it_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_ends_when_it_takes_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sliceplane.watch.io.credentials.EXEC_TIMEOUT_S", 1.0)
     asking = asyncio.create_task(login(tmp_path).authorization())
     processes = await started(tmp_path)

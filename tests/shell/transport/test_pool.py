@@ -121,7 +121,9 @@ async def test_a_compressed_list_is_read() -> None:
     assert (page.items, page.resource_version) == ((b'{"a":1}',), "7")
 
 
-async def test_a_reader_that_is_slow_lets_the_rest_wait_in_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_is_slow_lets_the_rest_wait_in_the_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """However much a server sends, what waits for the reader is bounded."""
     event = b'{"type":"ADDED","object":{"a":"' + b"x" * 1000 + b'"}}\n'
     sent = 0
@@ -137,7 +139,10 @@ async def test_a_reader_that_is_slow_lets_the_rest_wait_in_the_socket(monkeypatc
         writer.write(b"0\r\n\r\n")
         done.set()
 
-    async with serving(answer) as client, client.watch(Selection(ConfigMaps), resource_version="1") as stream:
+    async with (
+        serving(answer) as client,
+        client.watch(Selection(ConfigMaps), resource_version="1") as stream,
+    ):
         opened = next(iter(client._pool._used))
         await eventually(lambda: opened._is_paused, lambda paused: paused)
         assert opened._unread < 2 * 1024 * 1024
@@ -146,7 +151,9 @@ async def test_a_reader_that_is_slow_lets_the_rest_wait_in_the_socket(monkeypatc
     assert sent == 20_000
 
 
-async def test_a_request_over_tls_goes_through_a_proxy(tmp_path: Path, plane_server: Server) -> None:
+async def test_a_request_over_tls_goes_through_a_proxy(
+    tmp_path: Path, plane_server: Server
+) -> None:
     """The proxy sees where it goes, and who may use it; nothing of what is in it."""
     heads: list[bytes] = []
     passing: set[asyncio.Task[None]] = set()
@@ -165,7 +172,9 @@ async def test_a_request_over_tls_goes_through_a_proxy(tmp_path: Path, plane_ser
             return
         there, back = await asyncio.open_connection(host, int(port))
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        passing.update(asyncio.create_task(pass_on(*ways)) for ways in ((reader, back), (there, writer)))
+        passing.update(
+            asyncio.create_task(pass_on(*ways)) for ways in ((reader, back), (there, writer))
+        )
 
     listener = await asyncio.start_server(handle, "127.0.0.1", 0)
     at = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"

@@ -14,7 +14,13 @@ from sliceplane.watch.io.base import send
 
 
 def probe(ip: str, port: int) -> Write:
-    return Write(verb="probe", resource=Pods, namespace="shop", name="web-0", body=encode(PortProbe(ip, port)))
+    return Write(
+        verb="probe",
+        resource=Pods,
+        namespace="shop",
+        name="web-0",
+        body=encode(PortProbe(ip, port)),
+    )
 
 
 @pytest.mark.asyncio

@@ -41,7 +41,9 @@ def test_chunks_may_end_anywhere(events: list[dict[str, object]], data: st.DataO
 
 
 def test_blank_lines_and_carriage_returns_are_passed_over() -> None:
-    assert fed(WatchLines(), b'\n\r\n{"type":"ADDED","object":{}}\r\n') == [WatchMessage("ADDED", b"{}")]
+    assert fed(WatchLines(), b'\n\r\n{"type":"ADDED","object":{}}\r\n') == [
+        WatchMessage("ADDED", b"{}")
+    ]
 
 
 def test_bodies_stay_as_they_were_sent() -> None:
@@ -55,7 +57,9 @@ def test_a_broken_off_line_is_known() -> None:
     assert lines.unfinished
 
 
-@pytest.mark.parametrize("garbage", [b"<html>\n", b"[]\n", b'{"object":{}}\n', b"\xff\n", b'{"type":7,"object":{}}\n'])
+@pytest.mark.parametrize(
+    "garbage", [b"<html>\n", b"[]\n", b'{"object":{}}\n', b"\xff\n", b'{"type":7,"object":{}}\n']
+)
 def test_garbage_ends_the_stream(garbage: bytes) -> None:
     with pytest.raises(BadStream, match="no event"):
         fed(WatchLines(), garbage)
@@ -64,7 +68,10 @@ def test_garbage_ends_the_stream(garbage: bytes) -> None:
 def test_an_event_as_servers_write_it_is_split_and_nothing_else_is_taken_for_one() -> None:
     event = b'{"type":"MODIFIED","object":{"a":{}}}'
     assert fed(WatchLines(), event + b"\n") == [WatchMessage("MODIFIED", b'{"a":{}}')]
-    for other in (b' {"type":"MODIFIED","object":{"a":{}}}', b'{"object":{"a":{}},"type":"MODIFIED"}'):
+    for other in (
+        b' {"type":"MODIFIED","object":{"a":{}}}',
+        b'{"object":{"a":{}},"type":"MODIFIED"}',
+    ):
         assert fed(WatchLines(), other + b"\n") == [WatchMessage("MODIFIED", b'{"a":{}}')]
     for broken in (event + b"x", event[:-2]):
         with pytest.raises(BadStream, match="no event"):
@@ -107,5 +114,7 @@ async def test_a_stream_that_rests_lets_what_comes_wait_in_the_socket(rest_s: fl
         await eventually(lambda: transport.told, lambda told: told == ["pause", "resume"])
     connection.data_received(event + event)
     connection.connection_lost(None)
-    assert [message.type async for message in stream] == ["ADDED"] * 2, "a connection that is gone is none to rest"
+    assert [message.type async for message in stream] == ["ADDED"] * 2, (
+        "a connection that is gone is none to rest"
+    )
     assert transport.told == (["pause", "resume"] if rest_s else [])

@@ -1,4 +1,6 @@
-"""No answer from a server: one short sentence for people, whatever the library's own error looks like."""
+"""No answer from a server: one short sentence for people, whatever the library's own error looks
+like.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ async def test_nobody_listens() -> None:
 async def test_a_certificate_of_somebody_unknown(plane_server: Server) -> None:
     url = plane_server.plane.url
     assert await told(url, ssl.create_default_context()) == (
-        f"{url}: the server's certificate is not accepted: self-signed certificate in certificate chain"
+        f"{url}: the server's certificate is not accepted: self-signed certificate in certificate "
+        "chain"
     )
 
 
@@ -47,7 +50,10 @@ async def test_a_certificate_of_somebody_unknown(plane_server: Server) -> None:
         (ConnectionResetError(), "ConnectionResetError"),
         (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), "no TLS there: "),
         (TimeoutError(), "timed out"),
-        (socket.gaierror(-2, "Name or service not known"), "the name is not known: name or service not known"),
+        (
+            socket.gaierror(-2, "Name or service not known"),
+            "the name is not known: name or service not known",
+        ),
         (ValueError("what else there is"), "what else there is"),
     ],
 )

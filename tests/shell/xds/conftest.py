@@ -1,4 +1,6 @@
-"""A plane, its xDS server on a plain port in the test's loop, and programs that know of both by their bootstraps."""
+"""A plane, its xDS server on a plain port in the test's loop, and programs that know of both by
+their bootstraps.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +61,20 @@ class Shop:
             if error.reason != "AlreadyExists":
                 raise
             patch = {name: value for name, value in body.items() if name != "apiVersion"}
-            await self.client.patch(resource, self.namespace, name, codec.encode(patch), patch_type="merge")
+            await self.client.patch(
+                resource, self.namespace, name, codec.encode(patch), patch_type="merge"
+            )
 
-    async def service(self, name: str = "web", *, annotations: dict[str, str] | None = None, **spec: Any) -> None:
+    async def service(
+        self, name: str = "web", *, annotations: dict[str, str] | None = None, **spec: Any
+    ) -> None:
         ports = [{"name": "http", "port": 80, "targetPort": 9000}]
         metadata = {"annotations": annotations or {}}
         await self.put(Services, name, {"metadata": metadata, "spec": {"ports": ports, **spec}})
 
-    async def slice(self, name: str, port: int, *endpoints: dict[str, Any], service: str = "web") -> None:
+    async def slice(
+        self, name: str, port: int, *endpoints: dict[str, Any], service: str = "web"
+    ) -> None:
         body = {
             "metadata": {"labels": {"kubernetes.io/service-name": service}},
             "addressType": "IPv4",
@@ -122,7 +130,9 @@ async def xds_server(
     ((_, listening),) = await opened.open()
     following = asyncio.create_task(server.follow(client, Rng(2), tells=tells))
     try:
-        await asyncio.wait({following, asyncio.create_task(server.wait_ready())}, return_when="FIRST_COMPLETED")
+        await asyncio.wait(
+            {following, asyncio.create_task(server.wait_ready())}, return_when="FIRST_COMPLETED"
+        )
         yield Served(server, listening)
     finally:
         await opened.close(spread_s)
@@ -180,14 +190,18 @@ class GrpcProgram:
 async def grpc_program(
     folder: Path, wish: BootstrapWish, *command: str, bootstrap: str = "", **variables: str
 ) -> AsyncIterator[GrpcProgram]:
-    """*command*: another program that can be asked the same.  *bootstrap*: not the one that is made of *wish*."""
+    """*command*: another program that can be asked the same.  *bootstrap*: not the one that is made
+    of *wish*.
+    """
     file = folder / f"{wish.node_id}.json"
     file.write_text(bootstrap or json.dumps(grpc_bootstrap(wish)))
     environment = {**os.environ, "GRPC_XDS_BOOTSTRAP": str(file), **variables}
     process = await asyncio.create_subprocess_exec(
-        *(command or (sys.executable, str(PROGRAM))), env=environment,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        *(command or (sys.executable, str(PROGRAM))),
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
     try:
         yield GrpcProgram(process)
     finally:

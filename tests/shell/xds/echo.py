@@ -28,7 +28,9 @@ class Answering:
         self.answer = user
         self.asked = 0
 
-    def user(self, certificate: Certificate | None, authorization: str, peer: str) -> User | Awaitable[User]:
+    def user(
+        self, certificate: Certificate | None, authorization: str, peer: str
+    ) -> User | Awaitable[User]:
         self.asked += 1
         if isinstance(self.answer, CallRefused):
             raise self.answer
@@ -62,7 +64,9 @@ class Echo:
 
 
 @contextlib.asynccontextmanager
-async def plain(echo: Echo, authenticator: Authenticator | None = None) -> AsyncIterator[tuple[GrpcListener, int]]:
+async def plain(
+    echo: Echo, authenticator: Authenticator | None = None
+) -> AsyncIterator[tuple[GrpcListener, int]]:
     """Listening on loopback without TLS; its port."""
     sock = socket.create_server(("127.0.0.1", 0))
     listener = GrpcListener(echo, Rng(1))

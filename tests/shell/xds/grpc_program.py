@@ -1,7 +1,8 @@
-"""A program of a user: backends of gRPC, and calls by ``xds:///``, told what to do by lines of standard input.
+"""A program of a user: backends of gRPC, and calls by ``xds:///``, told what to do by lines of
+standard input.
 
-It knows nothing of us: the address of the xDS server is in ``GRPC_XDS_BOOTSTRAP``, which gRPC reads once a process, so
-each bootstrap is a process of its own.
+It knows nothing of us: the address of the xDS server is in ``GRPC_XDS_BOOTSTRAP``, which gRPC reads
+once a process, so each bootstrap is a process of its own.
 
     backend ADDRESS             serves there; answers its port
     stop PORT                   ends a backend within a second of grace
@@ -42,7 +43,9 @@ class Program:
             return str(port).encode()
 
         handlers = {"Say": grpc.unary_unary_rpc_method_handler(say)}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Echo", handlers),))
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("test.Echo", handlers),)
+        )
         port = server.add_insecure_port(f"{address}:0")
         server.start()
         self.backends[port] = server

@@ -34,7 +34,11 @@ def claims(**metadata: str) -> ClientFacts:
     ("user", "claimed", "text"),
     [
         (NODE, {"node_name": "b"}, "system:node:a is bound to the node a, and may not be b"),
-        (POD, {"node_name": "b"}, "system:serviceaccount:shop:web is bound to the node a, and may not be b"),
+        (
+            POD,
+            {"node_name": "b"},
+            "system:serviceaccount:shop:web is bound to the node a, and may not be b",
+        ),
         (
             POD,
             {"namespace": "bank"},
@@ -54,11 +58,15 @@ def test_a_claim_of_another_place_is_refused_in_words_that_name_both(
 @pytest.mark.parametrize("trust", admission.TRUSTS)
 @pytest.mark.parametrize("claimed", [{}, {"node_name": "a"}])
 @pytest.mark.parametrize("user", [NODE, POD])
-def test_credentials_that_are_bound_say_the_node(user: User, claimed: dict[str, str], trust: Trust) -> None:
+def test_credentials_that_are_bound_say_the_node(
+    user: User, claimed: dict[str, str], trust: Trust
+) -> None:
     assert place_of(claims(**claimed), user, AdmissionConfig(trust=trust)).node == "a"
 
 
-@pytest.mark.parametrize(("trust", "zone", "node"), [("none", "", ""), ("zone", "z1", ""), ("node", "z1", "b")])
+@pytest.mark.parametrize(
+    ("trust", "zone", "node"), [("none", "", ""), ("zone", "z1", ""), ("node", "z1", "b")]
+)
 def test_others_are_believed_what_the_flag_says(trust: Trust, zone: str, node: str) -> None:
     place = place_of(claims(node_name="b", namespace="shop"), PERSON, AdmissionConfig(trust=trust))
     assert (place.zone, place.node, place.namespace) == (zone, node, "shop")
@@ -80,7 +88,9 @@ def test_the_machine_itself_is_believed() -> None:
         (replace(ENVOY, agent="gRPC Go"), False, "none"),
     ],
 )
-def test_what_a_client_takes_follows_from_what_it_is(node: ClientFacts, leds: bool, listeners: str) -> None:
+def test_what_a_client_takes_follows_from_what_it_is(
+    node: ClientFacts, leds: bool, listeners: str
+) -> None:
     place = place_of(node, PERSON, AdmissionConfig(listeners="capture"))
     assert (place.leds, place.listeners) == (leds, listeners)
 

@@ -1,4 +1,6 @@
-"""Memory by account, turns by account, and made-up tokens: what one client does costs the others nothing."""
+"""Memory by account, turns by account, and made-up tokens: what one client does costs the others
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ async def test_what_is_returned_is_there_again() -> None:
     charges.shares.check()
 
 
-async def test_much_that_is_returned_goes_back_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_much_that_is_returned_goes_back_to_the_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     trimmed = []
     monkeypatch.setattr(budget, "trim", lambda: trimmed.append(True))
     monkeypatch.setattr(budget, "TRIM_S", 0.0)
@@ -191,7 +195,8 @@ async def test_a_token_that_was_good_is_reviewed_whatever_strangers_do() -> None
     assert server.asked.count("good") == 2
     server.open.clear()
     flood = [
-        asyncio.create_task(ask(tokens, f"new-{number}", f"198.51.100.{number % 250}:1")) for number in range(3_000)
+        asyncio.create_task(ask(tokens, f"new-{number}", f"198.51.100.{number % 250}:1"))
+        for number in range(3_000)
     ]
     await asyncio.sleep(0.05)
     now[0] += authentication.KEPT_S + 1.0
@@ -222,7 +227,9 @@ async def test_a_server_that_does_not_answer_takes_nothing_of_the_address() -> N
     assert await ask(tokens, "good") == "good"
 
 
-async def test_good_tokens_are_not_forgotten_for_made_up_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_good_tokens_are_not_forgotten_for_made_up_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(authentication, "KEPT_MAX", 10)
     monkeypatch.setattr(authentication, "STRANGE_BURST", 1e6)
     monkeypatch.setattr(authentication, "STRANGE_BURST_ALL", 1e6)
@@ -249,5 +256,7 @@ def test_what_a_client_refuses_is_no_event_of_a_service_that_it_may_not_see() ->
     served._notes = SimpleNamespace(on_refusal=lambda keys, *_: told.append(list(keys)))  # type: ignore[assignment]
     stream = SimpleNamespace(view=view, sight=XdsSight(False, frozenset({"mine"})))
     item: Any = SimpleNamespace(stream=stream, client=SimpleNamespace(kind="grpc"), shown={})
-    served._on_refusal(item, XdsRefusal(LISTENER, ("victim/web", "mine/web"), "a text of the client"))
+    served._on_refusal(
+        item, XdsRefusal(LISTENER, ("victim/web", "mine/web"), "a text of the client")
+    )
     assert told == [["mine/web"]]

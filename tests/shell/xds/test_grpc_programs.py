@@ -1,4 +1,6 @@
-"""Python's gRPC as it is calls ``xds:///`` names of Services: no mesh, no CRD, nothing of ours in the program."""
+"""Python's gRPC as it is calls ``xds:///`` names of Services: no mesh, no CRD, nothing of ours in
+the program.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from pathlib import Path
 
 import pytest
 from tests.figures import tell
-from tests.shell.xds.conftest import Served, Shop, delta_client, endpoint, grpc_program, host_address
+from tests.shell.xds.conftest import (
+    Served,
+    Shop,
+    delta_client,
+    endpoint,
+    grpc_program,
+    host_address,
+)
 from tests.waiting import eventually
 from tests.xds.streams.clients import node
 
@@ -31,12 +40,21 @@ async def test_a_program_sees_endpoints_come_and_go_and_an_unknown_name_fails_an
         first, second = [await program.ask("backend", at) for _ in range(2)]
         told = await program.ask("call", target, 1)
         assert told["answered"] == {}
-        assert told["s"] < 10.0, "a name that leads nowhere is not waited for: gRPC would do so for 15 s"
+        assert told["s"] < 10.0, (
+            "a name that leads nowhere is not waited for: gRPC would do so for 15 s"
+        )
         (listeners,) = next(report for report in served.server.reports() if report.types).types
         why = f"there is no Service in the namespace {shop.namespace}"
         assert listeners.absent == {f"web.{shop.namespace}:80": why}
-        line = next(line for line in capsys.readouterr().err.splitlines() if "a name that leads nowhere" in line)
-        assert all(part in line for part in ("level=info", "client=program", f"web.{shop.namespace}:80", why)), line
+        line = next(
+            line
+            for line in capsys.readouterr().err.splitlines()
+            if "a name that leads nowhere" in line
+        )
+        assert all(
+            part in line
+            for part in ("level=info", "client=program", f"web.{shop.namespace}:80", why)
+        ), line
 
         await shop.service()
         await shop.slice("web-1", first, endpoint(at, "one"))
@@ -82,7 +100,9 @@ async def test_what_a_client_refuses_and_what_is_not_heeded_are_events_of_the_se
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-async def test_no_call_of_500_a_second_fails_in_rolling_updates(tmp_path: Path, served: Served, shop: Shop) -> None:
+async def test_no_call_of_500_a_second_fails_in_rolling_updates(
+    tmp_path: Path, served: Served, shop: Shop
+) -> None:
     target = f"xds:///web.{shop.namespace}:80"
     at = host_address()
     await shop.service()
@@ -109,15 +129,22 @@ async def test_no_call_of_500_a_second_fails_in_rolling_updates(tmp_path: Path, 
         for update in range(1, UPDATES + 1):
             for number, old in enumerate(ports):
                 new = ports[number] = await program.ask("backend", at)
-                await shop.slice(f"web-{update}-{number}", new, endpoint(at, f"pod-{update}-{number}"))
+                await shop.slice(
+                    f"web-{update}-{number}", new, endpoint(at, f"pod-{update}-{number}")
+                )
                 await eventually(lambda port=new: answers(port))  # type: ignore[misc]
                 before = f"{update - 1}-{number}"
                 going = {"ready": False, "serving": True, "terminating": True}
-                await shop.slice(f"web-{before}", old, endpoint(at, f"pod-{before}", conditions=going))
+                await shop.slice(
+                    f"web-{before}", old, endpoint(at, f"pod-{before}", conditions=going)
+                )
                 await eventually(lambda port=old: is_left(port))  # type: ignore[misc]
                 await program.ask("stop", old)
                 await shop.delete(EndpointSlices, f"web-{before}")
         told = await program.ask("end")
         assert told["failed"] == {}
         assert sum(told["answered"].values()) > 100
-        tell(f"0 of {sum(told['answered'].values()):,} calls failed in {UPDATES} rolling updates of 4 Pods")
+        tell(
+            f"0 of {sum(told['answered'].values()):,} calls failed in {UPDATES} rolling updates "
+            "of 4 Pods"
+        )

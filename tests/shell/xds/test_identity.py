@@ -1,5 +1,6 @@
-"""Who a client is decides where it may be and what it sees: over TLS, with a plane's own certificates, accounts and
-roles."""
+"""Who a client is decides where it may be and what it sees: over TLS, with a plane's own
+certificates, accounts and roles.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,10 @@ Answer = tuple[grpc.StatusCode | None, str, Any]
 async def secured(live: Server, client: HttpClient) -> AsyncIterator[Served]:
     pki = live.plane.pki
     doors = Doors(
-        tls=("127.0.0.1", 0), cert_file=pki.server_file, key_file=pki.server_key_file, client_ca_file=pki.ca_file
+        tls=("127.0.0.1", 0),
+        cert_file=pki.server_file,
+        key_file=pki.server_key_file,
+        client_ca_file=pki.ca_file,
     )
     async with xds_server(client, doors=doors) as made:
         yield made
@@ -51,24 +55,37 @@ def certificate(pki: Pki, user: str, group: str) -> tuple[bytes, bytes]:
     signer = serialization.load_pem_private_key((pki.folder / "ca.key").read_bytes(), None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group), x509.NameAttribute(NameOID.COMMON_NAME, user)]
+    subject = [
+        x509.NameAttribute(NameOID.ORGANIZATION_NAME, group),
+        x509.NameAttribute(NameOID.COMMON_NAME, user),
+    ]
     now = datetime.fromtimestamp(time.time(), UTC)
     made = x509.CertificateBuilder(
-        authority.subject, x509.Name(subject), key.public_key(), x509.random_serial_number(),
-        now - timedelta(hours=1), now + timedelta(days=1),
-    ).sign(signer, hashes.SHA256())  # fmt: skip
+        authority.subject,
+        x509.Name(subject),
+        key.public_key(),
+        x509.random_serial_number(),
+        now - timedelta(hours=1),
+        now + timedelta(days=1),
+    ).sign(signer, hashes.SHA256())
     encoding, no = serialization.Encoding.PEM, serialization.NoEncryption()
-    return key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, no), made.public_bytes(encoding)
+    return key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, no), made.public_bytes(
+        encoding
+    )
 
 
 class Client:
     """Asks by incremental xDS, with a token or a certificate."""
 
-    def __init__(self, live: Server, port: int, *, token: str = "", key: bytes = b"", cert: bytes = b"") -> None:
+    def __init__(
+        self, live: Server, port: int, *, token: str = "", key: bytes = b"", cert: bytes = b""
+    ) -> None:
         authority = live.plane.pki.ca_file.read_bytes()
         secure = grpc.ssl_channel_credentials(authority, key or None, cert or None)
         if token:
-            secure = grpc.composite_channel_credentials(secure, grpc.access_token_call_credentials(token))
+            secure = grpc.composite_channel_credentials(
+                secure, grpc.access_token_call_credentials(token)
+            )
         self._credentials = secure
         self._target = f"localhost:{port}"
 
@@ -85,7 +102,9 @@ class Client:
         said: SimpleQueue[bytes | None] = SimpleQueue()
         said.put(request.SerializeToString())
         with grpc.secure_channel(self._target, self._credentials) as channel:
-            made = channel.stream_stream(DELTA)(iter(said.get, None), timeout=100, wait_for_ready=True)
+            made = channel.stream_stream(DELTA)(
+                iter(said.get, None), timeout=100, wait_for_ready=True
+            )
             try:
                 return None, "", discovery_pb2.DeltaDiscoveryResponse.FromString(next(made))
             except grpc.RpcError:
@@ -102,7 +121,9 @@ async def account(shop: Shop, node: str = "") -> str:
     if node:
         container = {"name": "c", "image": "i"}
         await shop.put(
-            Pods, "pod", {"spec": {"nodeName": node, "serviceAccountName": "reader", "containers": [container]}}
+            Pods,
+            "pod",
+            {"spec": {"nodeName": node, "serviceAccountName": "reader", "containers": [container]}},
         )
         bound = {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "pod"}}
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": bound}
@@ -131,11 +152,16 @@ async def test_a_node_may_not_claim_to_be_another(live: Server, secured: Served)
     )
 
 
-async def test_a_token_that_is_bound_to_a_pod_says_where_it_is(live: Server, secured: Served, shop: Shop) -> None:
+async def test_a_token_that_is_bound_to_a_pod_says_where_it_is(
+    live: Server, secured: Served, shop: Shop
+) -> None:
     client = Client(live, secured.port, token=await account(shop, node="a"))
     user = f"system:serviceaccount:{shop.namespace}:reader"
     code, text, _ = await client.ask(names.CLUSTER, node_name="b")
-    assert (code, text) == (grpc.StatusCode.PERMISSION_DENIED, f"{user} is bound to the node a, and may not be b")
+    assert (code, text) == (
+        grpc.StatusCode.PERMISSION_DENIED,
+        f"{user} is bound to the node a, and may not be b",
+    )
     code, text, _ = await client.ask(names.CLUSTER, namespace="bank")
     assert code is grpc.StatusCode.PERMISSION_DENIED
     assert text == f"{user} is of the namespace {shop.namespace}, and may not be of bank"
@@ -167,6 +193,8 @@ async def test_a_client_sees_the_namespaces_that_it_may_read(
     assert await seen() == {own}
     _, _, answer = await reader.ask(names.CLUSTER, forbidden)
     assert list(answer.removed_resources) == [forbidden]
-    assert [error.error_detail.code for error in answer.resource_errors] == [grpc.StatusCode.PERMISSION_DENIED.value[0]]
+    assert [error.error_detail.code for error in answer.resource_errors] == [
+        grpc.StatusCode.PERMISSION_DENIED.value[0]
+    ]
     await permit(other, shop)
     assert await eventually(seen, lambda found: forbidden in found) == {own, forbidden}

@@ -10,7 +10,9 @@ from tests.xds.worlds import service
 from sliceplane.watch.controller.base import EventNote
 from sliceplane.xds.io.notes import SERVICES_MAX, ServiceNotes
 
-CACHE = {f"default/{name}": service(name) for name in ("web", *(f"web-{number}" for number in range(10)))}
+CACHE = {
+    f"default/{name}": service(name) for name in ("web", *(f"web-{number}" for number in range(10)))
+}
 
 
 class Recorder:
@@ -29,8 +31,12 @@ class Recorder:
 
 def test_a_refusal_is_told_of_the_services_that_are_there_and_of_few() -> None:
     recorder = Recorder()
-    recorder.of.on_refusal(["default/web", "default/gone", "default/web"], "envoy", "no such policy")
-    assert recorder.take() == [("web", "XdsRefused", "envoy refuses what xDS makes of this: no such policy")]
+    recorder.of.on_refusal(
+        ["default/web", "default/gone", "default/web"], "envoy", "no such policy"
+    )
+    assert recorder.take() == [
+        ("web", "XdsRefused", "envoy refuses what xDS makes of this: no such policy")
+    ]
     recorder.of.on_refusal(sorted(CACHE), "grpc", "x" * 10_000)
     told = recorder.take()
     assert len(told) == SERVICES_MAX
@@ -42,7 +48,8 @@ def test_a_service_that_is_too_large_is_told_once_until_it_is_so_again() -> None
     for _ in range(2):
         recorder.of.on_too_large({"default/web:http": "default/web"})
     sentence = (
-        "default/web:http has more endpoints than a client takes in one message: the last of each zone are left out"
+        "default/web:http has more endpoints than a client takes in one message: the last of each "
+        "zone are left out"
     )
     assert recorder.take() == [("web", "XdsTooLarge", sentence)]
     recorder.of.on_too_large({})
@@ -54,4 +61,8 @@ def test_an_annotation_that_is_not_heeded_is_told_when_it_comes() -> None:
     recorder = Recorder()
     for problems in (["first"], ["first"], ["first", "second"], [], ["first"]):
         recorder.of.on_problems("default/web", problems)
-    assert [text for _, reason, text in recorder.take() if reason == "XdsNotHeeded"] == ["first", "second", "first"]
+    assert [text for _, reason, text in recorder.take() if reason == "XdsNotHeeded"] == [
+        "first",
+        "second",
+        "first",
+    ]

@@ -24,11 +24,16 @@ NO_API: Any = None
 
 def doors_of(pki: Pki) -> Doors:
     return Doors(
-        tls=("127.0.0.1", 0), cert_file=pki.server_file, key_file=pki.server_key_file, client_ca_file=pki.ca_file
+        tls=("127.0.0.1", 0),
+        cert_file=pki.server_file,
+        key_file=pki.server_key_file,
+        client_ca_file=pki.ca_file,
     )
 
 
-async def test_certificates_are_what_the_files_hold_now(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_certificates_are_what_the_files_hold_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, _ = ensure(tmp_path / "first", ("localhost",), time.time())
     second, _ = ensure(tmp_path / "second", ("localhost",), time.time())
     opened = XdsDoors(doors_of(first), Echo(), NO_API, Rng(1), time.time)
@@ -66,7 +71,10 @@ def der(pki: Pki) -> bytes:
 
 async def test_without_tls_it_is_on_loopback_or_not_at_all() -> None:
     opened = XdsDoors(Doors(plain=("0.0.0.0", 0)), Echo(), NO_API, Rng(1), time.time)
-    with pytest.raises(StartError, match=r"without TLS only this machine may come: 0\.0\.0\.0 is no loopback address"):
+    with pytest.raises(
+        StartError,
+        match=r"without TLS only this machine may come: 0\.0\.0\.0 is no loopback address",
+    ):
         await opened.open()
     await opened.close(0.0)
 

@@ -1,4 +1,6 @@
-"""The xDS server's port with real clients: gRPC's own over TLS and plain, and one that breaks off."""
+"""The xDS server's port with real clients: gRPC's own over TLS and plain, and one that breaks
+off.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +49,14 @@ class Reviewing:
         if self.away:
             raise Unreachable("it is away")
         user = self.users.get(token)
-        return json.dumps({"status": {"authenticated": user is not None, "user": user or {}}}).encode()
+        return json.dumps(
+            {"status": {"authenticated": user is not None, "user": user or {}}}
+        ).encode()
 
 
-def call(channel: grpc.Channel, messages: Iterable[bytes], **how: Any) -> tuple[list[bytes], grpc.StatusCode, str]:
+def call(
+    channel: grpc.Channel, messages: Iterable[bytes], **how: Any
+) -> tuple[list[bytes], grpc.StatusCode, str]:
     """What a client of gRPC gets, with how the call ends."""
     answers: list[bytes] = []
     asked = channel.stream_stream(PATH)(iter(messages), timeout=100, wait_for_ready=True, **how)
@@ -59,7 +65,9 @@ def call(channel: grpc.Channel, messages: Iterable[bytes], **how: Any) -> tuple[
     return answers, asked.code(), asked.details()
 
 
-def talk(port: int, messages: Iterable[bytes], **how: Any) -> tuple[list[bytes], grpc.StatusCode, str]:
+def talk(
+    port: int, messages: Iterable[bytes], **how: Any
+) -> tuple[list[bytes], grpc.StatusCode, str]:
     options = [("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(f"127.0.0.1:{port}", options) as channel:
         return call(channel, messages, **how)
@@ -76,7 +84,11 @@ async def test_grpc_talks_to_it_in_messages_of_every_size() -> None:
 async def test_a_status_and_its_text_reach_the_client() -> None:
     async with plain(Echo()) as (_, port):
         answers, code, text = await asyncio.to_thread(talk, port, [b"finish"])
-    assert (answers, code, text) == ([b"finish"], grpc.StatusCode.NOT_FOUND, "there is no 100 % näme")
+    assert (answers, code, text) == (
+        [b"finish"],
+        grpc.StatusCode.NOT_FOUND,
+        "there is no 100 % näme",
+    )
 
 
 async def test_a_message_that_is_too_large_ends_its_call_and_is_counted() -> None:
@@ -91,12 +103,16 @@ async def test_a_message_that_is_too_large_ends_its_call_and_is_counted() -> Non
 
 async def test_a_compressed_call_is_unimplemented() -> None:
     async with plain(Echo()) as (_, port):
-        _, code, text = await asyncio.to_thread(talk, port, [b"x" * 1000], compression=grpc.Compression.Gzip)
+        _, code, text = await asyncio.to_thread(
+            talk, port, [b"x" * 1000], compression=grpc.Compression.Gzip
+        )
     assert code is grpc.StatusCode.UNIMPLEMENTED
     assert "gzip" in text
 
 
-async def test_a_fault_of_the_handler_ends_its_own_call_alone(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_fault_of_the_handler_ends_its_own_call_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     echo = Echo()
     async with plain(echo) as (_, port):
         _, code, _ = await asyncio.to_thread(talk, port, [b"fail"])
@@ -134,7 +150,9 @@ async def test_over_tls_a_client_certificate_says_who_asks(tmp_path: Path) -> No
 async def test_the_api_server_says_whose_a_token_is_and_is_asked_once(tmp_path: Path) -> None:
     echo = Echo()
     bound = {"authentication.kubernetes.io/pod-uid": ["7"]}
-    reviewing = Reviewing({"good": {"username": "system:serviceaccount:a:b", "groups": ["g"], "extra": bound}})
+    reviewing = Reviewing(
+        {"good": {"username": "system:serviceaccount:a:b", "groups": ["g"], "extra": bound}}
+    )
     async with secure(echo, ReviewedTokens(reviewing, lambda: 0.0), tmp_path) as (_, port, pki):  # type: ignore[arg-type]
         authority = pki.ca_file.read_bytes()
 
@@ -148,13 +166,18 @@ async def test_the_api_server_says_whose_a_token_is_and_is_asked_once(tmp_path: 
         for _ in range(2):
             assert await asyncio.to_thread(ask, "good") == ([b"hello"], grpc.StatusCode.OK, "")
         _, code, text = await asyncio.to_thread(ask, "bad")
-        assert (code, text) == (grpc.StatusCode.UNAUTHENTICATED, "the API server does not know the token")
+        assert (code, text) == (
+            grpc.StatusCode.UNAUTHENTICATED,
+            "the API server does not know the token",
+        )
         reviewing.away = True
         _, code, _ = await asyncio.to_thread(ask, "other")
         assert code is grpc.StatusCode.UNAVAILABLE
     assert reviewing.asked == ["good", "bad", "other"]
     assert echo.calls[0].user == User(
-        name="system:serviceaccount:a:b", groups=("g",), extra=(("authentication.kubernetes.io/pod-uid", ("7",)),)
+        name="system:serviceaccount:a:b",
+        groups=("g",),
+        extra=(("authentication.kubernetes.io/pod-uid", ("7",)),),
     )
 
 
@@ -175,7 +198,9 @@ class Client:
     def open(self, *messages: bytes) -> int:
         number = self.http.get_next_available_stream_id()
         head = {":method": "POST", ":scheme": "http", ":path": PATH, ":authority": "x"}
-        self.http.send_headers(number, [*head.items(), ("content-type", "application/grpc"), ("te", "trailers")])
+        self.http.send_headers(
+            number, [*head.items(), ("content-type", "application/grpc"), ("te", "trailers")]
+        )
         for message in messages:
             self.http.send_data(number, b"\0" + len(message).to_bytes(4, "big") + message)
         self.writer.write(self.http.data_to_send())
@@ -198,7 +223,9 @@ class Client:
         await self.writer.wait_closed()
 
 
-async def test_a_client_that_takes_nothing_costs_the_message_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_takes_nothing_costs_the_message_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connection, "UNSENT_BYTES_MAX", 3_000_000)
     echo = Echo()
     async with plain(echo) as (listener, port):
@@ -211,7 +238,9 @@ async def test_a_client_that_takes_nothing_costs_the_message_and_no_more(monkeyp
         message = b"x" * 1_000_000
         echo.calls[0].send(message)
         assert echo.calls[0].pending_bytes == 1_000_005
-        assert sum(one.grpc.http.unwritten_frames for one in listener._connections) <= 3, "it is kept, not framed"
+        assert sum(one.grpc.http.unwritten_frames for one in listener._connections) <= 3, (
+            "it is kept, not framed"
+        )
         echo.calls[1].send(b"at once")
         received = await quick.read(h2.events.DataReceived)
         assert received.data == b"\0\0\0\0\7at once"  # type: ignore[attr-defined]
@@ -257,7 +286,9 @@ async def test_no_client_stays_with_a_listener_that_has_stopped(on_its_way: int)
         sock.close()
 
 
-async def test_who_asks_is_asked_again_and_calls_have_an_age(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_asks_is_asked_again_and_calls_have_an_age(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(transport, "RECHECK_S", 0.001)
     echo = Echo()
     answering = Answering()
@@ -301,7 +332,9 @@ async def test_what_comes_before_it_is_known_who_asks_waits_in_order_and_within_
     answer: asyncio.Future[User] = asyncio.get_running_loop().create_future()
 
     class Slow:
-        def user(self, certificate: Certificate | None, authorization: str, peer: str) -> Awaitable[User]:
+        def user(
+            self, certificate: Certificate | None, authorization: str, peer: str
+        ) -> Awaitable[User]:
             return answer
 
     async with plain(echo, Slow()) as (listener, port):
@@ -355,7 +388,11 @@ def kinds_of(data: bytes) -> list[int]:
 
 
 def met(listener: transport.GrpcListener) -> dict[str, float]:
-    return {labels[0]: value for labels, value in listener._limits.read() if isinstance(value, (int, float))}
+    return {
+        labels[0]: value
+        for labels, value in listener._limits.read()
+        if isinstance(value, (int, float))
+    }
 
 
 def test_the_port_without_tls_is_the_administrators() -> None:

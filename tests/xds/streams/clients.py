@@ -1,10 +1,13 @@
-"""A view that a test changes, and clients in memory that apply what they are sent as Envoy and gRPC do.
+"""A view that a test changes, and clients in memory that apply what they are sent as Envoy and gRPC
+do.
 
-Both are written from what the programs do (docs/xds.md, "What the clients do"), not from our streams: Envoy passes over
-the removal of an assignment, keeps members of collections over a reconnect, and waits for the assignment of a cluster
-that it was sent again; gRPC forgets a listener or a cluster that an answer leaves out.
+Both are written from what the programs do (docs/xds.md, "What the clients do"), not from our
+streams: Envoy passes over the removal of an assignment, keeps members of collections over a
+reconnect, and waits for the assignment of a cluster that it was sent again; gRPC forgets a listener
+or a cluster that an answer leaves out.
 
-What went over a stream is in ``Recorded``, whose ``check`` are the rules that hold for every stream.
+What went over a stream is in ``Recorded``, whose ``check`` are the rules that hold for every
+stream.
 """
 
 from __future__ import annotations
@@ -27,7 +30,13 @@ from sliceplane.xds.streams.actions import (
 )
 from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.messages import ResponseEncoder
-from sliceplane.xds.streams.requests import RequestError, WholeRequest, at_once, read_delta, read_whole
+from sliceplane.xds.streams.requests import (
+    RequestError,
+    WholeRequest,
+    at_once,
+    read_delta,
+    read_whole,
+)
 from sliceplane.xds.streams.whole import WholeStream
 
 GLOB = names.collection("p-1")
@@ -105,7 +114,8 @@ class Response(NamedTuple):
     type_url: str
     version: str
     nonce: str
-    #: name -> (version, body); the name of a resource of the state of the world is its body up to "="
+    #: name -> (version, body); the name of a resource of the state of the world is its body up to
+    #: "="
     resources: dict[str, tuple[str, bytes]]
     removed: tuple[str, ...]
     errors: tuple[str, ...]
@@ -113,7 +123,11 @@ class Response(NamedTuple):
 
 
 def _texts(message: bytes, number: int) -> list[bytes]:
-    return [wire.as_bytes(value) for field_number, value in wire.fields(message) if field_number == number]
+    return [
+        wire.as_bytes(value)
+        for field_number, value in wire.fields(message)
+        if field_number == number
+    ]
 
 
 def _first(message: bytes, number: int) -> bytes:
@@ -125,14 +139,19 @@ def read_response(message: bytes, *, delta: bool) -> Response:
     items = _texts(message, 2)
     for item in items:
         if delta:
-            resources[_first(item, 3).decode()] = (_first(item, 1).decode(), _first(_first(item, 2), 2))
+            resources[_first(item, 3).decode()] = (
+                _first(item, 1).decode(),
+                _first(_first(item, 2), 2),
+            )
         else:
             body = _first(item, 2)
             # What stands for nothing is a real message: its name is field 1.
             name = _first(body, 1) if body.startswith(b"\n") else body.partition(b"=")[0]
             resources[name.decode()] = ("", body)
     removed = tuple(name.decode() for name in _texts(message, 6)) if delta else ()
-    errors = tuple(_first(_first(error, 1), 1).decode() for error in _texts(message, 9 if delta else 7))
+    errors = tuple(
+        _first(_first(error, 1), 1).decode() for error in _texts(message, 9 if delta else 7)
+    )
     return Response(
         type_url=_first(message, 4).decode(),
         version="" if delta else _first(message, 1).decode(),
@@ -162,15 +181,20 @@ def delta_request(
     error: str | None = None,
     of_node: bytes | None = None,
 ) -> bytes:
-    return b"".join((
-        b"" if of_node is None else wire.message(1, of_node),
-        wire.text(2, type_url),
-        *[wire.text(3, name) for name in subscribe],
-        *[wire.text(4, name) for name in unsubscribe],
-        *[wire.message(5, wire.text(1, name), wire.text(2, version)) for name, version in (initial or {}).items()],
-        wire.text(6, nonce),
-        b"" if error is None else wire.message(7, wire.integer(1, 3), wire.text(2, error)),
-    ))  # fmt: skip
+    return b"".join(
+        (
+            b"" if of_node is None else wire.message(1, of_node),
+            wire.text(2, type_url),
+            *[wire.text(3, name) for name in subscribe],
+            *[wire.text(4, name) for name in unsubscribe],
+            *[
+                wire.message(5, wire.text(1, name), wire.text(2, version))
+                for name, version in (initial or {}).items()
+            ],
+            wire.text(6, nonce),
+            b"" if error is None else wire.message(7, wire.integer(1, 3), wire.text(2, error)),
+        )
+    )
 
 
 def whole_request(
@@ -181,14 +205,16 @@ def whole_request(
     error: str | None = None,
     of_node: bytes | None = None,
 ) -> bytes:
-    return b"".join((
-        wire.text(1, version),
-        b"" if of_node is None else wire.message(2, of_node),
-        *[wire.text(3, name) for name in wanted],
-        wire.text(4, type_url),
-        wire.text(5, nonce),
-        b"" if error is None else wire.message(6, wire.integer(1, 3), wire.text(2, error)),
-    ))  # fmt: skip
+    return b"".join(
+        (
+            wire.text(1, version),
+            b"" if of_node is None else wire.message(2, of_node),
+            *[wire.text(3, name) for name in wanted],
+            wire.text(4, type_url),
+            wire.text(5, nonce),
+            b"" if error is None else wire.message(6, wire.integer(1, 3), wire.text(2, error)),
+        )
+    )
 
 
 @dataclass
@@ -204,9 +230,13 @@ class Recorded:
 
     def sent(self, response: Response, *, names_wanted: Callable[[str, str], bool]) -> None:
         assert not response.doubled, "NoDuplicate: a name twice in a response"
-        assert response.type_url not in self.open, "OneInFlight: a response while one is not answered"
+        assert response.type_url not in self.open, (
+            "OneInFlight: a response while one is not answered"
+        )
         assert response.nonce, "Nonces: each response has one"
-        assert response.nonce not in {old.nonce for old in self.responses}, "Nonces: each once on a stream"
+        assert response.nonce not in {old.nonce for old in self.responses}, (
+            "Nonces: each once on a stream"
+        )
         for name in (*response.resources, *response.removed):
             assert names_wanted(response.type_url, name), f"NothingUnsubscribed: {name}"
         self.open[response.type_url] = response.nonce
@@ -221,7 +251,9 @@ class Client:
 
     delta: bool
 
-    def __init__(self, view: FakeView, encoder: ResponseEncoder | None = None, sight: XdsSight | None = None) -> None:
+    def __init__(
+        self, view: FakeView, encoder: ResponseEncoder | None = None, sight: XdsSight | None = None
+    ) -> None:
         self.view = view
         self.encoder = encoder or ResponseEncoder()
         self.sight = sight or XdsSight()
@@ -277,7 +309,9 @@ class Client:
                 self.stream.work(self.now)
             for action in self.stream.take_actions():
                 self.perform(action)
-            answerable = [response for response in self.unanswered if response.type_url not in self.silent]
+            answerable = [
+                response for response in self.unanswered if response.type_url not in self.silent
+            ]
             if answerable:
                 self.unanswered.remove(answerable[0])
                 del self.recorded.open[answerable[0].type_url]
@@ -315,7 +349,10 @@ class Client:
             return
         asked = self.asked.get(request.type_url)
         if isinstance(request, WholeRequest):
-            if request.nonce in ("", next((r.nonce for r in reversed(self.recorded.of(request.type_url))), "")):
+            if request.nonce in (
+                "",
+                next((r.nonce for r in reversed(self.recorded.of(request.type_url))), ""),
+            ):
                 named = dict.fromkeys(request.names)
                 self.asked[request.type_url] = named if named or asked else {"*": None}
             return
@@ -342,12 +379,16 @@ class Envoy(Client):
 
     delta = True
 
-    def __init__(self, *args: Any, leds: bool = False, listeners: bool = False, **named: Any) -> None:
+    def __init__(
+        self, *args: Any, leds: bool = False, listeners: bool = False, **named: Any
+    ) -> None:
         super().__init__(*args, **named)
         self.leds = leds
         self.listeners = listeners
         #: by type: name -> (version, body)
-        self.held: dict[str, dict[str, tuple[str, bytes]]] = {type_url: {} for type_url in names.TYPES}
+        self.held: dict[str, dict[str, tuple[str, bytes]]] = {
+            type_url: {} for type_url in names.TYPES
+        }
         self.subscribed: dict[str, dict[str, None]] = {ASSIGNMENT: {}, ENDPOINT: {}}
         #: clusters that it refused
         self.bad: set[str] = set()
@@ -391,7 +432,9 @@ class Envoy(Client):
                     self.warming.pop(name, None)
                 if response.type_url == LISTENER:
                     named = body.partition(b"=")[2].decode()
-                    assert named in self.held[CLUSTER] or named in self.bad, "Ordered: listener before cluster"
+                    assert named in self.held[CLUSTER] or named in self.bad, (
+                        "Ordered: listener before cluster"
+                    )
                 held[name] = (version, body)
             for name in response.removed:
                 if response.type_url == ASSIGNMENT:
@@ -400,7 +443,9 @@ class Envoy(Client):
                 held.pop(name, None)
                 if response.type_url == CLUSTER:
                     used = [
-                        item for item, (_, body) in self.held[LISTENER].items() if body.decode().endswith(f"={name}")
+                        item
+                        for item, (_, body) in self.held[LISTENER].items()
+                        if body.decode().endswith(f"={name}")
                     ]
                     known = self.recorded.of(LISTENER)
                     assert not (known and used), "Ordered: a cluster gone before its listener"
@@ -417,7 +462,9 @@ class Envoy(Client):
 
 
 class Grpc(Client):
-    """State of the world: listeners by name; a listener names a cluster, and this its assignment."""
+    """State of the world: listeners by name; a listener names a cluster, and this its
+    assignment.
+    """
 
     delta = False
 
@@ -436,12 +483,20 @@ class Grpc(Client):
         for number, (type_url, of_type) in enumerate(wanted.items()):
             self.wanted[type_url] = of_type
             version = versions.get(type_url, "")
-            self.say(whole_request(type_url, *of_type, version=version, of_node=None if number else node()))
+            self.say(
+                whole_request(
+                    type_url, *of_type, version=version, of_node=None if number else node()
+                )
+            )
 
     def take(self, response: Response) -> None:
         refusal = self._refusal(response)
         held = self.held[response.type_url]
-        taken = {name: body for name, (_, body) in response.resources.items() if not self.refuses(name, body)}
+        taken = {
+            name: body
+            for name, (_, body) in response.resources.items()
+            if not self.refuses(name, body)
+        }
         if response.type_url in (LISTENER, CLUSTER):
             for name in [name for name in held if name not in response.resources]:
                 del held[name]
@@ -449,7 +504,11 @@ class Grpc(Client):
         version, _ = self.last.get(response.type_url, ("", ""))
         self.last[response.type_url] = (version if refusal else response.version, response.nonce)
         self._say(response.type_url, refusal)
-        clusters = {body.partition(b"=")[2].decode() for body in self.held[LISTENER].values() if body[:1] != b"\n"}
+        clusters = {
+            body.partition(b"=")[2].decode()
+            for body in self.held[LISTENER].values()
+            if body[:1] != b"\n"
+        }
         self._want(CLUSTER, tuple(sorted(clusters)))
         self._want(ASSIGNMENT, tuple(sorted(self.held[CLUSTER])))
 
@@ -462,4 +521,8 @@ class Grpc(Client):
 
     def _say(self, type_url: str, error: str | None) -> None:
         version, nonce = self.last.get(type_url, ("", ""))
-        self.say(whole_request(type_url, *self.wanted.get(type_url, ()), version=version, nonce=nonce, error=error))
+        self.say(
+            whole_request(
+                type_url, *self.wanted.get(type_url, ()), version=version, nonce=nonce, error=error
+            )
+        )

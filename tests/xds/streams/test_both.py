@@ -28,7 +28,9 @@ BOTH = pytest.mark.parametrize("make", MAKERS, ids=["delta", "whole"])
 
 
 @BOTH
-def test_pitfall_23_nacos_10209_nothing_is_answered_before_the_first_lists(view: FakeView, make: type) -> None:
+def test_pitfall_23_nacos_10209_nothing_is_answered_before_the_first_lists(
+    view: FakeView, make: type
+) -> None:
     client = make(view)
     client.connect(admitted=False)
     assert client.recorded.responses == []
@@ -48,7 +50,9 @@ def test_a_client_that_takes_silence_for_an_answer_is_sent_away_in_time(view: Fa
 
 
 @BOTH
-def test_a_slow_client_costs_what_it_holds_and_gets_the_last_state(view: FakeView, make: type) -> None:
+def test_a_slow_client_costs_what_it_holds_and_gets_the_last_state(
+    view: FakeView, make: type
+) -> None:
     client = make(view)
     client.connect()
     before = len(client.recorded.responses)
@@ -65,7 +69,9 @@ def test_a_slow_client_costs_what_it_holds_and_gets_the_last_state(view: FakeVie
     assert len(client.recorded.responses) == before + 2
     assert client.stream.behind_from is None
     assert not client.stream.is_late
-    assert b"=99" in (client.held[ASSIGNMENT][WEB][1] if make is Envoy else client.held[ASSIGNMENT][WEB])
+    assert b"=99" in (
+        client.held[ASSIGNMENT][WEB][1] if make is Envoy else client.held[ASSIGNMENT][WEB]
+    )
 
 
 @BOTH
@@ -78,8 +84,12 @@ def test_the_first_message_says_which_node_asks(view: FakeView, make: type) -> N
 
 
 @BOTH
-@pytest.mark.parametrize("octets", [b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x2a\x02\x10\x01" * 3, bytes(range(256))])
-def test_octets_that_are_no_request_end_the_stream(view: FakeView, make: type, octets: bytes) -> None:
+@pytest.mark.parametrize(
+    "octets", [b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x2a\x02\x10\x01" * 3, bytes(range(256))]
+)
+def test_octets_that_are_no_request_end_the_stream(
+    view: FakeView, make: type, octets: bytes
+) -> None:
     client = make(view)
     client.open()
     client.say(octets)
@@ -190,18 +200,26 @@ def test_responses_are_read_back(view: FakeView) -> None:
     encoder = messages.ResponseEncoder()
     resource = view.held[CLUSTER][WEB]
     delta = read_response(encoder.delta(CLUSTER, "7", [resource], ["x"]), delta=True)
-    assert (delta.resources, delta.removed, delta.nonce) == ({WEB: (resource.version, resource.body)}, ("x",), "7")
+    assert (delta.resources, delta.removed, delta.nonce) == (
+        {WEB: (resource.version, resource.body)},
+        ("x",),
+        "7",
+    )
 
 
 def test_what_one_client_asked_for_is_not_sent_to_another() -> None:
-    """Resources made for one answer are gone when the next is made, maybe at the same place in memory."""
+    """Resources made for one answer are gone when the next is made, maybe at the same place in
+    memory.
+    """
     encoder = messages.ResponseEncoder()
     first = encoder.whole(LISTENER, "5", [messages.absent_listener("a.default:80")])
     assert encoder.whole(LISTENER, "5", [messages.absent_listener("b.default:80")]) != first
     gone = encoder.delta(ASSIGNMENT, "5", [messages.empty_assignment("default/a:80")], [])
     assert encoder.delta(ASSIGNMENT, "5", [messages.empty_assignment("default/b:80")], []) != gone
     again = messages.empty_assignment("default/b:80")
-    assert encoder.delta(ASSIGNMENT, "5", [again], []) is encoder.delta(ASSIGNMENT, "5", [again], [])
+    assert encoder.delta(ASSIGNMENT, "5", [again], []) is encoder.delta(
+        ASSIGNMENT, "5", [again], []
+    )
 
 
 def test_names_that_a_client_gave_up_are_forgotten(view: FakeView) -> None:

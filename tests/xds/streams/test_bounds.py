@@ -36,7 +36,9 @@ STEP_S_MAX = 0.05
 def admitted(view: FakeView, make: type[AdsStream] = DeltaStream) -> AdsStream:
     stream = make(messages.ResponseEncoder())
     first = delta_request(ASSIGNMENT, subscribe=(WEB,), of_node=node())
-    stream.on_request(first if make is DeltaStream else whole_request(ASSIGNMENT, WEB, of_node=node()), 0.0)
+    stream.on_request(
+        first if make is DeltaStream else whole_request(ASSIGNMENT, WEB, of_node=node()), 0.0
+    )
     stream.on_admitted(view, XdsSight(), view.revision, 0.0)  # type: ignore[arg-type]
     stream.take_actions()
     return stream
@@ -45,7 +47,8 @@ def admitted(view: FakeView, make: type[AdsStream] = DeltaStream) -> AdsStream:
 def work(stream: AdsStream, message: bytes) -> tuple[int, float, XdsFinish | None]:
     """Steps, the processor time of the longest, and how the stream ended."""
     gc.collect()
-    gc.freeze()  # as servers do: a collection within a step looks at the stream, not at what other tests left
+    # as servers do: a collection within a step looks at the stream, not at what other tests left
+    gc.freeze()
     try:
         return _work(stream, message)
     finally:
@@ -67,7 +70,9 @@ def _work(stream: AdsStream, message: bytes) -> tuple[int, float, XdsFinish | No
 
 
 @pytest.mark.parametrize("field", ["subscribe", "unsubscribe"])
-def test_a_name_that_is_longer_than_a_name_can_be_ends_the_stream(view: FakeView, field: str) -> None:
+def test_a_name_that_is_longer_than_a_name_can_be_ends_the_stream(
+    view: FakeView, field: str
+) -> None:
     longest = "n" * NAME_MAX
     assert work(admitted(view), delta_request(ASSIGNMENT, **{field: (longest,)}))[2] is None  # type: ignore[arg-type]
     _, _, finished = work(admitted(view), delta_request(ASSIGNMENT, **{field: (longest + "n",)}))  # type: ignore[arg-type]
@@ -86,7 +91,9 @@ def test_long_names_are_not_copied(view: FakeView) -> None:
 
 
 def test_whole_requests_have_the_same_bounds(view: FakeView) -> None:
-    _, _, finished = work(admitted(view, WholeStream), whole_request(ASSIGNMENT, "n" * (NAME_MAX + 1)))
+    _, _, finished = work(
+        admitted(view, WholeStream), whole_request(ASSIGNMENT, "n" * (NAME_MAX + 1))
+    )
     assert finished is not None
     assert (finished.status, finished.limit) == (messages.INVALID_ARGUMENT, "name")
 
@@ -103,7 +110,9 @@ def test_too_many_versions_are_refused_in_steps(view: FakeView) -> None:
 
 def test_as_many_versions_as_are_taken_are_answered_in_steps(view: FakeView) -> None:
     stream = admitted(view)
-    message = delta_request(CLUSTER, initial={f"gone/{number}:http": "1" for number in range(requests.NAMES_MAX)})
+    message = delta_request(
+        CLUSTER, initial={f"gone/{number}:http": "1" for number in range(requests.NAMES_MAX)}
+    )
     steps, longest_s, finished = work(stream, message)
     assert finished is None
     assert steps > requests.NAMES_MAX // requests.STEP
@@ -111,11 +120,15 @@ def test_as_many_versions_as_are_taken_are_answered_in_steps(view: FakeView) -> 
 
 
 @pytest.mark.parametrize("make", [DeltaStream, WholeStream])
-def test_as_many_names_as_are_taken_are_answered_in_steps(view: FakeView, make: type[AdsStream]) -> None:
+def test_as_many_names_as_are_taken_are_answered_in_steps(
+    view: FakeView, make: type[AdsStream]
+) -> None:
     stream = admitted(view, make)
     names = tuple(f"shop/s{number}:http" for number in range(requests.NAMES_MAX - 1))
     is_delta = make is DeltaStream
-    message = delta_request(CLUSTER, subscribe=names) if is_delta else whole_request(CLUSTER, *names)
+    message = (
+        delta_request(CLUSTER, subscribe=names) if is_delta else whole_request(CLUSTER, *names)
+    )
     steps, longest_s, finished = work(stream, message)
     assert finished is None
     assert steps > requests.NAMES_MAX // requests.STEP
@@ -132,7 +145,9 @@ def test_many_short_fields_are_refused_in_steps(view: FakeView) -> None:
 
 def test_requests_keep_their_order_and_changes_come_in_between(view: FakeView) -> None:
     stream = admitted(view)
-    stream.on_request(delta_request(CLUSTER, initial={f"gone/{number}:http": "1" for number in range(5_000)}), 0.0)
+    stream.on_request(
+        delta_request(CLUSTER, initial={f"gone/{number}:http": "1" for number in range(5_000)}), 0.0
+    )
     assert stream.has_work
     stream.on_request(delta_request(ASSIGNMENT, subscribe=(API,)), 0.0)
     stream.on_request(delta_request(ASSIGNMENT, unsubscribe=(API,)), 0.0)
@@ -200,7 +215,9 @@ def test_the_estimate_of_memory_is_one(view: FakeView) -> None:
 def test_requests_that_wait_count(view: FakeView) -> None:
     stream = DeltaStream(messages.ResponseEncoder())
     for _ in range(3):
-        stream.on_request(delta_request(ASSIGNMENT, of_node=node()) + wire.text(12, "x" * 100_000), 0.0)
+        stream.on_request(
+            delta_request(ASSIGNMENT, of_node=node()) + wire.text(12, "x" * 100_000), 0.0
+        )
     assert stream.memory_bytes > 300_000
     stream.close()
     assert stream.memory_bytes < 50_000
@@ -230,13 +247,19 @@ def test_listeners_of_grpc_are_found_by_the_service_that_changed(view: FakeView)
     assert "default/api" not in stream._by_topic
 
 
-def test_a_client_does_not_learn_whether_a_service_exists_that_it_may_not_see(view: FakeView) -> None:
+def test_a_client_does_not_learn_whether_a_service_exists_that_it_may_not_see(
+    view: FakeView,
+) -> None:
     stream = DeltaStream(messages.ResponseEncoder())
-    stream.on_request(delta_request(CLUSTER, subscribe=(WEB, "default/none:http"), of_node=node()), 0.0)
+    stream.on_request(
+        delta_request(CLUSTER, subscribe=(WEB, "default/none:http"), of_node=node()), 0.0
+    )
     stream.on_admitted(view, XdsSight(everything=False), view.revision, 0.0)  # type: ignore[arg-type]
     while stream.has_work:
         stream.work(0.0)
     (response,) = [
-        read_response(action.message, delta=True) for action in stream.take_actions() if isinstance(action, XdsSend)
+        read_response(action.message, delta=True)
+        for action in stream.take_actions()
+        if isinstance(action, XdsSend)
     ]
     assert set(response.removed) == set(response.errors) == {WEB, "default/none:http"}

@@ -1,8 +1,8 @@
-"""The catalog and an Envoy's stream together, in virtual time: each answer of the client may take as long as it likes,
-and the connection may break; in the end it holds what its place should use.
+"""The catalog and an Envoy's stream together, in virtual time: each answer of the client may take
+as long as it likes, and the connection may break; in the end it holds what its place should use.
 
-The client follows assignments to their collections, keeps their members over a reconnect and subscribes anew, as Envoy
-does (docs/xds.md).
+The client follows assignments to their collections, keeps their members over a reconnect and
+subscribes anew, as Envoy does (docs/xds.md).
 """
 
 from __future__ import annotations
@@ -83,7 +83,11 @@ class SlowEnvoy:
                     for name in response.removed:
                         members.pop(name, None)
                     told_of = {name: body for name, (_, body) in response.resources.items()}
-                    members |= {name: body for name, body in told_of.items() if names.collection_of(name) == glob}
+                    members |= {
+                        name: body
+                        for name, body in told_of.items()
+                        if names.collection_of(name) == glob
+                    }
         self._say(delta_request(response.type_url, nonce=response.nonce))
 
     def _take_clusters(self, response: Response) -> None:
@@ -138,15 +142,23 @@ ZONE_A = XdsClient(kind="envoy", zone="a", leds=True)
 
 
 def hinted(revision: int, numbers: range, *, hints: bool, **more: Any) -> Any:
-    return slice_of([pod(number, for_zones=("a",) if hints else ()) for number in numbers], revision, **more)
+    return slice_of(
+        [pod(number, for_zones=("a",) if hints else ()) for number in numbers], revision, **more
+    )
 
 
-def test_a_member_that_comes_while_another_pool_counts_is_told_when_the_assignment_stays_as_it_was() -> None:
-    """The client never hears of the other pool: its answer to another Service's assignment comes after that."""
+def test_a_member_that_comes_while_another_pool_counts_is_told_when_the_assignment_stays_as_it_was() -> (
+    None
+):
+    """The client never hears of the other pool: its answer to another Service's assignment comes
+    after that.
+    """
     world = World(service(), service("api"), hinted(1, range(1, 7), hints=False), collected_from=3)
     envoy = SlowEnvoy(world, ZONE_A)
     envoy.settle()
-    told(world.view(XdsClient(kind="envoy", zone="b", leds=True)))  # it keeps the pool of all endpoints
+    told(
+        world.view(XdsClient(kind="envoy", zone="b", leds=True))
+    )  # it keeps the pool of all endpoints
     world.put(hinted(2, range(20, 22), hints=False, name="api-1", of="api"))
     envoy.tell()
     assert [response.type_url for response in envoy.coming] == [ASSIGNMENT]
@@ -164,7 +176,10 @@ def test_a_client_whose_sight_changes_keeps_the_members_that_it_may_see() -> Non
     envoy.settle()
     before = envoy.uses()
     envoy.see(XdsSight(False, frozenset({"default", "other"})))
-    assert [response.removed for response in envoy.coming if response.type_url == ENDPOINT] in ([], [()])
+    assert [response.removed for response in envoy.coming if response.type_url == ENDPOINT] in (
+        [],
+        [()],
+    )
     envoy.settle()
     assert envoy.uses() == before == told(envoy.view)
 
@@ -175,7 +190,12 @@ def test_names_of_members_are_not_told_to_a_client_that_may_not_see_them() -> No
     envoy.settle()
     envoy.sight = XdsSight(False, frozenset({"other"}))
     envoy.connect()
-    removed = [name for response in envoy.coming if response.type_url == ENDPOINT for name in response.removed]
+    removed = [
+        name
+        for response in envoy.coming
+        if response.type_url == ENDPOINT
+        for name in response.removed
+    ]
     assert removed == list(envoy.members)
 
 
@@ -193,7 +213,15 @@ def play(seed: int) -> None:
                 numbers = range(start + rng.randrange(1, 4), start + rng.randrange(4, 12))
                 world.put(hinted(revision, numbers, hints=rng.random() < 0.5, name=f"web-{start}"))
             case 4 | 5:
-                world.put(hinted(revision, range(40, 40 + rng.randrange(3)), hints=False, name="api-1", of="api"))
+                world.put(
+                    hinted(
+                        revision,
+                        range(40, 40 + rng.randrange(3)),
+                        hints=False,
+                        name="api-1",
+                        of="api",
+                    )
+                )
             case 6:
                 world.put(service(session_affinity=rng.choice(("None", "ClientIP"))))
                 exists = True

@@ -1,4 +1,6 @@
-"""What an incremental stream answers, rule by rule, and what went wrong in other servers, by name."""
+"""What an incremental stream answers, rule by rule, and what went wrong in other servers, by
+name.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT, LISTENER
 from sliceplane.xds.streams import messages, stream
 
 
-def test_a_wildcard_gets_every_cluster_and_each_assignment_that_is_asked_for(view: FakeView) -> None:
+def test_a_wildcard_gets_every_cluster_and_each_assignment_that_is_asked_for(
+    view: FakeView,
+) -> None:
     envoy = Envoy(view)
     envoy.connect()
     assert sorted(envoy.held[CLUSTER]) == [API, WEB]
@@ -26,7 +30,9 @@ def test_a_wildcard_gets_every_cluster_and_each_assignment_that_is_asked_for(vie
     assert not envoy.warming
 
 
-def test_one_change_is_one_message_and_an_accepted_one_is_answered_by_nothing(view: FakeView) -> None:
+def test_one_change_is_one_message_and_an_accepted_one_is_answered_by_nothing(
+    view: FakeView,
+) -> None:
     envoy = Envoy(view)
     envoy.connect()
     before = len(envoy.recorded.responses)
@@ -36,7 +42,9 @@ def test_one_change_is_one_message_and_an_accepted_one_is_answered_by_nothing(vi
     assert envoy.held[ASSIGNMENT][WEB][1] == b"default/web:http=b"
 
 
-def test_pitfall_1_an_assignment_is_emptied_and_never_removed_from_who_holds_it(view: FakeView) -> None:
+def test_pitfall_1_an_assignment_is_emptied_and_never_removed_from_who_holds_it(
+    view: FakeView,
+) -> None:
     envoy = Envoy(view)
     envoy.connect()
     view.drop(ASSIGNMENT, WEB)
@@ -46,7 +54,9 @@ def test_pitfall_1_an_assignment_is_emptied_and_never_removed_from_who_holds_it(
     assert last.resources[WEB][1] == messages.wire.text(1, WEB)  # its name and nothing else
 
 
-def test_pitfall_2_a_cluster_that_is_sent_again_is_followed_by_its_assignment(view: FakeView) -> None:
+def test_pitfall_2_a_cluster_that_is_sent_again_is_followed_by_its_assignment(
+    view: FakeView,
+) -> None:
     envoy = Envoy(view)
     envoy.connect()
     view.put(CLUSTER, WEB, f"{WEB}=2")
@@ -54,7 +64,9 @@ def test_pitfall_2_a_cluster_that_is_sent_again_is_followed_by_its_assignment(vi
     assert not envoy.warming, "it waits for 15 s"
 
 
-def test_pitfall_2_envoy_13009_also_where_it_changed_while_the_client_was_away(view: FakeView) -> None:
+def test_pitfall_2_envoy_13009_also_where_it_changed_while_the_client_was_away(
+    view: FakeView,
+) -> None:
     envoy = Envoy(view)
     envoy.connect()
     view.put(CLUSTER, WEB, f"{WEB}=2")
@@ -64,7 +76,9 @@ def test_pitfall_2_envoy_13009_also_where_it_changed_while_the_client_was_away(v
     assert [list(response.resources) for response in envoy.recorded.of(ASSIGNMENT)] == [[WEB]]
 
 
-def test_pitfall_3_a_collection_comes_whole_after_a_reconnect_with_what_ever_went(view: FakeView) -> None:
+def test_pitfall_3_a_collection_comes_whole_after_a_reconnect_with_what_ever_went(
+    view: FakeView,
+) -> None:
     directory = GLOB.removesuffix("*")
     for number in range(3):
         view.put(ENDPOINT, f"{directory}{number}", f"{number}")
@@ -107,8 +121,12 @@ def test_pitfall_7_assignments_do_not_wait_for_clusters_to_be_accepted(view: Fak
     assert WEB in envoy.held[ASSIGNMENT]
 
 
-@pytest.mark.parametrize("answers", [True, False], ids=["when they are accepted", "after two seconds"])
-def test_pitfall_8_a_listener_waits_for_the_clusters_that_are_under_way(view: FakeView, answers: bool) -> None:
+@pytest.mark.parametrize(
+    "answers", [True, False], ids=["when they are accepted", "after two seconds"]
+)
+def test_pitfall_8_a_listener_waits_for_the_clusters_that_are_under_way(
+    view: FakeView, answers: bool
+) -> None:
     envoy = Envoy(view, listeners=True)
     envoy.connect()
     envoy.silent = {CLUSTER}
@@ -153,7 +171,9 @@ def test_pitfall_19_a_stale_nonce_makes_no_subscription_void(view: FakeView) -> 
     assert "default/late:http" in envoy.held[ASSIGNMENT]
 
 
-def test_pitfall_20_istio_41494_what_went_while_the_client_was_away_is_removed(view: FakeView) -> None:
+def test_pitfall_20_istio_41494_what_went_while_the_client_was_away_is_removed(
+    view: FakeView,
+) -> None:
     envoy = Envoy(view)
     envoy.connect()
     view.drop(CLUSTER, WEB)
@@ -163,7 +183,9 @@ def test_pitfall_20_istio_41494_what_went_while_the_client_was_away_is_removed(v
     assert list(envoy.held[CLUSTER]) == [API]
 
 
-def test_pitfall_20_consul_12174_versions_do_not_turn_a_wildcard_into_a_list(view: FakeView) -> None:
+def test_pitfall_20_consul_12174_versions_do_not_turn_a_wildcard_into_a_list(
+    view: FakeView,
+) -> None:
     envoy = Envoy(view)
     envoy.connect()
     envoy.connect()
@@ -172,7 +194,9 @@ def test_pitfall_20_consul_12174_versions_do_not_turn_a_wildcard_into_a_list(vie
     assert "default/new:http" in envoy.held[CLUSTER]
 
 
-def test_pitfall_26_a_reconnect_to_another_replica_sends_nothing_that_did_not_change(view: FakeView) -> None:
+def test_pitfall_26_a_reconnect_to_another_replica_sends_nothing_that_did_not_change(
+    view: FakeView,
+) -> None:
     envoy = Envoy(view)
     envoy.connect()
     other = FakeView()  # the same objects in another process, where revisions are others
@@ -218,11 +242,15 @@ def test_a_name_that_is_unsubscribed_under_a_wildcard_is_answered(view: FakeView
     before = len(envoy.recorded.responses)
     envoy.say(delta_request(CLUSTER, unsubscribe=(WEB,)))
     assert [
-        list(response.resources) for response in envoy.recorded.responses[before:] if response.type_url == CLUSTER
+        list(response.resources)
+        for response in envoy.recorded.responses[before:]
+        if response.type_url == CLUSTER
     ] == [[WEB]]
 
 
-def test_a_type_that_other_servers_have_is_answered_by_nothing_exists_and_not_kept(view: FakeView) -> None:
+def test_a_type_that_other_servers_have_is_answered_by_nothing_exists_and_not_kept(
+    view: FakeView,
+) -> None:
     envoy = Envoy(view)
     envoy.open()
     secrets = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
@@ -240,15 +268,22 @@ def test_a_type_that_is_made_up_ends_the_stream(view: FakeView) -> None:
     envoy.open()
     envoy.say(delta_request("type.googleapis.com/other", subscribe=("x",), of_node=node()))
     assert envoy.recorded.finished is not None
-    assert (envoy.recorded.finished.status, envoy.recorded.finished.limit) == (messages.INVALID_ARGUMENT, "types")
+    assert (envoy.recorded.finished.status, envoy.recorded.finished.limit) == (
+        messages.INVALID_ARGUMENT,
+        "types",
+    )
 
 
-def test_pitfall_22_what_is_refused_is_found_by_halves_told_once_and_not_sent_again(view: FakeView) -> None:
+def test_pitfall_22_what_is_refused_is_found_by_halves_told_once_and_not_sent_again(
+    view: FakeView,
+) -> None:
     for number in range(9):
         view.put(CLUSTER, f"default/s{number}:http", f"default/s{number}:http=1")
     view.take_changes()
     envoy = Envoy(view)
-    envoy.refuses = lambda name, body: "no such policy" if name == "default/s4:http" and body.endswith(b"=1") else ""
+    envoy.refuses = lambda name, body: (
+        "no such policy" if name == "default/s4:http" and body.endswith(b"=1") else ""
+    )
     envoy.connect()
     assert sorted(set(view.held[CLUSTER]) - set(envoy.held[CLUSTER])) == ["default/s4:http"]
     assert [(refusal.names, refusal.text) for refusal in envoy.recorded.refusals] == [

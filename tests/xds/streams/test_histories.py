@@ -1,5 +1,7 @@
-"""Random histories of Services, endpoints, silence, refusals and reconnects: in the end each client holds what the
-server has, whatever happened between, and every rule of ``Recorded`` held all the time."""
+"""Random histories of Services, endpoints, silence, refusals and reconnects: in the end each client
+holds what the server has, whatever happened between, and every rule of ``Recorded`` held all the
+time.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,11 @@ def _step(client: Client, kind: str, what: str, body: str) -> None:
         case "scale" if view.get(CLUSTER, _key(what)):
             view.put(ASSIGNMENT, _key(what), f"{_key(what)}={body}")
         case "delete":
-            for type_url, name in ((LISTENER, what), (ASSIGNMENT, _key(what)), (CLUSTER, _key(what))):
+            for type_url, name in (
+                (LISTENER, what),
+                (ASSIGNMENT, _key(what)),
+                (CLUSTER, _key(what)),
+            ):
                 view.drop(type_url, name)
         case "member":
             view.put(ENDPOINT, f"{_DIRECTORY}{what}", body)
@@ -104,10 +110,14 @@ def test_envoy_converges(steps: list[tuple[str, str, str]]) -> None:
     view = envoy.view
     for type_url in (CLUSTER, ASSIGNMENT):
         for name, resource in view.held[type_url].items():
-            if not resource.body.endswith(b"bad") and not view.held[CLUSTER][name].body.endswith(b"bad"):
+            if not resource.body.endswith(b"bad") and not view.held[CLUSTER][name].body.endswith(
+                b"bad"
+            ):
                 assert envoy.held[type_url][name] == (resource.version, resource.body)
     assert envoy.held[CLUSTER].keys() <= view.held[CLUSTER].keys()
-    good = {name for name, resource in view.held[ENDPOINT].items() if not resource.body.endswith(b"bad")}
+    good = {
+        name for name, resource in view.held[ENDPOINT].items() if not resource.body.endswith(b"bad")
+    }
     assert good <= envoy.held[ENDPOINT].keys() <= view.held[ENDPOINT].keys()
     assert set(envoy.warming) <= {
         name for name, resource in view.held[ASSIGNMENT].items() if resource.body.endswith(b"bad")

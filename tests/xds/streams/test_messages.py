@@ -28,9 +28,13 @@ def field(number: int, value: bytes) -> bytes:
 
 @given(st.lists(st.tuples(TEXTS, TEXTS), max_size=4), st.booleans())
 @effort(60)
-def test_versions_that_a_client_holds_are_read_in_either_order(pairs: list[tuple[bytes, bytes]], turned: bool) -> None:
+def test_versions_that_a_client_holds_are_read_in_either_order(
+    pairs: list[tuple[bytes, bytes]], turned: bool
+) -> None:
     entries = [(field(1, name), field(2, version)) for name, version in pairs]
-    encoded = b"".join(field(5, b"".join(reversed(entry) if turned else entry)) for entry in entries)
+    encoded = b"".join(
+        field(5, b"".join(reversed(entry) if turned else entry)) for entry in entries
+    )
     expected = discovery_pb2.DeltaDiscoveryRequest.FromString(encoded)
     assert read_delta(encoded).initial == dict(expected.initial_resource_versions)
 
@@ -57,13 +61,19 @@ def test_a_long_request_is_read_whole() -> None:
 
 @given(st.lists(TEXTS, max_size=4), st.binary(max_size=3))
 @effort(60)
-def test_names_of_any_length_are_read_and_what_is_no_text_is_refused(names: list[bytes], other: bytes) -> None:
+def test_names_of_any_length_are_read_and_what_is_no_text_is_refused(
+    names: list[bytes], other: bytes
+) -> None:
     """Short ones are remembered; which must not show."""
     encoded = b"".join(field(3, name) for name in names)
     for _ in range(2):
-        assert read_delta(encoded).subscribe == tuple(dict.fromkeys(name.decode() for name in names))
+        assert read_delta(encoded).subscribe == tuple(
+            dict.fromkeys(name.decode() for name in names)
+        )
     try:
-        expected: tuple[str, ...] | None = tuple(dict.fromkeys((*read_delta(encoded).subscribe, other.decode())))
+        expected: tuple[str, ...] | None = tuple(
+            dict.fromkeys((*read_delta(encoded).subscribe, other.decode()))
+        )
     except UnicodeDecodeError:
         expected = None
     for _ in range(2):

@@ -4,25 +4,50 @@ from __future__ import annotations
 
 from typing import Any
 
-from sliceplane.xds.streams.status import ClientReport, TypeReport, clients_page, is_bad, pages, shown
+from sliceplane.xds.streams.status import (
+    ClientReport,
+    TypeReport,
+    clients_page,
+    is_bad,
+    pages,
+    shown,
+)
 
 
 def client(name: str, *types: TypeReport, **members: Any) -> ClientReport:
-    facts = {"kind": "envoy", "agent": "envoy 1.40.0", "user": "u", "peer": "10.0.0.1:5", "node": "", "zone": "eu-1a"}
-    rest: dict[str, Any] = {"namespace": "", "leds": True, "listeners": "none", "connected_seconds": 1.0}
+    facts = {
+        "kind": "envoy",
+        "agent": "envoy 1.40.0",
+        "user": "u",
+        "peer": "10.0.0.1:5",
+        "node": "",
+        "zone": "eu-1a",
+    }
+    rest: dict[str, Any] = {
+        "namespace": "",
+        "leds": True,
+        "listeners": "none",
+        "connected_seconds": 1.0,
+    }
     return ClientReport(id=name, types=types, behind=False, **{**facts, **rest, **members})
 
 
 def test_each_client_and_type_has_a_line_and_each_refusal() -> None:
     well = client("well", TypeReport("CDS", 2, 7, 7), TypeReport("EDS", 2, 7, 7))
     slow = client("slow", TypeReport("EDS", 2, 7, 5, waiting_seconds=1.4))
-    picky = client("picky", TypeReport("CDS", 1, 7, 6, refused="shop/web:http", refusal="no such\n policy"))
+    picky = client(
+        "picky", TypeReport("CDS", 1, 7, 6, refused="shop/web:http", refusal="no such\n policy")
+    )
     new = client("", kind="")
-    lost = client("lost", TypeReport("LDS", 1, 7, 7, absent={"wbe.shop": "there is no Service shop/wbe"}))
+    lost = client(
+        "lost", TypeReport("LDS", 1, 7, 7, absent={"wbe.shop": "there is no Service shop/wbe"})
+    )
     page = pages.decode(clients_page(7, [well, slow, picky, new, lost], 3))
     lines = shown(page, 80)
     assert max(map(len, lines)) <= 80
-    states = [(line.split()[0], line.split()[4:8], line.split(maxsplit=8)[8]) for line in lines[1:5]]
+    states = [
+        (line.split()[0], line.split()[4:8], line.split(maxsplit=8)[8]) for line in lines[1:5]
+    ]
     assert states == [
         ("well", ["CDS", "2", "7", "7"], "current"),
         ("well", ["EDS", "2", "7", "7"], "current"),

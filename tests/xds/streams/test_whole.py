@@ -1,4 +1,6 @@
-"""What a stream of the state of the world answers, rule by rule, and what went wrong in other servers, by name."""
+"""What a stream of the state of the world answers, rule by rule, and what went wrong in other
+servers, by name.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_pitfall_29_a_service_that_goes_is_emptied_before_it_is_gone(view: FakeV
     assert client.held[CLUSTER] == client.held[ASSIGNMENT] == {}
 
 
-def test_pitfall_18_go_control_plane_431_a_name_that_is_asked_for_again_is_sent_again(view: FakeView) -> None:
+def test_pitfall_18_go_control_plane_431_a_name_that_is_asked_for_again_is_sent_again(
+    view: FakeView,
+) -> None:
     """go-control-plane#431: same version, same nonce."""
     client = Grpc(view)
     client.connect()
@@ -129,7 +133,9 @@ def test_one_assignment_that_is_larger_is_told_of_and_the_others_go_on(view: Fak
 
 def test_a_refusal_names_what_the_client_says(view: FakeView) -> None:
     client = Grpc(view, targets=("api", "web"))
-    client.refuses = lambda name, body: f"{name}: no" if name == API and body.endswith(b"=b") else ""
+    client.refuses = lambda name, body: (
+        f"{name}: no" if name == API and body.endswith(b"=b") else ""
+    )
     client.connect()
     scaled(view, API)
     scaled(view, WEB)

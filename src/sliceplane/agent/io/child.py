@@ -1,8 +1,10 @@
-"""The process of ``agent run -- COMMAND``: started or adopted, told the signals that we get, watched until its end.
+"""The process of ``agent run -- COMMAND``: started or adopted, told the signals that we get,
+watched until its end.
 
-It gets a ``NOTIFY_SOCKET`` of its own (sd_notify(3)); a child that says READY=1 there is believed from then on, so a
-program that was written for systemd needs no check.  It leads a session: ^C at a terminal is for the agent, which
-drains before it ends the child.  What becomes of it when the agent is killed: ``agent.io.orphan``.
+It gets a ``NOTIFY_SOCKET`` of its own (sd_notify(3)); a child that says READY=1 there is believed
+from then on, so a program that was written for systemd needs no check. It leads a session: ^C at a
+terminal is for the agent, which drains before it ends the child. What becomes of it when the agent
+is killed: ``agent.io.orphan``.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ _log = get_logger("agent")
 class Child:
     """Owned by one program; ``close`` when it has ended.  ``wait`` gives its exit code."""
 
-    def __init__(self, process: asyncio.subprocess.Process | AdoptedProcess, custody: Custody) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process | AdoptedProcess, custody: Custody
+    ) -> None:
         self._process = process
         self._custody = custody
         #: ``None`` where the system does not tell when a process began
@@ -42,9 +46,12 @@ class Child:
         self._cleanup = ExitStack()
 
     @classmethod
-    async def start(cls, command: Sequence[str], on_ready: Callable[[], None], custody: Custody, say: Say) -> Child:
-        """*on_ready* is called when the child says that it is.  Raises ``OSError`` for a command that cannot be
-        started."""
+    async def start(
+        cls, command: Sequence[str], on_ready: Callable[[], None], custody: Custody, say: Say
+    ) -> Child:
+        """*on_ready* is called when the child says that it is. Raises ``OSError`` for a command
+        that cannot be started.
+        """
         left = orphan.left_by(custody.record)
         if left is not None:
             known, process = left
@@ -63,7 +70,9 @@ class Child:
             environment = {**os.environ, "NOTIFY_SOCKET": str(notify)}
             for name in ("WATCHDOG_USEC", "WATCHDOG_PID"):
                 environment.pop(name, None)
-            started = await asyncio.create_subprocess_exec(*command, env=environment, start_new_session=True)
+            started = await asyncio.create_subprocess_exec(
+                *command, env=environment, start_new_session=True
+            )
             undo.pop_all()
         child = cls(started, custody)
         found = identity(started.pid)
@@ -76,7 +85,11 @@ class Child:
 
     @classmethod
     def _adopt(
-        cls, known: ChildRecord, process: AdoptedProcess, on_ready: Callable[[], None], custody: Custody
+        cls,
+        known: ChildRecord,
+        process: AdoptedProcess,
+        on_ready: Callable[[], None],
+        custody: Custody,
     ) -> Child:
         child = cls(process, custody)
         child._record = known
@@ -87,7 +100,10 @@ class Child:
             path.unlink(missing_ok=True)
             child._attend(_listen(path), folder, on_ready)
         except OSError as error:
-            _log.warning("what the adopted process says to its NOTIFY_SOCKET is not heard", problem=str(error))
+            _log.warning(
+                "what the adopted process says to its NOTIFY_SOCKET is not heard",
+                problem=str(error),
+            )
         if known.ready:
             asyncio.get_running_loop().call_soon(on_ready)
         return child
@@ -97,7 +113,9 @@ class Child:
         try:
             record.write(self._custody.record)
         except OSError as error:
-            _log.warning("the process would not be known again after a kill of the agent", problem=str(error))
+            _log.warning(
+                "the process would not be known again after a kill of the agent", problem=str(error)
+            )
 
     def _attend(self, notify: socket.socket, folder: Path, on_ready: Callable[[], None]) -> None:
         def read() -> None:
@@ -125,7 +143,9 @@ class Child:
             self._process.send_signal(number)
 
     async def wait(self) -> int:
-        """Its exit code, as a shell tells it: 128 and the signal's number for one that a signal ended."""
+        """Its exit code, as a shell tells it: 128 and the signal's number for one that a signal
+        ended.
+        """
         code = await self._process.wait()
         return code if code >= 0 else 128 - code
 
@@ -150,7 +170,9 @@ class Child:
 
 def _listen(path: Path) -> socket.socket:
     """Raises ``OSError``."""
-    notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    notify = socket.socket(
+        socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+    )
     try:
         notify.bind(str(path))
     except OSError:

@@ -1,4 +1,6 @@
-"""The local socket of an agent: one line of JSON asks, one answers.  For this user and root alone."""
+"""The local socket of an agent: one line of JSON asks, one answers.  For this user and root
+alone.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,15 @@ class NoAgent(Exception):
 
 
 def socket_path(name: str) -> Path:
-    """Below $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR, else /tmp with the user's number; made if it is not there."""
+    """Below $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR, else /tmp with the user's number; made if it is
+    not there.
+    """
     base = os.environ.get("RUNTIME_DIRECTORY") or os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(base.partition(":")[0]) / "sliceplane" if base else Path(f"/tmp/sliceplane-{os.getuid()}")
+    folder = (
+        Path(base.partition(":")[0]) / "sliceplane"
+        if base
+        else Path(f"/tmp/sliceplane-{os.getuid()}")
+    )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if folder.lstat().st_uid != os.getuid():
         raise NoAgent(f"{folder} belongs to another user")
@@ -33,7 +41,8 @@ def socket_path(name: str) -> Path:
 class _Door(asyncio.Protocol):
     """One connection: a line in, a line out, within ``_ANSWER_S``.
 
-    No stream: a flood would leave thousands in circles, whose collection holds the loop for longer than their service.
+    No stream: a flood would leave thousands in circles, whose collection holds the loop for longer
+    than their service.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -97,7 +106,9 @@ def close(name: str, server: asyncio.Server) -> None:
 
 
 async def only_agent() -> str:
-    """The name of the one agent of this user that runs on this machine.  Raises ``NoAgent`` for none and several."""
+    """The name of the one agent of this user that runs on this machine.  Raises ``NoAgent`` for
+    none and several.
+    """
     running = await running_agents()
     if len(running) > 1:
         raise NoAgent(f"{len(running)} agents run on this machine, name one: {', '.join(running)}")
@@ -129,7 +140,9 @@ async def ask(name: str, question: dict[str, Any]) -> dict[str, Any]:
             await writer.wait_closed()
     except (OSError, ValueError, TimeoutError) as error:
         running = [other for other in await running_agents() if other != name]
-        others = f"; there {'are' if len(running) > 1 else 'is'} {', '.join(running)}" if running else ""
+        others = (
+            f"; there {'are' if len(running) > 1 else 'is'} {', '.join(running)}" if running else ""
+        )
         raise NoAgent(f"no agent {name!r} answers on this machine ({path}){others}") from error
     if "error" in answer:
         raise NoAgent(str(answer["error"]))

@@ -1,8 +1,9 @@
-"""Whether the kernels of all nodes hold a drain: the drain barrier's question for slices that an agent wrote.
+"""Whether the kernels of all nodes hold a drain: the drain barrier's question for slices that an
+agent wrote.
 
-Nodes and their Leases are listed once a second; in between nodes are asked through the server's memory
-(``consume.drain.reports``), where it has one and the account may ask, so that a drain takes as long as the nodes do,
-and not as long as until each tells by itself.
+Nodes and their Leases are listed once a second; in between nodes are asked through the server's
+memory (``consume.drain.reports``), where it has one and the account may ask, so that a drain takes
+as long as the nodes do, and not as long as until each tells by itself.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class _Following:
             self._leases[name] = lease
 
     async def _bodies(self, selection: Selection) -> AsyncIterator[bytes]:
-        """The objects of *selection*.  Others run between two pages, and after ``_PAGE_OBJECTS`` of a larger one."""
+        """The objects of *selection*.  Others run between two pages, and after ``_PAGE_OBJECTS`` of
+        a larger one.
+        """
         bounds = ListBounds(CACHE_BYTES_MAX)
         token = ""
         while True:
@@ -101,7 +104,9 @@ class _Following:
 
 
 async def followed(client: Client, revisions: Mapping[str, int], at_most_s: float) -> str:
-    """Wait until every node holds *revisions*, or the time is over.  Gives a sentence that says which it was."""
+    """Wait until every node holds *revisions*, or the time is over.  Gives a sentence that says
+    which it was.
+    """
     following = _Following(client, max(revisions.values(), default=0))
     ends = time.monotonic() + at_most_s
     try:

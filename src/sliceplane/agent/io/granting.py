@@ -1,4 +1,6 @@
-"""An account for an agent in a cluster: its documents applied, a token requested, a kubeconfig made of them."""
+"""An account for an agent in a cluster: its documents applied, a token requested, a kubeconfig made
+of them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ _POLICIES: Final = {
 }
 #: for a server that does not serve these kinds
 NO_POLICY: Final = (
-    "this server has no ValidatingAdmissionPolicy, so none is made: a Sliceplane server checks writes of agents by "
+    "this server has no ValidatingAdmissionPolicy, so none is made: a Sliceplane server checks "
+    "writes of agents by "
     "itself, and elsewhere the external-endpoints-controller empties a slice that does not fit"
 )
 
@@ -49,8 +52,13 @@ class Grant(NamedTuple):
         """Raises ``NoGrant``."""
         for what, entries in (("Services", self.services), ("networks", self.cidrs)):
             if len(entries) > GRANT_ENTRIES_MAX:
-                raise NoGrant(f"{len(entries)} {what} are too many for one agent: at most {GRANT_ENTRIES_MAX}")
-        for what, name in (("agent", self.agent), *(("Service", service) for service in self.services)):
+                raise NoGrant(
+                    f"{len(entries)} {what} are too many for one agent: at most {GRANT_ENTRIES_MAX}"
+                )
+        for what, name in (
+            ("agent", self.agent),
+            *(("Service", service) for service in self.services),
+        ):
             for problem in check_dns_label(name):
                 raise NoGrant(f"the name {name!r} of the {what} {problem}")
         for cidr in self.cidrs:
@@ -69,7 +77,9 @@ class Grant(NamedTuple):
 
 
 async def serves_policies(client: Client) -> bool:
-    """Returns False if the server says that it has no ValidatingAdmissionPolicies; one that does not say may have."""
+    """Returns False if the server says that it has no ValidatingAdmissionPolicies; one that does
+    not say may have.
+    """
     try:
         await client.list(Selection(_POLICIES["ValidatingAdmissionPolicyBinding"]), limit=1)
     except StatusError as error:
@@ -82,7 +92,9 @@ async def serves_policies(client: Client) -> bool:
 async def apply_grant(
     client: Client, connection: Connection, wanted: Grant, duration_s: float, *, with_policies: bool
 ) -> str:
-    """Applies the documents and returns a kubeconfig.  Raises ``StatusError``, ``Unreachable``, ``NoGrant``."""
+    """Applies the documents and returns a kubeconfig.  Raises ``StatusError``, ``Unreachable``,
+    ``NoGrant``.
+    """
     for document in wanted.documents(with_policies=with_policies):
         kind = document["kind"]
         resource = _POLICIES.get(kind) or by_kind(document["apiVersion"], kind)
@@ -106,7 +118,9 @@ async def _authority(client: Client, namespace: str) -> str:
     try:
         body = await client.get(ConfigMaps, namespace, _ROOT_CA)
     except StatusError as error:
-        raise NoGrant(f"the server's certificate authority cannot be read ({_ROOT_CA}): {error}") from error
+        raise NoGrant(
+            f"the server's certificate authority cannot be read ({_ROOT_CA}): {error}"
+        ) from error
     return str(json.loads(body).get("data", {}).get("ca.crt", ""))
 
 

@@ -29,7 +29,9 @@ _WHY = {
 
 
 class ListedAgent(NamedTuple):
-    """``renewed_s``: age of the last renewal by the agent's clock; ``None``: its Lease is gone or says nothing."""
+    """``renewed_s``: age of the last renewal by the agent's clock; ``None``: its Lease is gone or
+    says nothing.
+    """
 
     agent: str
     service: str
@@ -40,13 +42,19 @@ class ListedAgent(NamedTuple):
 
     def cells(self) -> tuple[str, ...]:
         """But for the reason, which is too long for a table."""
-        age = "-" if self.renewed_s is None else f"{format_duration(round(max(0.0, self.renewed_s)))} ago"
+        age = (
+            "-"
+            if self.renewed_s is None
+            else f"{format_duration(round(max(0.0, self.renewed_s)))} ago"
+        )
         return (self.agent, self.service, self.address, self.state, age)
 
     @property
     def reason(self) -> str:
         """A sentence below the table; "" for what is well."""
-        where = f"{self.agent}, {self.service} {self.address}" if self.service != "-" else self.agent
+        where = (
+            f"{self.agent}, {self.service} {self.address}" if self.service != "-" else self.agent
+        )
         return f"{where}: {self.why}" if self.why else ""
 
     def as_document(self) -> dict[str, Any]:
@@ -67,7 +75,9 @@ async def list_of(client: Client, namespace: str, now: float) -> tuple[ListedAge
         service = decode(body, Service)
         services[service.metadata.key] = service
     rows = []
-    for body in (await client.list(Selection(EndpointSlices, namespace, f"{LABEL_MANAGED_BY}={MANAGED_BY}"))).items:
+    for body in (
+        await client.list(Selection(EndpointSlices, namespace, f"{LABEL_MANAGED_BY}={MANAGED_BY}"))
+    ).items:
         stored = decode(body, EndpointSlice)
         key = f"{stored.metadata.namespace}/{(stored.metadata.labels or {}).get(LABEL_SERVICE_NAME, '')}"
         names = (port.name or "" for port in stored.ports or ())
@@ -76,11 +86,15 @@ async def list_of(client: Client, namespace: str, now: float) -> tuple[ListedAge
     for (space, name), lease in leases.items():
         agent = f"{space}/{name}"
         if agent not in seen:
-            rows.append(ListedAgent(agent, "-", "-", "empty", _age(lease, now), "it has no endpoint"))
+            rows.append(
+                ListedAgent(agent, "-", "-", "empty", _age(lease, now), "it has no endpoint")
+            )
     return tuple(sorted(rows, key=lambda row: row[:3]))
 
 
-def _rows(stored: EndpointSlice, leases: dict[tuple[str, str], Lease], now: float, unreached: str) -> list[ListedAgent]:
+def _rows(
+    stored: EndpointSlice, leases: dict[tuple[str, str], Lease], now: float, unreached: str
+) -> list[ListedAgent]:
     meta = stored.metadata
     labels, annotations = meta.labels or {}, meta.annotations or {}
     name = labels.get(LABEL_AGENT, "")
@@ -90,7 +104,9 @@ def _rows(stored: EndpointSlice, leases: dict[tuple[str, str], Lease], now: floa
     why = refused or ("its Lease is gone" if lease is None else _WHY.get(state, unreached))
     ports = ",".join(str(port.port) for port in stored.ports or ())
     addresses = [address for endpoint in stored.endpoints or () for address in endpoint.addresses]
-    places = [f"[{address}]:{ports}" if ":" in address else f"{address}:{ports}" for address in addresses]
+    places = [
+        f"[{address}]:{ports}" if ":" in address else f"{address}:{ports}" for address in addresses
+    ]
     return [
         ListedAgent(
             f"{meta.namespace}/{name}",

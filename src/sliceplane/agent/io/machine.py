@@ -37,7 +37,9 @@ class MachineError(Exception):
 
 
 def state_folder() -> Path:
-    """$STATE_DIRECTORY of systemd, else of this user.  Made if it is not there.  Raises ``MachineError``."""
+    """$STATE_DIRECTORY of systemd, else of this user.  Made if it is not there.  Raises
+    ``MachineError``.
+    """
     named = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     try:
         base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
@@ -45,17 +47,24 @@ def state_folder() -> Path:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         check_folder(folder)
     except (RuntimeError, OSError) as error:
-        raise MachineError(f"there is no folder for the agent's state: {error}; set XDG_STATE_HOME") from error
+        raise MachineError(
+            f"there is no folder for the agent's state: {error}; set XDG_STATE_HOME"
+        ) from error
     return folder
 
 
 def default_name(service: str = "") -> str:
-    """The host name's first label as a name of Kubernetes, after *service* if the agent is that Service's alone: so
-    agents of one Service on several hosts have names of their own.  Raises ``MachineError`` if nothing is left of it.
+    """The host name's first label as a name of Kubernetes, after *service* if the agent is that
+    Service's alone: so agents of one Service on several hosts have names of their own. Raises
+    ``MachineError`` if nothing is left of it.
     """
-    label = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower()).strip("-")[:_LABEL_MAX]
+    label = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower()).strip("-")[
+        :_LABEL_MAX
+    ]
     if not label.rstrip("-"):
-        raise MachineError("this machine's host name is no name for an agent: choose one with --name")
+        raise MachineError(
+            "this machine's host name is no name for an agent: choose one with --name"
+        )
     if service:
         host = label[:_HOST_MAX]
         label = f"{service[: _LABEL_MAX - 1 - len(host)]}-{host}"
@@ -63,10 +72,11 @@ def default_name(service: str = "") -> str:
 
 
 def host_id(folder: Path) -> str:
-    """The same as long as the machine does: of *folder* if it was written there, else of /etc/machine-id.
+    """The same as long as the machine does: of *folder* if it was written there, else of
+    /etc/machine-id.
 
-    A machine-id is confidential (machine-id(5)), so its hash is shown.  Copies of one disk image have one machine-id:
-    write another name into the file to tell them apart.
+    A machine-id is confidential (machine-id(5)), so its hash is shown. Copies of one disk image
+    have one machine-id: write another name into the file to tell them apart.
     """
     file = folder / _HOST_FILE
     try:
@@ -95,7 +105,9 @@ def lock_name(folder: Path, name: str) -> int:
     """
     file = folder / f"{name}.lock"
     try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600
+        )
         check_regular(descriptor, file)
     except OSError as error:
         raise MachineError(f"cannot lock the name {name!r}: {error}") from error
@@ -105,7 +117,8 @@ def lock_name(folder: Path, name: str) -> int:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
         os.close(descriptor)
         raise MachineError(
-            f"agent {name!r} runs on this machine already (process {holder or 'unknown'}); another one needs a name of "
+            f"agent {name!r} runs on this machine already (process {holder or 'unknown'}); "
+            "another one needs a name of "
             "its own: --name"
         ) from None
     os.ftruncate(descriptor, 0)
@@ -114,7 +127,8 @@ def lock_name(folder: Path, name: str) -> int:
 
 
 def own_addresses(server_url: str, wanted: Iterable[str]) -> tuple[str, ...]:
-    """Addresses for a registration: those of *wanted*, where ``auto`` is the source address of the route to the server.
+    """Addresses for a registration: those of *wanted*, where ``auto`` is the source address of the
+    route to the server.
 
     Raises ``MachineError`` for what no other machine could reach.
     """
@@ -126,7 +140,10 @@ def own_addresses(server_url: str, wanted: Iterable[str]) -> tuple[str, ...]:
         except ValueError as error:
             hint = ""
             if text == "auto":
-                hint = f": the way to {server_url} leads from there; name the address that clients use with --address"
+                hint = (
+                    f": the way to {server_url} leads from there; name the address that clients "
+                    "use with --address"
+                )
             raise MachineError(f"{error}{hint}") from error
         found.append(address)
     return tuple(found)
@@ -135,16 +152,24 @@ def own_addresses(server_url: str, wanted: Iterable[str]) -> tuple[str, ...]:
 def _route_source(server_url: str) -> str:
     parts = urlsplit(server_url)
     try:
-        source = _source_towards(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
+        source = _source_towards(
+            parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        )
     except OSError as error:
-        raise MachineError(f"there is no way to {server_url}: {error}; name an address with --address") from error
+        raise MachineError(
+            f"there is no way to {server_url}: {error}; name an address with --address"
+        ) from error
     if not source.is_loopback:
         return str(source)
-    # The server is on this machine, too.  What leads to other machines is an address that they reach; a bridge of
-    # containers has one that they do not.
+    # The server is on this machine, too. What leads to other machines is an address that they
+    # reach; a bridge of containers has one that they do not.
     with suppress(OSError):
         return str(_source_towards(_ELSEWHERE[source.version], 443))
-    others = [text for text in addresses(ipv6=True) if ipaddress.ip_address(text).version == source.version]
+    others = [
+        text
+        for text in addresses(ipv6=True)
+        if ipaddress.ip_address(text).version == source.version
+    ]
     return next(iter(others), str(source))
 
 
@@ -159,8 +184,8 @@ def _source_towards(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.I
 class SleepWatch:
     """Whether the machine slept since the last look: the monotonic clock stands still then.
 
-    It is compared with the time since boot, which goes on; where a system does not tell that, with the wall clock, and
-    then a clock that is set looks like a sleep.
+    It is compared with the time since boot, which goes on; where a system does not tell that, with
+    the wall clock, and then a clock that is set looks like a sleep.
     """
 
     def __init__(self) -> None:

@@ -1,14 +1,18 @@
-"""The process of ``agent run`` after its agent was killed: known again at the next start, and adopted or ended.
+"""The process of ``agent run`` after its agent was killed: known again at the next start, and
+adopted or ended.
 
-The agent writes down which process it started (``NAME.child`` in its state folder, mode 0600): its id, the time of its
-start and the boot of the machine, so that no other process is ever taken for it; its command; where it says READY=1,
-and whether it has.  A start that finds it alive never starts a second copy beside it.
+The agent writes down which process it started (``NAME.child`` in its state folder, mode 0600): its
+id, the time of its start and the boot of the machine, so that no other process is ever taken for
+it; its command; where it says READY=1, and whether it has. A start that finds it alive never starts
+a second copy beside it.
 
-``adopt``: with the same command it is watched from then on, by its pidfd (pidfd_open(2)); a parent learns an exit code,
-an adopter does not.  With another command it is ended as a restart would, and the new one is started.
+``adopt``: with the same command it is watched from then on, by its pidfd (pidfd_open(2)); a parent
+learns an exit code, an adopter does not. With another command it is ended as a restart would, and
+the new one is started.
 
-``end``: it does not outlive its agent (``process.orphans``), and what is left all the same is ended by the next start.
-So it is where the system does not tell when a process began: a process that nobody can know again is not left alone.
+``end``: it does not outlive its agent (``process.orphans``), and what is left all the same is ended
+by the next start. So it is where the system does not tell when a process began: a process that
+nobody can know again is not left alone.
 """
 
 from __future__ import annotations
@@ -61,7 +65,9 @@ class ChildRecord(msgspec.Struct, frozen=True):
 
 
 class AdoptedProcess:
-    """The part of ``asyncio.subprocess.Process`` that ``Child`` uses, for a process that another one started."""
+    """The part of ``asyncio.subprocess.Process`` that ``Child`` uses, for a process that another
+    one started.
+    """
 
     def __init__(self, process: ProcessIdentity) -> None:
         """Raises ``ProcessLookupError`` if it has ended."""
@@ -71,7 +77,9 @@ class AdoptedProcess:
         self._pidfd = -1
         with suppress(AttributeError, PermissionError):
             self._pidfd = os.pidfd_open(process.pid)
-        if not process.is_alive:  # after the descriptor: it means this process for ever now, or another one
+        if (
+            not process.is_alive
+        ):  # after the descriptor: it means this process for ever now, or another one
             self.close()
             raise ProcessLookupError(process.pid)
 
@@ -86,7 +94,9 @@ class AdoptedProcess:
         loop = asyncio.get_running_loop()
         if self.returncode is None and self._pidfd >= 0:
             ended = asyncio.Event()
-            watched = os.dup(self._pidfd)  # several tasks may wait, and a loop has one reader of a descriptor
+            watched = os.dup(
+                self._pidfd
+            )  # several tasks may wait, and a loop has one reader of a descriptor
             loop.add_reader(watched, ended.set)
             try:
                 await ended.wait()
@@ -115,11 +125,16 @@ def read_record(path: Path) -> ChildRecord | None:
 def folder_of(known: ChildRecord) -> Path:
     """The folder of its NOTIFY_SOCKET, which the agent made for it.
 
-    Raises ``OSError`` if it is gone, or is not this user's alone: the record names a path that is written to.
+    Raises ``OSError`` if it is gone, or is not this user's alone: the record names a path that is
+    written to.
     """
     folder = Path(known.notify).parent
     found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    if (
+        not stat.S_ISDIR(found.st_mode)
+        or found.st_uid != os.geteuid()
+        or stat.S_IMODE(found.st_mode) & 0o077
+    ):
         raise PermissionError(f"{folder} is not ours alone")
     if not folder.name.startswith(FOLDER_PREFIX):
         raise PermissionError(f"{folder} was not made by an agent")

@@ -1,7 +1,8 @@
-"""Files of this user that others must not read, or must not choose: kubeconfigs, tokens, the state of an agent.
+"""Files of this user that others must not read, or must not choose: kubeconfigs, tokens, the state
+of an agent.
 
-Whoever can put a name into a folder can put a symbolic link, a FIFO or gigabytes there.  So nothing is followed, waited
-for, or read beyond its bound, and a new file has its mode from its birth.
+Whoever can put a name into a folder can put a symbolic link, a FIFO or gigabytes there. So nothing
+is followed, waited for, or read beyond its bound, and a new file has its mode from its birth.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 
 
 def check_folder(folder: Path) -> None:
-    """Raises ``PermissionError`` with a sentence if another user could choose what lies in *folder*.
+    """Raises ``PermissionError`` with a sentence if another user could choose what lies in
+    *folder*.
 
-    Symbolic links are followed if they are root's or this user's: systemd makes one for a ``DynamicUser=``.
+    Symbolic links are followed if they are root's or this user's: systemd makes one for a
+    ``DynamicUser=``.
     """
     trusted = (os.getuid(), 0)
     link = folder.lstat()
@@ -32,7 +35,9 @@ def check_folder(folder: Path) -> None:
 
 
 def read_own(path: Path, size_max: int) -> str:
-    """Raises ``OSError`` for what is no regular file of this user or root, or larger than *size_max* bytes."""
+    """Raises ``OSError`` for what is no regular file of this user or root, or larger than
+    *size_max* bytes.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         check_regular(descriptor, path)
@@ -59,10 +64,11 @@ def write_own(path: Path, text: str) -> None:
 
 @contextmanager
 def new_own(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """A file that this user alone can read, complete when the block ends, and gone if the block fails.
+    """A file that this user alone can read, complete when the block ends, and gone if the block
+    fails.
 
-    *overwrite*: it takes the place of one that is there, at the end.  Raises ``FileExistsError`` otherwise, and
-    ``OSError``.
+    *overwrite*: it takes the place of one that is there, at the end. Raises ``FileExistsError``
+    otherwise, and ``OSError``.
     """
     target = path.with_name(f".{path.name}.{os.getpid()}") if overwrite else path
     if overwrite:
@@ -90,4 +96,7 @@ def readers_of_output(descriptor: int) -> str:
         return ""
     if not stat.S_ISREG(found.st_mode) or not found.st_mode & 0o077:
         return ""
-    return f"other users can read the file that this is written to (mode {stat.S_IMODE(found.st_mode):04o})"
+    return (
+        "other users can read the file that this is written to (mode "
+        f"{stat.S_IMODE(found.st_mode):04o})"
+    )

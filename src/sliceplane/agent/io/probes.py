@@ -1,8 +1,8 @@
 """One look at a process, as its check says: a word of what was seen, and whether that is well.
 
-Kubelet's rules: an HTTP status of 200 to 399 is well, certificates are not verified, redirects are not followed; a
-command is well that ends with 0.  Looks go to the address that is registered: a process that listens on loopback alone
-would pass a look from inside, and no client would reach it.
+Kubelet's rules: an HTTP status of 200 to 399 is well, certificates are not verified, redirects are
+not followed; a command is well that ends with 0. Looks go to the address that is registered: a
+process that listens on loopback alone would pass a look from inside, and no client would reach it.
 """
 
 from __future__ import annotations
@@ -90,10 +90,16 @@ def _host(address: str, port: int) -> str:
 async def _http(spec: CheckSpec, address: str, port: int) -> str:
     context = None
     if spec.kind == "https":
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # authorities are not read: certificates are not verified
+        context = ssl.SSLContext(
+            ssl.PROTOCOL_TLS_CLIENT
+        )  # authorities are not read: certificates are not verified
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    headers = (("Host", _host(address, port)), ("User-Agent", "sliceplane-agent"), ("Connection", "close"))
+    headers = (
+        ("Host", _host(address, port)),
+        ("User-Agent", "sliceplane-agent"),
+        ("Connection", "close"),
+    )
     loop = asyncio.get_running_loop()
     try:
         request = request_head("GET", quote(spec.target or "/", safe=PATH_SAFE), headers)
@@ -115,7 +121,9 @@ async def _grpc(service: str, address: str, port: int) -> str:
     try:
         import grpc
     except ModuleNotFoundError as error:
-        raise Failed("a gRPC check needs the package grpcio: pip install 'sliceplane[etcd]'") from error
+        raise Failed(
+            "a gRPC check needs the package grpcio: pip install 'sliceplane[etcd]'"
+        ) from error
     name = service.encode()
     # HealthCheckRequest: field 1, a string shorter than 128 bytes
     request = b"\x0a" + bytes((len(name),)) + name if name else b""
@@ -158,8 +166,9 @@ async def _command(line: str) -> str:
 
 
 async def _beginning(stream: asyncio.StreamReader | None) -> bytes:
-    """Returns the part of a command's output that is shown; the rest is read and dropped, since a full pipe would stop
-    the command."""
+    """Returns the part of a command's output that is shown; the rest is read and dropped, since a
+    full pipe would stop the command.
+    """
     assert stream is not None, "the output is a pipe"
     beginning = b""
     while portion := await stream.read(_PORTION_BYTES):

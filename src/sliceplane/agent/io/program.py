@@ -1,9 +1,10 @@
-"""One agent: its core in a host of controllers, its checks, its child, its socket, from start to end.
+"""One agent: its core in a host of controllers, its checks, its child, its socket, from start to
+end.
 
-**Order of the end** (SIGTERM, ``agent drain`` does the first step alone): every endpoint becomes terminating and still
-serves; node proxies follow, or ``drain_s`` is over; the child gets SIGTERM and may finish what it has; then the slices
-go, and the Lease last.  A second signal goes on at once.  A child that ends by itself is not ready at once, and the
-agent leaves with its exit code.
+**Order of the end** (SIGTERM, ``agent drain`` does the first step alone): every endpoint becomes
+terminating and still serves; node proxies follow, or ``drain_s`` is over; the child gets SIGTERM
+and may finish what it has; then the slices go, and the Lease last. A second signal goes on at once.
+A child that ends by itself is not ready at once, and the agent leaves with its exit code.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ _log = get_logger("agent")
 
 
 class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``command``: of ``agent run``; empty for the others; ``custody``: of its process, known once the agent has its
-    name.  ``path``: of the file that is followed; its agent waits for
-    a name that another host has, the others end."""
+    """``command``: of ``agent run``; empty for the others; ``custody``: of its process, known once
+    the agent has its name. ``path``: of the file that is followed; its agent waits for a name that
+    another host has, the others end.
+    """
 
     command: tuple[str, ...]
     terms: LeaseTerms
@@ -62,7 +64,8 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Agent:
     """``run`` is its life.  *notify* tells a service manager (sd_notify), *say* a person.
 
-    *earlier*: the agent of this process before its file changed.  *auto*: addresses follow the machine's.
+    *earlier*: the agent of this process before its file changed. *auto*: addresses follow the
+    machine's.
     """
 
     def __init__(
@@ -88,13 +91,16 @@ class Agent:
         self._notify = notify
         self._say = say
         # The checks that go on have times of its clock; the wall clock may have been set since.
-        self._clock: Callable[[], float] = loop_clock(time.time()) if earlier is None else earlier._clock
+        self._clock: Callable[[], float] = (
+            loop_clock(time.time()) if earlier is None else earlier._clock
+        )
         #: what the child was seen to do, for a core that begins anew
         self._told: dict[Kind, tuple[bool, str]] = {}
         self._core: AgentController = self._make_core()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        #: ``hand_over`` was called: another agent of this process goes on with all that this one wrote
+        #: ``hand_over`` was called: another agent of this process goes on with all that this one
+        #: wrote
         self.handed_over = False
         self._looks: set[asyncio.Task[None]] = set()
         self._said: dict[str, str] = {}
@@ -111,16 +117,22 @@ class Agent:
     def _make_core(self) -> AgentController:
         rng = Rng(secrets.randbits(64))
         now = self._clock()
-        self._core = AgentController(self._config, self._registrations, rng, now, earlier=self._earlier)
+        self._core = AgentController(
+            self._config, self._registrations, rng, now, earlier=self._earlier
+        )
         for kind, (passed, text) in self._told.items():
             for registration in self._registrations:
                 self._core.on_told(registration.key, kind, passed, text, now)
         return self._core
 
     async def run(self) -> int:
-        """The exit code: the child's, ``EXIT_REFUSED``, or 0.  Raises ``OSError`` for a command that cannot start."""
+        """The exit code: the child's, ``EXIT_REFUSED``, or 0.  Raises ``OSError`` for a command
+        that cannot start.
+        """
         made = [self._core]
-        host = self._host = ControllerHost(self._client, rng=Rng(secrets.randbits(64)), clock=self._clock)
+        host = self._host = ControllerHost(
+            self._client, rng=Rng(secrets.randbits(64)), clock=self._clock
+        )
         # The first core is ours already; one after a fault begins anew.
         host.add(lambda: made.pop() if made else self._make_core(), max_in_flight=4)
         server = await control.serve(self._config.name, self._answer)
@@ -130,7 +142,10 @@ class Agent:
             control.close(self._config.name, server)
             raise
         host.start()
-        tasks = [asyncio.create_task(self._watch_checks()), asyncio.create_task(self._watch_machine())]
+        tasks = [
+            asyncio.create_task(self._watch_checks()),
+            asyncio.create_task(self._watch_machine()),
+        ]
         try:
             if child is not None:
                 self._tell_process(alive=True)
@@ -159,7 +174,8 @@ class Agent:
         assert options.custody is not None, "the agent has its name"
         return await Child.start(options.command, self._on_child_ready, options.custody, self._say)
 
-    # -- while it runs ----------------------------------------------------------------------------------
+    # -- while it runs
+    # ----------------------------------------------------------------------------------
 
     async def _until_the_end(self, child: Child | None) -> int:
         """Until a signal, the child's end, or another host's claim."""
@@ -168,7 +184,9 @@ class Agent:
         waits: list[asyncio.Task[Any]] = [stopped] if ended is None else [stopped, ended]
         try:
             while True:
-                done, _ = await asyncio.wait(waits, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(
+                    waits, timeout=1.0, return_when=asyncio.FIRST_COMPLETED
+                )
                 if ended is not None and ended in done:
                     self._tell_process(alive=False)
                     assert child is not None, "it ended"
@@ -217,7 +235,8 @@ class Agent:
 
     async def _follow_address(self) -> None:
         try:
-            # The server's name may have to be asked for, which can take long: renewals must not wait for it.
+            # The server's name may have to be asked for, which can take long: renewals must not
+            # wait for it.
             addresses = await asyncio.to_thread(own_addresses, self._server_url, ("auto",))
         except MachineError:
             return  # no way to the server: the old address is as good as none
@@ -238,23 +257,37 @@ class Agent:
         self._host.prod()
 
     def _tell_changes(self) -> None:
-        """A line for a person whenever something else is true, and the same to the service manager."""
+        """A line for a person whenever something else is true, and the same to the service
+        manager.
+        """
         view = self._core.view(self._clock())
         for entry in view.registrations if view.phase != "stopping" else ():
-            line = f"{entry.registration.key}: {entry.state}{'' if entry.stored else ' (not stored yet)'}"
+            line = (
+                f"{entry.registration.key}: "
+                f"{entry.state}{'' if entry.stored else ' (not stored yet)'}"
+            )
             line += f": {entry.problem}" if entry.problem else ""
             if self._said.get(entry.registration.key) != line:
                 self._said[entry.registration.key] = line
                 # not part of what is compared: what a check sees may differ each time
-                line += "".join(f"; {check.name}: {check.text}" for check in entry.checks if check.passing is False)
+                line += "".join(
+                    f"; {check.name}: {check.text}"
+                    for check in entry.checks
+                    if check.passing is False
+                )
                 self._notify(f"STATUS={line}")
                 self._say(line)
-        if not self._ready and all(entry.stored and entry.state == "passing" for entry in view.registrations):
+        if not self._ready and all(
+            entry.stored and entry.state == "passing" for entry in view.registrations
+        ):
             self._ready = True
             self._notify("READY=1")
-        self._notify("WATCHDOG=1")  # this loop runs: a server that is away is no reason to kill the process
+        self._notify(
+            "WATCHDOG=1"
+        )  # this loop runs: a server that is away is no reason to kill the process
 
-    # -- its socket -------------------------------------------------------------------------------------
+    # -- its socket
+    # -------------------------------------------------------------------------------------
 
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
         now = self._clock()
@@ -266,9 +299,14 @@ class Agent:
             case "pass" | "fail":
                 passed = question["verb"] == "pass"
                 text = str(question.get("text", ""))[:200]
-                known = [self._core.on_told(each.key, "ttl", passed, text, now) for each in self._core.registrations]
+                known = [
+                    self._core.on_told(each.key, "ttl", passed, text, now)
+                    for each in self._core.registrations
+                ]
                 if not any(known):
-                    raise ValueError("this agent has no check of the kind ttl: begin it with --ttl 30s")
+                    raise ValueError(
+                        "this agent has no check of the kind ttl: begin it with --ttl 30s"
+                    )
             case other:
                 raise ValueError(f"an agent that leaves does not {other}")
         self._host.prod()
@@ -284,7 +322,9 @@ class Agent:
             "identity": config.identity,
             "pid": os.getpid(),
             "phase": view.phase,
-            "renewedSecondsAgo": {space: round(now - at, 1) for space, at in sorted(view.renewed_at.items())},
+            "renewedSecondsAgo": {
+                space: round(now - at, 1) for space, at in sorted(view.renewed_at.items())
+            },
             "registrations": [
                 {
                     "namespace": entry.registration.namespace,
@@ -295,14 +335,16 @@ class Agent:
                     "stored": entry.stored,
                     "problem": entry.problem,
                     "checks": [
-                        {"check": check.name, "passing": check.passing, "saw": check.text} for check in entry.checks
+                        {"check": check.name, "passing": check.passing, "saw": check.text}
+                        for check in entry.checks
                     ],
                 }
                 for entry in view.registrations
             ],
         }
 
-    # -- the end ----------------------------------------------------------------------------------------
+    # -- the end
+    # ----------------------------------------------------------------------------------------
 
     async def _leave(self, child: Child | None) -> None:
         self._stop.set()
@@ -320,17 +362,25 @@ class Agent:
         while not self._core.is_gone and time.monotonic() < ends:
             await asyncio.sleep(0.02)
         if not self._core.is_gone:
-            self._say("the server did not take the last writes: the endpoint goes when its Lease runs out")
+            self._say(
+                "the server did not take the last writes: the endpoint goes when its Lease runs out"
+            )
 
     async def _drain(self) -> None:
         self._core.on_drain(self._clock())
         self._host.prod()
         wanted = sum(len(registration.slices) for registration in self._core.registrations)
         ends = time.monotonic() + self._options.drain_s
-        while len(self._core.drained_revisions()) < wanted and time.monotonic() < ends and not self._hurry.is_set():
+        while (
+            len(self._core.drained_revisions()) < wanted
+            and time.monotonic() < ends
+            and not self._hurry.is_set()
+        ):
             await asyncio.sleep(0.02)
         waiting = asyncio.create_task(
-            followed(self._client, self._core.drained_revisions(), max(0.0, ends - time.monotonic()))
+            followed(
+                self._client, self._core.drained_revisions(), max(0.0, ends - time.monotonic())
+            )
         )
         hurry = asyncio.create_task(self._hurry.wait())
         await asyncio.wait((waiting, hurry), return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,6 @@
-"""From what a person wants to an agent that runs: names filled in, the Service looked up, the file followed."""
+"""From what a person wants to an agent that runs: names filled in, the Service looked up, the file
+followed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from sliceplane.agent.agent_file import AgentFile, AgentFileError, ServiceEntry
-from sliceplane.agent.io.machine import default_name, host_id, lock_name, own_addresses, state_folder
+from sliceplane.agent.io.machine import (
+    default_name,
+    host_id,
+    lock_name,
+    own_addresses,
+    state_folder,
+)
 from sliceplane.agent.io.orphan import Custody
 from sliceplane.agent.io.program import Agent, AgentOptions
 from sliceplane.agent.io.token import agent_client, granted_name
@@ -50,8 +58,9 @@ async def serve(
 ) -> int:
     """An agent's whole life; gives the exit code.
 
-    Raises ``AgentFileError``, ``MachineError``, ``ValueError`` with sentences for people, ``StatusError`` and
-    ``Unreachable`` of the first look, ``OSError`` for a command that cannot be started.
+    Raises ``AgentFileError``, ``MachineError``, ``ValueError`` with sentences for people,
+    ``StatusError`` and ``Unreachable`` of the first look, ``OSError`` for a command that cannot be
+    started.
     """
     wanted = read()
     name = wanted.name or await granted_name(connection)
@@ -60,14 +69,18 @@ async def serve(
         raise ValueError(f"the name {name!r} of the agent {problem}")
     folder = state_folder()
     lock = lock_name(folder, name)
-    options = replace(options, custody=Custody(folder / f"{name}.child", options.on_orphan, options.stop_s))
+    options = replace(
+        options, custody=Custody(folder / f"{name}.child", options.on_orphan, options.stop_s)
+    )
     try:
         async with agent_client(connection, name, folder) as client:
             start = secrets.token_hex(4)
             config = AgentConfig(name=name, host=host_id(folder), start=start, terms=options.terms)
             agent: Agent | None = None
             while True:
-                registrations = await _registrations(client, connection, wanted._replace(name=name), options)
+                registrations = await _registrations(
+                    client, connection, wanted._replace(name=name), options
+                )
                 if options.dry_run:
                     say(_documents(registrations))
                     return 0
@@ -97,8 +110,12 @@ async def serve(
         os.close(lock)
 
 
-async def _changed(path: Path | None, read: Read, known: AgentFile, then: Callable[[], None]) -> AgentFile:
-    """What the file says when it says something else that can be read; *then* is called at that moment."""
+async def _changed(
+    path: Path | None, read: Read, known: AgentFile, then: Callable[[], None]
+) -> AgentFile:
+    """What the file says when it says something else that can be read; *then* is called at that
+    moment.
+    """
     if path is None:
         await asyncio.Event().wait()
     assert path is not None, "no file never changes"
@@ -130,11 +147,15 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 async def _registrations(
     client: Client, connection: Connection, wanted: AgentFile, options: AgentOptions
 ) -> tuple[Registration, ...]:
-    """The server is asked first: where none answers, that is the cause, whatever this machine's addresses are."""
+    """The server is asked first: where none answers, that is the cause, whatever this machine's
+    addresses are.
+    """
     services = []
     for entry in wanted.services:
         namespace = entry.namespace or connection.namespace
-        services.append((namespace, await service_of(client, entry, namespace, create=options.create_service)))
+        services.append(
+            (namespace, await service_of(client, entry, namespace, create=options.create_service))
+        )
     addresses = await asyncio.to_thread(own_addresses, connection.server, wanted.addresses)
     return tuple(
         Registration(
@@ -151,7 +172,9 @@ async def _registrations(
     )
 
 
-async def service_of(client: Client, entry: ServiceEntry, namespace: str, *, create: bool) -> Service | None:
+async def service_of(
+    client: Client, entry: ServiceEntry, namespace: str, *, create: bool
+) -> Service | None:
     """Made if it is not there and *create* says so."""
     try:
         body = await client.get(Services, namespace, entry.service)
@@ -163,13 +186,17 @@ async def service_of(client: Client, entry: ServiceEntry, namespace: str, *, cre
         ports = [_service_port(port) for port in entry.ports]
         made = {"metadata": {"name": entry.service}, "spec": {"ports": ports}}
         head = {"apiVersion": "v1", "kind": "Service"}
-        write = Write(verb="create", resource=Services, namespace=namespace, body=encode({**head, **made}))
+        write = Write(
+            verb="create", resource=Services, namespace=namespace, body=encode({**head, **made})
+        )
         try:
             body = await client.perform(write)
         except StatusError as error:
             if error.code != 409:
                 raise
-            body = await client.get(Services, namespace, entry.service)  # another agent made it meanwhile
+            body = await client.get(
+                Services, namespace, entry.service
+            )  # another agent made it meanwhile
     return decode(body, Service)
 
 
@@ -184,7 +211,11 @@ def _named(ports: tuple[AgentPort, ...], service: Service | None) -> tuple[Agent
     """A port without a name is the Service's only one, whatever that is called."""
     known = service.spec.ports or () if service is not None else ()
     if len(ports) == 1 and not ports[0].name and len(known) == 1:
-        return (AgentPort(known[0].name, ports[0].port, known[0].protocol or "TCP", known[0].app_protocol),)
+        return (
+            AgentPort(
+                known[0].name, ports[0].port, known[0].protocol or "TCP", known[0].app_protocol
+            ),
+        )
     by_name = {port.name: port for port in known}
     return tuple(
         AgentPort(port.name, port.port, found.protocol or "TCP", found.app_protocol)
@@ -196,7 +227,9 @@ def _named(ports: tuple[AgentPort, ...], service: Service | None) -> tuple[Agent
 
 def _documents(registrations: tuple[Registration, ...]) -> str:
     documents = [
-        registration.document(family, "unknown", lease_uid="", hint=bool(registration.zone), publish_not_ready=False)
+        registration.document(
+            family, "unknown", lease_uid="", hint=bool(registration.zone), publish_not_ready=False
+        )
         for registration in registrations
         for _, family, _ in registration.slices
     ]

@@ -1,11 +1,13 @@
 """The token of an agent's account: asked for, and asked for anew when half of its life is over.
 
-``sliceplane agent grant`` asks for the first, which is copied to the machine in a kubeconfig; the agent asks for the
-others, as the account of its name may (``agent.rights``), and keeps the newest in its state folder.  Where that one
-is refused the kubeconfig's is tried, so a person who copies a new one is heeded.  Half of a life is counted from the
-renewal, on our own clock: times in a token are the server's.
+``sliceplane agent grant`` asks for the first, which is copied to the machine in a kubeconfig; the
+agent asks for the others, as the account of its name may (``agent.rights``), and keeps the newest
+in its state folder. Where that one is refused the kubeconfig's is tried, so a person who copies a
+new one is heeded. Half of a life is counted from the renewal, on our own clock: times in a token
+are the server's.
 
-Other credentials (certificates, login programs, files of tokens, accounts of other names) are left as they are.
+Other credentials (certificates, login programs, files of tokens, accounts of other names) are left
+as they are.
 """
 
 from __future__ import annotations
@@ -103,16 +105,22 @@ class OwnToken:
 
 
 @asynccontextmanager
-async def agent_client(connection: Connection, agent: str, folder: Path) -> AsyncIterator[HttpClient]:
+async def agent_client(
+    connection: Connection, agent: str, folder: Path
+) -> AsyncIterator[HttpClient]:
     """A client of *connection*, whose token is renewed meanwhile if it is the agent's own."""
     token, claims = await _given(connection)
     if claims is None or claims.account != account_name(agent):
-        async with HttpClient(connection, field_manager=FIELD_MANAGER, bytes_max=ANSWER_BYTES_MAX) as client:
+        async with HttpClient(
+            connection, field_manager=FIELD_MANAGER, bytes_max=ANSWER_BYTES_MAX
+        ) as client:
             yield client
         return
     own = OwnToken(token, claims, folder / f"{agent}.token")
     connection = replace(connection, credentials=own)
-    async with HttpClient(connection, field_manager=FIELD_MANAGER, bytes_max=ANSWER_BYTES_MAX) as client:
+    async with HttpClient(
+        connection, field_manager=FIELD_MANAGER, bytes_max=ANSWER_BYTES_MAX
+    ) as client:
         renewing = asyncio.create_task(own.keep_fresh(client))
         try:
             yield client
@@ -128,7 +136,9 @@ async def granted_name(connection: Connection) -> str:
 
 
 async def _given(connection: Connection) -> tuple[str, _Claims | None]:
-    """A token that *connection* has from its kubeconfig, and what it says; ``None``: it has none of an account."""
+    """A token that *connection* has from its kubeconfig, and what it says; ``None``: it has none of
+    an account.
+    """
     credentials = connection.credentials
     value = await credentials.authorization() if isinstance(credentials, Fixed) else ""
     token = value.removeprefix("Bearer ")
@@ -136,7 +146,9 @@ async def _given(connection: Connection) -> tuple[str, _Claims | None]:
 
 
 def _claims_of(token: str) -> _Claims | None:
-    """Of a service account's token with an end (RFC 7519); what it says is not verified: the server does that."""
+    """Of a service account's token with an end (RFC 7519); what it says is not verified: the server
+    does that.
+    """
     try:
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

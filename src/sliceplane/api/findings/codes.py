@@ -1,8 +1,8 @@
 """The catalogue of causes, which is data: ``codes.toml`` beside this file.
 
-A code is stable: programs and people's notes name it, so it is never given another meaning.  Its letter says in which
-part of the way from a name to an endpoint the fault is; the links of ``diagnose.explain.chain`` walk them in that
-order.
+A code is stable: programs and people's notes name it, so it is never given another meaning. Its
+letter says in which part of the way from a name to an endpoint the fault is; the links of
+``diagnose.explain.chain`` walk them in that order.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from typing import Final, Literal
 
 import msgspec
 
-#: ``error``: connections fail, or go where they should not, now.  ``warning``: some may, or will at the next change.
-#: ``note``: as it was asked for, and maybe not what the reader expects
+#: ``error``: connections fail, or go where they should not, now. ``warning``: some may, or will at
+#: the next change. ``note``: as it was asked for, and maybe not what the reader expects
 Severity = Literal["error", "warning", "note"]
-#: where the fault can be seen: API objects alone, reports of node proxies, a look at a kernel, an active probe,
-#: or what shadow mode told
+#: where the fault can be seen: API objects alone, reports of node proxies, a look at a kernel, an
+#: active probe, or what shadow mode told
 Sight = Literal["objects", "reports", "kernel", "probe", "shadow"]
 
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note")
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the catalogue.  ``symptom``: what the person sees who asks.  ``means`` and ``remedy``: sentences for its
-    page.  ``sources``: public issues and documents in which it happened."""
+    """A row of the catalogue. ``symptom``: what the person sees who asks. ``means`` and ``remedy``:
+    sentences for its page. ``sources``: public issues and documents in which it happened.
+    """
 
     title: str
     severity: Severity
@@ -39,8 +40,9 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def catalogue() -> dict[str, Cause]:
-    """By code, in the order of the file.  Shared: must not be changed.  Raises ``msgspec.ValidationError`` for a row
-    that lacks a member or has one too many."""
+    """By code, in the order of the file. Shared: must not be changed. Raises
+    ``msgspec.ValidationError`` for a row that lacks a member or has one too many.
+    """
     text = files(__package__).joinpath("codes.toml").read_text(encoding="utf-8")
     return msgspec.convert(tomllib.loads(text), dict[str, Cause])
 

@@ -9,7 +9,8 @@ import msgspec
 
 from sliceplane.api.findings.codes import SEVERITIES, Severity, catalogue, cause_of
 
-#: ``certain``: what was read admits nothing else.  ``likely``: a probe, or a reader of the program, could say otherwise
+#: ``certain``: what was read admits nothing else. ``likely``: a probe, or a reader of the program,
+#: could say otherwise
 Certainty = Literal["certain", "likely", "possible"]
 
 
@@ -27,7 +28,9 @@ COMMANDS: Final = (
 )
 #: commands with values of objects; the others have those of this machine
 _OF_CLUSTERS: Final = ("kubectl ", "sliceplane ")
-UNSAFE_REMEDY: Final = "no command is shown: it would have a value with characters that a shell obeys"
+UNSAFE_REMEDY: Final = (
+    "no command is shown: it would have a value with characters that a shell obeys"
+)
 #: parts of a command that a shell takes as they are, here-strings among them
 _QUOTED: Final = re.compile(r"(?:<<< )?'[^']*'")
 _OBEYED: Final = re.compile(r"[;&|`$(){}*?~#!\\<>\"'\x00-\x1f]")
@@ -43,15 +46,20 @@ class ObjectName(msgspec.Struct, frozen=True, order=True):
     name: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+        return (
+            f"{self.kind} {self.namespace}/{self.name}"
+            if self.namespace
+            else f"{self.kind} {self.name}"
+        )
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """A field that shows it.
 
-    ``field`` is a path as kubectl explain has it (``spec.selector``), keys of maps in brackets (``labels[app]``).
-    ``value`` is what stands there, ``was`` what stood there before, ``wanted`` what should, where known.  ``writer``
-    and ``written`` (RFC 3339) say whose last write it was: "" until, or unless, something knows.
+    ``field`` is a path as kubectl explain has it (``spec.selector``), keys of maps in brackets
+    (``labels[app]``). ``value`` is what stands there, ``was`` what stood there before, ``wanted``
+    what should, where known. ``writer`` and ``written`` (RFC 3339) say whose last write it was: ""
+    until, or unless, something knows.
     """
 
     subject: ObjectName = msgspec.field(name="object")
@@ -73,10 +81,12 @@ class TooYoung(msgspec.Struct, frozen=True, rename="camel"):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Its document (``as_document``) is made a finding again by ``msgspec.convert``.
 
-    ``subject``: the object that is to be mended, or that suffers.  ``effect``: what follows from it.  ``remedy``: a
-    command that can be pasted, or what to do where no command does it.  ``weight``: how bad it is here, where
-    that is not what its code says: of three Pods one that does not start is less than all of them.  ``too_young``: a
-    note that may turn out to be an error, and nothing is said to be well because of it."""
+    ``subject``: the object that is to be mended, or that suffers. ``effect``: what follows from it.
+    ``remedy``: a command that can be pasted, or what to do where no command does it. ``weight``:
+    how bad it is here, where that is not what its code says: of three Pods one that does not start
+    is less than all of them. ``too_young``: a note that may turn out to be an error, and nothing is
+    said to be well because of it.
+    """
 
     code: str
     subject: ObjectName
@@ -98,7 +108,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return "note" if self.too_young is not None else self.weight or cause_of(self.code).severity
 
     def as_document(self) -> dict[str, Any]:
-        """For ``--output json``: members have the same order each time, and those that are not known are ""."""
+        """For ``--output json``: members have the same order each time, and those that are not
+        known are "".
+        """
         return {
             "code": self.code,
             "severity": self.severity,
@@ -130,8 +142,9 @@ def name_document(name: ObjectName) -> dict[str, str]:
 
 
 def rank(finding: Finding) -> tuple[int, bool, int, ObjectName, str]:
-    """Sorts by severity (what is too young to judge before other notes), then as the catalogue does, which is the order
-    of the way from a name to an endpoint."""
+    """Sorts by severity (what is too young to judge before other notes), then as the catalogue
+    does, which is the order of the way from a name to an endpoint.
+    """
     place = list(catalogue()).index(finding.code)
     is_settled = finding.too_young is None
     return SEVERITIES.index(finding.severity), is_settled, place, finding.subject, finding.sentence

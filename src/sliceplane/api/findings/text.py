@@ -27,17 +27,23 @@ ALIKE_MAX: Final = 5
 
 def lines_of(finding: Finding, word: str, width: int | None) -> Iterator[str]:
     """*word* stands before the sentence: "cause", or what the finding is to the reader."""
-    yield from fact(word, f"{finding.code} {finding.certainty}: {finding.sentence}{age_text(finding)}", width)
+    yield from fact(
+        word, f"{finding.code} {finding.certainty}: {finding.sentence}{age_text(finding)}", width
+    )
     for entry in finding.evidence:
         yield from fact("seen", evidence_text(entry), width)
     if finding.effect:
         yield from fact("so", finding.effect, width)
     if finding.remedy:
-        yield from fact("remedy", finding.remedy, None if finding.remedy.startswith(COMMANDS) else width)
+        yield from fact(
+            "remedy", finding.remedy, None if finding.remedy.startswith(COMMANDS) else width
+        )
 
 
 def listed(findings: Iterable[Finding], width: int | None) -> Iterator[str]:
-    """Many, in the order that they have: of each code the first whole, in paragraphs, and how many more there are."""
+    """Many, in the order that they have: of each code the first whole, in paragraphs, and how many
+    more there are.
+    """
     by_code: dict[str, list[Finding]] = {}
     for finding in findings:
         by_code.setdefault(finding.code, []).append(finding)
@@ -46,17 +52,28 @@ def listed(findings: Iterable[Finding], width: int | None) -> Iterator[str]:
             yield ""
             yield from lines_of(finding, word_of(finding), width)
         if len(alike) > ALIKE_MAX:
-            yield from fact("", f"and {len(alike) - ALIKE_MAX:,} more of {code} (--output json has all)", width)
+            yield from fact(
+                "", f"and {len(alike) - ALIKE_MAX:,} more of {code} (--output json has all)", width
+            )
 
 
-def rows(findings: Iterable[Finding], width: int | None, rows_max: int | None = None) -> Iterator[str]:
-    """A row for each, in the order that they have; objects of which one sentence holds are in one row."""
+def rows(
+    findings: Iterable[Finding], width: int | None, rows_max: int | None = None
+) -> Iterator[str]:
+    """A row for each, in the order that they have; objects of which one sentence holds are in one
+    row.
+    """
     alike: dict[tuple[str, str, str], list[str]] = {}
     for entry in findings:
         name = str(entry.subject).removeprefix("Service ")
-        alike.setdefault((word_of(entry), entry.code, f"{entry.sentence}{age_text(entry)}"), []).append(name)
+        alike.setdefault(
+            (word_of(entry), entry.code, f"{entry.sentence}{age_text(entry)}"), []
+        ).append(name)
     if alike:
-        cells = [(severity, code, some(names, 1), sentence) for (severity, code, sentence), names in alike.items()]
+        cells = [
+            (severity, code, some(names, 1), sentence)
+            for (severity, code, sentence), names in alike.items()
+        ]
         yield from table(_HEADS, cells, width=width, rows_max=rows_max)
 
 
@@ -70,19 +87,29 @@ def age_text(finding: Finding) -> str:
     young = finding.too_young
     if young is None:
         return ""
-    return f" ({lasting(young.age_seconds)} old; judged after {lasting(young.judged_after_seconds)})"
+    return (
+        f" ({lasting(young.age_seconds)} old; judged after {lasting(young.judged_after_seconds)})"
+    )
 
 
-def fact(word: str, text: str, width: int | None, *, word_width: int = _WORD_WIDTH) -> Iterator[str]:
-    """*text* after *word*; *width* ``None``: however long it is.  A line of *text* is no line of the program's."""
+def fact(
+    word: str, text: str, width: int | None, *, word_width: int = _WORD_WIDTH
+) -> Iterator[str]:
+    """*text* after *word*; *width* ``None``: however long it is.  A line of *text* is no line of
+    the program's.
+    """
     text = printable(text)
     if width is None:
         yield f"{word:<{word_width}}{text}".rstrip()
         return
     yield from textwrap.wrap(
-        text, width, initial_indent=f"{word:<{word_width}}", subsequent_indent=" " * word_width,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+        text,
+        width,
+        initial_indent=f"{word:<{word_width}}",
+        subsequent_indent=" " * word_width,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def evidence_text(entry: Evidence) -> str:

@@ -1,6 +1,8 @@
-"""Words that sentences of findings share: how long ago, how many, which name was meant, a patch as a command.
+"""Words that sentences of findings share: how long ago, how many, which name was meant, a patch as
+a command.
 
-Numbers and what is said of them agree: ``count``, ``part`` and ``some`` put noun and verb as the number wants them.
+Numbers and what is said of them agree: ``count``, ``part`` and ``some`` put noun and verb as the
+number wants them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ CHOICES_MAX: Final = 8
 MESSAGE_MAX: Final = 160
 _VERBS: Final = {"is": "are", "has": "have", "does": "do", "does not": "do not", "was": "were"}
 _HISSING: Final = ("s", "x", "ch", "sh")
-#: of 1: how alike a name must be to be the one that was meant (one wrong letter of three, two of eight)
+#: of 1: how alike a name must be to be the one that was meant (one wrong letter of three, two of
+#: eight)
 _ALIKE_MIN: Final = 0.66
 
 
@@ -36,16 +39,22 @@ def count(number: int, noun: str, verb_of_one: str = "") -> str:
     """``1 Pod has``, ``3 Pods have``, ``no Pod has``; without *verb_of_one* ``3 Pods``."""
     if number == 0:
         return _joined(f"no {noun}", verb_of_one)
-    return _joined(f"1 {noun}" if number == 1 else f"{number:,} {plural(noun)}", verb(number, verb_of_one))
+    return _joined(
+        f"1 {noun}" if number == 1 else f"{number:,} {plural(noun)}", verb(number, verb_of_one)
+    )
 
 
 def part(number: int, total: int, noun: str, verb_of_one: str = "") -> str:
     """``1 of 3 Pods has``, ``2 of 3 Pods have``, ``1 of 1 Pod has``, ``0 of 0 Pods have``"""
-    return _joined(f"{number:,} of {total:,} {noun if total == 1 else plural(noun)}", verb(number, verb_of_one))
+    return _joined(
+        f"{number:,} of {total:,} {noun if total == 1 else plural(noun)}", verb(number, verb_of_one)
+    )
 
 
 def verb(number: int, of_one: str) -> str:
-    """What *number* of them do, where one does *of_one*: ``verb(2, "mirrors")`` is ``mirror``; "" stays so."""
+    """What *number* of them do, where one does *of_one*: ``verb(2, "mirrors")`` is ``mirror``; ""
+    stays so.
+    """
     return of_one if number == 1 or not of_one else _VERBS.get(of_one) or _without_s(of_one)
 
 
@@ -107,25 +116,38 @@ def nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def misnamed_proxy(name: str, nodes: Sequence[str]) -> tuple[str, str]:
-    """Returns a clause that says which of *nodes* a proxy that is called *name* means, and the flag that mends it."""
+    """Returns a clause that says which of *nodes* a proxy that is called *name* means, and the flag
+    that mends it.
+    """
     meant = [node for node in nodes if name.startswith(f"{node}.") or node.startswith(f"{name}.")]
     meant = meant or list(nearest(name, nodes))
     if meant:
         return f"the Node is {meant[0]}", f"--hostname-override={meant[0]}"
-    return "there is no such Node", f"--hostname-override=NODE, one of {some(nodes)}, or with --register-node"
+    return (
+        "there is no such Node",
+        f"--hostname-override=NODE, one of {some(nodes)}, or with --register-node",
+    )
 
 
 def no_such(kind: str, key: str, known: Iterable[str]) -> str:
-    """``there is no Service shop/kart; is shop/cart meant?``: of that name in another namespace, or of one like it;
-    where none is, what there is to choose from.  *known*: keys, with a namespace as *key* has one."""
+    """``there is no Service shop/kart; is shop/cart meant?``: of that name in another namespace, or
+    of one like it; where none is, what there is to choose from. *known*: keys, with a namespace as
+    *key* has one.
+    """
     space, _, name = key.rpartition("/")
     apart = [other.rpartition("/") for other in sorted(known)]
     here = [other for where, _, other in apart if where == space]
     meant = [f"{where}/{other}" for where, _, other in apart if other == name and where != space]
     meant = meant or [f"{space}/{other}" if space else other for other in nearest(name, here)]
     where = f" in {space}" if space else ""
-    choice = f"there {verb(len(here), 'is')} {some(here, CHOICES_MAX)}{where}" if here else f"there is none{where}"
-    return f"there is no {kind} {key}; " + (f"is {' or '.join(meant[:NAMES_MAX])} meant?" if meant else choice)
+    choice = (
+        f"there {verb(len(here), 'is')} {some(here, CHOICES_MAX)}{where}"
+        if here
+        else f"there is none{where}"
+    )
+    return f"there is no {kind} {key}; " + (
+        f"is {' or '.join(meant[:NAMES_MAX])} meant?" if meant else choice
+    )
 
 
 def explain_command(name: ObjectName) -> str:

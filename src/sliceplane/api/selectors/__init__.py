@@ -2,8 +2,8 @@
 Selectors; Field Selectors).
 
 A selector that came over the wire is parsed into requirements, checked, and compiled into one
-closure; ``matches`` is that closure, with no dispatch left in it.  The common selector, one label that
-equals one value, costs a dictionary look-up.
+closure; ``matches`` is that closure, with no dispatch left in it. The common selector, one label
+that equals one value, costs a dictionary look-up.
 
 Every parse error is a ``StatusError`` 400 in Kubernetes' own words.
 """

@@ -1,11 +1,12 @@
 """Field selectors: ``metadata.name=x,spec.nodeName!=y`` and which names each kind knows.
 
-Terms are joined by commas (all must hold); only ``=``, ``==`` and ``!=`` exist; a backslash takes the
-meaning from a following backslash, comma or equals sign.  Terms are checked in the order of their text,
-as upstream does, which decides which error a client sees.
+Terms are joined by commas (all must hold); only ``=``, ``==`` and ``!=`` exist; a backslash takes
+the meaning from a following backslash, comma or equals sign. Terms are checked in the order of
+their text, as upstream does, which decides which error a client sees.
 
 What a field's value is, is decided where records are made: a matcher looks names up in
-``Record.fields``, where a missing name is the empty string (or "false", for the two boolean fields).
+``Record.fields``, where a missing name is the empty string (or "false", for the two boolean
+fields).
 """
 
 from __future__ import annotations
@@ -43,20 +44,27 @@ class FieldRequirement(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class FieldRequirements:
-    """A conjunction.  ``exact_name`` and ``exact_namespace`` are set where only that one can match."""
+    """A conjunction.  ``exact_name`` and ``exact_namespace`` are set where only that one can
+    match.
+    """
 
     requirements: tuple[FieldRequirement, ...] = ()
     exact_name: str | None = None
     exact_namespace: str | None = None
     #: by field, of which a resource has a few: values of which it must be each, and none
-    _by_field: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = field(init=False, repr=False, compare=False)
+    _by_field: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = field(
+        init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         merged: dict[str, tuple[set[str], set[str]]] = {}
         for requirement in self.requirements:
             wanted, unwanted = merged.setdefault(requirement.field, (set(), set()))
             (wanted if requirement.equal else unwanted).add(requirement.value)
-        by_field = tuple((name, frozenset(wanted), frozenset(unwanted)) for name, (wanted, unwanted) in merged.items())
+        by_field = tuple(
+            (name, frozenset(wanted), frozenset(unwanted))
+            for name, (wanted, unwanted) in merged.items()
+        )
         object.__setattr__(self, "_by_field", by_field)
 
     @property
@@ -85,16 +93,25 @@ NO_FIELDS: Final = FieldRequirements()
 
 
 def parse_fields(text: str, resource: Resource) -> FieldRequirements:
-    """Raises StatusError 400: for the grammar first, for names that *resource* does not have then."""
+    """Raises StatusError 400: for the grammar first, for names that *resource* does not have
+    then.
+    """
     if not text:
         return NO_FIELDS
     terms = [_parse_term(term, text) for term in sorted(_split(text)) if term]
-    requirements = tuple(FieldRequirement(_known_field(term.field, resource), term.equal, term.value) for term in terms)
-    return FieldRequirements(requirements, _exact(requirements, NAME), _exact(requirements, NAMESPACE))
+    requirements = tuple(
+        FieldRequirement(_known_field(term.field, resource), term.equal, term.value)
+        for term in terms
+    )
+    return FieldRequirements(
+        requirements, _exact(requirements, NAME), _exact(requirements, NAMESPACE)
+    )
 
 
 def selected_name(text: str) -> str:
-    """The only name that *text* can match, whatever the resource; "" if there is none, or no sense in *text*."""
+    """The only name that *text* can match, whatever the resource; "" if there is none, or no sense
+    in *text*.
+    """
     if NAME not in text:
         return ""
     try:
@@ -148,7 +165,9 @@ def _unescape(value: str) -> str:
         elif character == "\\":
             escaped = True
         elif character in ",=":
-            raise bad_request(f"invalid field selector: unescaped character in value: {ord(character)}")
+            raise bad_request(
+                f"invalid field selector: unescaped character in value: {ord(character)}"
+            )
         else:
             out.append(character)
     if escaped:
@@ -172,11 +191,15 @@ def _known_field(field: str, resource: Resource) -> str:
         return field
     if has_own_fields:
         raise bad_request(f"field label not supported: {field}")
-    raise bad_request(f"{show(field)} is not a known field selector: only {show(NAME)}, {show(NAMESPACE)}")
+    raise bad_request(
+        f"{show(field)} is not a known field selector: only {show(NAME)}, {show(NAMESPACE)}"
+    )
 
 
 def _stored_name(field: str, path: str, resource: Resource) -> str:
     """Several names can stand for one value (spec.host and spec.nodeName; the two Event APIs):
     the first name that the stored form has for the path is the one in records."""
     stored = by_key(resource.storage_key) or resource
-    return next((name for name, stored_path in stored.selectable_fields if stored_path == path), field)
+    return next(
+        (name for name, stored_path in stored.selectable_fields if stored_path == path), field
+    )

@@ -4,10 +4,11 @@
     requirement = "!" key | key | key operator value | key ("in" | "notin") "(" [ value { "," value } ] ")"
     operator    = "=" | "==" | "!=" | ">" | "<"
 
-Where a key or a value may stand, ``in`` and ``notin`` are plain words.  A missing value is the empty
-string.  Blanks separate tokens and mean nothing else.  The sentences of errors are wire-visible
-(staging/src/k8s.io/apimachinery/pkg/labels/selector.go), and so is which of several errors is found first: left to
-right, the key before the operator, the values of a requirement only when all of it was read.
+Where a key or a value may stand, ``in`` and ``notin`` are plain words. A missing value is the empty
+string. Blanks separate tokens and mean nothing else. The sentences of errors are wire-visible
+(staging/src/k8s.io/apimachinery/pkg/labels/selector.go), and so is which of several errors is found
+first: left to right, the key before the operator, the values of a requirement only when all of it
+was read.
 """
 
 from __future__ import annotations
@@ -63,9 +64,11 @@ def parse_labels(text: str) -> LabelRequirements:
 
 
 def _plain(text: str) -> LabelRequirements | None:
-    """A selector of good, short terms with one value at most, each once; ``None``: it is not that simple.
+    """A selector of good, short terms with one value at most, each once; ``None``: it is not that
+    simple.
 
-    A selector of 64 KiB has more than ten thousand terms, which take the parser a tenth of a second.
+    A selector of 64 KiB has more than ten thousand terms, which take the parser a tenth of a
+    second.
     """
     requirements = []
     for term in dict.fromkeys(text.split(",")):
@@ -74,7 +77,9 @@ def _plain(text: str) -> LabelRequirements | None:
             return None
         absent, key, operator, value = found.groups()
         if operator is None:
-            requirements.append(Requirement(key, Operator.DOES_NOT_EXIST if absent else Operator.EXISTS))
+            requirements.append(
+                Requirement(key, Operator.DOES_NOT_EXIST if absent else Operator.EXISTS)
+            )
         elif absent:
             return None
         else:
@@ -83,11 +88,15 @@ def _plain(text: str) -> LabelRequirements | None:
 
 
 class _Parser:
-    """One parse.  ``_peek`` and ``_next`` see keywords as words, as every place but one wants them."""
+    """One parse.  ``_peek`` and ``_next`` see keywords as words, as every place but one wants
+    them.
+    """
 
     def __init__(self, text: str) -> None:
         words = _TOKEN.findall(text)
-        self._tokens = [_Token(word if word in _OPERATORS or word in "!()," else _WORD, word) for word in words]
+        self._tokens = [
+            _Token(word if word in _OPERATORS or word in "!()," else _WORD, word) for word in words
+        ]
         self._position = 0
 
     def _raw(self) -> _Token:

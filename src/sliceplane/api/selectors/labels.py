@@ -1,8 +1,8 @@
 """Label requirements and their compiled form.
 
-``LabelRequirements`` is a conjunction.  Its canonical text lists the requirements by key (in the order
-given where keys are equal), so two selectors with one meaning usually have one text; it is what equality
-and hashing go by.
+``LabelRequirements`` is a conjunction. Its canonical text lists the requirements by key (in the
+order given where keys are equal), so two selectors with one meaning usually have one text; it is
+what equality and hashing go by.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Requirement(msgspec.Struct, frozen=True):
 class LabelRequirements:
     """A conjunction of requirements.  Immutable.
 
-    ``matches(labels)`` takes ``None`` for "no labels".  ``index_pair`` is one (key, value) that every
-    matching object must carry, or ``None`` if no such pair can be named: reverse indexes file a selector
-    under it.
+    ``matches(labels)`` takes ``None`` for "no labels". ``index_pair`` is one (key, value) that
+    every matching object must carry, or ``None`` if no such pair can be named: reverse indexes file
+    a selector under it.
     """
 
     __slots__ = ("_text", "empty", "index_pair", "matches", "requirements")
@@ -86,7 +86,9 @@ class LabelRequirements:
     empty: Final[bool]
     index_pair: Final[tuple[str, str] | None]
 
-    def __init__(self, requirements: Iterable[Requirement], *, match: Match | None = None, text: str = "") -> None:
+    def __init__(
+        self, requirements: Iterable[Requirement], *, match: Match | None = None, text: str = ""
+    ) -> None:
         self.requirements = tuple(sorted(requirements, key=lambda requirement: requirement.key))
         self.matches = match or _compile(self.requirements)
         self.empty = not self.requirements and match is None
@@ -126,8 +128,10 @@ def _compile(requirements: tuple[Requirement, ...]) -> Match:
 
 
 def _merged(requirements: list[Requirement]) -> tuple[Match, ...]:
-    """A few closures for many requirements.  What they cost is in proportion to the labels that they are asked about:
-    keys that must be there are distinct, so that soon one is missing, and others are looked up from the labels."""
+    """A few closures for many requirements. What they cost is in proportion to the labels that they
+    are asked about: keys that must be there are distinct, so that soon one is missing, and others
+    are looked up from the labels.
+    """
     needed: dict[str, frozenset[str] | None] = {}
     excluded: dict[str, set[str] | None] = {}
     bounds: dict[tuple[str, Operator], Requirement] = {}
@@ -254,7 +258,9 @@ def _integer(text: str) -> int | None:
 def key_problem(key: str, path: str) -> str:
     """The complaint about a label key, "" if it is good."""
     # a key with two slashes is called a label key here and a qualified name everywhere else
-    problems = "; ".join(check_qualified_name(key)).replace("a qualified name must", "a valid label key must")
+    problems = "; ".join(check_qualified_name(key)).replace(
+        "a qualified name must", "a valid label key must"
+    )
     return f"{path}: Invalid value: {show(key)}: {problems}" if problems else ""
 
 
@@ -267,10 +273,13 @@ def requirement_problems(requirement: Requirement) -> list[str]:
     operator = requirement.operator
     values = requirement.values
     if operator in (Operator.IN, Operator.NOT_IN) and not values:
-        problems.append("values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty")
+        problems.append(
+            "values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty"
+        )
     if operator in (Operator.EXISTS, Operator.DOES_NOT_EXIST) and values:
         problems.append(
-            f"values: Invalid value: {show(list(values))}: values set must be empty for exists and does not exist"
+            f"values: Invalid value: {show(list(values))}: values set must be empty for exists "
+            "and does not exist"
         )
     if operator in _ORDER:
         complaint = "for 'Gt', 'Lt' operators, the value must be an integer"
@@ -282,7 +291,9 @@ def requirement_problems(requirement: Requirement) -> list[str]:
     for index, value in while_few(problems, enumerate(values)):
         wrong = "; ".join(check_label_value(value))
         if wrong:
-            problems.append(f"values[{index}][{requirement.key}]: Invalid value: {show(value)}: {wrong}")
+            problems.append(
+                f"values[{index}][{requirement.key}]: Invalid value: {show(value)}: {wrong}"
+            )
     return [problem for problem in dict.fromkeys(problems) if problem]
 
 
@@ -314,7 +325,8 @@ def from_label_selector(selector: LabelSelector | None) -> LabelRequirements:
     if selector is None:
         return NOTHING
     requirements = [
-        make_requirement(key, Operator.EQUALS, (value,)) for key, value in sorted((selector.match_labels or {}).items())
+        make_requirement(key, Operator.EQUALS, (value,))
+        for key, value in sorted((selector.match_labels or {}).items())
     ]
     for expression in selector.match_expressions or ():
         operator = _SELECTOR_OPERATORS.get(expression.operator)
@@ -331,4 +343,6 @@ def from_map(labels: Mapping[str, str] | None) -> LabelRequirements:
     """
     if not labels:
         return EVERYTHING
-    return LabelRequirements(Requirement(key, Operator.EQUALS, (value,)) for key, value in labels.items())
+    return LabelRequirements(
+        Requirement(key, Operator.EQUALS, (value,)) for key, value in labels.items()
+    )

@@ -1,11 +1,14 @@
-"""Shard selectors: a slice of a collection by hash, so that several readers share one collection (KEP-5866, alpha).
+"""Shard selectors: a slice of a collection by hash, so that several readers share one collection
+(KEP-5866, alpha).
 
     shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000') || shardRange(...)
 
-A range has its start and not its end; bounds have sixteen hexadecimal digits, but for the end of everything,
-``0x10000000000000000``.  The hash is FNV-1a of 64 bits over the field's text; all ranges are of one field.
+A range has its start and not its end; bounds have sixteen hexadecimal digits, but for the end of
+everything, ``0x10000000000000000``. The hash is FNV-1a of 64 bits over the field's text; all ranges
+are of one field.
 
-The grammar is a corner of CEL: calls, ``||`` and brackets around them.  What else CEL knows is refused by name.
+The grammar is a corner of CEL: calls, ``||`` and brackets around them. What else CEL knows is
+refused by name.
 """
 
 from __future__ import annotations
@@ -23,13 +26,17 @@ END: Final = 1 << 64
 
 _FNV_OFFSET: Final = 0xCBF29CE484222325
 _FNV_PRIME: Final = 0x100000001B3
-_TOKEN: Final = re.compile(r"\s*(?:(\|\|)|([(),])|('[^'\\\n]*'|\"[^\"\\\n]*\")|([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(\S))")
+_TOKEN: Final = re.compile(
+    r"\s*(?:(\|\|)|([(),])|('[^'\\\n]*'|\"[^\"\\\n]*\")|([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(\S))"
+)
 _HEX: Final = re.compile(r"[0-9a-f]+")
 _BRACKETS_MAX: Final = 50
 
 
 class ShardSelector(msgspec.Struct, frozen=True):
-    """``ranges``: start inclusive, end exclusive.  ``str`` is the canonical text, which lists echo."""
+    """``ranges``: start inclusive, end exclusive.  ``str`` is the canonical text, which lists
+    echo.
+    """
 
     field: str
     ranges: tuple[tuple[int, int], ...]
@@ -39,7 +46,10 @@ class ShardSelector(msgspec.Struct, frozen=True):
         return any(start <= value < end for start, end in self.ranges)
 
     def __str__(self) -> str:
-        return " || ".join(f"shardRange({self.field}, '0x{start:016x}', '0x{end:016x}')" for start, end in self.ranges)
+        return " || ".join(
+            f"shardRange({self.field}, '0x{start:016x}', '0x{end:016x}')"
+            for start, end in self.ranges
+        )
 
 
 def fnv1a(text: str) -> int:
@@ -71,7 +81,8 @@ class _Reader:
     def __init__(self, text: str) -> None:
         if not text.strip():
             raise bad_request(
-                "invalid shard selector: empty shard selector is not allowed; omit the parameter for unfiltered lists"
+                "invalid shard selector: empty shard selector is not allowed; omit the parameter "
+                "for unfiltered lists"
             )
         self._tokens = [match[0].strip() for match in _TOKEN.finditer(text) if match[0].strip()]
         self._at = 0
@@ -85,7 +96,8 @@ class _Reader:
             other = self._term()
             if other.field != first.field:
                 raise _Problem(
-                    f"all shard ranges must use the same field, got {show(first.field)} and {show(other.field)}"
+                    f"all shard ranges must use the same field, got {show(first.field)} and "
+                    f"{show(other.field)}"
                 )
             ranges += other.ranges
         return ShardSelector(first.field, tuple(ranges))
@@ -106,7 +118,9 @@ class _Reader:
             return found
         if token != "shardRange":
             what = "function" if self._peek() == "(" else "expression"
-            raise _Problem(f"unsupported {what} {show(token)}; only shardRange() and || are allowed")
+            raise _Problem(
+                f"unsupported {what} {show(token)}; only shardRange() and || are allowed"
+            )
         self._take("(")
         arguments = [self._next()]
         while self._peek() == ",":
@@ -117,7 +131,9 @@ class _Reader:
             raise _Problem(f"shardRange() requires exactly 3 arguments, got {len(arguments)}")
         field, start, end = arguments
         if field not in (FIELD_UID, FIELD_NAMESPACE):
-            raise _Problem(f"unsupported field path {show(field)}; supported: {FIELD_UID}, {FIELD_NAMESPACE}")
+            raise _Problem(
+                f"unsupported field path {show(field)}; supported: {FIELD_UID}, {FIELD_NAMESPACE}"
+            )
         bounds = (_bound(start, "hexStart"), _bound(end, "hexEnd"))
         if bounds[0] >= bounds[1]:
             raise _Problem(f"shard range start {start[1:-1]} must be less than end {end[1:-1]}")
@@ -156,10 +172,13 @@ def _bound(token: str, name: str) -> int:
     value = int(digits, 16)
     if len(digits) == 17:
         if value != END:
-            raise _Problem(f"{name}: 17-digit hex value must be '0x10000000000000000' (2^64), got {show(text)}")
+            raise _Problem(
+                f"{name}: 17-digit hex value must be '0x10000000000000000' (2^64), got {show(text)}"
+            )
     elif len(digits) != 16:
         padded = f"0x{digits:0>16}"
         raise _Problem(
-            f"{name} must be a 0x-prefixed 16-digit hex value, got {show(text)} (did you mean {show(padded)}?)"
+            f"{name} must be a 0x-prefixed 16-digit hex value, got {show(text)} (did you mean "
+            f"{show(padded)}?)"
         )
     return value

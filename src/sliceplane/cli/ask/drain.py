@@ -1,4 +1,6 @@
-"""``sliceplane drain``: take Pods out of their Services, and know when no node sends to them any more."""
+"""``sliceplane drain``: take Pods out of their Services, and know when no node sends to them any
+more.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, note, output_option, rendered, screen_width, show
+from sliceplane.cli.answers import (
+    BAD,
+    GOOD,
+    NO_ANSWER,
+    Form,
+    note,
+    output_option,
+    rendered,
+    screen_width,
+    show,
+)
 from sliceplane.cli.cluster import ask, cluster_options, namespace_option
 from sliceplane.cli.object_names import kind_and_name
 from sliceplane.cli.options import Command
@@ -29,52 +41,93 @@ if TYPE_CHECKING:
     from sliceplane.watch.io.base import Client
 
 _KINDS: Final = {
-    "pod": "pod", "pods": "pod", "po": "pod",
-    "deployment": "deployment", "deployments": "deployment", "deploy": "deployment",
-    "node": "node", "nodes": "node", "no": "node",
-}  # fmt: skip
+    "pod": "pod",
+    "pods": "pod",
+    "po": "pod",
+    "deployment": "deployment",
+    "deployments": "deployment",
+    "deploy": "deployment",
+    "node": "node",
+    "nodes": "node",
+    "no": "node",
+}
 #: seconds between two reports of what the command does; ``WorkTold`` prints fewer
 _REPORT_S: Final = 0.2
 
 _T = TypeVar("_T")
 
 
-@click.command("drain", cls=Command, examples=[
-    ("a Pod, which is deleted when no node sends to it any more", "sliceplane drain pod web-7d8f-x --delete"),
-    ("only watch one that terminates already", "sliceplane drain pod web-7d8f-x --wait-only"),
-    ("all that a Node serves; nodes of another proxy are let go after a minute",
-     "sliceplane drain node node-4 --unknown after=60s"),
-    ("back into their Services", "sliceplane drain node node-4 --undo"),
-])  # fmt: skip
-@click.argument("what", nargs=-1, required=True, metavar="pod|deployment|node NAME",
-    shell_complete=kind_and_name("pod", "deployment", "node"))  # fmt: skip
+@click.command(
+    "drain",
+    cls=Command,
+    examples=[
+        (
+            "a Pod, which is deleted when no node sends to it any more",
+            "sliceplane drain pod web-7d8f-x --delete",
+        ),
+        ("only watch one that terminates already", "sliceplane drain pod web-7d8f-x --wait-only"),
+        (
+            "all that a Node serves; nodes of another proxy are let go after a minute",
+            "sliceplane drain node node-4 --unknown after=60s",
+        ),
+        ("back into their Services", "sliceplane drain node node-4 --undo"),
+    ],
+)
+@click.argument(
+    "what",
+    nargs=-1,
+    required=True,
+    metavar="pod|deployment|node NAME",
+    shell_complete=kind_and_name("pod", "deployment", "node"),
+)
 @namespace_option()
-@click.option("--timeout", type=DurationType(), default="60s", show_default=True,
-    help="Wait so long at most; then take the marks back.")  # fmt: skip
-@click.option("--unknown", default="wait", show_default=True, metavar="wait|fail|after=60s",
-    help="What to do about Ready nodes that report nothing.")  # fmt: skip
-@click.option("--forget", type=DurationType(), default="5m", show_default=True,
-    help="A proxy that stopped reporting is waited for so long.")  # fmt: skip
+@click.option(
+    "--timeout",
+    type=DurationType(),
+    default="60s",
+    show_default=True,
+    help="Wait so long at most; then take the marks back.",
+)
+@click.option(
+    "--unknown",
+    default="wait",
+    show_default=True,
+    metavar="wait|fail|after=60s",
+    help="What to do about Ready nodes that report nothing.",
+)
+@click.option(
+    "--forget",
+    type=DurationType(),
+    default="5m",
+    show_default=True,
+    help="A proxy that stopped reporting is waited for so long.",
+)
 @click.option("--delete", is_flag=True, help="Delete the Pods when they are drained.")
-@click.option("--wait-only", is_flag=True, help="Do not take them out of their Services: something else does.")
-@click.option("--force", is_flag=True, help="Also take the last ready endpoint of a Service's port away.")
+@click.option(
+    "--wait-only", is_flag=True, help="Do not take them out of their Services: something else does."
+)
+@click.option(
+    "--force", is_flag=True, help="Also take the last ready endpoint of a Service's port away."
+)
 @click.option("--undo", is_flag=True, help="Take the marks of an earlier drain away, and end.")
 @output_option
 @cluster_options
 def command(*, what: tuple[str, ...], unknown: str, output: Form, undo: bool, **flags: Any) -> None:
-    """Take Pods out of their Services, and wait until no node's kernel sends new connections to them.
+    """Take Pods out of their Services, and wait until no node's kernel sends new connections to
+    them.
 
-    Marks each Pod (annotation sliceplane.dev/drain, and its readiness gate sliceplane.dev/serving if it has one),
-    follows its EndpointSlices of every manager and family until none says ready, and asks the node proxies whether
-    their kernels apply that. A node that does not report is unknown, never done. Open connections end when the
-    application ends them.
+    Marks each Pod (annotation sliceplane.dev/drain, and its readiness gate sliceplane.dev/serving
+    if it has one), follows its EndpointSlices of every manager and family until none says ready,
+    and asks the node proxies whether their kernels apply that. A node that does not report is
+    unknown, never done. Open connections end when the application ends them.
 
-    Prints first, to stderr, how many ready endpoints each port of the Services keeps and what could not be found out.
-    Refuses to take a port's last one away without --force. Takes its marks back when it gives up: after the time-out,
-    a failure, Ctrl-C or SIGTERM.
-    Works on any cluster with node proxies of Sliceplane.
+    Prints first, to stderr, how many ready endpoints each port of the Services keeps and what could
+    not be found out. Refuses to take a port's last one away without --force. Takes its marks back
+    when it gives up: after the time-out, a failure, Ctrl-C or SIGTERM. Works on any cluster with
+    node proxies of Sliceplane.
 
-    Exit code 0: proven; 1: refused, or the time is over (the output names the nodes that are missing); 2: cannot know.
+    Exit code 0: proven; 1: refused, or the time is over (the output names the nodes that are
+    missing); 2: cannot know.
     """
     from sliceplane.consume.drain.barrier import parse_policy
     from sliceplane.consume.io.draining import DrainOptions
@@ -96,10 +149,20 @@ def command(*, what: tuple[str, ...], unknown: str, output: Form, undo: bool, **
 
     async def work(client: Client, namespace: str) -> DrainAnswer | UndoAnswer:
         space, _, bare = name.rpartition("/")
-        run = _Run(client, kind, space or flags["namespace"] or namespace, bare, _cluster_flags(flags))
+        run = _Run(
+            client, kind, space or flags["namespace"] or namespace, bare, _cluster_flags(flags)
+        )
         return await _until_signal(run.undo() if undo else run.drain(options), run)
 
-    answer = ask(flags["kubeconfig"], flags["context"], work, NoTarget, _Interrupted, exit_code=NO_ANSWER, once=False)
+    answer = ask(
+        flags["kubeconfig"],
+        flags["context"],
+        work,
+        NoTarget,
+        _Interrupted,
+        exit_code=NO_ANSWER,
+        once=False,
+    )
     show(rendered(output, answer.as_document, lambda: _text(answer)), exit_code=NO_ANSWER)
     codes = {"drained": GOOD, "refused": BAD, "time over": BAD, "cannot know": NO_ANSWER}
     raise SystemExit(codes[answer.outcome])
@@ -112,7 +175,9 @@ class _Interrupted(Exception):
 class _Run:
     """One drain, and what stderr is told of it: a ``consume.io.drain_reporter.DrainReporter``."""
 
-    def __init__(self, client: Client, kind: TargetKind, namespace: str, name: str, cluster_flags: str) -> None:
+    def __init__(
+        self, client: Client, kind: TargetKind, namespace: str, name: str, cluster_flags: str
+    ) -> None:
         self._client = client
         self._kind = kind
         self._namespace = namespace
@@ -123,7 +188,9 @@ class _Run:
         self._doing = "connecting to the API server"
         self._told = WorkTold(plain=True)
         place = "" if kind == "node" else f" -n {shlex.quote(namespace)}"
-        self._undo_command = f"sliceplane drain {kind} {shlex.quote(name)}{place}{cluster_flags} --undo"
+        self._undo_command = (
+            f"sliceplane drain {kind} {shlex.quote(name)}{place}{cluster_flags} --undo"
+        )
 
     async def drain(self, options: DrainOptions) -> DrainAnswer:
         from sliceplane.consume.io.draining import drain_pods
@@ -131,7 +198,9 @@ class _Run:
 
         pods = await self._find()
         rng = Rng(int.from_bytes(os.urandom(8)))
-        answer = await drain_pods(self._client, pods, self._what, options, clock=self._clock, rng=rng, reporter=self)
+        answer = await drain_pods(
+            self._client, pods, self._what, options, clock=self._clock, rng=rng, reporter=self
+        )
         if answer.marked:
             self.on_given_up((), answer.marked)
         return answer
@@ -179,12 +248,17 @@ class _Run:
         if taken_back:
             note(f"Marks taken back: {', '.join(taken_back)}")
         if marked:
-            note(f"Still marked, so out of their Services: {', '.join(marked)}.  To take the marks away:")
+            note(
+                f"Still marked, so out of their Services: {', '.join(marked)}.  To take the marks "
+                "away:"
+            )
             note(f"  {self._undo_command}")
 
 
 async def _until_signal(work: Coroutine[Any, Any, _T], run: _Run) -> _T:
-    """The result of *work*.  A first signal cancels it, which takes its marks back; a second one ends that, too."""
+    """The result of *work*.  A first signal cancels it, which takes its marks back; a second one
+    ends that, too.
+    """
     reporting = asyncio.create_task(run.report(), name="drain progress")
     working = asyncio.create_task(work, name="drain")
     if threading.current_thread() is threading.main_thread():  # elsewhere there are no signals
@@ -203,7 +277,11 @@ def _text(answer: DrainAnswer | UndoAnswer) -> str:
     from sliceplane.consume.drain.text import answer_text
 
     width = screen_width()
-    return "\n".join(line for head, said in answer_text(answer) for line in (printable(head), *fact("", said, width)))
+    return "\n".join(
+        line
+        for head, said in answer_text(answer)
+        for line in (printable(head), *fact("", said, width))
+    )
 
 
 def _cluster_flags(flags: dict[str, Any]) -> str:

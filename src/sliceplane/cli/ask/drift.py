@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
+from sliceplane.cli.answers import (
+    BAD,
+    GOOD,
+    NO_ANSWER,
+    Form,
+    output_option,
+    rendered,
+    screen_width,
+    show,
+)
 from sliceplane.cli.cluster import ask, question_options, watch_option, watched
 from sliceplane.cli.object_names import names_of
 from sliceplane.cli.options import Command
@@ -17,44 +26,81 @@ if TYPE_CHECKING:
     from sliceplane.watch.io.base import Client
 
 
-@click.command("drift", cls=Command, examples=[
-    ("all nodes", "sliceplane drift"),
-    ("one of them, on itself, with its kernel", "sliceplane drift --node node-4 --deep"),
-    ("who does not have the newest slices of a Service", "sliceplane drift --service shop/cart"),
-    ("an Envoy that follows xDS, by its admin pages", "sliceplane drift --envoy http://127.0.0.1:9901"),
-])  # fmt: skip
-@click.option("--node", default="", metavar="NAME", shell_complete=names_of("nodes"),
-    help="Only this node, and what its proxy answers itself.")  # fmt: skip
-@click.option("--service", default="", metavar="NAMESPACE/NAME", help="Behind is who lacks slices of this Service.")
+@click.command(
+    "drift",
+    cls=Command,
+    examples=[
+        ("all nodes", "sliceplane drift"),
+        ("one of them, on itself, with its kernel", "sliceplane drift --node node-4 --deep"),
+        (
+            "who does not have the newest slices of a Service",
+            "sliceplane drift --service shop/cart",
+        ),
+        (
+            "an Envoy that follows xDS, by its admin pages",
+            "sliceplane drift --envoy http://127.0.0.1:9901",
+        ),
+    ],
+)
+@click.option(
+    "--node",
+    default="",
+    metavar="NAME",
+    shell_complete=names_of("nodes"),
+    help="Only this node, and what its proxy answers itself.",
+)
+@click.option(
+    "--service",
+    default="",
+    metavar="NAMESPACE/NAME",
+    help="Behind is who lacks slices of this Service.",
+)
 @watch_option
 @click.option(
-    "--deep", is_flag=True, help="With --node: compare all rules of its kernel, by its proxy or, on the node, as root."
+    "--deep",
+    is_flag=True,
+    help="With --node: compare all rules of its kernel, by its proxy or, on the node, as root.",
 )
-@click.option("--metrics-port", type=click.IntRange(1, 65535), default=10249, show_default=True, metavar="N",
-    help="Where proxies have their metrics pages.")  # fmt: skip
-@click.option("--envoy", default="", metavar="URL",
-    help="Only this Envoy: its admin pages beside what the API means for its place.")  # fmt: skip
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    default=10249,
+    show_default=True,
+    metavar="N",
+    help="Where proxies have their metrics pages.",
+)
+@click.option(
+    "--envoy",
+    default="",
+    metavar="URL",
+    help="Only this Envoy: its admin pages beside what the API means for its place.",
+)
 @output_option
 @question_options
-def command(*, node: str, service: str, watch: bool, deep: bool, envoy: str, output: Form, **flags: Any) -> None:
-    """Does each node hold what the API server says: how far behind it is, whether its cache lost an event, whether its
-    kernel has the rules.
+def command(
+    *, node: str, service: str, watch: bool, deep: bool, envoy: str, output: Form, **flags: Any
+) -> None:
+    """Does each node hold what the API server says: how far behind it is, whether its cache lost an
+    event, whether its kernel has the rules.
 
-    Compares what node proxies tell in their Leases (version and digest of each cache) with the server's objects at that
-    version. Reads only (lists of Leases, Nodes, EndpointSlices and Services), on any cluster with node proxies of
-    Sliceplane; the pages of a proxy are asked where they can be reached, which by default is on the node itself.
+    Compares what node proxies tell in their Leases (version and digest of each cache) with the
+    server's objects at that version. Reads only (lists of Leases, Nodes, EndpointSlices and
+    Services), on any cluster with node proxies of Sliceplane; the pages of a proxy are asked where
+    they can be reached, which by default is on the node itself.
 
-    With --envoy the clusters of one Envoy are compared: which endpoints it lacks, and which it keeps too long.  What
-    differs is looked at twice.
+    With --envoy the clusters of one Envoy are compared: which endpoints it lacks, and which it
+    keeps too long. What differs is looked at twice.
 
-    Exit code 0: every node is in step; 1: something differs; 2: cannot tell (something could not be read, or a node is
-    catching up with what was just written), the output or stderr says why.
+    Exit code 0: every node is in step; 1: something differs; 2: cannot tell (something could not be
+    read, or a node is catching up with what was just written), the output or stderr says why.
     """
     from sliceplane.diagnose.drift.answer import as_text
     from sliceplane.diagnose.io.drifting import read_drift
 
     if envoy and (node or service or watch or deep):
-        raise click.UsageError("--envoy is asked for alone, without --node, --service, --watch and --deep")
+        raise click.UsageError(
+            "--envoy is asked for alone, without --node, --service, --watch and --deep"
+        )
     if envoy:
         _of_envoy(envoy, output, flags)
     if deep and not node:
@@ -68,7 +114,9 @@ def command(*, node: str, service: str, watch: bool, deep: bool, envoy: str, out
     async def work(client: Client, _: str) -> Drift | None:
         async def read() -> Drift:
             port = flags["metrics_port"]
-            return await read_drift(client, time.time, node=node, service=service, deep=deep, port=port)
+            return await read_drift(
+                client, time.time, node=node, service=service, deep=deep, port=port
+            )
 
         if watch:
             return await watched(read, _states, text)

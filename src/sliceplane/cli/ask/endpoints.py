@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
+from sliceplane.cli.answers import (
+    BAD,
+    GOOD,
+    NO_ANSWER,
+    Form,
+    output_option,
+    rendered,
+    screen_width,
+    show,
+)
 from sliceplane.cli.cluster import ask, question_options, scope_options
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.values import DurationType
@@ -17,29 +26,54 @@ if TYPE_CHECKING:
     from sliceplane.watch.io.base import Client
 
 
-@click.group("endpoints", cls=CommandGroup, examples=[
-    ("can the Endpoints controller be switched off?", "sliceplane endpoints audit"),
-])  # fmt: skip
+@click.group(
+    "endpoints",
+    cls=CommandGroup,
+    examples=[
+        ("can the Endpoints controller be switched off?", "sliceplane endpoints audit"),
+    ],
+)
 def command() -> None:
     """Leave the Endpoints API: what still depends on it, and what is wrong with its objects."""
 
 
-@command.command("audit", short_help="Say who still depends on it, and whether it can be switched off.", examples=[
-    ("the whole cluster", "sliceplane endpoints audit"),
-    ("one namespace, with the readers of an audit log", "sliceplane endpoints audit -n shop --audit-log audit.log"),
-])  # fmt: skip
+@command.command(
+    "audit",
+    short_help="Say who still depends on it, and whether it can be switched off.",
+    examples=[
+        ("the whole cluster", "sliceplane endpoints audit"),
+        (
+            "one namespace, with the readers of an audit log",
+            "sliceplane endpoints audit -n shop --audit-log audit.log",
+        ),
+    ],
+)
 @scope_options
 @question_options
-@click.option("--audit-log", "audit_logs", type=click.Path(dir_okay=False, path_type=Path), multiple=True,
-    metavar="FILE", help="The server's audit log, to tell who reads; may be given several times.")  # fmt: skip
-@click.option("--second-look", type=DurationType(), default="5s", show_default=True,
-    help="When to look again at what may be a change on its way.")  # fmt: skip
+@click.option(
+    "--audit-log",
+    "audit_logs",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="The server's audit log, to tell who reads; may be given several times.",
+)
+@click.option(
+    "--second-look",
+    type=DurationType(),
+    default="5s",
+    show_default=True,
+    help="When to look again at what may be a change on its way.",
+)
 @output_option
-def audit(*, namespace: str, audit_logs: tuple[Path, ...], second_look: float, output: Form, **flags: Any) -> None:
-    """Who still writes and reads Endpoints, which objects are wrong, and whether their controller can go.
+def audit(
+    *, namespace: str, audit_logs: tuple[Path, ...], second_look: float, output: Form, **flags: Any
+) -> None:
+    """Who still writes and reads Endpoints, which objects are wrong, and whether their controller
+    can go.
 
-    Reads only (get and list of Services, Endpoints and EndpointSlices), on any cluster.  The last line is the
-    verdict: of one namespace it says nothing about others.
+    Reads only (get and list of Services, Endpoints and EndpointSlices), on any cluster. The last
+    line is the verdict: of one namespace it says nothing about others.
 
     Exit code 0: safe; 1: not safe, the line says why; 2: could not look.
     """
@@ -58,7 +92,9 @@ class _CannotLook(Exception):
     """A sentence."""
 
 
-async def _audit(client: Client, namespace: str, audit_logs: tuple[Path, ...], second_look_s: float) -> Report:
+async def _audit(
+    client: Client, namespace: str, audit_logs: tuple[Path, ...], second_look_s: float
+) -> Report:
     from sliceplane.diagnose.io.endpoints_audit import audit as look
     from sliceplane.diagnose.io.endpoints_audit import read_log
 
@@ -69,5 +105,7 @@ async def _audit(client: Client, namespace: str, audit_logs: tuple[Path, ...], s
     except OSError as error:
         raise _CannotLook(f"audit log {error.filename}: {error.strerror}") from error
     if log is not None and log.lines == log.unreadable:
-        raise _CannotLook(f"audit log {audit_logs[0]}: none of its {log.lines:,} lines is an audit event")
+        raise _CannotLook(
+            f"audit log {audit_logs[0]}: none of its {log.lines:,} lines is an audit event"
+        )
     return await look(client, namespace, log=log, second_look_s=second_look_s)

@@ -9,54 +9,114 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
+from sliceplane.cli.answers import (
+    BAD,
+    GOOD,
+    NO_ANSWER,
+    Form,
+    output_option,
+    rendered,
+    screen_width,
+    show,
+)
 from sliceplane.cli.cluster import ask, namespace_option, question_options
 from sliceplane.cli.object_names import kind_and_name
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
     from sliceplane.api.findings.finding import Finding
-    from sliceplane.diagnose.explain.question import ClientPlace, ExplainQuestion, Explanation, QuestionKind
+    from sliceplane.diagnose.explain.question import (
+        ClientPlace,
+        ExplainQuestion,
+        Explanation,
+        QuestionKind,
+    )
     from sliceplane.watch.io.base import Client
 
 #: what kubectl's users write for the kinds
 _KINDS = {
-    "service": "service", "services": "service", "svc": "service",
-    "pod": "pod", "pods": "pod", "po": "pod",
-    "node": "node", "nodes": "node", "no": "node",
+    "service": "service",
+    "services": "service",
+    "svc": "service",
+    "pod": "pod",
+    "pods": "pod",
+    "po": "pod",
+    "node": "node",
+    "nodes": "node",
+    "no": "node",
     "zone": "zone",
-}  # fmt: skip
+}
 
 
-@click.command("explain", cls=Command, examples=[
-    ("a Service that does not answer", "sliceplane explain service cart -n shop"),
-    ("seen from one client", "sliceplane explain service cart -n shop --port 8080 --from pod/web-7d8f-x"),
-    ("what a Node suffers from", "sliceplane explain node node-4"),
-    ("on the node itself, with a look at its kernel", "sudo sliceplane explain service cart -n shop --kernel"),
-])  # fmt: skip
-@click.argument("what", nargs=-1, required=True, metavar="service|pod|node|zone NAME",
-    shell_complete=kind_and_name("service", "pod", "node", "zone"))  # fmt: skip
+@click.command(
+    "explain",
+    cls=Command,
+    examples=[
+        ("a Service that does not answer", "sliceplane explain service cart -n shop"),
+        (
+            "seen from one client",
+            "sliceplane explain service cart -n shop --port 8080 --from pod/web-7d8f-x",
+        ),
+        ("what a Node suffers from", "sliceplane explain node node-4"),
+        (
+            "on the node itself, with a look at its kernel",
+            "sudo sliceplane explain service cart -n shop --kernel",
+        ),
+    ],
+)
+@click.argument(
+    "what",
+    nargs=-1,
+    required=True,
+    metavar="service|pod|node|zone NAME",
+    shell_complete=kind_and_name("service", "pod", "node", "zone"),
+)
 @namespace_option()
-@click.option("--port", default="", metavar="PORT", help="The port that clients dial, by number or by name.")
-@click.option("--protocol", type=click.Choice(("TCP", "UDP", "SCTP"), case_sensitive=False), default=None,
-    help="What they dial it with.")  # fmt: skip
-@click.option("--from", "client", default="", metavar="pod/[NAMESPACE/]NAME|node/NAME|zone/NAME|ADDRESS",
-    help="Where the client is: a Pod, of the same namespace if none is said; ADDRESS: outside of it.")  # fmt: skip
-@click.option("--kernel", is_flag=True, help="This machine is a node: look at its kernel, too (root).")
-@click.option("--probe", is_flag=True, help="Try a TCP connection from here to each ready endpoint, too (1 s at most).")
-@click.option("--shadow", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None, metavar="FILE",
-    help="What 'controllers --shadow' wrote with --shadow-output: what it found, too.")  # fmt: skip
+@click.option(
+    "--port", default="", metavar="PORT", help="The port that clients dial, by number or by name."
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(("TCP", "UDP", "SCTP"), case_sensitive=False),
+    default=None,
+    help="What they dial it with.",
+)
+@click.option(
+    "--from",
+    "client",
+    default="",
+    metavar="pod/[NAMESPACE/]NAME|node/NAME|zone/NAME|ADDRESS",
+    help=(
+        "Where the client is: a Pod, of the same namespace if none is said; ADDRESS: outside of it."
+    ),
+)
+@click.option(
+    "--kernel", is_flag=True, help="This machine is a node: look at its kernel, too (root)."
+)
+@click.option(
+    "--probe",
+    is_flag=True,
+    help="Try a TCP connection from here to each ready endpoint, too (1 s at most).",
+)
+@click.option(
+    "--shadow",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="What 'controllers --shadow' wrote with --shadow-output: what it found, too.",
+)
 @output_option
 @question_options
 def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
     """Why does this not work: the first broken link from the name to the endpoint.
 
-    Walks the chain that a connection walks (name, Service, selection, Pod, port, slice, hints, nodes, policies) and
-    names the cause with the field that shows it, who wrote it, what follows, and a command that mends it.  Reads only,
-    on any cluster, with the rights that one has; what could not be looked at is said.
+    Walks the chain that a connection walks (name, Service, selection, Pod, port, slice, hints,
+    nodes, policies) and names the cause with the field that shows it, who wrote it, what follows,
+    and a command that mends it. Reads only, on any cluster, with the rights that one has; what
+    could not be looked at is said.
 
-    Exit code 0: nothing is wrong; 1: a cause was found; 2: cannot tell (something could not be read, or is too young to
-    judge), the output or stderr says why.
+    Exit code 0: nothing is wrong; 1: a cause was found; 2: cannot tell (something could not be
+    read, or is too young to judge), the output or stderr says why.
     """
     from sliceplane.diagnose.explain.question import ExplainQuestion
     from sliceplane.diagnose.explain.text import as_text
@@ -71,17 +131,25 @@ def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
             with opened_lines(path) as lines:
                 told = list(findings_of_lines(lines))
         except OSError as error:
-            raise click.BadParameter(f"{path}: {error.strerror}", param_hint="'--shadow'") from error
+            raise click.BadParameter(
+                f"{path}: {error.strerror}", param_hint="'--shadow'"
+            ) from error
     kind, name = _kind_and_name(what)
     namespace_in_name, _, bare = name.rpartition("/")
 
     async def work(client: Client, namespace: str) -> Explanation:
         where = namespace_in_name or flags["namespace"] or namespace
         question = ExplainQuestion(
-            kind, bare, where if kind in ("service", "pod") else "", flags["port"], flags["protocol"] or "",
+            kind,
+            bare,
+            where if kind in ("service", "pod") else "",
+            flags["port"],
+            flags["protocol"] or "",
             _place(flags["client"], where),
-        )  # fmt: skip
-        return await explained(client, question, kernel=flags["kernel"], probe=flags["probe"], shadow=told)
+        )
+        return await explained(
+            client, question, kernel=flags["kernel"], probe=flags["probe"], shadow=told
+        )
 
     finish(ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER), output, as_text)
 
@@ -102,14 +170,20 @@ async def explained(
         return await explain(client, question, time.time, probe=probe, shadow=shadow)
     from sliceplane.diagnose.io.kernel import SETTLE_S, read_kernel
 
-    first = await explain(client, question, time.time, await read_kernel(), probe=probe, shadow=shadow)
+    first = await explain(
+        client, question, time.time, await read_kernel(), probe=probe, shadow=shadow
+    )
     if not any(finding.code == "N5" for finding in first.findings):
         return first
     await asyncio.sleep(SETTLE_S)  # what a second look does not find was a change under way
-    return await explain(client, question, time.time, await read_kernel(), probe=probe, shadow=shadow)
+    return await explain(
+        client, question, time.time, await read_kernel(), probe=probe, shadow=shadow
+    )
 
 
-def finish(explanation: Explanation, output: Form, as_text: Callable[[Explanation, int | None], str]) -> None:
+def finish(
+    explanation: Explanation, output: Form, as_text: Callable[[Explanation, int | None], str]
+) -> None:
     """Print it, and end with its exit code."""
     text = rendered(output, explanation.as_document, lambda: as_text(explanation, screen_width()))
     show(text, exit_code=NO_ANSWER)
@@ -122,7 +196,9 @@ def _kind_and_name(what: tuple[str, ...]) -> tuple[QuestionKind, str]:
     """``service cart``, ``service/cart``, ``svc shop/cart``."""
     kind, _, name = "/".join(what).partition("/")
     if kind not in _KINDS or not name or name.count("/") > 1:
-        raise click.UsageError("say what is to be explained: service NAME, pod NAME, node NAME or zone NAME")
+        raise click.UsageError(
+            "say what is to be explained: service NAME, pod NAME, node NAME or zone NAME"
+        )
     return cast("QuestionKind", _KINDS[kind]), name
 
 
@@ -137,7 +213,9 @@ def _place(text: str, namespace: str) -> ClientPlace | None:
     kind, _, name = text.partition("/")
     place = _KINDS.get(kind)
     if place in (None, "service") or not name:
-        raise click.UsageError(f"--from {text}: say pod/NAME, node/NAME, zone/NAME or an IP address")
+        raise click.UsageError(
+            f"--from {text}: say pod/NAME, node/NAME, zone/NAME or an IP address"
+        )
     if place != "pod":
         return ClientPlace(cast("Any", place), name)
     client_namespace, _, pod = name.rpartition("/")

@@ -1,4 +1,6 @@
-"""``sliceplane guard``: mass removals that controllers hold, seen by conditions of Services, and their release."""
+"""``sliceplane guard``: mass removals that controllers hold, seen by conditions of Services, and
+their release.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.answers import BAD, NO_ANSWER, Form, fail, output_option, rendered, screen_width, show
+from sliceplane.cli.answers import (
+    BAD,
+    NO_ANSWER,
+    Form,
+    fail,
+    output_option,
+    rendered,
+    screen_width,
+    show,
+)
 from sliceplane.cli.cluster import ask, namespace_option, question_options, scope_options
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import say
@@ -18,25 +29,35 @@ if TYPE_CHECKING:
     from sliceplane.watch.io.base import Client
 
 
-@click.group("guard", cls=CommandGroup, examples=[
-    ("is anything held?", "sliceplane guard status"),
-    ("the Pods of a Service are gone for good", "sliceplane guard release web -n shop"),
-])  # fmt: skip
+@click.group(
+    "guard",
+    cls=CommandGroup,
+    examples=[
+        ("is anything held?", "sliceplane guard status"),
+        ("the Pods of a Service are gone for good", "sliceplane guard release web -n shop"),
+    ],
+)
 def command() -> None:
-    """Show which removals of endpoints are held because no Pod or agent said that it goes, and let them go."""
+    """Show which removals of endpoints are held because no Pod or agent said that it goes, and let
+    them go.
+    """
 
 
-@command.command("status", short_help="Say which Services have endpoints that are held.", examples=[
-    ("in all namespaces", "sliceplane guard status"),
-])  # fmt: skip
+@command.command(
+    "status",
+    short_help="Say which Services have endpoints that are held.",
+    examples=[
+        ("in all namespaces", "sliceplane guard status"),
+    ],
+)
 @scope_options
 @output_option
 @question_options
 def status(*, namespace: str, output: Form, kubeconfig: Path | None, context: str | None) -> None:
     """Say which Services have endpoints that are held, since when and until when.
 
-    Endpoints of Pods that are missing, and of agents (sliceplane agent) that fell silent.  Reads the conditions of
-    Services (one list), on any cluster.
+    Endpoints of Pods that are missing, and of agents (sliceplane agent) that fell silent. Reads the
+    conditions of Services (one list), on any cluster.
 
     Exit code 0: nothing is held; 1: something is; 2: cannot tell, stderr says why.
     """
@@ -50,28 +71,47 @@ def status(*, namespace: str, output: Form, kubeconfig: Path | None, context: st
 
     def text() -> str:
         rows = [(row.service, row.since, row.message) for row in held]
-        return "\n".join(table(("SERVICE", "SINCE", "HELD"), rows, width=screen_width())) if rows else "nothing is held"
+        return (
+            "\n".join(table(("SERVICE", "SINCE", "HELD"), rows, width=screen_width()))
+            if rows
+            else "nothing is held"
+        )
 
-    show(rendered(output, lambda: {"held": [row.as_document() for row in held]}, text), exit_code=NO_ANSWER)
+    show(
+        rendered(output, lambda: {"held": [row.as_document() for row in held]}, text),
+        exit_code=NO_ANSWER,
+    )
     if held:
         raise SystemExit(BAD)
 
 
-@command.command("release", short_help="Let go what is held of Services.", examples=[
-    ("of one Service", "sliceplane guard release web -n shop"),
-    ("of all of a namespace", "sliceplane guard release --all -n shop"),
-])  # fmt: skip
+@command.command(
+    "release",
+    short_help="Let go what is held of Services.",
+    examples=[
+        ("of one Service", "sliceplane guard release web -n shop"),
+        ("of all of a namespace", "sliceplane guard release --all -n shop"),
+    ],
+)
 @click.argument("names", nargs=-1, metavar="[SERVICE]...")
 @namespace_option()
-@click.option("--all", "everything", is_flag=True, help="All Services of the namespace that hold something.")
+@click.option(
+    "--all", "everything", is_flag=True, help="All Services of the namespace that hold something."
+)
 @question_options
-def release(*, names: tuple[str, ...], namespace: str, everything: bool, kubeconfig: Path | None, context: str | None
-) -> None:  # fmt: skip
+def release(
+    *,
+    names: tuple[str, ...],
+    namespace: str,
+    everything: bool,
+    kubeconfig: Path | None,
+    context: str | None,
+) -> None:
     """Let go what is held of SERVICEs, now.
 
-    Writes the annotation sliceplane.dev/mass-removal-release with the time of now (for agents that fell silent,
-    agent.sliceplane.dev/release): holds that began before are over, the next mass removal is held again.  Needs the
-    right to patch Services.
+    Writes the annotation sliceplane.dev/mass-removal-release with the time of now (for agents that
+    fell silent, agent.sliceplane.dev/release): holds that began before are over, the next mass
+    removal is held again. Needs the right to patch Services.
     """
     from sliceplane.diagnose.io.guarding import read_held, release_holds
 

@@ -17,23 +17,31 @@ if TYPE_CHECKING:
     from sliceplane.watch.io.base import Client
 
 
-@click.command("lint", cls=Command, examples=[
-    ("every Service of the cluster", "sliceplane lint"),
-    ("those of one namespace, in a pipeline", "sliceplane lint -n shop -o json"),
-    ("what could be better, too", "sliceplane lint --notes"),
-])  # fmt: skip
+@click.command(
+    "lint",
+    cls=Command,
+    examples=[
+        ("every Service of the cluster", "sliceplane lint"),
+        ("those of one namespace, in a pipeline", "sliceplane lint -n shop -o json"),
+        ("what could be better, too", "sliceplane lint --notes"),
+    ],
+)
 @scope_options
-@click.option("--notes", is_flag=True, help="Notes, too: what is as it was asked for, and maybe not as expected.")
+@click.option(
+    "--notes",
+    is_flag=True,
+    help="Notes, too: what is as it was asked for, and maybe not as expected.",
+)
 @output_option
 @question_options
 def command(*, namespace: str, notes: bool, output: Form, **flags: Any) -> None:
     """Look at every Service, and say what is wrong with it.
 
-    The same findings as of 'sliceplane explain', a row each, the worst first; notes are only counted.  Reads only
-    (lists, once), on any cluster, with the rights that one has.
+    The same findings as of 'sliceplane explain', a row each, the worst first; notes are only
+    counted. Reads only (lists, once), on any cluster, with the rights that one has.
 
-    Exit code 0: nothing is wrong; 1: there are errors or warnings; 2: cannot tell (something could not be read, or is
-    too young to judge), the output or stderr says why.
+    Exit code 0: nothing is wrong; 1: there are errors or warnings; 2: cannot tell (something could
+    not be read, or is too young to judge), the output or stderr says why.
     """
     from sliceplane.diagnose.explain.question import ExplainQuestion
     from sliceplane.diagnose.explain.text import as_list
@@ -43,5 +51,8 @@ def command(*, namespace: str, notes: bool, output: Form, **flags: Any) -> None:
 
     explanation = ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER)
     if explanation.is_blind and not namespace:
-        note("Note: something could not be read; rights in one namespace are enough for 'sliceplane lint -n NAMESPACE'")
+        note(
+            "Note: something could not be read; rights in one namespace are enough for "
+            "'sliceplane lint -n NAMESPACE'"
+        )
     finish(explanation, output, partial(as_list, notes=notes))

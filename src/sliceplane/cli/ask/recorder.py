@@ -30,12 +30,22 @@ _EXISTING = click.Path(dir_okay=False, exists=True, path_type=Path)
 def recorder_options(size_mib: int) -> Callable[..., Any]:
     """The flags of a process that records."""
     return with_options(
-        click.option("--recorder-size", type=click.IntRange(0), default=size_mib, show_default=True,
-            metavar="MEGABYTES", help="What the flight recorder keeps in memory; 0: nothing is recorded."),
-        click.option("--recordings", type=click.Path(file_okay=False, path_type=Path),
-            help="Folder for recordings that are saved when something goes wrong, and at SIGUSR1.  [default: in the "
-            "data directory; without one $XDG_STATE_HOME/sliceplane/recordings]"),
-    )  # fmt: skip
+        click.option(
+            "--recorder-size",
+            type=click.IntRange(0),
+            default=size_mib,
+            show_default=True,
+            metavar="MEGABYTES",
+            help="What the flight recorder keeps in memory; 0: nothing is recorded.",
+        ),
+        click.option(
+            "--recordings",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Folder for recordings that are saved when something goes wrong, and at SIGUSR1. "
+            " [default: in the "
+            "data directory; without one $XDG_STATE_HOME/sliceplane/recordings]",
+        ),
+    )
 
 
 def flight_config(flags: dict[str, Any]) -> FlightConfig:
@@ -44,47 +54,77 @@ def flight_config(flags: dict[str, Any]) -> FlightConfig:
     return FlightConfig(flags["recorder_size"] << 20, flags["recordings"])
 
 
-@click.group("recorder", cls=CommandGroup, examples=[
-    ("what led here, as a file", "sliceplane recorder save incident.recording"),
-    ("do this version's controllers decide the same?", "sliceplane recorder replay incident.recording"),
-])  # fmt: skip
+@click.group(
+    "recorder",
+    cls=CommandGroup,
+    examples=[
+        ("what led here, as a file", "sliceplane recorder save incident.recording"),
+        (
+            "do this version's controllers decide the same?",
+            "sliceplane recorder replay incident.recording",
+        ),
+    ],
+)
 def command() -> None:
     """What controllers were told, and when: save it, look at it, tell it again.
 
-    Every plane keeps the newest of it in memory (--recorder-size), and saves it by itself when something goes wrong.
+    Every plane keeps the newest of it in memory (--recorder-size), and saves it by itself when
+    something goes wrong.
     """
 
 
-@command.command("save", short_help="Save what the running plane keeps to FILE.", examples=[
-    ("before it is forgotten", "sliceplane recorder save incident.recording"),
-])  # fmt: skip
+@command.command(
+    "save",
+    short_help="Save what the running plane keeps to FILE.",
+    examples=[
+        ("before it is forgotten", "sliceplane recorder save incident.recording"),
+    ],
+)
 @click.argument("file", type=FILE)
 @cluster_options
 def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
     """Save what the flight recorder of the running plane keeps to FILE.
 
-    FILE is there when it is whole and on disk, or not at all.  Needs the right to get the non-resource URL
-    /sliceplane/recording.  A process that is no API server (sliceplane controllers, sliceplane proxy) saves at SIGUSR1,
-    and its log says where.
+    FILE is there when it is whole and on disk, or not at all. Needs the right to get the
+    non-resource URL /sliceplane/recording. A process that is no API server (sliceplane controllers,
+    sliceplane proxy) saves at SIGUSR1, and its log says where.
     """
     from sliceplane.diagnose.io import recordings
     from sliceplane.watch.recorder.file import RecordingError
 
-    saved = ask(kubeconfig, context, lambda client, _: recordings.save(client, file), RecordingError)
-    say(f"saved {saved.header.entries:,} entries of {_span(saved)} to {file} ({file.stat().st_size:,} bytes)")
+    saved = ask(
+        kubeconfig, context, lambda client, _: recordings.save(client, file), RecordingError
+    )
+    say(
+        f"saved {saved.header.entries:,} entries of {_span(saved)} to {file} "
+        f"({file.stat().st_size:,} bytes)"
+    )
 
 
-@command.command("show", short_help="Print what is in FILE.", examples=[
-    ("of when, and why", "sliceplane recorder show incident.recording --head"),
-])  # fmt: skip
+@command.command(
+    "show",
+    short_help="Print what is in FILE.",
+    examples=[
+        ("of when, and why", "sliceplane recorder show incident.recording --head"),
+    ],
+)
 @click.argument("file", type=_EXISTING)
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True,
-    help="Lines for people, or one JSON object a line.")  # fmt: skip
-@click.option("--head", is_flag=True, help="Only what it is: by whom, of when, why, and whether it is whole.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("text", "json")),
+    default="text",
+    show_default=True,
+    help="Lines for people, or one JSON object a line.",
+)
+@click.option(
+    "--head", is_flag=True, help="Only what it is: by whom, of when, why, and whether it is whole."
+)
 def show_command(*, file: Path, output: str, head: bool) -> None:
     """Print what is in FILE: what it is, and a line for each entry.
 
-    Exit code 0: it is whole; 1: it was cut, or spoiled, and what can be read is shown; 2: it is no recording.
+    Exit code 0: it is whole; 1: it was cut, or spoiled, and what can be read is shown; 2: it is no
+    recording.
     """
     recording = read(file)
     as_json = output == "json"
@@ -109,17 +149,26 @@ def _entry_lines(recording: Recording, *, as_json: bool) -> Iterator[str]:
         recording.problem = recording.problem or str(error)
 
 
-@command.command("replay", short_help="Tell this version's controllers what is in FILE.", examples=[
-    ("do this version's controllers decide the same?", "sliceplane recorder replay incident.recording"),
-])  # fmt: skip
+@command.command(
+    "replay",
+    short_help="Tell this version's controllers what is in FILE.",
+    examples=[
+        (
+            "do this version's controllers decide the same?",
+            "sliceplane recorder replay incident.recording",
+        ),
+    ],
+)
 @click.argument("file", type=_EXISTING)
 def replay(*, file: Path) -> None:
-    """Make the controllers of FILE anew, tell them what they were told, and compare what they want to write.
+    """Make the controllers of FILE anew, tell them what they were told, and compare what they want
+    to write.
 
-    The controllers are those of this version.  Each write is compared with the digest of the write that was recorded,
-    and the answers are those of then.
+    The controllers are those of this version. Each write is compared with the digest of the write
+    that was recorded, and the answers are those of then.
 
-    Exit code 0: the same writes; 1: the first difference of each controller is shown; 2: it cannot be replayed.
+    Exit code 0: the same writes; 1: the first difference of each controller is shown; 2: it cannot
+    be replayed.
     """
     from sliceplane.diagnose.timeline.replay import Replay
 
@@ -133,17 +182,28 @@ def replay(*, file: Path) -> None:
     raise SystemExit(GOOD if report.same else BAD)
 
 
-@command.command("export", short_help="Turn FILE into another program's form.", examples=[
-    ("for a viewer of traces", "sliceplane recorder export incident.recording --format chrome"),
-])  # fmt: skip
+@command.command(
+    "export",
+    short_help="Turn FILE into another program's form.",
+    examples=[
+        ("for a viewer of traces", "sliceplane recorder export incident.recording --format chrome"),
+    ],
+)
 @click.argument("file", type=_EXISTING)
-@click.option("--format", "form", type=click.Choice(("chrome",)), default="chrome", show_default=True,
-    help="chrome: trace events, for ui.perfetto.dev and chrome://tracing.")  # fmt: skip
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("chrome",)),
+    default="chrome",
+    show_default=True,
+    help="chrome: trace events, for ui.perfetto.dev and chrome://tracing.",
+)
 def export(*, file: Path, form: str) -> None:
-    """Print FILE for a viewer of traces: processes are controllers and nodes, threads what jobs are for.
+    """Print FILE for a viewer of traces: processes are controllers and nodes, threads what jobs are
+    for.
 
-    Spans are changes, jobs and slices on their way to nodes, with arrows between them. What the recording has only
-    half of is closed and marked.
+    Spans are changes, jobs and slices on their way to nodes, with arrows between them. What the
+    recording has only half of is closed and marked.
     """
     from sliceplane.diagnose.timeline.chrome import ChromeTrace
     from sliceplane.diagnose.timeline.reader import entries
@@ -166,9 +226,16 @@ def read(file: Path) -> Recording:
     import gc
 
     from sliceplane.kit.io.files import opened_lines
-    from sliceplane.watch.recorder.file import FILE_BYTES_MAX, LINE_BYTES_MAX, RecordingError, read_lines
+    from sliceplane.watch.recorder.file import (
+        FILE_BYTES_MAX,
+        LINE_BYTES_MAX,
+        RecordingError,
+        read_lines,
+    )
 
-    gc.disable()  # millions of small lists, and none of them in a cycle: collecting would take longer than reading
+    # millions of small lists, and none of them in a cycle: collecting would take longer than
+    # reading
+    gc.disable()
     try:
         with opened_lines(file, bytes_max=FILE_BYTES_MAX, line_bytes_max=LINE_BYTES_MAX) as lines:
             return read_lines(lines)
@@ -180,7 +247,9 @@ def read(file: Path) -> Recording:
 
 @contextlib.contextmanager
 def making_sense(file: Path | None) -> Iterator[None]:
-    """Ends the command where the block finds that a recording has rows, times or settings that no recorder writes."""
+    """Ends the command where the block finds that a recording has rows, times or settings that no
+    recorder writes.
+    """
     from sliceplane.diagnose.timeline.reader import UNREADABLE
     from sliceplane.watch.recorder.file import RecordingError
 
@@ -231,11 +300,19 @@ def head_text(recording: Recording) -> str:
         f"entries   {recording.header.entries:,} in {_span(recording)}{forgotten}",
     ]
     if header.program != __version__:
-        lines.append(f"version   made by sliceplane {printable(header.program) or '?'}, this is {__version__}")
+        lines.append(
+            f"version   made by sliceplane {printable(header.program) or '?'}, this is "
+            f"{__version__}"
+        )
     differing = recording.reading().differing
     if differing:
-        what = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
-        lines.append(f"members   {what} have other members in this version; what it does not know is left out")
+        what = ", ".join(differing[:5]) + (
+            f" and {len(differing) - 5} more" if len(differing) > 5 else ""
+        )
+        lines.append(
+            f"members   {what} have other members in this version; what it does not know is left "
+            "out"
+        )
     if recording.problem:
         lines.append(f"problem   {printable(recording.problem)}")
     return "\n".join(lines)
@@ -258,16 +335,24 @@ def replay_text(report: ReplayReport) -> str:
     from sliceplane.kit.times import format_micro_time
 
     lines: list[str] = []
-    start = f", from a checkpoint: {report.unsettled} keys had work pending" if report.checkpoint else ""
+    start = (
+        f", from a checkpoint: {report.unsettled} keys had work pending"
+        if report.checkpoint
+        else ""
+    )
     lines.append(
-        f"replayed  {report.entries:,} entries, {report.jobs:,} jobs, {report.writes:,} writes the same{start}"
+        f"replayed  {report.entries:,} entries, {report.jobs:,} jobs, {report.writes:,} writes "
+        f"the same{start}"
     )
     if not report.jobs and report.skipped:
         lines.append("nothing    no controller is in it that could be replayed")
     lines += [f"left out  {name}: {why}" for name, why in sorted(report.skipped.items())]
     for difference in report.differences:
         lines += [
-            f"differs   {difference.controller} at {format_micro_time(difference.at)}, {difference.key or 'at large'}",
+            (
+                f"differs   {difference.controller} at {format_micro_time(difference.at)}, "
+                f"{difference.key or 'at large'}"
+            ),
             f"  recorded  {difference.recorded}",
             f"  replayed  {difference.replayed}",
         ]

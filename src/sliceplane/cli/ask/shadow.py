@@ -32,12 +32,26 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 
 shadow_options = with_options(
-    click.option("--shadow", is_flag=True, help="Write nothing: report where EndpointSlices differ from ours."),
-    click.option("--shadow-grace", type=DurationType(), default="30s", show_default=True,
-        help="How long a difference must last to be reported."),
-    click.option("--shadow-output", type=click.Path(allow_dash=True, path_type=Path), default=None,
-        metavar="FILE", help="JSON lines of what appears and goes away; - for stdout."),
-)  # fmt: skip
+    click.option(
+        "--shadow",
+        is_flag=True,
+        help="Write nothing: report where EndpointSlices differ from ours.",
+    ),
+    click.option(
+        "--shadow-grace",
+        type=DurationType(),
+        default="30s",
+        show_default=True,
+        help="How long a difference must last to be reported.",
+    ),
+    click.option(
+        "--shadow-output",
+        type=click.Path(allow_dash=True, path_type=Path),
+        default=None,
+        metavar="FILE",
+        help="JSON lines of what appears and goes away; - for stdout.",
+    ),
+)
 
 
 def check_shadow_flags(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> None:
@@ -49,16 +63,19 @@ def check_shadow_flags(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> 
     if cleanup:
         raise click.UsageError("--shadow writes nothing, and --cleanup only writes")
     if chosen not in ("*", "endpointslice-controller", "endpointslice"):
-        raise click.UsageError("--shadow compares what endpointslice-controller writes, no other controller")
+        raise click.UsageError(
+            "--shadow compares what endpointslice-controller writes, no other controller"
+        )
 
 
 class Printed:
-    """A ``diagnose.shadow.io.hosting.Output``.  A picture on a terminal, lines elsewhere; JSON lines where they are
-    wanted. A run that ends by itself (*once*) prints a table at its end, and no lines on the way: people read each
-    difference once.
+    """A ``diagnose.shadow.io.hosting.Output``. A picture on a terminal, lines elsewhere; JSON lines
+    where they are wanted. A run that ends by itself (*once*) prints a table at its end, and no
+    lines on the way: people read each difference once.
 
-    A JSON line that cannot be written (a full disk) is lost, and the log says so once; watching goes on, and the next
-    line is tried.  ``lost`` counts them."""
+    A JSON line that cannot be written (a full disk) is lost, and the log says so once; watching
+    goes on, and the next line is tried. ``lost`` counts them.
+    """
 
     def __init__(self, json_lines: FileIO | None, *, to_stdout: bool, once: bool = False) -> None:
         self._json = json_lines
@@ -115,7 +132,9 @@ class Printed:
             self._shown = picture
             say(picture, control=_CLEAR)
 
-    def end(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float, *, complete: bool) -> None:
+    def end(
+        self, ledger: DifferenceLedger, summary: ShadowSummary, now: float, *, complete: bool
+    ) -> None:
         """The last words."""
         from sliceplane.diagnose.shadow.report import json_summary
 
@@ -134,13 +153,20 @@ def _table(ledger: DifferenceLedger, now: float, rows_max: int | None = None) ->
     from sliceplane.api.findings.text import rows
     from sliceplane.diagnose.shadow.report import findings
 
-    return "\n".join(rows(sorted(findings(ledger.standing(), now), key=rank), screen_width(), rows_max))
+    return "\n".join(
+        rows(sorted(findings(ledger.standing(), now), key=rank), screen_width(), rows_max)
+    )
 
 
 def run_shadow(
-    connection: Connection, config: EndpointSliceConfig, flags: dict[str, Any], once_timeout_s: float | None
+    connection: Connection,
+    config: EndpointSliceConfig,
+    flags: dict[str, Any],
+    once_timeout_s: float | None,
 ) -> int:
-    """The exit code.  *once_timeout_s*: end after one comparison of everything; ``None``: at a signal."""
+    """The exit code.  *once_timeout_s*: end after one comparison of everything; ``None``: at a
+    signal.
+    """
     target: Path | None = flags["shadow_output"]
     to_stdout = str(target) == "-"
     try:
@@ -182,7 +208,9 @@ async def _run(
         client = await stack.enter_async_context(limited_client(connection, flags, read_only=True))
         run = ShadowRun(client, config, grace_s=flags["shadow_grace"])
         stack.push_async_callback(run.close)
-        await serve_monitoring(stack, flags, run.pages(), (run.samples, client.metrics.families), run.staleness_s)
+        await serve_monitoring(
+            stack, flags, run.pages(), (run.samples, client.metrics.families), run.staleness_s
+        )
         if once_timeout_s is not None:
             await check_readable(client, run.watches)
         run.start()

@@ -1,4 +1,6 @@
-"""``sliceplane snapshot``: a copy of everything while the server runs, and a data directory made of it."""
+"""``sliceplane snapshot``: a copy of everything while the server runs, and a data directory made of
+it.
+"""
 
 from __future__ import annotations
 
@@ -14,35 +16,62 @@ from sliceplane.cli.process import say
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group("snapshot", cls=CommandGroup, examples=[
-    ("a copy of a server that runs", "sliceplane snapshot save monday.snapshot"),
-    ("a data directory made of it", "sliceplane snapshot restore monday.snapshot --data-dir restored"),
-])  # fmt: skip
+@click.group(
+    "snapshot",
+    cls=CommandGroup,
+    examples=[
+        ("a copy of a server that runs", "sliceplane snapshot save monday.snapshot"),
+        (
+            "a data directory made of it",
+            "sliceplane snapshot restore monday.snapshot --data-dir restored",
+        ),
+    ],
+)
 def command() -> None:
-    """Copy the whole state of a server that runs to a file, and make a data directory of such a file."""
+    """Copy the whole state of a server that runs to a file, and make a data directory of such a
+    file.
+    """
 
 
-@command.command("save", short_help="Copy everything, as of one revision, to FILE.", examples=[
-    ("a copy of a server that runs", "sliceplane snapshot save monday.snapshot"),
-])  # fmt: skip
+@command.command(
+    "save",
+    short_help="Copy everything, as of one revision, to FILE.",
+    examples=[
+        ("a copy of a server that runs", "sliceplane snapshot save monday.snapshot"),
+    ],
+)
 @click.argument("file", type=_FILE)
 @cluster_options
 def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
     """Write everything that the server keeps, as of one revision, to FILE.
 
-    The server goes on meanwhile.  FILE is there when it is whole, checked and on disk, or not at all; only its owner
-    may read it, for Secrets are in it.  Needs the right to get the non-resource URL /sliceplane/snapshot.
+    The server goes on meanwhile. FILE is there when it is whole, checked and on disk, or not at
+    all; only its owner may read it, for Secrets are in it. Needs the right to get the non-resource
+    URL /sliceplane/snapshot.
     """
     from sliceplane.diagnose.io import snapshot
 
     _end_at_sigterm()
-    saved = ask(kubeconfig, context, lambda client, _: snapshot.save(client, file), snapshot.SnapshotError, once=False)
-    say(f"saved {saved.objects:,} objects of revision {saved.revision} to {file} ({saved.bytes:,} bytes)")
+    saved = ask(
+        kubeconfig,
+        context,
+        lambda client, _: snapshot.save(client, file),
+        snapshot.SnapshotError,
+        once=False,
+    )
+    say(
+        f"saved {saved.objects:,} objects of revision {saved.revision} to {file} ({saved.bytes:,} "
+        "bytes)"
+    )
 
 
-@command.command("inspect", short_help="Say whether FILE is whole.", examples=[
-    ("before it is needed", "sliceplane snapshot inspect monday.snapshot"),
-])  # fmt: skip
+@command.command(
+    "inspect",
+    short_help="Say whether FILE is whole.",
+    examples=[
+        ("before it is needed", "sliceplane snapshot inspect monday.snapshot"),
+    ],
+)
 @click.argument("file", type=_FILE)
 def inspect(*, file: Path) -> None:
     """Read FILE to its end and say whether it is whole."""
@@ -52,29 +81,50 @@ def inspect(*, file: Path) -> None:
     say(f"whole: {read.objects:,} objects of revision {read.revision} ({read.bytes:,} bytes)")
 
 
-@command.command("restore", short_help="Make a data directory's database of FILE.", examples=[
-    ("a server that goes on from it", "sliceplane snapshot restore monday.snapshot --data-dir restored"),
-])  # fmt: skip
+@command.command(
+    "restore",
+    short_help="Make a data directory's database of FILE.",
+    examples=[
+        (
+            "a server that goes on from it",
+            "sliceplane snapshot restore monday.snapshot --data-dir restored",
+        ),
+    ],
+)
 @click.argument("file", type=_FILE)
-@click.option("--data-dir", default="", metavar="DIR",
-    help="Where.  [default: $XDG_DATA_HOME/sliceplane, else ~/.local/share/sliceplane]")  # fmt: skip
-@click.option("--bump-revision", type=click.IntRange(min=0), default=1_000_000_000, show_default=True,
-    help="How far beyond the snapshot's revision to go on: further than the server wrote after it.")  # fmt: skip
+@click.option(
+    "--data-dir",
+    default="",
+    metavar="DIR",
+    help="Where.  [default: $XDG_DATA_HOME/sliceplane, else ~/.local/share/sliceplane]",
+)
+@click.option(
+    "--bump-revision",
+    type=click.IntRange(min=0),
+    default=1_000_000_000,
+    show_default=True,
+    help="How far beyond the snapshot's revision to go on: further than the server wrote after it.",
+)
 def restore(*, file: Path, data_dir: str, bump_revision: int) -> None:
     """Make the database of a data directory that has none.
 
-    Certificates and tokens are not in FILE: put back pki/ and tokens.csv, or new ones are made.  Versions go on far
-    beyond those of FILE, so that none is given out twice and every client lists again.
+    Certificates and tokens are not in FILE: put back pki/ and tokens.csv, or new ones are made.
+    Versions go on far beyond those of FILE, so that none is given out twice and every client lists
+    again.
     """
     from sliceplane.diagnose.io import snapshot
 
     _end_at_sigterm()
-    made = attempt(lambda: snapshot.restore(file, data_dir, bump=bump_revision), snapshot.SnapshotError)
+    made = attempt(
+        lambda: snapshot.restore(file, data_dir, bump=bump_revision), snapshot.SnapshotError
+    )
     say(f"restored {made.objects:,} objects; versions go on from {made.revision}")
 
 
 def _end_at_sigterm() -> None:
-    """Half a file is removed on the way out, also when a timer or an orchestrator loses patience."""
+    """Half a file is removed on the way out, also when a timer or an orchestrator loses
+    patience.
+    """
 
     def end(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)

@@ -26,7 +26,9 @@ class _MomentType(click.ParamType[float]):
 
     name = "time|ago"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         from sliceplane.kit.times import parse_duration, parse_time
 
         if isinstance(value, float):
@@ -37,36 +39,70 @@ class _MomentType(click.ParamType[float]):
         try:
             return parse_time(str(value))
         except ValueError:
-            self.fail(f"{value!r} is neither a time (2026-01-31T12:00:00Z) nor how long ago (10m)", param, ctx)
+            self.fail(
+                f"{value!r} is neither a time (2026-01-31T12:00:00Z) nor how long ago (10m)",
+                param,
+                ctx,
+            )
 
 
 _AGO_MAX_S = 1e9
 
 
-@click.group("timeline", cls=CommandGroup, examples=[
-    ("the last ten minutes of a Service", "sliceplane timeline service web --since 10m"),
-    ("the same out of a file", "sliceplane timeline service web --from incident.recording"),
-])  # fmt: skip
+@click.group(
+    "timeline",
+    cls=CommandGroup,
+    examples=[
+        ("the last ten minutes of a Service", "sliceplane timeline service web --since 10m"),
+        ("the same out of a file", "sliceplane timeline service web --from incident.recording"),
+    ],
+)
 def command() -> None:
     """What happened, who did it, and what followed from it."""
 
 
-@command.command("service", short_help="What happened to a Service.", examples=[
-    ("the last hour", "sliceplane timeline service web --since 1h"),
-    ("its endpoints before and after", "sliceplane timeline service web --diff 10m 1m"),
-])  # fmt: skip
+@command.command(
+    "service",
+    short_help="What happened to a Service.",
+    examples=[
+        ("the last hour", "sliceplane timeline service web --since 1h"),
+        ("its endpoints before and after", "sliceplane timeline service web --diff 10m 1m"),
+    ],
+)
 @click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=names_of("services"))
 @namespace_option()
-@click.option("--since", type=DurationType(), default="10m", show_default=True, help="How far back.")
-@click.option("--diff", nargs=2, type=_MomentType(), default=None, metavar="T1 T2",
-    help="Instead: its endpoints at both of these moments (times, or how long ago).")  # fmt: skip
 @click.option(
-    "--open", "opened", is_flag=True, help="Each line with the changes that are joined in it, and a row for each Pod."
+    "--since", type=DurationType(), default="10m", show_default=True, help="How far back."
 )
-@click.option("--from", "file", type=click.Path(dir_okay=False, exists=True, path_type=Path), metavar="FILE",
-    help="A recording, in the place of what the running plane keeps.")  # fmt: skip
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True,
-    help="Lines for people, or one document for programs.")  # fmt: skip
+@click.option(
+    "--diff",
+    nargs=2,
+    type=_MomentType(),
+    default=None,
+    metavar="T1 T2",
+    help="Instead: its endpoints at both of these moments (times, or how long ago).",
+)
+@click.option(
+    "--open",
+    "opened",
+    is_flag=True,
+    help="Each line with the changes that are joined in it, and a row for each Pod.",
+)
+@click.option(
+    "--from",
+    "file",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="FILE",
+    help="A recording, in the place of what the running plane keeps.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("text", "json")),
+    default="text",
+    show_default=True,
+    help="Lines for people, or one document for programs.",
+)
 @question_options
 def service(
     *,
@@ -82,9 +118,9 @@ def service(
 ) -> None:
     """A line for each cause: when, who, what, and what followed (slices, bytes, nodes).
 
-    A cause is a change that somebody made, with all that belongs to it: a rollout is one line (--open shows its
-    changes).  On a cluster that is no plane of ours nothing is recorded; what managedFields and Events tell is shown,
-    and stderr says so.
+    A cause is a change that somebody made, with all that belongs to it: a rollout is one line
+    (--open shows its changes). On a cluster that is no plane of ours nothing is recorded; what
+    managedFields and Events tell is shown, and stderr says so.
 
     Exit code 0: answered, maybe that nothing happened; 2: no answer, stderr says why.
     """
@@ -93,7 +129,13 @@ def service(
         where = where or namespace or "default"
         from_file = read(file)
         with making_sense(file):
-            _answer(_timeline(from_file, where, plain), since, diff, opened=opened, as_json=output == "json")
+            _answer(
+                _timeline(from_file, where, plain),
+                since,
+                diff,
+                opened=opened,
+                as_json=output == "json",
+            )
         return
     from sliceplane.diagnose.io import recordings
     from sliceplane.diagnose.timeline.elsewhere import NOTICE
@@ -104,12 +146,22 @@ def service(
         recording = await recordings.recorded(client)
         if recording is not None:
             return recording, there, []
-        return None, there, await recordings.lines_elsewhere(client, there, plain, time.time() - since)
+        return (
+            None,
+            there,
+            await recordings.lines_elsewhere(client, there, plain, time.time() - since),
+        )
 
     recording, there, lines = ask(kubeconfig, context, work, RecordingError, exit_code=NO_ANSWER)
     if recording is not None:
         with making_sense(None):
-            _answer(_timeline(recording, there, plain), since, diff, opened=opened, as_json=output == "json")
+            _answer(
+                _timeline(recording, there, plain),
+                since,
+                diff,
+                opened=opened,
+                as_json=output == "json",
+            )
         return
     note(f"Note: {NOTICE}")
     if diff is not None:
@@ -130,7 +182,14 @@ def _timeline(recording: Recording, namespace: str, name: str) -> Timeline:
     return timeline
 
 
-def _answer(timeline: Timeline, since: float, diff: tuple[float, float] | None, *, opened: bool, as_json: bool) -> None:
+def _answer(
+    timeline: Timeline,
+    since: float,
+    diff: tuple[float, float] | None,
+    *,
+    opened: bool,
+    as_json: bool,
+) -> None:
     from sliceplane.diagnose.timeline.text import membership_text
 
     if diff is None:

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
+from sliceplane.cli.answers import (
+    BAD,
+    GOOD,
+    NO_ANSWER,
+    Form,
+    output_option,
+    rendered,
+    screen_width,
+    show,
+)
 from sliceplane.cli.cluster import ask, question_options
 from sliceplane.cli.options import Command
 from sliceplane.cli.run.serving import gates_of
@@ -18,50 +27,115 @@ if TYPE_CHECKING:
     from sliceplane.watch.io.base import Client
 
 
-@click.command("trace", cls=Command, examples=[
-    ("from this machine to a Service", "sliceplane trace --to web"),
-    ("from a Pod to a Service", "sliceplane trace --from web-7d8f-x --to api.shop:http"),
-    ("from outside to a node port", "sliceplane trace --from 203.0.113.9 --to 192.168.1.11:30080 --node node-1"),
-    ("what Envoy or gRPC on a node gets", "sliceplane trace --via xds --client node-1 --to api.shop:http"),
-])  # fmt: skip
-@click.option("--from", "source", default="", metavar="IP|POD|node/NODE|outside",
-    help="Who sends: an address, a Pod or a Node by its name, a client outside.  [default: this machine if it is a "
-    "Node, else outside]")  # fmt: skip
-@click.option("--to", "target", required=True, metavar="IP:PORT|SERVICE[.NAMESPACE][:PORT]",
-    help="A cluster IP, external IP, load balancer address or node port; or a Service by its name.")  # fmt: skip
-@click.option("-n", "--namespace", default="", metavar="NAME",
-    help="Of a Pod or Service that is named without one.  [default: the kubeconfig's]")  # fmt: skip
-@click.option("--protocol", type=click.Choice(("tcp", "udp", "sctp"), case_sensitive=False), default=None,
-    help="What the packet is of.  [default: the Service's, else tcp]")  # fmt: skip
-@click.option("--via", type=click.Choice(("proxy", "xds")), default="proxy", show_default=True,
-    help="Through the rules of a node, or from the xDS server to Envoy and gRPC.")  # fmt: skip
-@click.option("--client", default="", metavar="NODE|pod/POD|zone/ZONE",
-    help="With --via xds: where the client is.  [default: it does not say]")  # fmt: skip
-@click.option("--cluster-domain", "domain", default="cluster.local", show_default=True, metavar="NAME",
-    help="With --via xds: the zone of the cluster's names.")  # fmt: skip
-@click.option("--node", default="", metavar="NAME", help="Whose rules.  [default: the sender's node]")
+@click.command(
+    "trace",
+    cls=Command,
+    examples=[
+        ("from this machine to a Service", "sliceplane trace --to web"),
+        ("from a Pod to a Service", "sliceplane trace --from web-7d8f-x --to api.shop:http"),
+        (
+            "from outside to a node port",
+            "sliceplane trace --from 203.0.113.9 --to 192.168.1.11:30080 --node node-1",
+        ),
+        (
+            "what Envoy or gRPC on a node gets",
+            "sliceplane trace --via xds --client node-1 --to api.shop:http",
+        ),
+    ],
+)
+@click.option(
+    "--from",
+    "source",
+    default="",
+    metavar="IP|POD|node/NODE|outside",
+    help="Who sends: an address, a Pod or a Node by its name, a client outside.  [default: this "
+    "machine if it is a "
+    "Node, else outside]",
+)
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="IP:PORT|SERVICE[.NAMESPACE][:PORT]",
+    help="A cluster IP, external IP, load balancer address or node port; or a Service by its name.",
+)
+@click.option(
+    "-n",
+    "--namespace",
+    default="",
+    metavar="NAME",
+    help="Of a Pod or Service that is named without one.  [default: the kubeconfig's]",
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(("tcp", "udp", "sctp"), case_sensitive=False),
+    default=None,
+    help="What the packet is of.  [default: the Service's, else tcp]",
+)
+@click.option(
+    "--via",
+    type=click.Choice(("proxy", "xds")),
+    default="proxy",
+    show_default=True,
+    help="Through the rules of a node, or from the xDS server to Envoy and gRPC.",
+)
+@click.option(
+    "--client",
+    default="",
+    metavar="NODE|pod/POD|zone/ZONE",
+    help="With --via xds: where the client is.  [default: it does not say]",
+)
+@click.option(
+    "--cluster-domain",
+    "domain",
+    default="cluster.local",
+    show_default=True,
+    metavar="NAME",
+    help="With --via xds: the zone of the cluster's names.",
+)
+@click.option(
+    "--node", default="", metavar="NAME", help="Whose rules.  [default: the sender's node]"
+)
 @output_option
 @question_options
-@click.option("--cluster-cidr", type=NetworksType(), default="", metavar="CIDR[,CIDR]", help="As the proxy has it.")
-@click.option("--detect-local-mode", default="ClusterCIDR", show_default=True, help="As the proxy has it.",
-    type=click.Choice(("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")))  # fmt: skip
+@click.option(
+    "--cluster-cidr",
+    type=NetworksType(),
+    default="",
+    metavar="CIDR[,CIDR]",
+    help="As the proxy has it.",
+)
+@click.option(
+    "--detect-local-mode",
+    default="ClusterCIDR",
+    show_default=True,
+    help="As the proxy has it.",
+    type=click.Choice(("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")),
+)
 @click.option("--masquerade-all", is_flag=True, help="As the proxy has it.")
-@click.option("--nodeport-addresses", type=NodePortAddressesType(), default="primary", show_default=True,
-    metavar="CIDR,...", help="As the proxy has it.")  # fmt: skip
+@click.option(
+    "--nodeport-addresses",
+    type=NodePortAddressesType(),
+    default="primary",
+    show_default=True,
+    metavar="CIDR,...",
+    help="As the proxy has it.",
+)
 @click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="As the proxy has them.")
 @click.option("--emulated-version", default="", metavar="RELEASE", help="As the proxy has it.")
 def command(*, source: str, target: str, node: str, output: Form, via: str, **flags: Any) -> None:
     """Where does the packet that opens a connection go, and why.
 
-    Builds the rules that the node's proxy would have from what the API server says, sends the packet through them, and
-    tells the verdict, every endpoint with its share, and which Service, slice, hint and policy led there.  Reads only
-    (get and list of Services, EndpointSlices, Nodes, Pods and ServiceCIDRs), on any cluster; the kernel is not looked
-    at.
+    Builds the rules that the node's proxy would have from what the API server says, sends the
+    packet through them, and tells the verdict, every endpoint with its share, and which Service,
+    slice, hint and policy led there. Reads only (get and list of Services, EndpointSlices, Nodes,
+    Pods and ServiceCIDRs), on any cluster; the kernel is not looked at.
 
-    With --via xds: which endpoints a client of xDS is given there, and which of them it picks (get and list of
-    Services, EndpointSlices, Nodes and Pods).
+    With --via xds: which endpoints a client of xDS is given there, and which of them it picks (get
+    and list of Services, EndpointSlices, Nodes and Pods).
 
-    Exit code 0: it arrives; 1: it is dropped or rejected, or there is no endpoint; 2: no answer, stderr says why.
+    Exit code 0: it arrives; 1: it is dropped or rejected, or there is no endpoint; 2: no answer,
+    stderr says why.
     """
     from sliceplane.diagnose.io import tracing
     from sliceplane.diagnose.trace import text, xds
@@ -88,10 +162,14 @@ def command(*, source: str, target: str, node: str, output: Form, via: str, **fl
 
     answer: TraceAnswer | XdsTraceAnswer
     if via == "xds":
-        answer = told = ask(flags["kubeconfig"], flags["context"], by_xds, Unanswerable, exit_code=NO_ANSWER)
+        answer = told = ask(
+            flags["kubeconfig"], flags["context"], by_xds, Unanswerable, exit_code=NO_ANSWER
+        )
         shown = rendered(output, told.as_document, lambda: xds.as_text(told, screen_width()))
     else:
-        answer = traced = ask(flags["kubeconfig"], flags["context"], by_proxy, Unanswerable, exit_code=NO_ANSWER)
+        answer = traced = ask(
+            flags["kubeconfig"], flags["context"], by_proxy, Unanswerable, exit_code=NO_ANSWER
+        )
         shown = rendered(output, traced.as_document, lambda: text.as_text(traced, screen_width()))
     show(shown, exit_code=NO_ANSWER)
     raise SystemExit(GOOD if answer.arrives else BAD)

@@ -14,21 +14,42 @@ if TYPE_CHECKING:
     from sliceplane.watch.io.kubeconfig import Connection
 
 
-@click.command("ui", cls=Command, examples=[
-    ("the cluster of the kubeconfig", "sliceplane ui"),
-    ("one namespace of another one, always at the same port", "sliceplane ui --context staging -n shop --port 8901"),
-])  # fmt: skip
-@click.option("-n", "--namespace", default="", metavar="NAME",
-    help="Only what is in it.  [default: all namespaces, or the kubeconfig's where one may not list all]")  # fmt: skip
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N",
-    help="Of 127.0.0.1.  [default: a free one]")  # fmt: skip
+@click.command(
+    "ui",
+    cls=Command,
+    examples=[
+        ("the cluster of the kubeconfig", "sliceplane ui"),
+        (
+            "one namespace of another one, always at the same port",
+            "sliceplane ui --context staging -n shop --port 8901",
+        ),
+    ],
+)
+@click.option(
+    "-n",
+    "--namespace",
+    default="",
+    metavar="NAME",
+    help=(
+        "Only what is in it.  [default: all namespaces, or the kubeconfig's where one may not "
+        "list all]"
+    ),
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="N",
+    help="Of 127.0.0.1.  [default: a free one]",
+)
 @cluster_options
 def command(*, namespace: str, port: int, kubeconfig: Path | None, context: str | None) -> None:
-    """A page of the cluster: findings, Services with their endpoints by zone and node, nodes and how far they are, all
-    of it live.
+    """A page of the cluster: findings, Services with their endpoints by zone and node, nodes and
+    how far they are, all of it live.
 
-    Prints "ready URL"; the URL has a secret and leads to this machine only.  The page has the rights of the
-    kubeconfig, sends the cluster nothing but GET, loads nothing from elsewhere, and ends with this command (Ctrl-C).
+    Prints "ready URL"; the URL has a secret and leads to this machine only. The page has the rights
+    of the kubeconfig, sends the cluster nothing but GET, loads nothing from elsewhere, and ends
+    with this command (Ctrl-C).
 
     Exit code 0: it was stopped; 1: it could not start, stderr says why.
     """

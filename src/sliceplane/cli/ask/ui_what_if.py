@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from sliceplane.lab.whatif.prediction import Prediction
     from sliceplane.watch.io.http import HttpClient
 
-#: the engine computes while other questions of the page wait: endpoints that there are or would be, and objects
+#: the engine computes while other questions of the page wait: endpoints that there are or would be,
+#: and objects
 ENDPOINTS_MAX: Final = 500
 OBJECTS_MAX: Final = 10_000
 #: of the curve of bytes
@@ -36,24 +37,40 @@ async def foreseen(client: HttpClient, namespace: str, name: str, settings: Sequ
         service = state.service(namespace, name)
         changes = checked(wanted, state, service)
         endpoints = sum(len(item.endpoints or ()) for _, item in state.slices(namespace, name))
-        _refuse_more("endpoint", max(endpoints, sum(replicas for _, replicas in changes.replicas)), ENDPOINTS_MAX)
+        _refuse_more(
+            "endpoint",
+            max(endpoints, sum(replicas for _, replicas in changes.replicas)),
+            ENDPOINTS_MAX,
+        )
         price = price_of({"price": PRICE_DEFAULT, "gigabytes": "0"})
-        question = WhatIfQuestion(service=service, changes=changes, now=Running(), clients=Clients(), price=price)
+        question = WhatIfQuestion(
+            service=service, changes=changes, now=Running(), clients=Clients(), price=price
+        )
         found = predict(state, question)
     except (CannotTell, ValueError) as error:
         raise Unanswerable(str(error)) from error
-    return {**as_document(found), "bad": found.bad_news, "judgement": list(judgement(found)), "sent": _sent(found)}
+    return {
+        **as_document(found),
+        "bad": found.bad_news,
+        "judgement": list(judgement(found)),
+        "sent": _sent(found),
+    }
 
 
 def _refuse_more(what: str, number: int, most: int) -> None:
     from sliceplane.diagnose.trace.question import Unanswerable
 
     if number > most:
-        raise Unanswerable(f"{number:,} {what}s are more than the {most:,} that the page works out: the command does")
+        raise Unanswerable(
+            f"{number:,} {what}s are more than the {most:,} that the page works out: the command "
+            "does"
+        )
 
 
 def _sent(found: Prediction) -> list[tuple[float, int, int]]:
-    """Seconds after the change, and the bytes until then as JSON and as protobuf; the last is the end."""
+    """Seconds after the change, and the bytes until then as JSON and as protobuf; the last is the
+    end.
+    """
     events = found.events
     sums = list(
         zip(

@@ -1,4 +1,6 @@
-"""``sliceplane conformance``: what a consumer of EndpointSlices makes of legal but nasty histories."""
+"""``sliceplane conformance``: what a consumer of EndpointSlices makes of legal but nasty
+histories.
+"""
 
 from __future__ import annotations
 
@@ -20,26 +22,64 @@ if TYPE_CHECKING:
     from sliceplane.lab.conformance.verdict import CaseVerdict, ConsumerReport
 
 
-@click.command("conformance", cls=Command, examples=[
-    ("the cases", "sliceplane conformance --list"),
-    ("our own client and name server", "sliceplane conformance --run view"),
-    ("a program of yours (it prints JSON lists)", "sliceplane conformance --run 'program:python router.py'"),
-    ("CoreDNS", "sliceplane conformance --run 'name-server:coredns -dns.port {port}'"),
-])  # fmt: skip
-@click.option("--list", "only_list", is_flag=True, help="List the cases, and the public bugs they stand for.")
-@click.option("--run", "consumer", default="", metavar="CONSUMER",
-    help="Judge 'view', 'dns', 'proxy', 'program:COMMAND', 'name-server:COMMAND' or 'node-proxy:COMMAND'.")  # fmt: skip
+@click.command(
+    "conformance",
+    cls=Command,
+    examples=[
+        ("the cases", "sliceplane conformance --list"),
+        ("our own client and name server", "sliceplane conformance --run view"),
+        (
+            "a program of yours (it prints JSON lists)",
+            "sliceplane conformance --run 'program:python router.py'",
+        ),
+        ("CoreDNS", "sliceplane conformance --run 'name-server:coredns -dns.port {port}'"),
+    ],
+)
+@click.option(
+    "--list", "only_list", is_flag=True, help="List the cases, and the public bugs they stand for."
+)
+@click.option(
+    "--run",
+    "consumer",
+    default="",
+    metavar="CONSUMER",
+    help=(
+        "Judge 'view', 'dns', 'proxy', 'program:COMMAND', 'name-server:COMMAND' or "
+        "'node-proxy:COMMAND'."
+    ),
+)
 @click.option("--name", default="", metavar="NAME", help="What the report calls the consumer.")
-@click.option("--case", "cases", multiple=True, metavar="NAME", help="This case alone. May be repeated.")
-@click.option("--claims", default="", metavar="hints,fallback,local",
-    help="What a program or name server honours beyond ready endpoints.")  # fmt: skip
-@click.option("--unable", default="", metavar="large,families,unnamed-port",
-    help="What a program cannot tell: such cases are not asked.")  # fmt: skip
-@click.option("--patience", type=DurationType(), default="30s", show_default=True,
-    help="Time for a consumer of others to believe what is right.")  # fmt: skip
-@click.option("--shrink", is_flag=True, help="After a failure look for the shortest history that fails.")
-@click.option("--report", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-    help="Write the report there, as Markdown and as JSON.")  # fmt: skip
+@click.option(
+    "--case", "cases", multiple=True, metavar="NAME", help="This case alone. May be repeated."
+)
+@click.option(
+    "--claims",
+    default="",
+    metavar="hints,fallback,local",
+    help="What a program or name server honours beyond ready endpoints.",
+)
+@click.option(
+    "--unable",
+    default="",
+    metavar="large,families,unnamed-port",
+    help="What a program cannot tell: such cases are not asked.",
+)
+@click.option(
+    "--patience",
+    type=DurationType(),
+    default="30s",
+    show_default=True,
+    help="Time for a consumer of others to believe what is right.",
+)
+@click.option(
+    "--shrink", is_flag=True, help="After a failure look for the shortest history that fails."
+)
+@click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write the report there, as Markdown and as JSON.",
+)
 @output_option
 def command(
     *,
@@ -51,22 +91,29 @@ def command(
     output: Form,
     **flags: Any,
 ) -> None:
-    """Tell legal but nasty histories of a Service to any software that follows it, and compare what it believes.
+    """Tell legal but nasty histories of a Service to any software that follows it, and compare what
+    it believes.
 
-    A server in memory plays each history: endpoints that move, ghosts, hints half there, 410 Gone in the middle.  The
-    consumer is a real client of it.  A history that breaks it is told, and with --shrink made short before.
+    A server in memory plays each history: endpoints that move, ghosts, hints half there, 410 Gone
+    in the middle. The consumer is a real client of it. A history that breaks it is told, and with
+    --shrink made short before.
 
     A program is started for each case with KUBECONFIG, SLICEPLANE_NAMESPACE, SLICEPLANE_SERVICE,
-    SLICEPLANE_PORT and SLICEPLANE_FAMILY in its environment; it prints a JSON list of "ADDRESS:PORT" on a line of its
-    own whenever its endpoints change.  A name server finds KUBECONFIG, listens on the {port} of its command, and is
-    asked for SRV records.  A node proxy runs as root in a network namespace of its own, with {kubeconfig} and {node}
-    in its command, and its rules of nftables or iptables are read.
+    SLICEPLANE_PORT and SLICEPLANE_FAMILY in its environment; it prints a JSON list of
+    "ADDRESS:PORT" on a line of its own whenever its endpoints change. A name server finds
+    KUBECONFIG, listens on the {port} of its command, and is asked for SRV records. A node proxy
+    runs as root in a network namespace of its own, with {kubeconfig} and {node} in its command, and
+    its rules of nftables or iptables are read.
 
     Exit code 1: a case failed; 2: the consumer could not be asked, or told nothing.
     """
     chosen = _chosen(cases)
     if only_list or not consumer:
-        show(rendered(output, lambda: [_case_document(case) for case in chosen], lambda: _listed(chosen)))
+        show(
+            rendered(
+                output, lambda: [_case_document(case) for case in chosen], lambda: _listed(chosen)
+            )
+        )
         return
     require("uvicorn", "uvloop")
     told = _judged(_consumer(consumer, **flags), chosen, shrink=shrink)
@@ -81,7 +128,9 @@ def _chosen(names: tuple[str, ...]) -> tuple[Case, ...]:
 
     unknown = [name for name in names if name not in BY_NAME]
     if unknown:
-        raise click.UsageError(f"there is no case {unknown[0]!r}: 'sliceplane conformance --list' names them")
+        raise click.UsageError(
+            f"there is no case {unknown[0]!r}: 'sliceplane conformance --list' names them"
+        )
     return tuple(BY_NAME[name] for name in names) or CASES
 
 
@@ -99,16 +148,26 @@ def _consumer(text: str, *, name: str, claims: str, unable: str, patience: float
             case "view" if not program:
                 return ViewConsumer()
             case "dns" if not program:
-                ours = f"{sys.executable} -m sliceplane dns --listen 127.0.0.1:{{port}} --zone-answers=false"
-                return NameServerConsumer(ours, name=name or "dns", claims=claimed, patience_s=patience)
+                ours = (
+                    f"{sys.executable} -m sliceplane dns --listen 127.0.0.1:{{port}} "
+                    "--zone-answers=false"
+                )
+                return NameServerConsumer(
+                    ours, name=name or "dns", claims=claimed, patience_s=patience
+                )
             case "proxy" if not program:
-                ours = f"{sys.executable} -m sliceplane proxy --hostname-override {{node}} --conntrack-max-per-core 0"
+                ours = (
+                    f"{sys.executable} -m sliceplane proxy --hostname-override {{node}} "
+                    "--conntrack-max-per-core 0"
+                )
                 return NodeProxyConsumer(ours, name=name or "proxy", patience_s=patience)
             case "node-proxy":
                 return NodeProxyConsumer(program, name=name, patience_s=patience)
             case "program":
                 left_out: Any = _words("--unable", unable, ("large", "families", "unnamed-port"))
-                return ProgramConsumer(program, name=name, claims=claimed, unable=left_out, patience_s=patience)
+                return ProgramConsumer(
+                    program, name=name, claims=claimed, unable=left_out, patience_s=patience
+                )
             case "name-server":
                 return NameServerConsumer(program, name=name, claims=claimed, patience_s=patience)
     except ValueError as error:
@@ -171,7 +230,12 @@ def _write(folder: Path, report: ConsumerReport) -> None:
 
 
 def _case_document(case: Case) -> dict[str, Any]:
-    return {"name": case.name, "title": case.title, "cites": list(case.cites), "needs": sorted(case.needs)}
+    return {
+        "name": case.name,
+        "title": case.title,
+        "cites": list(case.cites),
+        "needs": sorted(case.needs),
+    }
 
 
 def _listed(cases: tuple[Case, ...]) -> str:

@@ -1,4 +1,6 @@
-"""``sliceplane estimate``: what a Service costs that is not there yet; the small sister of ``what-if``."""
+"""``sliceplane estimate``: what a Service costs that is not there yet; the small sister of
+``what-if``.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +10,52 @@ from sliceplane.cli.answers import Form, output_option, rendered, screen_width, 
 from sliceplane.cli.options import Command
 
 
-@click.command("estimate", cls=Command, examples=[
-    ("the second sample case of KEP-0752", "sliceplane estimate"),
-    ("a Service of yours, whose clients keep to their zone", "sliceplane estimate --pods 3000 --nodes 200 --hints"),
-])  # fmt: skip
-@click.option("--pods", type=click.IntRange(1, 100_000), default=20, show_default=True, metavar="P",
-    help="Endpoints of the Service.")  # fmt: skip
-@click.option("--nodes", type=click.IntRange(1, 10_000), default=10, show_default=True, metavar="N",
-    help="Nodes in three zones, each of which watches.")  # fmt: skip
-@click.option("--max-endpoints-per-slice", "--endpoints-per-slice", "per_slice",
-    type=click.IntRange(1, 1000), default=100, show_default=True, metavar="B",
-    help="Endpoints that one EndpointSlice holds.")  # fmt: skip
+@click.command(
+    "estimate",
+    cls=Command,
+    examples=[
+        ("the second sample case of KEP-0752", "sliceplane estimate"),
+        (
+            "a Service of yours, whose clients keep to their zone",
+            "sliceplane estimate --pods 3000 --nodes 200 --hints",
+        ),
+    ],
+)
+@click.option(
+    "--pods",
+    type=click.IntRange(1, 100_000),
+    default=20,
+    show_default=True,
+    metavar="P",
+    help="Endpoints of the Service.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 10_000),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Nodes in three zones, each of which watches.",
+)
+@click.option(
+    "--max-endpoints-per-slice",
+    "--endpoints-per-slice",
+    "per_slice",
+    type=click.IntRange(1, 1000),
+    default=100,
+    show_default=True,
+    metavar="B",
+    help="Endpoints that one EndpointSlice holds.",
+)
 @click.option("--hints", is_flag=True, help="The Service has trafficDistribution PreferSameZone.")
 @output_option
 def command(*, pods: int, nodes: int, per_slice: int, hints: bool, output: Form) -> None:
-    """Estimate what a Service costs that is not there yet: writes, watch events and bytes on the wire.
+    """Estimate what a Service costs that is not there yet: writes, watch events and bytes on the
+    wire.
 
-    Makes up a cluster, and runs the controllers of this version on virtual time: the Service is made, one of its Pods
-    changes, it is rolled out.  KEP-0752's section "Estimation" has the same three.
+    Makes up a cluster, and runs the controllers of this version on virtual time: the Service is
+    made, one of its Pods changes, it is rolled out. KEP-0752's section "Estimation" has the same
+    three.
 
     Of a Service that is there: 'sliceplane what-if'.
     """
@@ -33,7 +63,15 @@ def command(*, pods: int, nodes: int, per_slice: int, hints: bool, output: Form)
     from sliceplane.lab.whatif.estimate import EstimateQuestion, as_document, as_text, estimate
 
     distribution = "PreferSameZone" if hints else ""
-    question = EstimateQuestion(pods=pods, nodes=nodes, per_slice=per_slice, traffic_distribution=distribution)
+    question = EstimateQuestion(
+        pods=pods, nodes=nodes, per_slice=per_slice, traffic_distribution=distribution
+    )
     with WorkTold() as tell:
         steps = estimate(question, tell)
-    show(rendered(output, lambda: as_document(question, steps), lambda: as_text(question, steps, screen_width())))
+    show(
+        rendered(
+            output,
+            lambda: as_document(question, steps),
+            lambda: as_text(question, steps, screen_width()),
+        )
+    )

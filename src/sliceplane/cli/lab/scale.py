@@ -23,40 +23,124 @@ F = TypeVar("F", bound=Callable[..., Any])
 #: of the cluster, from run to run of --grow
 _STEP: Final = 2
 OPTIONS: Final = (
-    "nodes", "pods", "services", "zones", "rolling", "at_once", "servers", "batch_period", "marks", "link", "memory",
-    "cost", "grow",
-)  # fmt: skip
+    "nodes",
+    "pods",
+    "services",
+    "zones",
+    "rolling",
+    "at_once",
+    "servers",
+    "batch_period",
+    "marks",
+    "link",
+    "memory",
+    "cost",
+    "grow",
+)
 
 
 def scale_options(function: F) -> F:
     """The options of ``OPTIONS``; ``scale`` takes them."""
-    for option in reversed((
-        click.option("--scale", is_flag=True,
-            help="Simulate a large cluster without faults: Services are rolled out, then a zone is lost; queues, "
-            "bytes, freshness and what breaks first are told. Exit code 1: a budget is broken."),
-        click.option("--nodes", type=click.IntRange(2, 50_000), default=60, show_default=True, help="With --scale."),
-        click.option("--pods", type=click.IntRange(1, 1_000_000), default=600, show_default=True, help="With --scale."),
-        click.option("--services", type=click.IntRange(1, 60_000), default=30, show_default=True, help="With --scale."),
-        click.option("--zones", type=click.IntRange(2, 100), default=3, show_default=True, help="With --scale."),
-        click.option("--rolling", type=click.IntRange(1), default=6, show_default=True,
-            help="With --scale: Services that are rolled out."),
-        click.option("--at-once", type=click.IntRange(1), default=2, show_default=True,
-            help="With --scale: so many at a time."),
-        click.option("--servers", type=click.IntRange(1, 100), default=1, show_default=True,
-            help="With --scale: API servers, which share nodes and requests."),
-        click.option("--batch-period", type=DurationType(), default=0.0,
-            help="With --scale: the controller's --endpointslice-updates-batch-period.  [default: 0s]"),
-        click.option("--marks", type=click.FloatRange(0, min_open=True), default=100.0, show_default=True,
-            help="With --scale: Pods of the lost zone that are marked not ready in a second."),
-        click.option("--link", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True,
-            help="With --scale: Gbit/s of a server's network."),
-        click.option("--memory", type=click.FloatRange(0), default=0.0,
-            help="With --scale: GiB that the run may take.  [default: any]"),
-        click.option("--cost", multiple=True, metavar="NAME=SECONDS",
-            help="With --scale: another cost of processing; may be given several times."),
-        click.option("--grow", is_flag=True,
-            help="With --scale: run twice the size again and again until a budget is broken."),
-    )):  # fmt: skip
+    for option in reversed(
+        (
+            click.option(
+                "--scale",
+                is_flag=True,
+                help="Simulate a large cluster without faults: Services are rolled out, then a "
+                "zone is lost; queues, "
+                "bytes, freshness and what breaks first are told. Exit code 1: a budget is broken.",
+            ),
+            click.option(
+                "--nodes",
+                type=click.IntRange(2, 50_000),
+                default=60,
+                show_default=True,
+                help="With --scale.",
+            ),
+            click.option(
+                "--pods",
+                type=click.IntRange(1, 1_000_000),
+                default=600,
+                show_default=True,
+                help="With --scale.",
+            ),
+            click.option(
+                "--services",
+                type=click.IntRange(1, 60_000),
+                default=30,
+                show_default=True,
+                help="With --scale.",
+            ),
+            click.option(
+                "--zones",
+                type=click.IntRange(2, 100),
+                default=3,
+                show_default=True,
+                help="With --scale.",
+            ),
+            click.option(
+                "--rolling",
+                type=click.IntRange(1),
+                default=6,
+                show_default=True,
+                help="With --scale: Services that are rolled out.",
+            ),
+            click.option(
+                "--at-once",
+                type=click.IntRange(1),
+                default=2,
+                show_default=True,
+                help="With --scale: so many at a time.",
+            ),
+            click.option(
+                "--servers",
+                type=click.IntRange(1, 100),
+                default=1,
+                show_default=True,
+                help="With --scale: API servers, which share nodes and requests.",
+            ),
+            click.option(
+                "--batch-period",
+                type=DurationType(),
+                default=0.0,
+                help=(
+                    "With --scale: the controller's --endpointslice-updates-batch-period.  "
+                    "[default: 0s]"
+                ),
+            ),
+            click.option(
+                "--marks",
+                type=click.FloatRange(0, min_open=True),
+                default=100.0,
+                show_default=True,
+                help="With --scale: Pods of the lost zone that are marked not ready in a second.",
+            ),
+            click.option(
+                "--link",
+                type=click.FloatRange(0, min_open=True),
+                default=10.0,
+                show_default=True,
+                help="With --scale: Gbit/s of a server's network.",
+            ),
+            click.option(
+                "--memory",
+                type=click.FloatRange(0),
+                default=0.0,
+                help="With --scale: GiB that the run may take.  [default: any]",
+            ),
+            click.option(
+                "--cost",
+                multiple=True,
+                metavar="NAME=SECONDS",
+                help="With --scale: another cost of processing; may be given several times.",
+            ),
+            click.option(
+                "--grow",
+                is_flag=True,
+                help="With --scale: run twice the size again and again until a budget is broken.",
+            ),
+        )
+    ):
         function = option(function)
     return function
 
@@ -86,15 +170,22 @@ def _plan(seed: int, given: dict[str, Any]) -> ScalePlan:
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.lab.sim.scale.plan import Budgets, ScalePlan
 
-    sizes = {name: given[name] for name in ("nodes", "pods", "services", "zones", "rolling", "at_once", "servers")}
+    sizes = {
+        name: given[name]
+        for name in ("nodes", "pods", "services", "zones", "rolling", "at_once", "servers")
+    }
     try:
         return ScalePlan(
             seed=seed,
             **sizes,
             marks_per_s=given["marks"],
-            controller=EndpointSliceConfig(endpointslice_updates_batch_period_s=given["batch_period"]),
+            controller=EndpointSliceConfig(
+                endpointslice_updates_batch_period_s=given["batch_period"]
+            ),
             costs=_costs(given["cost"]),
-            budgets=Budgets(link_bytes_s=given["link"] * 1e9 / 8, memory_mib=given["memory"] * 1024),
+            budgets=Budgets(
+                link_bytes_s=given["link"] * 1e9 / 8, memory_mib=given["memory"] * 1024
+            ),
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error

@@ -27,7 +27,9 @@ JOBS_MAX = 256
 
 
 class _Parsed(click.ParamType[Any]):
-    """A value that a function of ``sliceplane.lab.sim`` reads; its ``ValueError`` is the usage error."""
+    """A value that a function of ``sliceplane.lab.sim`` reads; its ``ValueError`` is the usage
+    error.
+    """
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -61,36 +63,109 @@ def _seeds(text: str) -> range:
     return range(int(first), int(last) + 1)
 
 
-@click.command("simulate", cls=Command, examples=[
-    ("one run under faults", "sliceplane simulate --seed 7 --faults heavy"),
-    ("look for a seed that breaks an invariant", "sliceplane simulate --seeds 1-500 --jobs 2 --until-failure"),
-    ("what 1,000 nodes cost", "sliceplane simulate --scale --nodes 1000 --pods 20000 --services 1000"),
-])  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Everything follows from it.")
-@click.option("--seeds", type=_Parsed("A-B", _seeds), help="Run all of these seeds, a line each, instead of --seed.")
-@click.option("--until-failure", is_flag=True,
-    help="Go on with the next seed until one fails (with --seeds: stop at the first).")  # fmt: skip
-@click.option("--steps", type=click.IntRange(0, 10_000_000), default=100, show_default=True,
-    help="Actions of the workload; every 25 of them faults stop and all invariants are checked.")  # fmt: skip
-@click.option("--duration", type=DurationType(), help="Make no more steps after so much virtual time.")
-@click.option("--faults", type=_Parsed("FAULTS", _faults), default="normal", show_default=True,
-    help="none, light, normal, heavy, or NAME=WEIGHT,... where a weight is the probability at one opportunity; "
-    "a level may come first: light,crash=0.2. --list-faults tells the names.")  # fmt: skip
-@click.option("--controllers", type=_Parsed("NAMES", _controllers), default="all", show_default=True,
-    help="Which controllers run, with commas. Without kubelet there are no Deployments.")  # fmt: skip
-@click.option("--trace", type=click.Path(dir_okay=False, allow_dash=True),
-    help="Write one line for each event to this file (-: standard output).")  # fmt: skip
-@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Record what controllers are told, for 'sliceplane recorder'.")  # fmt: skip
-@click.option("--from", "file", type=click.Path(dir_okay=False, exists=True, path_type=Path), metavar="FILE",
-    help="Begin with the objects that were there when this recording ended ('sliceplane recorder save').")  # fmt: skip
+@click.command(
+    "simulate",
+    cls=Command,
+    examples=[
+        ("one run under faults", "sliceplane simulate --seed 7 --faults heavy"),
+        (
+            "look for a seed that breaks an invariant",
+            "sliceplane simulate --seeds 1-500 --jobs 2 --until-failure",
+        ),
+        (
+            "what 1,000 nodes cost",
+            "sliceplane simulate --scale --nodes 1000 --pods 20000 --services 1000",
+        ),
+    ],
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Everything follows from it.",
+)
+@click.option(
+    "--seeds",
+    type=_Parsed("A-B", _seeds),
+    help="Run all of these seeds, a line each, instead of --seed.",
+)
+@click.option(
+    "--until-failure",
+    is_flag=True,
+    help="Go on with the next seed until one fails (with --seeds: stop at the first).",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(0, 10_000_000),
+    default=100,
+    show_default=True,
+    help="Actions of the workload; every 25 of them faults stop and all invariants are checked.",
+)
+@click.option(
+    "--duration", type=DurationType(), help="Make no more steps after so much virtual time."
+)
+@click.option(
+    "--faults",
+    type=_Parsed("FAULTS", _faults),
+    default="normal",
+    show_default=True,
+    help="none, light, normal, heavy, or NAME=WEIGHT,... where a weight is the probability at one "
+    "opportunity; "
+    "a level may come first: light,crash=0.2. --list-faults tells the names.",
+)
+@click.option(
+    "--controllers",
+    type=_Parsed("NAMES", _controllers),
+    default="all",
+    show_default=True,
+    help="Which controllers run, with commas. Without kubelet there are no Deployments.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Write one line for each event to this file (-: standard output).",
+)
+@click.option(
+    "--record",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Record what controllers are told, for 'sliceplane recorder'.",
+)
+@click.option(
+    "--from",
+    "file",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="FILE",
+    help=(
+        "Begin with the objects that were there when this recording ended ('sliceplane recorder "
+        "save')."
+    ),
+)
 @click.option("--shrink", is_flag=True, help="After a failure look for the fewest steps that fail.")
-@click.option("--workload", type=click.Choice(["full", "classic"]), default="full", show_default=True,
-    help="What people do, and with which flags controllers run (drawn from the seed). classic: without hints by "
-    "annotation and heuristic, subsets, defragmentation, elections, chance owners and tight quotas, as in "
-    "old seeds.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(1, JOBS_MAX), default=1, show_default=True, help="Processes for --seeds.")
-@click.option("--list-faults", is_flag=True, help="List the faults with their weights at level normal, and exit.")
+@click.option(
+    "--workload",
+    type=click.Choice(["full", "classic"]),
+    default="full",
+    show_default=True,
+    help="What people do, and with which flags controllers run (drawn from the seed). classic: "
+    "without hints by "
+    "annotation and heuristic, subsets, defragmentation, elections, chance owners and tight "
+    "quotas, as in "
+    "old seeds.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, JOBS_MAX),
+    default=1,
+    show_default=True,
+    help="Processes for --seeds.",
+)
+@click.option(
+    "--list-faults",
+    is_flag=True,
+    help="List the faults with their weights at level normal, and exit.",
+)
 @scale_options
 def command(
     *,
@@ -111,10 +186,12 @@ def command(
     scale: bool,
     **sizes: Any,
 ) -> None:
-    """Run the production store, informers and controllers on virtual time, under faults, from one seed.
+    """Run the production store, informers and controllers on virtual time, under faults, from one
+    seed.
 
-    The same seed makes the same run, byte for byte: the digest of its trace is printed. Exit code 0: every invariant
-    held; 1: one was broken, and the output ends with the line that replays it; 2: the command line is wrong.
+    The same seed makes the same run, byte for byte: the digest of its trace is printed. Exit code
+    0: every invariant held; 1: one was broken, and the output ends with the line that replays it;
+    2: the command line is wrong.
     """
     if list_faults:
         _list_faults()
@@ -152,7 +229,9 @@ def command(
             show(report(verdict))
         sys.exit(verdict.violation is not None)
     failed: list[int] = []
-    for verdict in _many(map(options, seeds if seeds is not None else _from(seed)), jobs, stop=until_failure):
+    for verdict in _many(
+        map(options, seeds if seeds is not None else _from(seed)), jobs, stop=until_failure
+    ):
         show(summary(verdict))
         if verdict.violation is not None:
             failed.append(verdict.options.seed)
@@ -247,7 +326,9 @@ def _many(runs: Iterator[Options], jobs: int, *, stop: bool) -> Iterator[RunVerd
     from sliceplane.kit.io.lifeline import end_with_pool
 
     spawn = get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=end_with_pool, initargs=(os.getpid(),)) as pool:
+    with ProcessPoolExecutor(
+        jobs, mp_context=spawn, initializer=end_with_pool, initargs=(os.getpid(),)
+    ) as pool:
         waiting: list[Future[RunVerdict]] = []
         for options in runs:
             waiting.append(pool.submit(_run, options))

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, note, output_option, rendered, screen_width, show
+from sliceplane.cli.answers import (
+    BAD,
+    GOOD,
+    NO_ANSWER,
+    Form,
+    note,
+    output_option,
+    rendered,
+    screen_width,
+    show,
+)
 from sliceplane.cli.cluster import ask, attempt, namespace_option, question_options
 from sliceplane.cli.options import Command
 
@@ -31,7 +41,9 @@ class SettingType(click.ParamType["Setting"]):
     def __init__(self, *, of_now: bool) -> None:
         self._of_now = of_now
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Setting:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Setting:
         from sliceplane.lab.whatif.changes import KEYS, NOW_KEYS, parse
 
         try:
@@ -40,62 +52,137 @@ class SettingType(click.ParamType["Setting"]):
             self.fail(str(error), param, ctx)
 
 
-@click.command("what-if", cls=Command, examples=[
-    ("clients that keep to their zone", "sliceplane what-if cart -n shop --set traffic-distribution=PreferSameZone"),
-    ("a zone that is lost, from a copy", "sliceplane what-if shop/cart --snapshot FILE --set zone-lost=zone-b"),
-    ("is there room for it", "sliceplane what-if shop/cart --set zone-lost=zone-b --rate 3000 --capacity 400"),
-    ("a rollout, and where the picture of it is", "sliceplane what-if shop/cart --set rollout=yes --plot cart.svg"),
-])  # fmt: skip
+@click.command(
+    "what-if",
+    cls=Command,
+    examples=[
+        (
+            "clients that keep to their zone",
+            "sliceplane what-if cart -n shop --set traffic-distribution=PreferSameZone",
+        ),
+        (
+            "a zone that is lost, from a copy",
+            "sliceplane what-if shop/cart --snapshot FILE --set zone-lost=zone-b",
+        ),
+        (
+            "is there room for it",
+            "sliceplane what-if shop/cart --set zone-lost=zone-b --rate 3000 --capacity 400",
+        ),
+        (
+            "a rollout, and where the picture of it is",
+            "sliceplane what-if shop/cart --set rollout=yes --plot cart.svg",
+        ),
+    ],
+)
 @click.argument("service", metavar="[NAMESPACE/]SERVICE")
 @namespace_option()
-@click.option("--set", "changes", type=SettingType(of_now=False), multiple=True, metavar="KEY=VALUE",
+@click.option(
+    "--set",
+    "changes",
+    type=SettingType(of_now=False),
+    multiple=True,
+    metavar="KEY=VALUE",
     help="What is changed; may be given several times.  zone-lost=ZONE, zone-added=ZONE[:NODES], "
-    "node-zone=NODE:[ZONE], replicas=[WORKLOAD:]N, rollout=yes|WORKLOAD with max-surge=N|N% and max-unavailable=N|N%, "
+    "node-zone=NODE:[ZONE], replicas=[WORKLOAD:]N, rollout=yes|WORKLOAD with max-surge=N|N% and "
+    "max-unavailable=N|N%, "
     "traffic-distribution=VALUE|none, topology-mode=Auto|none, max-endpoints-per-slice=N, "
     "subsetting=off|APPROACH, defragment=yes|no, ready-delay=DURATION, termination=DURATION, "
-    "batch-period=DURATION, node-grace=DURATION.")  # fmt: skip
-@click.option("--now", "now", type=SettingType(of_now=True), multiple=True, metavar="KEY=VALUE",
-    help="How the controllers run now, where not by default: max-endpoints-per-slice, subsetting, defragment, "
-    "batch-period, ready-delay, termination, node-grace.")  # fmt: skip
-@click.option("--snapshot", type=_FILE, metavar="FILE",
-    help="A file of 'sliceplane snapshot save' in place of a cluster that runs.")  # fmt: skip
-@click.option("--clients", "selector", default="", metavar="SELECTOR",
-    help="Clients are where the Pods with these labels are.  [default: where Nodes take Pods]")  # fmt: skip
+    "batch-period=DURATION, node-grace=DURATION.",
+)
+@click.option(
+    "--now",
+    "now",
+    type=SettingType(of_now=True),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="How the controllers run now, where not by default: max-endpoints-per-slice, subsetting, "
+    "defragment, "
+    "batch-period, ready-delay, termination, node-grace.",
+)
+@click.option(
+    "--snapshot",
+    type=_FILE,
+    metavar="FILE",
+    help="A file of 'sliceplane snapshot save' in place of a cluster that runs.",
+)
+@click.option(
+    "--clients",
+    "selector",
+    default="",
+    metavar="SELECTOR",
+    help="Clients are where the Pods with these labels are.  [default: where Nodes take Pods]",
+)
 @click.option(
     "--traffic",
     default="",
     metavar="ZONE=SHARE,...|@FILE",
-    help="Clients by zone, as measured; in a file (@- is stdin) as Prometheus answers a query or as a page of "
+    help="Clients by zone, as measured; in a file (@- is stdin) as Prometheus answers a query or "
+    "as a page of "
     "metrics has it: series with a label zone.",
 )
-@click.option("--rate", default="", metavar="N", help="Requests a second to the Service, of all clients.")
+@click.option(
+    "--rate", default="", metavar="N", help="Requests a second to the Service, of all clients."
+)
 @click.option(
     "--capacity",
     default="",
     metavar="N",
     help="Requests a second that one Pod can take: with --rate, overload is what is more than that.",
 )
-@click.option("--connections", type=click.IntRange(1), default=10_000, show_default=True, metavar="N",
-    help="How many there are at a time: what chance makes of them is told.")  # fmt: skip
-@click.option("--watchers", type=click.IntRange(0), default=0, show_default=True, metavar="N",
-    help="Clients that watch all slices, beside the Nodes' proxies.")  # fmt: skip
-@click.option("--gigabytes", default="0", metavar="N", help="Measured, requests and answers: makes a cost of shares.")
-@click.option("--price", default=PRICE_DEFAULT, show_default=True, metavar="AMOUNT@DATE",
-    help="$ for a GB that crosses zones, both directions; the default is AWS's.")  # fmt: skip
-@click.option("--verify", type=_FILE, metavar="RECORDING",
-    help="Compare with what a recording says that happened after the snapshot.")  # fmt: skip
+@click.option(
+    "--connections",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    metavar="N",
+    help="How many there are at a time: what chance makes of them is told.",
+)
+@click.option(
+    "--watchers",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Clients that watch all slices, beside the Nodes' proxies.",
+)
+@click.option(
+    "--gigabytes",
+    default="0",
+    metavar="N",
+    help="Measured, requests and answers: makes a cost of shares.",
+)
+@click.option(
+    "--price",
+    default=PRICE_DEFAULT,
+    show_default=True,
+    metavar="AMOUNT@DATE",
+    help="$ for a GB that crosses zones, both directions; the default is AWS's.",
+)
+@click.option(
+    "--verify",
+    type=_FILE,
+    metavar="RECORDING",
+    help="Compare with what a recording says that happened after the snapshot.",
+)
 @output_option
-@click.option("--plot", type=_FILE, metavar="FILE",
-    help="Also draw it into FILE (.png, .svg or .pdf; needs matplotlib).")  # fmt: skip
+@click.option(
+    "--plot",
+    type=_FILE,
+    metavar="FILE",
+    help="Also draw it into FILE (.png, .svg or .pdf; needs matplotlib).",
+)
 @question_options
-def command(*, service: str, output: Form, plot: Path | None, verify: Path | None, **flags: Any) -> None:
-    """What would a change do to a Service: writes, slices, bytes to every watcher, and where connections go.
+def command(
+    *, service: str, output: Form, plot: Path | None, verify: Path | None, **flags: Any
+) -> None:
+    """What would a change do to a Service: writes, slices, bytes to every watcher, and where
+    connections go.
 
-    Runs the controllers of this version on virtual time, over a cluster as it is now or over a snapshot, and makes
-    the change there.  Reads only; what the answer rests on stands first.
+    Runs the controllers of this version on virtual time, over a cluster as it is now or over a
+    snapshot, and makes the change there. Reads only; what the answer rests on stands first.
 
-    Exit code 0: nothing gets worse; 1: an endpoint is overloaded, or connections find none, that did not before; with
-    --verify: it happened otherwise; 2: no answer, stderr says why.
+    Exit code 0: nothing gets worse; 1: an endpoint is overloaded, or connections find none, that
+    did not before; with --verify: it happened otherwise; 2: no answer, stderr says why.
     """
     from sliceplane.cli.ask.recorder import making_sense, read
     from sliceplane.cli.progress import WorkTold
@@ -117,9 +204,13 @@ def command(*, service: str, output: Form, plot: Path | None, verify: Path | Non
         subject = state.service(in_name or flags["namespace"] or namespace, name)
         changes = checked(flags["changes"], state, subject)
         question = WhatIfQuestion(
-            service=subject, changes=changes, now=running(flags["now"]), clients=clients, price=price,
+            service=subject,
+            changes=changes,
+            now=running(flags["now"]),
+            clients=clients,
+            price=price,
             watchers=flags["watchers"],
-        )  # fmt: skip
+        )
         with WorkTold() as tell:
             foreseen = predict(state, question, tell)
         if verify is None:
@@ -133,7 +224,9 @@ def command(*, service: str, output: Form, plot: Path | None, verify: Path | Non
         from sliceplane.cli.lab.what_if_plot import draw
 
         draw(found, plot)
-    text = rendered(output, lambda: as_document(found, real), lambda: as_text(found, screen_width(), real))
+    text = rendered(
+        output, lambda: as_document(found, real), lambda: as_text(found, screen_width(), real)
+    )
     show(text, exit_code=NO_ANSWER)
     if plot is not None:
         note(f"picture: {plot}")
@@ -149,7 +242,9 @@ def _state(flags: dict[str, Any]) -> tuple[ClusterState, str]:
 
     path: Path | None = flags["snapshot"]
     if path is None:
-        return ask(flags["kubeconfig"], flags["context"], read_cluster, CannotTell, exit_code=NO_ANSWER)
+        return ask(
+            flags["kubeconfig"], flags["context"], read_cluster, CannotTell, exit_code=NO_ANSWER
+        )
     try:
         with opened_lines(path, line_bytes_max=LINE_BYTES_MAX) as lines:
             return of_snapshot(lines, path.name, path.stat().st_mtime), "default"
@@ -175,14 +270,17 @@ async def read_cluster(client: HttpClient, namespace: str) -> tuple[ClusterState
                 raise
             needed = ", ".join(item.plural for item in READ)
             raise CannotTell(
-                f"the right to list {resource.plural} in all namespaces is missing; {needed} are read.  With a file of "
+                f"the right to list {resource.plural} in all namespaces is missing; {needed} are "
+                "read.  With a file of "
                 "'sliceplane snapshot save' from somebody who may: --snapshot FILE"
             ) from error
 
     bodies = await asyncio.gather(*map(listed, READ))
     newest = (await client.list(Selection(READ[0]), limit=1)).resource_version
     revision = int(newest) if newest.isdecimal() else 0
-    return of_lists(dict(zip(READ, bodies, strict=True)), revision, "as the cluster is now", time.time()), namespace
+    return of_lists(
+        dict(zip(READ, bodies, strict=True)), revision, "as the cluster is now", time.time()
+    ), namespace
 
 
 def _clients(flags: dict[str, Any]) -> Clients:
@@ -197,9 +295,12 @@ def _clients(flags: dict[str, Any]) -> Clients:
     except StatusError as error:
         raise click.BadParameter(str(error), param_hint="'--clients'") from error
     return Clients(
-        selector=flags["selector"], traffic=_traffic(flags["traffic"]), connections=flags["connections"],
-        rate=_requests(flags, "rate"), capacity=_requests(flags, "capacity"),
-    )  # fmt: skip
+        selector=flags["selector"],
+        traffic=_traffic(flags["traffic"]),
+        connections=flags["connections"],
+        rate=_requests(flags, "rate"),
+        capacity=_requests(flags, "capacity"),
+    )
 
 
 def _requests(flags: dict[str, Any], name: str) -> Fraction | None:
@@ -221,7 +322,9 @@ def _traffic(text: str) -> dict[str, Fraction]:
         zone, equals, share = part.strip().partition("=")
         traffic[zone] = _amount(share, "'--traffic'") if equals and zone else Fraction(-1)
         if traffic[zone] < 0:
-            raise click.BadParameter(f"{part!r} is not ZONE=SHARE; a file is @FILE", param_hint="'--traffic'")
+            raise click.BadParameter(
+                f"{part!r} is not ZONE=SHARE; a file is @FILE", param_hint="'--traffic'"
+            )
     if text and not sum(traffic.values()):
         raise click.BadParameter("no zone has a share", param_hint="'--traffic'")
     return traffic
@@ -234,7 +337,9 @@ def _measured(name: str) -> dict[str, Fraction]:
     try:
         return zones_of(read_text(Path(name)))
     except OSError as error:
-        raise click.BadParameter(f"cannot read {name}: {(error.strerror or str(error)).lower()}") from error
+        raise click.BadParameter(
+            f"cannot read {name}: {(error.strerror or str(error)).lower()}"
+        ) from error
     except (BadTraffic, RecursionError) as error:
         raise click.BadParameter(f"{name}: {error}", param_hint="'--traffic'") from error
 
@@ -256,4 +361,8 @@ def price_of(flags: dict[str, Any]) -> Price:
     if not at or not date:
         raise click.BadParameter("say of when the price is: 0.02@2026-11", param_hint="'--price'")
     of = f"AWS, {date}" if flags["price"] == PRICE_DEFAULT else date
-    return Price(per_gb=_amount(amount, "'--price'"), of=of, gigabytes=_amount(flags["gigabytes"], "'--gigabytes'"))
+    return Price(
+        per_gb=_amount(amount, "'--price'"),
+        of=of,
+        gigabytes=_amount(flags["gigabytes"], "'--gigabytes'"),
+    )

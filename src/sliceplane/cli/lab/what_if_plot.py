@@ -1,4 +1,5 @@
-"""The picture of ``sliceplane what-if --plot``: load by zone, where connections go, bytes over time.
+"""The picture of ``sliceplane what-if --plot``: load by zone, where connections go, bytes over
+time.
 
 What is now is pale, what would be is full.
 """
@@ -20,7 +21,16 @@ if TYPE_CHECKING:
     from sliceplane.lab.whatif.picture import Picture
     from sliceplane.lab.whatif.prediction import Prediction
 
-_PALETTE: Final = ("#1f6fb2", "#5b8c3a", "#c98a1b", "#8a4fa3", "#2a9d8f", "#b3382c", "#6c6f7d", "#d26a9c")
+_PALETTE: Final = (
+    "#1f6fb2",
+    "#5b8c3a",
+    "#c98a1b",
+    "#8a4fa3",
+    "#2a9d8f",
+    "#b3382c",
+    "#6c6f7d",
+    "#d26a9c",
+)
 _RED: Final = "#b3382c"
 #: zones of which a picture can still be read
 ZONES_MAX: Final = 12
@@ -52,31 +62,61 @@ def _colors(zones: list[str]) -> dict[str, str]:
 
 
 def _loads(axes: Any, found: Prediction, zones: list[str]) -> None:
-    """Against an even share; where the rate is known, requests a second, and against what a Pod can take."""
+    """Against an even share; where the rate is known, requests a second, and against what a Pod can
+    take.
+    """
     colors = _colors(zones)
     in_rates = found.question.clients.rate is not None
     capacity = found.question.clients.capacity
     limit = float(OVERLOAD) if not in_rates else None if capacity is None else float(capacity)
     values = {
-        (shift, index): float(picture.loads.rate_in(zone) if in_rates else picture.shares.load(zone))
+        (shift, index): float(
+            picture.loads.rate_in(zone) if in_rates else picture.shares.load(zone)
+        )
         for picture, shift in ((found.before, -0.2), (found.after, 0.2))
         for index, zone in enumerate(zones)
     }
     for (shift, index), value in values.items():
-        axes.bar(index + shift, value, 0.38, color=colors[zones[index]], alpha=_PALE if shift < 0 else 1.0)
+        axes.bar(
+            index + shift,
+            value,
+            0.38,
+            color=colors[zones[index]],
+            alpha=_PALE if shift < 0 else 1.0,
+        )
         text = (f"{value:,.0f}" if in_rates else f"{value:.2f}") if value else "none"
         axes.annotate(
-            text, (index + shift, value), (0, 2), textcoords="offset points", ha="center", va="bottom", fontsize=9
+            text,
+            (index + shift, value),
+            (0, 2),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=9,
         )
     if not in_rates:
         axes.axhline(1, color="0.5", linewidth=1, linestyle=":")
     if limit is not None:
         axes.axhline(limit, color=_RED, linewidth=1.2, linestyle="--")
         text = "overload" if not in_rates else f"a Pod can take {limit:,g}"
-        axes.annotate(text, (-0.42, limit), (0, 2), textcoords="offset points", color=_RED, fontsize=9, va="bottom")
-    title = "Requests a second to one endpoint" if in_rates else "Load of one endpoint (1: an even share)"
+        axes.annotate(
+            text,
+            (-0.42, limit),
+            (0, 2),
+            textcoords="offset points",
+            color=_RED,
+            fontsize=9,
+            va="bottom",
+        )
+    title = (
+        "Requests a second to one endpoint"
+        if in_rates
+        else "Load of one endpoint (1: an even share)"
+    )
     axes.set(title=title, ylim=(0, max(*values.values(), limit or 0.0) * 1.2))
-    _name_zones(axes, zones, [f"{found.before.ready[zone]}, {found.after.ready[zone]}" for zone in zones])
+    _name_zones(
+        axes, zones, [f"{found.before.ready[zone]}, {found.after.ready[zone]}" for zone in zones]
+    )
     axes.set_xlabel("zone, and its ready endpoints now, then; pale: now")
 
 
@@ -88,29 +128,57 @@ def _flows(axes: Any, found: Prediction, zones: list[str]) -> None:
         for index, zone in enumerate(zones):
             bottom = 0.0
             for target in sorted(
-                {to for came, to in picture.shares.flows if came == zone}, key=lambda to: (to != zone, to)
+                {to for came, to in picture.shares.flows if came == zone},
+                key=lambda to: (to != zone, to),
             ):
                 share = float(picture.shares.flows[zone, target]) * 100
                 axes.bar(
-                    index + shift, share, 0.38, bottom=bottom, color=colors.get(target, "0.6"), alpha=alpha,
-                    edgecolor="white", linewidth=0.6,
-                )  # fmt: skip
+                    index + shift,
+                    share,
+                    0.38,
+                    bottom=bottom,
+                    color=colors.get(target, "0.6"),
+                    alpha=alpha,
+                    edgecolor="white",
+                    linewidth=0.6,
+                )
                 bottom += share
             _lost(axes, picture, zone, index + shift, bottom)
-    axes.set(title=f"Connections that leave their zone: now {_crossing(found.before)}, then {_crossing(found.after)}")
+    axes.set(
+        title=(
+            f"Connections that leave their zone: now {_crossing(found.before)}, then "
+            f"{_crossing(found.after)}"
+        )
+    )
     _name_zones(axes, zones, [""] * len(zones))
     axes.set_xlabel("zone of the client; pale: now")
     axes.set_ylabel("% of all connections")
     axes.margins(y=0.2)
     handles = [Patch(color=color, label=zone_name(zone)) for zone, color in colors.items()]
-    axes.legend(handles=handles, title="zone of the endpoint", fontsize=9, title_fontsize=9, ncols=3, loc="upper right")
+    axes.legend(
+        handles=handles,
+        title="zone of the endpoint",
+        fontsize=9,
+        title_fontsize=9,
+        ncols=3,
+        loc="upper right",
+    )
 
 
 def _lost(axes: Any, picture: Picture, zone: str, at: float, bottom: float) -> None:
     """Connections that find no endpoint."""
     missing = float(picture.clients.get(zone, 0)) * 100 - bottom
     if missing > 0.05:
-        axes.bar(at, missing, 0.38, bottom=bottom, color="white", edgecolor=_RED, hatch="///", linewidth=0.8)
+        axes.bar(
+            at,
+            missing,
+            0.38,
+            bottom=bottom,
+            color="white",
+            edgecolor=_RED,
+            hatch="///",
+            linewidth=0.8,
+        )
 
 
 def _crossing(picture: Picture) -> str:
@@ -133,16 +201,24 @@ def _moments(axes: Any, found: Prediction) -> None:
     axes.step([*times, end], [*ready, ready[-1]], where="post", color=_PALETTE[0], linewidth=2)
     for moment, number in zip(found.moments[1:], ready[1:], strict=True):
         axes.annotate(
-            f"{number:,} ready after {format_duration(round(moment.after_s))}", (moment.after_s, number), (4, 4),
-            textcoords="offset points", fontsize=9, ha="left" if moment.after_s < end / 2 else "right",
-        )  # fmt: skip
+            f"{number:,} ready after {format_duration(round(moment.after_s))}",
+            (moment.after_s, number),
+            (4, 4),
+            textcoords="offset points",
+            fontsize=9,
+            ha="left" if moment.after_s < end / 2 else "right",
+        )
     first = found.moments[0]
     if first.failing:
         axes.axvspan(0, times[1], facecolor="none", edgecolor=_RED, alpha=_PALE, hatch="///")
         axes.annotate(
-            f"{float(first.failing):.0%} of connections\nare sent to the lost", (times[1], 0), (4, 6),
-            textcoords="offset points", color=_RED, fontsize=9,
-        )  # fmt: skip
+            f"{float(first.failing):.0%} of connections\nare sent to the lost",
+            (times[1], 0),
+            (4, 6),
+            textcoords="offset points",
+            color=_RED,
+            fontsize=9,
+        )
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set(title="Ready endpoints after the loss", xlim=(0, end), ylim=(0, max(*ready, 1) * 1.25))
     axes.set_xlabel("seconds after the loss, on virtual time")
@@ -153,10 +229,23 @@ def _moments(axes: Any, found: Prediction) -> None:
 def _sent(axes: Any, found: Prediction) -> None:
     from matplotlib.ticker import FuncFormatter
 
-    axes.set(title=f"Bytes to {found.after.watchers:,} watchers: {count(found.written.writes, 'write')} of slices")
+    axes.set(
+        title=(
+            f"Bytes to {found.after.watchers:,} watchers: {count(found.written.writes, 'write')} "
+            "of slices"
+        )
+    )
     axes.set_xlabel("seconds after the change, on virtual time")
     if not found.events:
-        axes.text(0.5, 0.5, "no slice is written", ha="center", va="center", transform=axes.transAxes, color="0.4")
+        axes.text(
+            0.5,
+            0.5,
+            "no slice is written",
+            ha="center",
+            va="center",
+            transform=axes.transAxes,
+            color="0.4",
+        )
         axes.set(xticks=[], yticks=[])
         return
     times = [0.0, *(event.at - found.began for event in found.events)]
@@ -167,7 +256,15 @@ def _sent(axes: Any, found: Prediction) -> None:
     ):
         heights = [*accumulate(sizes, initial=0), sum(sizes)]
         axes.step([*times, end], heights, where="post", color=color, linewidth=1.8, label=name)
-        axes.text(end, sum(sizes), f"{human_bytes(sum(sizes))} ", ha="right", va="bottom", fontsize=9, color=color)
+        axes.text(
+            end,
+            sum(sizes),
+            f"{human_bytes(sum(sizes))} ",
+            ha="right",
+            va="bottom",
+            fontsize=9,
+            color=color,
+        )
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: human_bytes(value)))
     axes.set_axisbelow(True)
     axes.grid(visible=True, color="0.92")

@@ -25,63 +25,200 @@ if TYPE_CHECKING:
 _NOT_SAID: Final = ""
 
 _agent_options = with_options(
-    click.option("--name", default="", metavar="AGENT",
-        help="One name, one host.  [default: the name that 'agent grant' gave, else SERVICE-HOST; with -f HOST]"),
-    click.option("--address", "addresses", multiple=True, default=("auto",), show_default=True, metavar="IP",
-        help="Where clients reach the process; once for each family. auto: where this machine's way to the server "
-        "begins."),
-    click.option("--zone", default="", metavar="ZONE", help="Where it runs, for Services that prefer what is near."),
-    click.option("--node-name", default="", metavar="NODE", help="Of the node proxy that runs on this machine."),
-    click.option("--lease", "lease_s", type=DurationType(), default="15s", show_default=True,
-        help="An agent that is silent for so long is withdrawn: 1s to 5m."),
-    click.option("--drain", "drain_s", type=DurationType(), default="10s", show_default=True,
-        help="At the end wait so long at most until no node sends to the process any more."),
-    click.option("--stop-timeout", "stop_s", type=DurationType(), default="30s", show_default=True,
-        help="Then kill a child that has not ended."),
+    click.option(
+        "--name",
+        default="",
+        metavar="AGENT",
+        help=(
+            "One name, one host.  [default: the name that 'agent grant' gave, else SERVICE-HOST; "
+            "with -f HOST]"
+        ),
+    ),
+    click.option(
+        "--address",
+        "addresses",
+        multiple=True,
+        default=("auto",),
+        show_default=True,
+        metavar="IP",
+        help="Where clients reach the process; once for each family. auto: where this machine's "
+        "way to the server "
+        "begins.",
+    ),
+    click.option(
+        "--zone",
+        default="",
+        metavar="ZONE",
+        help="Where it runs, for Services that prefer what is near.",
+    ),
+    click.option(
+        "--node-name",
+        default="",
+        metavar="NODE",
+        help="Of the node proxy that runs on this machine.",
+    ),
+    click.option(
+        "--lease",
+        "lease_s",
+        type=DurationType(),
+        default="15s",
+        show_default=True,
+        help="An agent that is silent for so long is withdrawn: 1s to 5m.",
+    ),
+    click.option(
+        "--drain",
+        "drain_s",
+        type=DurationType(),
+        default="10s",
+        show_default=True,
+        help="At the end wait so long at most until no node sends to the process any more.",
+    ),
+    click.option(
+        "--stop-timeout",
+        "stop_s",
+        type=DurationType(),
+        default="30s",
+        show_default=True,
+        help="Then kill a child that has not ended.",
+    ),
     click.option("--takeover", is_flag=True, help="Take the name from another host that lives."),
-)  # fmt: skip
+)
 
 _service_options = with_options(
-    click.option("-n", "--namespace", default="", metavar="NAME", help="[default: the kubeconfig's]"),
-    click.option("--port", "ports", multiple=True, required=True, metavar="[NAME=]PORT",
-        help="The process's port, under the name that the Service gives it."),
-    click.option("--http", "http_path", default=_NOT_SAID, metavar="PATH", help="Check: GET answers 200 to 399."),
-    click.option("--https", "https_path", default=_NOT_SAID, metavar="PATH", help="The same over TLS, unverified."),
-    click.option("--tcp", is_flag=True, help="Check: a connection opens.  [default, if no other check is named]"),
-    click.option("--grpc", is_flag=False, flag_value="*", default=_NOT_SAID, metavar="[SERVICE]",
-        help="Check: grpc.health.v1 says SERVING."),
-    click.option("--exec", "exec_line", default=_NOT_SAID, metavar="COMMAND", help="Check: it ends with 0."),
-    click.option("--ttl", type=DurationType(), default=None, metavar="DURATION",
-        help="Check: 'sliceplane agent pass' was run so recently."),
-    click.option("--notify", "notifies", is_flag=True, help="Check of 'run': the process said READY=1 (sd_notify)."),
-    click.option("--period", "period_s", type=DurationType(), default="5s", show_default=True,
-        help="Between two looks."),
-    click.option("--timeout", "timeout_s", type=DurationType(), default="2s", show_default=True,
-        help="What takes longer has failed."),
-    click.option("--rise", type=click.IntRange(min=1), default=1, show_default=True, help="Passes that make it ready."),
-    click.option("--fall", type=click.IntRange(min=1), default=3, show_default=True, help="Failures that end that."),
-    click.option("--create-service", is_flag=True, help="Make the Service, without a selector, if there is none."),
-    click.option("--dry-run", is_flag=True, help="Print the slices that would be written, and end."),
-)  # fmt: skip
+    click.option(
+        "-n", "--namespace", default="", metavar="NAME", help="[default: the kubeconfig's]"
+    ),
+    click.option(
+        "--port",
+        "ports",
+        multiple=True,
+        required=True,
+        metavar="[NAME=]PORT",
+        help="The process's port, under the name that the Service gives it.",
+    ),
+    click.option(
+        "--http",
+        "http_path",
+        default=_NOT_SAID,
+        metavar="PATH",
+        help="Check: GET answers 200 to 399.",
+    ),
+    click.option(
+        "--https",
+        "https_path",
+        default=_NOT_SAID,
+        metavar="PATH",
+        help="The same over TLS, unverified.",
+    ),
+    click.option(
+        "--tcp",
+        is_flag=True,
+        help="Check: a connection opens.  [default, if no other check is named]",
+    ),
+    click.option(
+        "--grpc",
+        is_flag=False,
+        flag_value="*",
+        default=_NOT_SAID,
+        metavar="[SERVICE]",
+        help="Check: grpc.health.v1 says SERVING.",
+    ),
+    click.option(
+        "--exec", "exec_line", default=_NOT_SAID, metavar="COMMAND", help="Check: it ends with 0."
+    ),
+    click.option(
+        "--ttl",
+        type=DurationType(),
+        default=None,
+        metavar="DURATION",
+        help="Check: 'sliceplane agent pass' was run so recently.",
+    ),
+    click.option(
+        "--notify",
+        "notifies",
+        is_flag=True,
+        help="Check of 'run': the process said READY=1 (sd_notify).",
+    ),
+    click.option(
+        "--period",
+        "period_s",
+        type=DurationType(),
+        default="5s",
+        show_default=True,
+        help="Between two looks.",
+    ),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=DurationType(),
+        default="2s",
+        show_default=True,
+        help="What takes longer has failed.",
+    ),
+    click.option(
+        "--rise",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Passes that make it ready.",
+    ),
+    click.option(
+        "--fall",
+        type=click.IntRange(min=1),
+        default=3,
+        show_default=True,
+        help="Failures that end that.",
+    ),
+    click.option(
+        "--create-service",
+        is_flag=True,
+        help="Make the Service, without a selector, if there is none.",
+    ),
+    click.option(
+        "--dry-run", is_flag=True, help="Print the slices that would be written, and end."
+    ),
+)
 
 
-@click.group("agent", cls=CommandGroup, invoke_without_command=True, examples=[
-    ("a process as an endpoint of web", "sliceplane agent run web --port 8080 -- python3 -m http.server 8080"),
-    ("an account for it, with no other rights", "sliceplane agent grant vm-1 --service web --cidr 192.0.2.0/24"),
-])  # fmt: skip
-@click.option("-f", "--filename", type=click.Path(dir_okay=False, path_type=Path), default=None, metavar="FILE",
-    help="Run an agent for the Services of this file (agent.yaml), which is read again when it changes.")  # fmt: skip
+@click.group(
+    "agent",
+    cls=CommandGroup,
+    invoke_without_command=True,
+    examples=[
+        (
+            "a process as an endpoint of web",
+            "sliceplane agent run web --port 8080 -- python3 -m http.server 8080",
+        ),
+        (
+            "an account for it, with no other rights",
+            "sliceplane agent grant vm-1 --service web --cidr 192.0.2.0/24",
+        ),
+    ],
+)
+@click.option(
+    "-f",
+    "--filename",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    metavar="FILE",
+    help=(
+        "Run an agent for the Services of this file (agent.yaml), which is read again when it "
+        "changes."
+    ),
+)
 @_agent_options
 @cluster_options
 @log_options
 @click.pass_context
 def command(ctx: click.Context, /, *, filename: Path | None, logs: Logs, **flags: Any) -> None:
-    """Make a process of a VM, a laptop or bare metal an endpoint of a Service, in any Kubernetes cluster.
+    """Make a process of a VM, a laptop or bare metal an endpoint of a Service, in any Kubernetes
+    cluster.
 
-    The agent checks the process, keeps a Lease and an EndpointSlice of its own, and takes both back at the end. An
-    agent that falls silent is withdrawn by the plane's controllers.
+    The agent checks the process, keeps a Lease and an EndpointSlice of its own, and takes both back
+    at the end. An agent that falls silent is withdrawn by the plane's controllers.
 
-    Exit code of a running agent: the child's; 3: another host has its name; 1: it could not start, stderr says why.
+    Exit code of a running agent: the child's; 3: another host has its name; 1: it could not start,
+    stderr says why.
     """
     if ctx.invoked_subcommand is not None:
         if filename is not None:
@@ -98,18 +235,29 @@ for _subcommand in (status, drain, undrain, pass_, grant, list_agents):
     command.add_command(_subcommand)
 
 
-@command.command("register", cls=Command, short_help="Register a process that runs already.", examples=[
-    ("a web server on port 8080", "sliceplane agent register web --port http=8080 --http /healthz"),
-    ("a database, of which a script knows whether it is the primary",
-     "sliceplane agent register db --port 5432 --exec /usr/local/bin/is-primary"),
-])  # fmt: skip
+@command.command(
+    "register",
+    cls=Command,
+    short_help="Register a process that runs already.",
+    examples=[
+        (
+            "a web server on port 8080",
+            "sliceplane agent register web --port http=8080 --http /healthz",
+        ),
+        (
+            "a database, of which a script knows whether it is the primary",
+            "sliceplane agent register db --port 5432 --exec /usr/local/bin/is-primary",
+        ),
+    ],
+)
 @click.argument("service", metavar="SERVICE")
 @_service_options
 @_agent_options
 @cluster_options
 @log_options
 def register(*, logs: Logs, **flags: Any) -> None:
-    """Make a process that runs already an endpoint of SERVICE, as long as this command runs and its checks pass.
+    """Make a process that runs already an endpoint of SERVICE, as long as this command runs and its
+    checks pass.
 
     At SIGTERM the endpoint is drained: nodes stop sending new connections, then it is deleted.
     """
@@ -117,11 +265,21 @@ def register(*, logs: Logs, **flags: Any) -> None:
     _run_flags(flags, command=())
 
 
-@command.command("run", cls=Command, short_help="Start a process, and register it while it lives.", examples=[
-    ("a server for this folder", "sliceplane agent run web --port http=8000 -- python3 -m http.server 8000"),
-])  # fmt: skip
+@command.command(
+    "run",
+    cls=Command,
+    short_help="Start a process, and register it while it lives.",
+    examples=[
+        (
+            "a server for this folder",
+            "sliceplane agent run web --port http=8000 -- python3 -m http.server 8000",
+        ),
+    ],
+)
 @click.argument("service", metavar="SERVICE")
-@click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.argument(
+    "command_line", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND..."
+)
 @_service_options
 @_agent_options
 @click.option(
@@ -136,8 +294,9 @@ def register(*, logs: Logs, **flags: Any) -> None:
 def run_child(*, logs: Logs, command_line: tuple[str, ...], **flags: Any) -> None:
     """Start COMMAND and make it an endpoint of SERVICE while it lives and its checks pass.
 
-    When it ends it is withdrawn at once, and this command ends with its exit code. SIGTERM drains first, and is passed
-    on then. COMMAND may say READY=1 to its NOTIFY_SOCKET instead of being checked.
+    When it ends it is withdrawn at once, and this command ends with its exit code. SIGTERM drains
+    first, and is passed on then. COMMAND may say READY=1 to its NOTIFY_SOCKET instead of being
+    checked.
     """
     logs.begin()
     _run_flags(flags, command=command_line)
@@ -152,7 +311,9 @@ def _run_flags(flags: dict[str, Any], command: tuple[str, ...]) -> None:
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     entry = ServiceEntry(flags["service"], flags["namespace"], ports, checks)
-    wanted = AgentFile(flags["name"], tuple(flags["addresses"]), flags["zone"], flags["node_name"], (entry,))
+    wanted = AgentFile(
+        flags["name"], tuple(flags["addresses"]), flags["zone"], flags["node_name"], (entry,)
+    )
     _serve(flags, command, lambda: wanted, path=None)
 
 
@@ -200,7 +361,9 @@ def _serve(flags: dict[str, Any], command: tuple[str, ...], read: Any, path: Pat
     )
 
     async def work(connection: Connection) -> int:
-        return await serve(connection, read, options, on_stop=on_stop_signal, notify=notify, say=say)
+        return await serve(
+            connection, read, options, on_stop=on_stop_signal, notify=notify, say=say
+        )
 
     def begin() -> int:
         return run(work(connect(flags["kubeconfig"], flags["context"])), spare=True)
@@ -227,18 +390,26 @@ def _checks(flags: dict[str, Any], *, runs: bool) -> tuple[CheckSpec, ...]:
 
     common = {name: flags[name] for name in ("period_s", "timeout_s", "rise", "fall")}
     checks = []
-    for kind, target in (("http", flags["http_path"]), ("https", flags["https_path"]), ("exec", flags["exec_line"])):
+    for kind, target in (
+        ("http", flags["http_path"]),
+        ("https", flags["https_path"]),
+        ("exec", flags["exec_line"]),
+    ):
         if target:
             if kind != "exec" and not target.startswith("/"):
                 raise ValueError(f"--{kind}: {target!r} is no path: it begins with a slash")
             checks.append(CheckSpec(kind=kind, target=target, **common))  # type: ignore[arg-type]
     if flags["grpc"]:
-        checks.append(CheckSpec(kind="grpc", target="" if flags["grpc"] == "*" else flags["grpc"], **common))
+        checks.append(
+            CheckSpec(kind="grpc", target="" if flags["grpc"] == "*" else flags["grpc"], **common)
+        )
     if flags["ttl"] is not None:
         checks.append(CheckSpec(kind="ttl", period_s=flags["ttl"]))
     if flags["notifies"]:
         if not runs:
-            raise ValueError("--notify is for 'run': a process that is registered has its own service manager")
+            raise ValueError(
+                "--notify is for 'run': a process that is registered has its own service manager"
+            )
         checks.append(CheckSpec(kind="notify"))
     if flags["tcp"] or not checks:
         checks.append(CheckSpec(kind="tcp", **common))

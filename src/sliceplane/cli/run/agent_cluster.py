@@ -1,4 +1,6 @@
-"""``sliceplane agent grant`` and ``list``: what a cluster knows of agents, and what it lets them do."""
+"""``sliceplane agent grant`` and ``list``: what a cluster knows of agents, and what it lets them
+do.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, NO_ANSWER, Form, fail, note, output_option, rendered, screen_width, show
+from sliceplane.cli.answers import (
+    BAD,
+    NO_ANSWER,
+    Form,
+    fail,
+    note,
+    output_option,
+    rendered,
+    screen_width,
+    show,
+)
 from sliceplane.cli.cluster import ask, attempt, cluster_options, connect, namespace_option
 from sliceplane.cli.options import Command
 from sliceplane.cli.values import DurationType
@@ -19,22 +31,45 @@ if TYPE_CHECKING:
     from sliceplane.watch.io.base import Client
 
 
-@click.command("grant", cls=Command, short_help="Print or apply a least-rights account for an agent.", examples=[
-    ("see what it may do", "sliceplane agent grant vm-1 --service web --cidr 192.0.2.0/24"),
-    ("make it, and a kubeconfig to copy to the machine",
-     "sliceplane agent grant vm-1 --service web --apply --out vm-1.kubeconfig"),
-])  # fmt: skip
+@click.command(
+    "grant",
+    cls=Command,
+    short_help="Print or apply a least-rights account for an agent.",
+    examples=[
+        ("see what it may do", "sliceplane agent grant vm-1 --service web --cidr 192.0.2.0/24"),
+        (
+            "make it, and a kubeconfig to copy to the machine",
+            "sliceplane agent grant vm-1 --service web --apply --out vm-1.kubeconfig",
+        ),
+    ],
+)
 @click.argument("name", metavar="AGENT")
-@click.option("--service", "services", multiple=True, required=True, metavar="NAME", help="It may serve; repeatable.")
+@click.option(
+    "--service",
+    "services",
+    multiple=True,
+    required=True,
+    metavar="NAME",
+    help="It may serve; repeatable.",
+)
 @namespace_option()
-@click.option("--cidr", "cidrs", multiple=True, metavar="CIDR", help="Its addresses must be of these networks.")
+@click.option(
+    "--cidr",
+    "cidrs",
+    multiple=True,
+    metavar="CIDR",
+    help="Its addresses must be of these networks.",
+)
 @click.option("--see-nodes", is_flag=True, help="It may ask whether nodes have followed its drain.")
 @click.option(
     "--policy",
     type=click.Choice(("auto", "always", "never")),
     default="auto",
     show_default=True,
-    help="With ValidatingAdmissionPolicies for its slices and its Lease; auto: if the server has that kind.",
+    help=(
+        "With ValidatingAdmissionPolicies for its slices and its Lease; auto: if the server has "
+        "that kind."
+    ),
 )
 @click.option("--apply", "applies", is_flag=True, help="Apply it, and print a kubeconfig instead.")
 @click.option(
@@ -46,14 +81,23 @@ if TYPE_CHECKING:
     help="With --apply: write the kubeconfig to this new file, which only you can read.",
 )
 @click.option("--overwrite", is_flag=True, help="With --out: replace a file of that name.")
-@click.option("--duration", "duration_s", type=DurationType(), default="8760h", show_default=True,
-    help="Of the kubeconfig's token; servers may shorten it.")  # fmt: skip
+@click.option(
+    "--duration",
+    "duration_s",
+    type=DurationType(),
+    default="8760h",
+    show_default=True,
+    help="Of the kubeconfig's token; servers may shorten it.",
+)
 @cluster_options
-def grant(*, name: str, kubeconfig: Path | None, context: str | None, out: Path | None, **flags: Any) -> None:
-    """Print what an account for the agent AGENT needs: rights for its own Lease, its own slices and its Services.
+def grant(
+    *, name: str, kubeconfig: Path | None, context: str | None, out: Path | None, **flags: Any
+) -> None:
+    """Print what an account for the agent AGENT needs: rights for its own Lease, its own slices and
+    its Services.
 
-    With --apply the documents are applied, and a kubeconfig with a token of that account is printed, or written to
-    --out: for the machine on which 'sliceplane agent' is to run.
+    With --apply the documents are applied, and a kubeconfig with a token of that account is
+    printed, or written to --out: for the machine on which 'sliceplane agent' is to run.
     """
     from sliceplane.agent.io.granting import NO_POLICY, Grant, NoGrant, apply_grant, serves_policies
     from sliceplane.agent.io.own_files import readers_of_output
@@ -76,7 +120,9 @@ def grant(*, name: str, kubeconfig: Path | None, context: str | None, out: Path 
         note(f"Note: {remark}")
 
     async def work(client: Client, _: str) -> str:
-        return await apply_grant(client, connection, wanted, flags["duration_s"], with_policies=with_policies)
+        return await apply_grant(
+            client, connection, wanted, flags["duration_s"], with_policies=with_policies
+        )
 
     if out is None:
         problem = readers_of_output(1)
@@ -108,21 +154,32 @@ def _printed(documents: tuple[Document, ...], remark: str) -> str:
     return f"# {remark}\n{text}" if remark else text
 
 
-@click.command("list", cls=Command, short_help="List agents and their endpoints, as the cluster knows them.", examples=[
-    ("every agent of the cluster", "sliceplane agent list -A"),
-])  # fmt: skip
+@click.command(
+    "list",
+    cls=Command,
+    short_help="List agents and their endpoints, as the cluster knows them.",
+    examples=[
+        ("every agent of the cluster", "sliceplane agent list -A"),
+    ],
+)
 @namespace_option()
 @click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
 @output_option
 @cluster_options
 def list_agents(
-    *, namespace: str, all_namespaces: bool, output: Form, kubeconfig: Path | None, context: str | None
+    *,
+    namespace: str,
+    all_namespaces: bool,
+    output: Form,
+    kubeconfig: Path | None,
+    context: str | None,
 ) -> None:
     """List agents and their endpoints, as the cluster knows them, and why an endpoint is not ready.
 
     RENEWED is the age of the last renewal by the agent's own clock.
 
-    Exit code 0: all are ready; 1: one is not, or no port of its Service leads to it; 2: cannot tell.
+    Exit code 0: all are ready; 1: one is not, or no port of its Service leads to it; 2: cannot
+    tell.
     """
     import time
 
@@ -140,8 +197,13 @@ def list_agents(
         width = screen_width()
         heads = ("AGENT", "SERVICE", "ADDRESS", "STATE", "RENEWED")
         reasons = [row.reason for row in rows if row.reason]
-        return "\n".join((*table(heads, [row.cells() for row in rows], width=width), *notes(reasons, width)))
+        return "\n".join(
+            (*table(heads, [row.cells() for row in rows], width=width), *notes(reasons, width))
+        )
 
-    show(rendered(output, lambda: {"agents": [row.as_document() for row in rows]}, text), exit_code=NO_ANSWER)
+    show(
+        rendered(output, lambda: {"agents": [row.as_document() for row in rows]}, text),
+        exit_code=NO_ANSWER,
+    )
     if any(row.state != "passing" or row.why for row in rows):
         raise SystemExit(BAD)

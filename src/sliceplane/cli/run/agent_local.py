@@ -1,4 +1,6 @@
-"""``sliceplane agent status|drain|undrain|pass``: what an agent on this machine is asked over its socket."""
+"""``sliceplane agent status|drain|undrain|pass``: what an agent on this machine is asked over its
+socket.
+"""
 
 from __future__ import annotations
 
@@ -28,27 +30,39 @@ def _text(answer: dict[str, Any]) -> str:
     from sliceplane.kit.columns import notes, table
 
     ages = [f"{space} {age:g} s ago" for space, age in answer["renewedSecondsAgo"].items()]
-    head = f"agent {answer['agent']} ({answer['identity']}, process {answer['pid']}): {answer['phase']}"
+    head = (
+        f"agent {answer['agent']} ({answer['identity']}, process {answer['pid']}): "
+        f"{answer['phase']}"
+    )
     lease = f"Lease renewed: {', '.join(ages) or 'never yet'}"
     rows = []
     said = []
     for entry in answer["registrations"]:
-        ports = ",".join(f"{name}={port}" if name else str(port) for name, port in entry["ports"].items())
+        ports = ",".join(
+            f"{name}={port}" if name else str(port) for name, port in entry["ports"].items()
+        )
         state = entry["state"] if entry["stored"] else f"{entry['state']}, not stored"
         service = f"{entry['namespace']}/{entry['service']}"
         rows.append((service, ",".join(entry["addresses"]), ports, state))
         said += [f"{service}: {entry['problem']}"] if entry["problem"] else []
         for check in entry["checks"]:
             word = {True: "passes", False: "fails", None: "has not said yet"}[check["passing"]]
-            said.append(f"{service}: {check['check']} {word}{': ' if check['saw'] else ''}{check['saw']}")
+            said.append(
+                f"{service}: {check['check']} {word}{': ' if check['saw'] else ''}{check['saw']}"
+            )
     width = screen_width()
     listed = table(("SERVICE", "ADDRESS", "PORTS", "STATE"), rows, width=width)
     return "\n".join((head, lease, "", *listed, *notes(said, width)))
 
 
-@click.command("status", cls=Command, short_help="Tell how the agent of this machine is.", examples=[
-    ("the agent of this machine", "sliceplane agent status"),
-])  # fmt: skip
+@click.command(
+    "status",
+    cls=Command,
+    short_help="Tell how the agent of this machine is.",
+    examples=[
+        ("the agent of this machine", "sliceplane agent status"),
+    ],
+)
 @_name
 @output_option
 def status(*, name: str, output: Form) -> None:
@@ -58,13 +72,20 @@ def status(*, name: str, output: Form) -> None:
     """
     answer = _ask(name, verb="status")
     show(rendered(output, lambda: answer, lambda: _text(answer)), exit_code=NO_ANSWER)
-    if not all(entry["stored"] and entry["state"] == "passing" for entry in answer["registrations"]):
+    if not all(
+        entry["stored"] and entry["state"] == "passing" for entry in answer["registrations"]
+    ):
         raise SystemExit(BAD)
 
 
-@click.command("drain", cls=Command, short_help="Take the endpoints of this machine out of their Services.", examples=[
-    ("before the machine is patched", "sliceplane agent drain"),
-])  # fmt: skip
+@click.command(
+    "drain",
+    cls=Command,
+    short_help="Take the endpoints of this machine out of their Services.",
+    examples=[
+        ("before the machine is patched", "sliceplane agent drain"),
+    ],
+)
 @_name
 def drain(*, name: str) -> None:
     """Take the endpoints of this machine out of their Services; the agent and the process go on.
@@ -74,18 +95,28 @@ def drain(*, name: str) -> None:
     show(_text(_ask(name, verb="drain")), exit_code=NO_ANSWER)
 
 
-@click.command("undrain", cls=Command, short_help="Bring them back.", examples=[
-    ("after it", "sliceplane agent undrain"),
-])  # fmt: skip
+@click.command(
+    "undrain",
+    cls=Command,
+    short_help="Bring them back.",
+    examples=[
+        ("after it", "sliceplane agent undrain"),
+    ],
+)
 @_name
 def undrain(*, name: str) -> None:
     """Bring the endpoints of this machine back."""
     show(_text(_ask(name, verb="undrain")), exit_code=NO_ANSWER)
 
 
-@click.command("pass", cls=Command, short_help="Say that the process is well (--ttl).", examples=[
-    ("from a program that checks itself", "sliceplane agent pass"),
-])  # fmt: skip
+@click.command(
+    "pass",
+    cls=Command,
+    short_help="Say that the process is well (--ttl).",
+    examples=[
+        ("from a program that checks itself", "sliceplane agent pass"),
+    ],
+)
 @_name
 @click.option("--fail", "failed", is_flag=True, help="Say that it is not.")
 @click.option("--text", default="", metavar="TEXT", help="For people: what was seen.")

@@ -1,4 +1,6 @@
-"""``sliceplane controllers``: the controllers alone, against any API server, with upstream's flag names."""
+"""``sliceplane controllers``: the controllers alone, against any API server, with upstream's flag
+names.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import NO_ANSWER, note
-from sliceplane.cli.ask.discovery import check_slice_options, discovery_config, discovery_options, slice_options
+from sliceplane.cli.ask.discovery import (
+    check_slice_options,
+    discovery_config,
+    discovery_options,
+    slice_options,
+)
 from sliceplane.cli.ask.recorder import flight_config, recorder_options
 from sliceplane.cli.ask.shadow import check_shadow_flags, run_shadow, shadow_options
 from sliceplane.cli.cluster import cluster_options, connect, limited_client, rate_options
@@ -31,36 +38,95 @@ if TYPE_CHECKING:
     from sliceplane.watch.io.kubeconfig import Connection
 
 #: what KEP-0752 describes; the others are for an API server that runs without controllers
-DEFAULT_CONTROLLERS = ("endpointslice-controller", "endpoints-controller", "endpointslice-mirroring-controller")
+DEFAULT_CONTROLLERS = (
+    "endpointslice-controller",
+    "endpoints-controller",
+    "endpointslice-mirroring-controller",
+)
 LEASE_NAME = "sliceplane-controllers"
 
 
-@click.command("controllers", cls=Command, examples=[
-    ("compare with what a cluster's own controller wrote", "sliceplane controllers --shadow --once"),
-    ("put EndpointSlices and Endpoints right, once", "sliceplane controllers --once --kubeconfig admin.kubeconfig"),
-])  # fmt: skip
+@click.command(
+    "controllers",
+    cls=Command,
+    examples=[
+        (
+            "compare with what a cluster's own controller wrote",
+            "sliceplane controllers --shadow --once",
+        ),
+        (
+            "put EndpointSlices and Endpoints right, once",
+            "sliceplane controllers --once --kubeconfig admin.kubeconfig",
+        ),
+    ],
+)
 @cluster_options
 @controllers_option
 @shadow_options
-@click.option("--once", is_flag=True, help="Reconcile (or compare) everything, print a summary, exit.")
-@click.option("--once-timeout", type=DurationType(), default="5m", show_default=True, help="When --once gives up.")
-@click.option("--cleanup", is_flag=True,
-    help="Take away what reverse-mirror-controller made, and exit; as --once.")  # fmt: skip
-@click.option("--leader-elect", type=SwitchType(), is_flag=False, flag_value=True, default=True, show_default=True,
-    help="Work only while leading; false: work at once.")  # fmt: skip
-@click.option("--leader-elect-lease-duration", type=DurationType(), default="15s", show_default=True,
-    help="How long others look at an unchanged Lease before they take it.")  # fmt: skip
-@click.option("--leader-elect-renew-deadline", type=DurationType(), default="10s", show_default=True,
-    help="How long the leader works on without having renewed.")  # fmt: skip
-@click.option("--leader-elect-retry-period", type=DurationType(), default="2s", show_default=True,
-    help="Between two looks at the Lease.")  # fmt: skip
-@click.option("--leader-elect-resource-namespace", default="kube-system", show_default=True, metavar="NAMESPACE",
-    help="Where the Lease is.")  # fmt: skip
-@click.option("--leader-elect-resource-name", default=LEASE_NAME, show_default=True, metavar="NAME",
-    help="The Lease's name.")  # fmt: skip
+@click.option(
+    "--once", is_flag=True, help="Reconcile (or compare) everything, print a summary, exit."
+)
+@click.option(
+    "--once-timeout",
+    type=DurationType(),
+    default="5m",
+    show_default=True,
+    help="When --once gives up.",
+)
+@click.option(
+    "--cleanup",
+    is_flag=True,
+    help="Take away what reverse-mirror-controller made, and exit; as --once.",
+)
+@click.option(
+    "--leader-elect",
+    type=SwitchType(),
+    is_flag=False,
+    flag_value=True,
+    default=True,
+    show_default=True,
+    help="Work only while leading; false: work at once.",
+)
+@click.option(
+    "--leader-elect-lease-duration",
+    type=DurationType(),
+    default="15s",
+    show_default=True,
+    help="How long others look at an unchanged Lease before they take it.",
+)
+@click.option(
+    "--leader-elect-renew-deadline",
+    type=DurationType(),
+    default="10s",
+    show_default=True,
+    help="How long the leader works on without having renewed.",
+)
+@click.option(
+    "--leader-elect-retry-period",
+    type=DurationType(),
+    default="2s",
+    show_default=True,
+    help="Between two looks at the Lease.",
+)
+@click.option(
+    "--leader-elect-resource-namespace",
+    default="kube-system",
+    show_default=True,
+    metavar="NAMESPACE",
+    help="Where the Lease is.",
+)
+@click.option(
+    "--leader-elect-resource-name",
+    default=LEASE_NAME,
+    show_default=True,
+    metavar="NAME",
+    help="The Lease's name.",
+)
 @discovery_options
 @slice_options
-@click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Features to switch on or off.")
+@click.option(
+    "--feature-gates", default="", metavar="NAME=BOOL,...", help="Features to switch on or off."
+)
 @rate_options
 @monitoring_options
 @recorder_options(64)
@@ -79,13 +145,13 @@ def command(
     """Run the controllers against any API server.
 
     Beside a cluster's own kube-controller-manager, switch its controllers off first
-    (--controllers=*,-endpointslice-controller,-endpoints-controller,-endpointslice-mirroring-controller): two
-    writers of one set of objects undo each other's work.  With --shadow nothing is written: what a cluster's own
-    controller wrote is compared with what this one would, and the exit code of --once is 0 (the same), 1 (different) or
-    2 (trouble).
+    (--controllers=*,-endpointslice-controller,-endpoints-controller,-endpointslice-mirroring-controller):
+    two writers of one set of objects undo each other's work. With --shadow nothing is written: what
+    a cluster's own controller wrote is compared with what this one would, and the exit code of
+    --once is 0 (the same), 1 (different) or 2 (trouble).
 
-    Prints one line, "ready leading" or "ready standby leader=ID"; with --once a summary.  Stops on SIGINT and
-    SIGTERM, and gives the Lease back.
+    Prints one line, "ready leading" or "ready standby leader=ID"; with --once a summary. Stops on
+    SIGINT and SIGTERM, and gives the Lease back.
     """
     from sliceplane.kit.io.pages import PageError
     from sliceplane.watch.io.base import Unreachable
@@ -101,7 +167,9 @@ def command(
     try:
         connection = connect(kubeconfig, context)
         if flags["shadow"]:
-            raise SystemExit(run_shadow(connection, _slice_config(flags), flags, once_timeout if once else None))
+            raise SystemExit(
+                run_shadow(connection, _slice_config(flags), flags, once_timeout if once else None)
+            )
         if once or cleanup:
             raise SystemExit(run(_once(connection, entries, flags, once_timeout)))
         run(_serve(connection, entries, election, flags))
@@ -113,7 +181,9 @@ def command(
 def _slice_config(flags: dict[str, Any]) -> EndpointSliceConfig:
     from sliceplane.controllers.io.heuristics import InstalledHeuristics
 
-    return discovery_config(flags, gates_of(flags["feature_gates"], ""), InstalledHeuristics().find).slices
+    return discovery_config(
+        flags, gates_of(flags["feature_gates"], ""), InstalledHeuristics().find
+    ).slices
 
 
 def _election(flags: dict[str, Any]) -> ElectionConfig | None:
@@ -145,7 +215,9 @@ def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[Cont
     config = discovery_config(flags, gates, InstalledHeuristics().find)
     # The reverse mirror runs for who asks for it by name, never by ``*``.
     return choose(
-        chosen, lambda: (*default_controllers(config), reverse_mirror(cleanup=cleanup)), defaults=DEFAULT_CONTROLLERS
+        chosen,
+        lambda: (*default_controllers(config), reverse_mirror(cleanup=cleanup)),
+        defaults=DEFAULT_CONTROLLERS,
     )
 
 
@@ -166,8 +238,12 @@ async def _serve(
     spare_descriptors()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(limited_client(connection, flags))
-        elector = await stack.enter_async_context(HttpClient(connection, field_manager="sliceplane-controllers"))
-        controllers = Standalone(client, entries, election, election_client=elector, recording=_recording(flags))
+        elector = await stack.enter_async_context(
+            HttpClient(connection, field_manager="sliceplane-controllers")
+        )
+        controllers = Standalone(
+            client, entries, election, election_client=elector, recording=_recording(flags)
+        )
         sources = (controllers.samples, client.metrics.families)
         await serve_monitoring(stack, flags, controllers.pages(), sources, controllers.staleness_s)
         running = asyncio.create_task(controllers.run())
@@ -189,7 +265,9 @@ def _recording(flags: dict[str, Any]) -> RecordingHere | None:
     from sliceplane.controllers.io.standalone import RecordingHere
 
     flight = flight_config(flags)
-    config = discovery_config(flags, gates_of(flags["feature_gates"], ""), InstalledHeuristics().find)
+    config = discovery_config(
+        flags, gates_of(flags["feature_gates"], ""), InstalledHeuristics().find
+    )
     return RecordingHere(flight, settings_of(config)) if flight.size_bytes else None
 
 
@@ -198,7 +276,10 @@ async def _say_ready(waiting: Any) -> None:
 
 
 async def _once(
-    connection: Connection, entries: tuple[ControllerEntry, ...], flags: dict[str, Any], timeout_s: float
+    connection: Connection,
+    entries: tuple[ControllerEntry, ...],
+    flags: dict[str, Any],
+    timeout_s: float,
 ) -> int:
     """The exit code: 0 if everything is as it should be."""
     from sliceplane.controllers.io.standalone import reconcile_once
@@ -227,7 +308,9 @@ def summary_text(summary: OnceSummary) -> str:
     """What ``--once`` prints."""
     informers = summary.status.informers
     read = ", ".join(
-        f"{informer.objects} {informer.watched.resource.plural}" for informer in informers if informer.synced
+        f"{informer.objects} {informer.watched.resource.plural}"
+        for informer in informers
+        if informer.synced
     )
     lines = [f"read {read or 'nothing'}"]
     for informer in informers:
@@ -237,10 +320,16 @@ def summary_text(summary: OnceSummary) -> str:
             lines.append(f"NOT read {informer.watched.resource.plural}{why}")
     for controller in summary.status.controllers:
         tally = controller.tally
-        lines.append(f"{controller.name}: {tally.jobs} jobs, {tally.writes} writes, {tally.failed_jobs} failed")
+        lines.append(
+            f"{controller.name}: {tally.jobs} jobs, {tally.writes} writes, {tally.failed_jobs} "
+            "failed"
+        )
     writes = sum(controller.tally.writes for controller in summary.status.controllers)
     if summary.unfinished:
-        lines.append(f"NOT reconciled after {summary.seconds:.1f} s: {', '.join(summary.unfinished)} would go on")
+        lines.append(
+            f"NOT reconciled after {summary.seconds:.1f} s: {', '.join(summary.unfinished)} would "
+            "go on"
+        )
     else:
         lines.append(f"reconciled in {summary.seconds:.1f} s with {writes} writes")
     return "\n".join(lines)

@@ -37,22 +37,52 @@ _THERE_IS_NONE: Final = 1
 _NO_ANSWER: Final = 2
 
 
-@click.group("dns", cls=CommandGroup, invoke_without_command=True, examples=[
-    ("the names of the kubeconfig's cluster, on this machine", "sliceplane dns --listen 127.0.0.1:5300"),
-    ("and then", "dig @127.0.0.1 -p 5300 kubernetes.default.svc.cluster.local"),
-])  # fmt: skip
+@click.group(
+    "dns",
+    cls=CommandGroup,
+    invoke_without_command=True,
+    examples=[
+        (
+            "the names of the kubeconfig's cluster, on this machine",
+            "sliceplane dns --listen 127.0.0.1:5300",
+        ),
+        ("and then", "dig @127.0.0.1 -p 5300 kubernetes.default.svc.cluster.local"),
+    ],
+)
 @listen_option
 @zone_options
 @client_options
 @forward_options
-@click.option("--selector", default="", metavar="SELECTOR", help="Names of Services with these labels alone.")
-@click.option("--user", default="", metavar="NAME", help="Who to be once the port is bound (if started as root).")
-@click.option("--shutdown-delay", type=DurationType(), default="0s", show_default=True,
-    help="Answer on for so long after a signal, and be not ready.")  # fmt: skip
-@click.option("--reuse-port", is_flag=True,
-    help="Listen beside another one that was started so, which takes over or is taken over from.")  # fmt: skip
-@click.option("--progress-lease", type=SwitchType(), is_flag=False, flag_value=True, default=False, show_default=True,
-    help="Tell in a Lease of this machine which EndpointSlices are answered: drains wait for it.")  # fmt: skip
+@click.option(
+    "--selector", default="", metavar="SELECTOR", help="Names of Services with these labels alone."
+)
+@click.option(
+    "--user",
+    default="",
+    metavar="NAME",
+    help="Who to be once the port is bound (if started as root).",
+)
+@click.option(
+    "--shutdown-delay",
+    type=DurationType(),
+    default="0s",
+    show_default=True,
+    help="Answer on for so long after a signal, and be not ready.",
+)
+@click.option(
+    "--reuse-port",
+    is_flag=True,
+    help="Listen beside another one that was started so, which takes over or is taken over from.",
+)
+@click.option(
+    "--progress-lease",
+    type=SwitchType(),
+    is_flag=False,
+    flag_value=True,
+    default=False,
+    show_default=True,
+    help="Tell in a Lease of this machine which EndpointSlices are answered: drains wait for it.",
+)
 @cluster_options
 @monitoring_options
 @log_options
@@ -71,8 +101,9 @@ def command(
 ) -> None:
     """Answer the names of Services and their endpoints (Kubernetes DNS specification 1.1.0).
 
-    Prints one line, "ready ADDRESS:PORT ...", once everything is read; until then it answers SERVFAIL.  An answer is
-    never older than what the API server told; there is no cache in front of the zone.  Stops on SIGINT and SIGTERM.
+    Prints one line, "ready ADDRESS:PORT ...", once everything is read; until then it answers
+    SERVFAIL. An answer is never older than what the API server told; there is no cache in front of
+    the zone. Stops on SIGINT and SIGTERM.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -83,13 +114,21 @@ def command(
     require("structlog", "prometheus_client")
     logs.begin()
     try:
-        run(_serve(connect(kubeconfig, context), listen, flags | {"user": user, "shutdown_delay": shutdown_delay}))
+        run(
+            _serve(
+                connect(kubeconfig, context),
+                listen,
+                flags | {"user": user, "shutdown_delay": shutdown_delay},
+            )
+        )
     except (KubeconfigError, ListenError, PageError) as error:
         note(f"Error: {error}")
         raise SystemExit(1) from error
 
 
-async def _serve(connection: Connection, listen: tuple[tuple[str, int], ...], flags: dict[str, Any]) -> None:
+async def _serve(
+    connection: Connection, listen: tuple[tuple[str, int], ...], flags: dict[str, Any]
+) -> None:
     """Until a signal.  Raises ``ListenError`` and ``PageError``."""
     import asyncio
     import time
@@ -108,11 +147,14 @@ async def _serve(connection: Connection, listen: tuple[tuple[str, int], ...], fl
     resolver = Resolver(zone, answer_config(flags), clock=clock, forward=forward_flags(flags))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(resolver.close)
-        # Where another server answers at the port, this one comes beside it with answers, not with SERVFAIL.
+        # Where another server answers at the port, this one comes beside it with answers, not with
+        # SERVFAIL.
         takes_over = flags["reuse_port"] and not flags["user"]
         if not takes_over:
             listening = await resolver.listen(listen, shared=flags["reuse_port"])
-        await serve_monitoring(stack, flags, resolver.pages(), [resolver.metrics.families], resolver.staleness_s)
+        await serve_monitoring(
+            stack, flags, resolver.pages(), [resolver.metrics.families], resolver.staleness_s
+        )
         become(flags["user"])
         client = await stack.enter_async_context(HttpClient(connection))
         tells = socket.gethostname().lower() if flags["progress_lease"] else ""
@@ -139,11 +181,18 @@ async def _serve(connection: Connection, listen: tuple[tuple[str, int], ...], fl
 
 
 def _say_ready(listening: tuple[tuple[str, int], ...]) -> None:
-    say_ready(" ".join(f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address, port in listening))
+    say_ready(
+        " ".join(
+            f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+            for address, port in listening
+        )
+    )
 
 
 def become(user: str) -> None:
-    """Lets root's rights go; "" keeps them.  Raises ``click.UsageError`` where there is no such user."""
+    """Lets root's rights go; "" keeps them.  Raises ``click.UsageError`` where there is no such
+    user.
+    """
     if not user:
         return
     import pwd
@@ -159,38 +208,66 @@ def become(user: str) -> None:
         raise click.UsageError(f"--user: only root can become {user!r}") from error
 
 
-@command.command("query", cls=Command, short_help="Answer one name, and tell why.", examples=[
-    ("why a name leads where it does", "sliceplane dns query --why kubernetes.default"),
-    ("what a client in another zone gets", "sliceplane dns query --client 10.1.2.3 peers.default A"),
-])  # fmt: skip
+@command.command(
+    "query",
+    cls=Command,
+    short_help="Answer one name, and tell why.",
+    examples=[
+        ("why a name leads where it does", "sliceplane dns query --why kubernetes.default"),
+        (
+            "what a client in another zone gets",
+            "sliceplane dns query --client 10.1.2.3 peers.default A",
+        ),
+    ],
+)
 @click.argument("name")
 @click.argument("kind", metavar="[TYPE]", default="A")
-@click.option("--client", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Who asks.")
+@click.option(
+    "--client", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Who asks."
+)
 @click.option("--why", is_flag=True, help="Say what the answer is made of.")
 @zone_options
 @cluster_options
 def query(
-    *, name: str, kind: str, client: str, why: bool, kubeconfig: Path | None, context: str | None, **flags: Any
+    *,
+    name: str,
+    kind: str,
+    client: str,
+    why: bool,
+    kubeconfig: Path | None,
+    context: str | None,
+    **flags: Any,
 ) -> None:
     """Tell what NAME leads to, from the cluster's objects as they are now: no name server is asked.
 
     A NAME without a dot at its end is looked up as a Pod of the kubeconfig's namespace would.
 
-    Exit code 0: there is a record; 1: there is none; 2: it could not be found out, as where a right is missing.
+    Exit code 0: there is a record; 1: there is none; 2: it could not be found out, as where a right
+    is missing.
     """
     from sliceplane.dns.wire import TYPE_NAMES
 
     numbers = {text: number for number, text in TYPE_NAMES.items()}
     if kind.upper() not in numbers:
-        raise click.UsageError(f"{kind!r} is no type of records: A, AAAA, SRV, PTR, CNAME, TXT, NS or SOA")
+        raise click.UsageError(
+            f"{kind!r} is no type of records: A, AAAA, SRV, PTR, CNAME, TXT, NS or SOA"
+        )
 
     async def work(http: HttpClient, namespace: str) -> LookedUp:
         from sliceplane.diagnose.io.names import looked_up
 
         return await looked_up(
-            http, zone_config(flags), name, numbers[kind.upper()], client=client, namespace=namespace, show=show,
+            http,
+            zone_config(flags),
+            name,
+            numbers[kind.upper()],
+            client=client,
+            namespace=namespace,
+            show=show,
             why=why,
-        )  # fmt: skip
+        )
 
     answer = ask(kubeconfig, context, work, exit_code=_NO_ANSWER)
-    raise SystemExit(0 if answer.has_record else _NO_ANSWER if answer.is_unknown else _THERE_IS_NONE)
+    raise SystemExit(
+        0 if answer.has_record else _NO_ANSWER if answer.is_unknown else _THERE_IS_NONE
+    )

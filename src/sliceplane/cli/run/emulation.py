@@ -21,22 +21,52 @@ _COMPANIONS = (
 )
 
 
-#: ``--emulate`` and its companions; they reach the command as one dictionary, for ``emulation_config``
+#: ``--emulate`` and its companions; they reach the command as one dictionary, for
+#: ``emulation_config``
 emulation_options = with_options(
-    click.option("--emulate", is_flag=True,
-        help="Emulate kubelets: workloads become Pods on Nodes."),
-    click.option("--emulate-nodes", type=click.IntRange(1, 250), default=1, show_default=True,
-        help="How many Nodes, named node-1, node-2, ..."),
-    click.option("--zones", default="", metavar="ZONE,ZONE", help="Zones that the Nodes are spread over in turn."),
-    click.option("--emulate-file", type=_FILE,
-        help="YAML list of Nodes: name, zone, region, labels, podCIDRs, address."),
-    click.option("--emulate-ready-delay", type=DurationType(), default="0s", show_default=True,
-        help="Time from a Pod's start until it is ready."),
-    click.option("--emulate-termination", type=DurationType(), default="2s", show_default=True,
-        help="How long a deleted Pod lives on at most; its own grace period if that is shorter."),
-    click.option("--emulate-readiness", type=click.Choice(("auto", "external")), default="auto", show_default=True,
-        help="external: a Pod is ready when it is annotated emulation.sliceplane.dev/ready=true."),
-)  # fmt: skip
+    click.option(
+        "--emulate", is_flag=True, help="Emulate kubelets: workloads become Pods on Nodes."
+    ),
+    click.option(
+        "--emulate-nodes",
+        type=click.IntRange(1, 250),
+        default=1,
+        show_default=True,
+        help="How many Nodes, named node-1, node-2, ...",
+    ),
+    click.option(
+        "--zones",
+        default="",
+        metavar="ZONE,ZONE",
+        help="Zones that the Nodes are spread over in turn.",
+    ),
+    click.option(
+        "--emulate-file",
+        type=_FILE,
+        help="YAML list of Nodes: name, zone, region, labels, podCIDRs, address.",
+    ),
+    click.option(
+        "--emulate-ready-delay",
+        type=DurationType(),
+        default="0s",
+        show_default=True,
+        help="Time from a Pod's start until it is ready.",
+    ),
+    click.option(
+        "--emulate-termination",
+        type=DurationType(),
+        default="2s",
+        show_default=True,
+        help="How long a deleted Pod lives on at most; its own grace period if that is shorter.",
+    ),
+    click.option(
+        "--emulate-readiness",
+        type=click.Choice(("auto", "external")),
+        default="auto",
+        show_default=True,
+        help="external: a Pod is ready when it is annotated emulation.sliceplane.dev/ready=true.",
+    ),
+)
 
 
 def emulation_config(flags: dict[str, Any]) -> EmulationConfig | None:
@@ -50,7 +80,9 @@ def emulation_config(flags: dict[str, Any]) -> EmulationConfig | None:
         return None
     if flags["emulate_file"] is not None:
         for given in given_flags(("emulate_nodes", "zones")):
-            raise click.UsageError(f"{given} makes Nodes, and --emulate-file lists them; leave one of both out")
+            raise click.UsageError(
+                f"{given} makes Nodes, and --emulate-file lists them; leave one of both out"
+            )
     from sliceplane.emulation.nodes import EmulationConfig
 
     return EmulationConfig(

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 #: what says how to use etcd, and so nothing without ``--etcd``
-_COMPANIONS = ("etcd_cafile", "etcd_certfile", "etcd_keyfile", "etcd_prefix", "etcd_compaction_interval")
+_COMPANIONS = (
+    "etcd_cafile",
+    "etcd_certfile",
+    "etcd_keyfile",
+    "etcd_prefix",
+    "etcd_compaction_interval",
+)
 
 
 class ServersType(click.ParamType[tuple[str, ...]]):
@@ -25,15 +31,24 @@ class ServersType(click.ParamType[tuple[str, ...]]):
 
     name = "url,..."
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
-        return tuple(self._server(text.strip(), param, ctx) for text in str(value).split(",") if text.strip())
+        return tuple(
+            self._server(text.strip(), param, ctx) for text in str(value).split(",") if text.strip()
+        )
 
     def _server(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
             url = urlsplit(text)
-            good = url.scheme in ("http", "https") and url.hostname and url.port and not url.path.strip("/")
+            good = (
+                url.scheme in ("http", "https")
+                and url.hostname
+                and url.port
+                and not url.path.strip("/")
+            )
         except ValueError:
             good = False
         if not good:
@@ -43,17 +58,39 @@ class ServersType(click.ParamType[tuple[str, ...]]):
 
 #: they reach the command as members of one dictionary, for ``with_etcd``
 etcd_options = with_options(
-    click.option("--etcd-servers", "--etcd", "etcd_servers", type=ServersType(), default="",
-        help="Members of an etcd cluster that keeps everything, for several servers at once.  [default: a file in "
-        "the data folder, for one server]"),
-    click.option("--etcd-cafile", type=_FILE, help="Authority (PEM) of the etcd members' certificates."),
+    click.option(
+        "--etcd-servers",
+        "--etcd",
+        "etcd_servers",
+        type=ServersType(),
+        default="",
+        help="Members of an etcd cluster that keeps everything, for several servers at once.  "
+        "[default: a file in "
+        "the data folder, for one server]",
+    ),
+    click.option(
+        "--etcd-cafile", type=_FILE, help="Authority (PEM) of the etcd members' certificates."
+    ),
     click.option("--etcd-certfile", type=_FILE, help="Client certificate (PEM) for etcd."),
     click.option("--etcd-keyfile", type=_FILE, help="Its key."),
-    click.option("--etcd-prefix", default="/sliceplane", show_default=True, metavar="PATH",
-        help="What all keys in etcd begin with; the same for all servers of one plane."),
-    click.option("--etcd-compaction-interval", type=DurationType(), default="5m", show_default=True,
-        help="How often etcd is made to forget old revisions; they are kept for one to two intervals.  0: never."),
-)  # fmt: skip
+    click.option(
+        "--etcd-prefix",
+        default="/sliceplane",
+        show_default=True,
+        metavar="PATH",
+        help="What all keys in etcd begin with; the same for all servers of one plane.",
+    ),
+    click.option(
+        "--etcd-compaction-interval",
+        type=DurationType(),
+        default="5m",
+        show_default=True,
+        help=(
+            "How often etcd is made to forget old revisions; they are kept for one to two "
+            "intervals.  0: never."
+        ),
+    ),
+)
 
 
 def with_etcd(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
@@ -69,7 +106,8 @@ def with_etcd(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
 
     if config.data_dir == MEMORY:
         raise click.UsageError(
-            "--etcd needs a data directory: what servers of one plane share, pki/ and tokens.csv, would be lost"
+            "--etcd needs a data directory: what servers of one plane share, pki/ and tokens.csv, "
+            "would be lost"
         )
     if not flags["etcd_prefix"].strip("/"):
         raise click.BadParameter("it must not be empty", param_hint="'--etcd-prefix'")

@@ -19,11 +19,19 @@ Source = Callable[[], "tuple[Family, ...]"]
 
 
 monitoring_options = with_options(
-    click.option("--healthz-bind-address", type=ListenType(), default=None,
-        help="Serve /healthz, /livez and /readyz there.  [default: off]"),
-    click.option("--metrics-bind-address", type=ListenType(), default=None,
-        help="Serve /metrics there, and the health pages too.  [default: off]"),
-)  # fmt: skip
+    click.option(
+        "--healthz-bind-address",
+        type=ListenType(),
+        default=None,
+        help="Serve /healthz, /livez and /readyz there.  [default: off]",
+    ),
+    click.option(
+        "--metrics-bind-address",
+        type=ListenType(),
+        default=None,
+        help="Serve /metrics there, and the health pages too.  [default: off]",
+    ),
+)
 
 
 async def serve_monitoring(

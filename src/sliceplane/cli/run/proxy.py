@@ -40,32 +40,89 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group("proxy", cls=CommandGroup, invoke_without_command=True, examples=[
-    ("rules for this node of a cluster", "sudo sliceplane proxy --kubeconfig node.kubeconfig"),
-    ("take them away again", "sudo sliceplane proxy --cleanup"),
-])  # fmt: skip
-@click.option("--config", type=_FILE, help="A KubeProxyConfiguration; flags that it has fields for are not used then.")
-@click.option("--write-config-to", type=_FILE, help="Write the configuration there, with all that it does not say.")
+@click.group(
+    "proxy",
+    cls=CommandGroup,
+    invoke_without_command=True,
+    examples=[
+        ("rules for this node of a cluster", "sudo sliceplane proxy --kubeconfig node.kubeconfig"),
+        ("take them away again", "sudo sliceplane proxy --cleanup"),
+    ],
+)
+@click.option(
+    "--config",
+    type=_FILE,
+    help="A KubeProxyConfiguration; flags that it has fields for are not used then.",
+)
+@click.option(
+    "--write-config-to",
+    type=_FILE,
+    help="Write the configuration there, with all that it does not say.",
+)
 @cluster_options
-@click.option("--master", default="", metavar="URL", help="The API server, if not the one of the kubeconfig.")
-@click.option("--hostname-override", default="", metavar="NODE", help="This node's name.  [default: the host name]")
-@click.option("--register-node", is_flag=True,
-    help="Create this machine's Node, where no kubelet does, and keep it Ready.")  # fmt: skip
-@click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
+@click.option(
+    "--master", default="", metavar="URL", help="The API server, if not the one of the kubeconfig."
+)
+@click.option(
+    "--hostname-override",
+    default="",
+    metavar="NODE",
+    help="This node's name.  [default: the host name]",
+)
+@click.option(
+    "--register-node",
+    is_flag=True,
+    help="Create this machine's Node, where no kubelet does, and keep it Ready.",
+)
+@click.option(
+    "--netns", default="", metavar="NAME", help="Write the rules into this network namespace."
+)
 @click.option("--cleanup", is_flag=True, help="Take our rules away and exit.")
-@click.option("--init-only", is_flag=True, help="Look whether rules can be written, set up conntrack, and exit.")
-@click.option("--progress-lease", type=SwitchType(), is_flag=False, flag_value=True, default=True, show_default=True,
-    help="Tell in a Lease of this node which EndpointSlices the kernel holds.")  # fmt: skip
+@click.option(
+    "--init-only",
+    is_flag=True,
+    help="Look whether rules can be written, set up conntrack, and exit.",
+)
+@click.option(
+    "--progress-lease",
+    type=SwitchType(),
+    is_flag=False,
+    flag_value=True,
+    default=True,
+    show_default=True,
+    help="Tell in a Lease of this node which EndpointSlices the kernel holds.",
+)
 @drain_port_option
-@click.option("--dns", type=ListenType(), default=None, metavar="ADDRESS:PORT",
-    help="Answer the names of Services there, for the clients of this node.  [default: off]")  # fmt: skip
-@click.option("--cluster-domain", type=DomainType(), multiple=True, default=("cluster.local",), metavar="NAME",
-    show_default=True, help="Of --dns: the zone of the cluster's names.")  # fmt: skip
-@click.option("--healthz-api-timeout", type=DurationType(), default="600ms", show_default=True,
-    help="Not healthy if the API server takes longer to answer; 0: it is not asked.")  # fmt: skip
+@click.option(
+    "--dns",
+    type=ListenType(),
+    default=None,
+    metavar="ADDRESS:PORT",
+    help="Answer the names of Services there, for the clients of this node.  [default: off]",
+)
+@click.option(
+    "--cluster-domain",
+    type=DomainType(),
+    multiple=True,
+    default=("cluster.local",),
+    metavar="NAME",
+    show_default=True,
+    help="Of --dns: the zone of the cluster's names.",
+)
+@click.option(
+    "--healthz-api-timeout",
+    type=DurationType(),
+    default="600ms",
+    show_default=True,
+    help="Not healthy if the API server takes longer to answer; 0: it is not asked.",
+)
 @proxy_options
-@click.option("--emulated-version", default="", metavar="RELEASE",
-    help="The Kubernetes release whose feature gates count.")  # fmt: skip
+@click.option(
+    "--emulated-version",
+    default="",
+    metavar="RELEASE",
+    help="The Kubernetes release whose feature gates count.",
+)
 @recorder_options(4)
 @log_options
 @click.pass_context
@@ -93,8 +150,9 @@ def command(
 ) -> None:
     """Run the node proxy: rules in the kernel that lead Services to their endpoints.
 
-    Prints one line, "ready node=NODE ...", after the first rules are written and its watches are open.  Stops on SIGINT
-    and SIGTERM and leaves the rules, so that traffic goes on; --cleanup takes them away.
+    Prints one line, "ready node=NODE ...", after the first rules are written and its watches are
+    open. Stops on SIGINT and SIGTERM and leaves the rules, so that traffic goes on; --cleanup takes
+    them away.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -125,7 +183,9 @@ def command(
             return
         kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
         process = _Process(
-            node_name=(hostname_override or settings.hostname_override or socket.gethostname()).strip().lower(),
+            node_name=(hostname_override or settings.hostname_override or socket.gethostname())
+            .strip()
+            .lower(),
             netns=netns,
             chosen=chosen,
             tells=progress_lease,
@@ -136,9 +196,20 @@ def command(
             api_timeout_s=healthz_api_timeout,
             flight=flight_config({"recorder_size": recorder_size, "recordings": recordings}),
         )
-        connection = load_for(master, kubeconfig, context=context) if master else connect(kubeconfig, context)
+        connection = (
+            load_for(master, kubeconfig, context=context)
+            if master
+            else connect(kubeconfig, context)
+        )
         asyncio.run(_serve(connection, process))
-    except (KernelError, KubeconfigError, PageError, ConfigError, SysctlError, ListenError) as error:
+    except (
+        KernelError,
+        KubeconfigError,
+        PageError,
+        ConfigError,
+        SysctlError,
+        ListenError,
+    ) as error:
         for line in str(error).splitlines():
             note(f"Error: {line}")
         raise SystemExit(1) from error
@@ -208,8 +279,9 @@ async def _cleanup(settings: ProxySettings, netns: str) -> None:
 
 
 async def _serve(connection: Connection, process: _Process) -> None:
-    """Until a signal.  Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it;
-    ``ConfigError`` when the file has changed."""
+    """Until a signal. Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel
+    cannot do it; ``ConfigError`` when the file has changed.
+    """
     from sliceplane.api.requests import Selection
     from sliceplane.api.scheme import Namespaces
     from sliceplane.kit.rng import Rng
@@ -247,7 +319,11 @@ async def _serve(connection: Connection, process: _Process) -> None:
         if process.chosen.file is not None:
             ending.add(asyncio.create_task(_changed(process.chosen.file, process.chosen.gates)))
         if names is not None:
-            ending.add(asyncio.create_task(names.follow(client, Rng(time.time_ns()), (Selection(Namespaces),))))
+            ending.add(
+                asyncio.create_task(
+                    names.follow(client, Rng(time.time_ns()), (Selection(Namespaces),))
+                )
+            )
         beside = {
             asyncio.create_task(_say_ready(proxy, process.node_name)),
             asyncio.create_task(_tidy(proxy, settings.mode, process.netns)),
@@ -274,8 +350,9 @@ async def _changed(file: ConfigFile, gates: Gates) -> None:
 
 @asynccontextmanager
 async def _listening(process: _Process) -> AsyncIterator[Resolver | None]:
-    """The node's name server, if it is to have one.  Every client is one of this node, so it is known where it is.
-    Raises ``ListenError``."""
+    """The node's name server, if it is to have one. Every client is one of this node, so it is
+    known where it is. Raises ``ListenError``.
+    """
     if process.dns is None:
         yield None
         return
@@ -290,7 +367,9 @@ async def _listening(process: _Process) -> AsyncIterator[Resolver | None]:
 
     zone = ZoneConfig(domains=process.domains, addresses=(process.dns[0],), place=process.node_name)
     forward = ForwardFlags(forward=("/etc/resolv.conf",))
-    resolver = Resolver(zone, AnswerConfig(forwards=True), clock=loop_clock(time.time()), forward=forward)
+    resolver = Resolver(
+        zone, AnswerConfig(forwards=True), clock=loop_clock(time.time()), forward=forward
+    )
     try:
         try:
             await within(process.netns, partial(own_interface.ensure, process.dns[0]))
@@ -312,5 +391,7 @@ async def _tidy(proxy: NodeProxy, mode: Mode, netns: str) -> None:
 
 async def _say_ready(proxy: NodeProxy, node_name: str) -> None:
     await proxy.wait_ready(following=True)
-    counts = " ".join(f"{family.lower()}-services={services}" for family, (services, _) in proxy.counts().items())
+    counts = " ".join(
+        f"{family.lower()}-services={services}" for family, (services, _) in proxy.counts().items()
+    )
     say_ready(f"node={node_name} {counts}")

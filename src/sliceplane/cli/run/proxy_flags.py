@@ -1,7 +1,9 @@
-"""The flags of the node proxy that say what fields of its configuration file say, under upstream's names.
+"""The flags of the node proxy that say what fields of its configuration file say, under upstream's
+names.
 
-Each flag is one field, so flags and file are judged by the same rules (``node.configuration``).  With ``--config`` the
-file decides, as upstream: a flag beside it that the file has a field for is not used, and that is told.
+Each flag is one field, so flags and file are judged by the same rules (``node.configuration``).
+With ``--config`` the file decides, as upstream: a flag beside it that the file has a field for is
+not used, and that is told.
 """
 
 from __future__ import annotations
@@ -51,8 +53,13 @@ RENDERED: Final = ("ipvs", "kernelspace")
 
 
 #: of ``sliceplane proxy`` and ``sliceplane up --proxy``
-drain_port_option = click.option("--drain-port", type=click.IntRange(0, 65535), default=0, metavar="N",
-    help="Answer preStop hooks of Pods here that opted in, on this port of theirs.  [default: off]")  # fmt: skip
+drain_port_option = click.option(
+    "--drain-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="N",
+    help="Answer preStop hooks of Pods here that opted in, on this port of theirs.  [default: off]",
+)
 
 
 def _text(flag: str, metavar: str, what: str) -> Callable[..., Any]:
@@ -69,36 +76,86 @@ def _duration(flag: str, what: str, *more: str) -> Callable[..., Any]:
 
 #: every flag of ``_FIELDS``; they reach the command by the names there
 proxy_options = with_options(
-    click.option("--proxy-mode", type=click.Choice((*BACK_ENDS, *RENDERED)),
-        help="What rules are made of; the last two can be rendered, not run.  [default: nftables]"),
-    _text("--bind-address", "IP", "The node's own address; nothing is bound to it.  [default: what its Node says]"),
-    click.option("--bind-address-hard-fail", is_flag=True, help="Always so: an address that is taken is an error."),
+    click.option(
+        "--proxy-mode",
+        type=click.Choice((*BACK_ENDS, *RENDERED)),
+        help="What rules are made of; the last two can be rendered, not run.  [default: nftables]",
+    ),
+    _text(
+        "--bind-address",
+        "IP",
+        "The node's own address; nothing is bound to it.  [default: what its Node says]",
+    ),
+    click.option(
+        "--bind-address-hard-fail",
+        is_flag=True,
+        help="Always so: an address that is taken is an error.",
+    ),
     _text("--healthz-bind-address", "IP:PORT", "Serve /healthz and /livez there.  [default: off]"),
-    _text("--metrics-bind-address", "IP:PORT", "Serve /metrics and /proxyMode there.  [default: off]"),
-    _duration("--sync-period", "How often tables and addresses of the node are looked at.  [default: 30s]",
-        "--iptables-sync-period", "sync_period"),
-    _duration("--min-sync-period", "Pause between two writes.  [default: 0]", "--iptables-min-sync-period",
-        "min_sync_period"),
-    _text("--cluster-cidr", "CIDR[,CIDR]", "Ranges of Pod IPs, for --detect-local-mode ClusterCIDR."),
-    click.option("--detect-local-mode",
+    _text(
+        "--metrics-bind-address", "IP:PORT", "Serve /metrics and /proxyMode there.  [default: off]"
+    ),
+    _duration(
+        "--sync-period",
+        "How often tables and addresses of the node are looked at.  [default: 30s]",
+        "--iptables-sync-period",
+        "sync_period",
+    ),
+    _duration(
+        "--min-sync-period",
+        "Pause between two writes.  [default: 0]",
+        "--iptables-min-sync-period",
+        "min_sync_period",
+    ),
+    _text(
+        "--cluster-cidr", "CIDR[,CIDR]", "Ranges of Pod IPs, for --detect-local-mode ClusterCIDR."
+    ),
+    click.option(
+        "--detect-local-mode",
         type=click.Choice(("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")),
-        help="How traffic of this node's Pods is told from others'.  [default: ClusterCIDR]"),
+        help="How traffic of this node's Pods is told from others'.  [default: ClusterCIDR]",
+    ),
     _text("--pod-bridge-interface", "NAME", "For --detect-local-mode BridgeInterface."),
     _text("--pod-interface-name-prefix", "PREFIX", "For --detect-local-mode InterfaceNamePrefix."),
-    click.option("--masquerade-all", is_flag=True, help="Masquerade whatever goes to a cluster IP."),
-    _text("--nodeport-addresses", "CIDR,...",
-        "Where node ports are served: addresses within these ranges, or 'primary', the Node's own.  "
-        "[default: primary]"),
-    _number("--conntrack-max-per-core", "Connections tracked for each CPU; 0: as it is.  [default: 32768]"),
-    _number("--conntrack-min", "Connections tracked, whatever the number of CPUs.  [default: 131072]"),
-    _duration("--conntrack-tcp-timeout-established", "Of idle TCP connections; 0: as it is.  [default: 24h]"),
-    _duration("--conntrack-tcp-timeout-close-wait", "Of half-closed TCP connections; 0: as it is.  [default: 1h]"),
-    click.option("--conntrack-tcp-be-liberal", is_flag=True, help="Track TCP packets outside of the window, too."),
-    _duration("--conntrack-udp-timeout", "Of UDP flows without an answer; 0: as it is.  [default: 0]"),
-    _duration("--conntrack-udp-timeout-stream", "Of UDP flows with answers; 0: as it is.  [default: 0]"),
+    click.option(
+        "--masquerade-all", is_flag=True, help="Masquerade whatever goes to a cluster IP."
+    ),
+    _text(
+        "--nodeport-addresses",
+        "CIDR,...",
+        "Where node ports are served: addresses within these ranges, or 'primary', the Node's "
+        "own.  "
+        "[default: primary]",
+    ),
+    _number(
+        "--conntrack-max-per-core",
+        "Connections tracked for each CPU; 0: as it is.  [default: 32768]",
+    ),
+    _number(
+        "--conntrack-min", "Connections tracked, whatever the number of CPUs.  [default: 131072]"
+    ),
+    _duration(
+        "--conntrack-tcp-timeout-established",
+        "Of idle TCP connections; 0: as it is.  [default: 24h]",
+    ),
+    _duration(
+        "--conntrack-tcp-timeout-close-wait",
+        "Of half-closed TCP connections; 0: as it is.  [default: 1h]",
+    ),
+    click.option(
+        "--conntrack-tcp-be-liberal",
+        is_flag=True,
+        help="Track TCP packets outside of the window, too.",
+    ),
+    _duration(
+        "--conntrack-udp-timeout", "Of UDP flows without an answer; 0: as it is.  [default: 0]"
+    ),
+    _duration(
+        "--conntrack-udp-timeout-stream", "Of UDP flows with answers; 0: as it is.  [default: 0]"
+    ),
     _number("--oom-score-adj", "Of this process, for when memory is short.  [default: -999]"),
     _text("--feature-gates", "NAME=BOOL,...", "Features to switch on or off."),
-)  # fmt: skip
+)
 
 
 def given_by(flags: dict[str, Any], gates: Gates) -> dict[str, Value]:
@@ -107,7 +164,9 @@ def given_by(flags: dict[str, Any], gates: Gates) -> dict[str, Value]:
 
     mode = flags["proxy_mode"]
     if mode in RENDERED:
-        raise click.UsageError(f"--proxy-mode {mode} is for renders only: sliceplane proxy render --proxy-mode {mode}")
+        raise click.UsageError(
+            f"--proxy-mode {mode} is for renders only: sliceplane proxy render --proxy-mode {mode}"
+        )
     given: dict[str, Value] = {}
     for name in used(flags):
         for path in _FIELDS[name]:
@@ -119,7 +178,9 @@ def given_by(flags: dict[str, Any], gates: Gates) -> dict[str, Value]:
 
 def used(flags: dict[str, Any]) -> tuple[str, ...]:
     """The parameters that the command line or the environment gives."""
-    return tuple(name for name in _FIELDS if flags.get(name) not in {None, ""} and flags[name] is not False)
+    return tuple(
+        name for name in _FIELDS if flags.get(name) not in {None, ""} and flags[name] is not False
+    )
 
 
 def flag(name: str) -> str:

@@ -1,4 +1,6 @@
-"""What the serving commands share: their flags, and the life of a process from flags to exit code."""
+"""What the serving commands share: their flags, and the life of a process from flags to exit
+code.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from sliceplane.cli.answers import note
 from sliceplane.cli.ask.recorder import flight_config, recorder_options
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import with_options
-from sliceplane.cli.process import is_journal, on_stop_signal, run, say, say_ready, spare_descriptors
+from sliceplane.cli.process import (
+    is_journal,
+    on_stop_signal,
+    run,
+    say,
+    say_ready,
+    spare_descriptors,
+)
 from sliceplane.cli.run.access import access_options, with_access
 from sliceplane.cli.run.etcd import etcd_options, with_etcd
 from sliceplane.cli.values import AddressType, DurationType
@@ -31,11 +40,15 @@ if TYPE_CHECKING:
 
 
 class ServiceRangeType(click.ParamType[tuple[str, ...]]):
-    """One CIDR, or two of different families separated by a comma; the first is the primary family."""
+    """One CIDR, or two of different families separated by a comma; the first is the primary
+    family.
+    """
 
     name = "cidr[,cidr]"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
         networks = []
@@ -57,7 +70,9 @@ class RuntimeConfigType(click.ParamType["tuple[Resource, ...]"]):
 
     name = "key=bool,..."
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Resource, ...]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Resource, ...]:
         if isinstance(value, tuple):
             return value
         from sliceplane.server.registry.config import served_resources
@@ -84,42 +99,116 @@ def gates_of(feature_gates: str, emulated_version: str) -> Gates:
 
 #: the flags that every command with an API server has
 serving_options = with_options(
-    click.option("--bind-address", type=AddressType(), default="127.0.0.1", show_default=True,
-        help="IP to listen on."),
-    click.option("--secure-port", type=click.IntRange(0, 65535), default=6443, show_default=True,
-        help="Port to serve HTTPS on; 0 picks a free one."),
-    click.option("--data-dir", default="", metavar="PATH",
-        help="Folder for everything that is kept; 'memory:' keeps nothing.  [default: $XDG_DATA_HOME/sliceplane, "
-        "else ~/.local/share/sliceplane]"),
-    click.option("--service-cluster-ip-range", type=ServiceRangeType(), default="10.96.0.0/16,fd00:10:96::/112",
+    click.option(
+        "--bind-address",
+        type=AddressType(),
+        default="127.0.0.1",
         show_default=True,
-        help="Ranges for Service IPs, at most one of each family; the first is the primary family."),
-    click.option("--history-keep", type=DurationType(), default="5m", show_default=True,
-        help="How long old revisions are kept for watches and paged lists; less under a storm of writes."),
-    click.option("--quota-backend-bytes", type=click.IntRange(1), default=2 * 1024**3, show_default=True,
-        metavar="BYTES", help="Bytes of all objects together, which namespaces share; what would add more is refused."),
-    click.option("--audit-log-path", type=click.Path(dir_okay=False, path_type=Path),
-        help="File for one JSON line per stage of every request (audit.k8s.io/v1, Metadata).  [default: none]"),
-    click.option("--audit-log-maxsize", type=click.IntRange(1), default=100, show_default=True, metavar="MEGABYTES",
-        help="Size at which the audit log is renamed and begun anew."),
-    click.option("--audit-log-maxbackup", type=click.IntRange(0), default=10, show_default=True,
-        help="How many renamed audit logs are kept; 0 keeps all."),
-    click.option("--runtime-config", type=RuntimeConfigType(), default="", metavar="KEY=BOOL,...",
-        help="API versions to switch on, such as discovery.k8s.io/v1beta1=true."),
-    click.option("--topology-storage", type=click.Choice(("field", "annotation")), default="field",
-        show_default=True, help="Where slices keep the topology that clients of v1beta1 write."),
-    click.option("--feature-gates", default="", metavar="NAME=BOOL,...",
-        help="Features to switch on or off, such as TopologyAwareHints=false."),
-    click.option("--emulated-version", default="", metavar="MAJOR.MINOR",
-        help="The Kubernetes release whose feature gates count.  [default: the newest]"),
-    click.option("--ui", is_flag=True,
-        help="Show the cluster in a browser, too, at /ui/ of this server, to users who log in with the link that is "
-        "printed (once, within 5 minutes), a token or a client certificate."),
+        help="IP to listen on.",
+    ),
+    click.option(
+        "--secure-port",
+        type=click.IntRange(0, 65535),
+        default=6443,
+        show_default=True,
+        help="Port to serve HTTPS on; 0 picks a free one.",
+    ),
+    click.option(
+        "--data-dir",
+        default="",
+        metavar="PATH",
+        help="Folder for everything that is kept; 'memory:' keeps nothing.  [default: "
+        "$XDG_DATA_HOME/sliceplane, "
+        "else ~/.local/share/sliceplane]",
+    ),
+    click.option(
+        "--service-cluster-ip-range",
+        type=ServiceRangeType(),
+        default="10.96.0.0/16,fd00:10:96::/112",
+        show_default=True,
+        help="Ranges for Service IPs, at most one of each family; the first is the primary family.",
+    ),
+    click.option(
+        "--history-keep",
+        type=DurationType(),
+        default="5m",
+        show_default=True,
+        help=(
+            "How long old revisions are kept for watches and paged lists; less under a storm of "
+            "writes."
+        ),
+    ),
+    click.option(
+        "--quota-backend-bytes",
+        type=click.IntRange(1),
+        default=2 * 1024**3,
+        show_default=True,
+        metavar="BYTES",
+        help=(
+            "Bytes of all objects together, which namespaces share; what would add more is refused."
+        ),
+    ),
+    click.option(
+        "--audit-log-path",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help=(
+            "File for one JSON line per stage of every request (audit.k8s.io/v1, Metadata).  "
+            "[default: none]"
+        ),
+    ),
+    click.option(
+        "--audit-log-maxsize",
+        type=click.IntRange(1),
+        default=100,
+        show_default=True,
+        metavar="MEGABYTES",
+        help="Size at which the audit log is renamed and begun anew.",
+    ),
+    click.option(
+        "--audit-log-maxbackup",
+        type=click.IntRange(0),
+        default=10,
+        show_default=True,
+        help="How many renamed audit logs are kept; 0 keeps all.",
+    ),
+    click.option(
+        "--runtime-config",
+        type=RuntimeConfigType(),
+        default="",
+        metavar="KEY=BOOL,...",
+        help="API versions to switch on, such as discovery.k8s.io/v1beta1=true.",
+    ),
+    click.option(
+        "--topology-storage",
+        type=click.Choice(("field", "annotation")),
+        default="field",
+        show_default=True,
+        help="Where slices keep the topology that clients of v1beta1 write.",
+    ),
+    click.option(
+        "--feature-gates",
+        default="",
+        metavar="NAME=BOOL,...",
+        help="Features to switch on or off, such as TopologyAwareHints=false.",
+    ),
+    click.option(
+        "--emulated-version",
+        default="",
+        metavar="MAJOR.MINOR",
+        help="The Kubernetes release whose feature gates count.  [default: the newest]",
+    ),
+    click.option(
+        "--ui",
+        is_flag=True,
+        help="Show the cluster in a browser, too, at /ui/ of this server, to users who log in "
+        "with the link that is "
+        "printed (once, within 5 minutes), a token or a client certificate.",
+    ),
     log_options,
     recorder_options(64),
     etcd_options,
     access_options,
-)  # fmt: skip
+)
 
 
 def plane_config(flags: dict[str, Any], gates: Gates) -> PlaneConfig:
@@ -159,11 +248,12 @@ def serve(
     notes: tuple[str, ...] = (),
     stays: Sequence[str] = (),
 ) -> None:
-    """Run a plane until a signal asks it to stop; exits with code 1 and one sentence if it cannot start.
+    """Run a plane until a signal asks it to stop; exits with code 1 and one sentence if it cannot
+    start.
 
-    *config* and *services* are called after the flags are known to be good, so that what they import is not paid
-    for by ``--help`` and usage errors.  *notes*: further lines for a person, when it is ready.  *stays*: what else the
-    plane leaves behind, told with what it keeps.
+    *config* and *services* are called after the flags are known to be good, so that what they
+    import is not paid for by ``--help`` and usage errors. *notes*: further lines for a person, when
+    it is ready. *stays*: what else the plane leaves behind, told with what it keeps.
     """
     from sliceplane.kit.io.free_memory import bound_heap
     from sliceplane.kit.io.start_error import StartError
@@ -195,16 +285,23 @@ def _plane(
 
 
 def _browser_lines(door: LoginDoor) -> tuple[str, ...]:
-    """Returns the URL of the page, with a link that logs in unless the line would be kept in a log."""
+    """Returns the URL of the page, with a link that logs in unless the line would be kept in
+    a log.
+    """
     from sliceplane.server.io.keys.pki import ADMIN_NAME
 
     if is_journal():
         return (f"  in a browser:         {door.plane.url}/ui/",)
-    return (f"  in a browser:         {door.link()}", f"{'':24}logs in once, as {ADMIN_NAME}, within 5 minutes")
+    return (
+        f"  in a browser:         {door.link()}",
+        f"{'':24}logs in once, as {ADMIN_NAME}, within 5 minutes",
+    )
 
 
 def next_steps(kubeconfig: Path, kept: Sequence[str]) -> tuple[str, ...]:
-    """Returns commands for a person; they follow the line that programs wait for.  *kept*: ``_kept``."""
+    """Returns commands for a person; they follow the line that programs wait for.  *kept*:
+    ``_kept``.
+    """
     return (
         f"  in another terminal:  export KUBECONFIG={shlex.quote(str(kubeconfig))}",
         "  and then:             kubectl get services,endpointslices --all-namespaces",
@@ -218,7 +315,11 @@ def _kept(plane: ServerPlane, stays: Sequence[str]) -> tuple[str, ...]:
     from sliceplane.server.io.datadir import MEMORY
 
     is_gone = plane.config.data_dir == MEMORY
-    of_data = "all that was written is gone" if is_gone else f"what was written stays in {plane.kubeconfig.parent}"
+    of_data = (
+        "all that was written is gone"
+        if is_gone
+        else f"what was written stays in {plane.kubeconfig.parent}"
+    )
     return (of_data, *stays)
 
 
@@ -237,7 +338,9 @@ async def _drain(plane: ServerPlane, asked_again: asyncio.Event) -> None:
         await asyncio.wait(tasks)
 
 
-async def _run(plane: ServerPlane, door: LoginDoor | None, *, notes: tuple[str, ...], stays: Sequence[str]) -> None:
+async def _run(
+    plane: ServerPlane, door: LoginDoor | None, *, notes: tuple[str, ...], stays: Sequence[str]
+) -> None:
     asked_to_stop = asyncio.Event()
     on_stop_signal(asked_to_stop.set)
     spare_descriptors()
@@ -265,5 +368,7 @@ async def _run(plane: ServerPlane, door: LoginDoor | None, *, notes: tuple[str, 
     finally:
         stopping.cancel()
         await plane.stop()
-        for line in (f"stopped; {kept[0]}", *(f"  {sentence}" for sentence in kept[1:])) if kept else ():
+        for line in (
+            (f"stopped; {kept[0]}", *(f"  {sentence}" for sentence in kept[1:])) if kept else ()
+        ):
             say(line)

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from sliceplane.cli.ask.discovery import check_slice_options, discovery_config, discovery_options, slice_options
+from sliceplane.cli.ask.discovery import (
+    check_slice_options,
+    discovery_config,
+    discovery_options,
+    slice_options,
+)
 from sliceplane.cli.logs import Logs
 from sliceplane.cli.options import Command
 from sliceplane.cli.run.controller_choice import ALL, choose, controllers_option
@@ -25,33 +30,86 @@ if TYPE_CHECKING:
     from sliceplane.watch.io.service import PlaneService
 
 
-@click.command("up", cls=Command, examples=[
-    ("a plane that forgets, with three emulated nodes in two zones",
-     "sliceplane up --data-dir memory: --emulate --emulate-nodes 3 --zones a,b"),
-    ("a plane that stays, and the rules of this machine (root)", "sliceplane up --proxy"),
-])  # fmt: skip
+@click.command(
+    "up",
+    cls=Command,
+    examples=[
+        (
+            "a plane that forgets, with three emulated nodes in two zones",
+            "sliceplane up --data-dir memory: --emulate --emulate-nodes 3 --zones a,b",
+        ),
+        ("a plane that stays, and the rules of this machine (root)", "sliceplane up --proxy"),
+    ],
+)
 @serving_options
 @controllers_option
 @discovery_options
 @slice_options
-@click.option("--traffic-distribution-conditions", type=SwitchType(), is_flag=False, flag_value=True, default=True,
-    show_default=True, help="Tell in a Service's status what became of its trafficDistribution.")  # fmt: skip
-@click.option("--proxy", is_flag=True, help="Write nftables rules for a node too (needs root and nft).")
-@click.option("--hostname-override", default="", metavar="NODE",
-    help="The Node that --proxy is for; registered without --emulate.  [default: the host name]")  # fmt: skip
-@click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
-@click.option("--proxy-config", type=click.Path(dir_okay=False, path_type=Path),
-    help="A KubeProxyConfiguration for --proxy.")  # fmt: skip
+@click.option(
+    "--traffic-distribution-conditions",
+    type=SwitchType(),
+    is_flag=False,
+    flag_value=True,
+    default=True,
+    show_default=True,
+    help="Tell in a Service's status what became of its trafficDistribution.",
+)
+@click.option(
+    "--proxy", is_flag=True, help="Write nftables rules for a node too (needs root and nft)."
+)
+@click.option(
+    "--hostname-override",
+    default="",
+    metavar="NODE",
+    help="The Node that --proxy is for; registered without --emulate.  [default: the host name]",
+)
+@click.option(
+    "--netns", default="", metavar="NAME", help="Write the rules into this network namespace."
+)
+@click.option(
+    "--proxy-config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A KubeProxyConfiguration for --proxy.",
+)
 @drain_port_option
-@click.option("--dns", type=ListenType(), default=None, metavar="ADDRESS:PORT",
-    help="Answer the names of Services there, too, and write the Service kube-dns.")  # fmt: skip
-@click.option("--xds", type=ListenType(), default=None, metavar="ADDRESS:PORT",
-    help="Serve Envoy and gRPC there, too (TLS; docs/xds.md).")  # fmt: skip
-@click.option("--xds-metrics-bind-address", "xds_pages", type=ListenType(), default=None, metavar="ADDRESS:PORT",
-    help="Pages of --xds, for 'sliceplane xds status'.  [default: 127.0.0.1:18001, if it is free]")  # fmt: skip
-@click.option("--reverse-mirror", is_flag=True, help="Keep Endpoints for old readers, made from EndpointSlices.")
-@click.option("--leader-elect", type=SwitchType(), is_flag=False, flag_value=True, default=None,
-    help="Controllers work only while this server leads among those of one etcd.  [default: with --etcd]")  # fmt: skip
+@click.option(
+    "--dns",
+    type=ListenType(),
+    default=None,
+    metavar="ADDRESS:PORT",
+    help="Answer the names of Services there, too, and write the Service kube-dns.",
+)
+@click.option(
+    "--xds",
+    type=ListenType(),
+    default=None,
+    metavar="ADDRESS:PORT",
+    help="Serve Envoy and gRPC there, too (TLS; docs/xds.md).",
+)
+@click.option(
+    "--xds-metrics-bind-address",
+    "xds_pages",
+    type=ListenType(),
+    default=None,
+    metavar="ADDRESS:PORT",
+    help="Pages of --xds, for 'sliceplane xds status'.  [default: 127.0.0.1:18001, if it is free]",
+)
+@click.option(
+    "--reverse-mirror",
+    is_flag=True,
+    help="Keep Endpoints for old readers, made from EndpointSlices.",
+)
+@click.option(
+    "--leader-elect",
+    type=SwitchType(),
+    is_flag=False,
+    flag_value=True,
+    default=None,
+    help=(
+        "Controllers work only while this server leads among those of one etcd.  [default: with "
+        "--etcd]"
+    ),
+)
 @emulation_options
 def command(
     *,
@@ -70,18 +128,24 @@ def command(
     leader_elect: bool | None,
     **flags: Any,
 ) -> None:
-    """Run the whole plane in one process: API server, controllers, with --emulate workloads, with --proxy rules.
+    """Run the whole plane in one process: API server, controllers, with --emulate workloads, with
+    --proxy rules.
 
-    Prints one line, "ready URL kubeconfig=PATH", when it answers; stops cleanly on SIGINT and SIGTERM.
+    Prints one line, "ready URL kubeconfig=PATH", when it answers; stops cleanly on SIGINT and
+    SIGTERM.
     """
     if (hostname_override or netns) and not proxy:
-        raise click.UsageError("--hostname-override and --netns say where to write rules; add --proxy")
+        raise click.UsageError(
+            "--hostname-override and --netns say where to write rules; add --proxy"
+        )
     if proxy_config is not None and not proxy:
         raise click.UsageError("--proxy-config says how to write rules; add --proxy")
     if drain_port and not proxy:
         raise click.UsageError("--drain-port is for the hooks of this node's Pods; add --proxy")
     if xds_pages is not None and xds is None:
-        raise click.UsageError("--xds-metrics-bind-address is for the pages of the xDS server; add --xds")
+        raise click.UsageError(
+            "--xds-metrics-bind-address is for the pages of the xDS server; add --xds"
+        )
     emulated = emulation_config(flags)
     elect = bool(flags["etcd_servers"]) if leader_elect is None else leader_elect
     gates = gates_of(flags["feature_gates"], flags["emulated_version"])
@@ -92,7 +156,9 @@ def command(
         from sliceplane.controllers.io.heuristics import InstalledHeuristics
 
         config = discovery_config(flags, gates, InstalledHeuristics().find)
-        usual = default_controllers(config, conditions=traffic_distribution_conditions, reverse=reverse_mirror)
+        usual = default_controllers(
+            config, conditions=traffic_distribution_conditions, reverse=reverse_mirror
+        )
         return usual if emulated is None else usual + emulation_controllers(emulated)
 
     from sliceplane.server.io.datadir import MEMORY
@@ -119,9 +185,14 @@ def command(
             settings = None if proxy_config is None else _proxy_settings(proxy_config, gates)
             named = settings.hostname_override if settings is not None else ""
             node_name = (hostname_override.strip() or named.strip() or socket.gethostname()).lower()
-            # Where Nodes are emulated the machine plays one of them; another Node without a zone would void hints.
+            # Where Nodes are emulated the machine plays one of them; another Node without a zone
+            # would void hints.
             registers = emulated is None
-            parts.append(ProxyService(node_name, netns, gates, settings, drain_port=drain_port, registers=registers))
+            parts.append(
+                ProxyService(
+                    node_name, netns, gates, settings, drain_port=drain_port, registers=registers
+                )
+            )
         if xds is not None:
             from sliceplane.xds.io.serving import XdsService
 
@@ -138,13 +209,26 @@ def command(
         cleanup = f"sliceplane proxy --cleanup{f' --netns {netns}' if netns else ''}"
         stays.append(f"the rules of --proxy stay, too: {cleanup} removes them")
     if dns is not None:
-        outlives, notes = _of_names(dns, flags["service_cluster_ip_range"], proxied=proxy and not netns)
+        outlives, notes = _of_names(
+            dns, flags["service_cluster_ip_range"], proxied=proxy and not netns
+        )
         stays += [outlives] if is_kept else []
-    serve(lambda: plane_config(flags, gates), services, logs=logs, ui=flags["ui"], notes=notes, stays=stays)
+    serve(
+        lambda: plane_config(flags, gates),
+        services,
+        logs=logs,
+        ui=flags["ui"],
+        notes=notes,
+        stays=stays,
+    )
 
 
-def _of_names(listen: tuple[str, int], cidrs: tuple[str, ...], *, proxied: bool) -> tuple[str, tuple[str, ...]]:
-    """Returns a clause on how long --dns outlives the plane, and lines on a resolv.conf, for a person."""
+def _of_names(
+    listen: tuple[str, int], cidrs: tuple[str, ...], *, proxied: bool
+) -> tuple[str, tuple[str, ...]]:
+    """Returns a clause on how long --dns outlives the plane, and lines on a resolv.conf, for a
+    person.
+    """
     from sliceplane.dns.io.embedded import GRACE_S, resolv_conf
 
     lines = resolv_conf(listen, cidrs, proxied=proxied)
@@ -153,7 +237,9 @@ def _of_names(listen: tuple[str, int], cidrs: tuple[str, ...], *, proxied: bool)
 
 
 def _proxy_settings(path: Path, gates: Gates) -> ProxySettings:
-    """What the file says.  Raises ``StartError``; a field that is the plane's own matter here is told of."""
+    """What the file says.  Raises ``StartError``; a field that is the plane's own matter here is
+    told of.
+    """
     from sliceplane.kit.io.log import get_logger
     from sliceplane.kit.io.start_error import StartError
     from sliceplane.node.configuration.settings import settings_of
@@ -169,6 +255,7 @@ def _proxy_settings(path: Path, gates: Gates) -> ProxySettings:
     for field in ("clientConnection.kubeconfig", "featureGates", "oomScoreAdj"):
         if field in file.given:
             log.warning(
-                "about the configuration file", note=f"{path}: {field}: has no effect: it is the plane's own matter"
+                "about the configuration file",
+                note=f"{path}: {field}: has no effect: it is the plane's own matter",
             )
     return replace(settings_of(file.given, listen_by_default=False), oom_score_adj=None)

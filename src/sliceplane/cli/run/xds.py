@@ -1,4 +1,6 @@
-"""``sliceplane xds``: Envoy and proxyless gRPC, straight from a cluster's Services and EndpointSlices."""
+"""``sliceplane xds``: Envoy and proxyless gRPC, straight from a cluster's Services and
+EndpointSlices.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, fail, output_option, rendered, screen_width, show
+from sliceplane.cli.answers import (
+    BAD,
+    GOOD,
+    NO_ANSWER,
+    Form,
+    fail,
+    output_option,
+    rendered,
+    screen_width,
+    show,
+)
 from sliceplane.cli.cluster import cluster_options, connect
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command, CommandGroup, with_options
@@ -29,49 +41,135 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _MODES: Final = ("none", "cluster-ip", "capture", "port")
 
 resource_options = with_options(
-    click.option("--cluster-domain", "domains", multiple=True, default=("cluster.local",), metavar="NAME",
-        show_default=True, help="The zone of the cluster's names; may be given several times."),
-    click.option("--namespaces", default="", metavar="NAME,...", help="Services of these alone.  [default: all]"),
-    click.option("--listeners", type=click.Choice(_MODES), default="none", show_default=True,
-        help="Listeners of Envoys that do not say what they want (docs/xds.md)."),
-    click.option("--leds-from", type=click.IntRange(min=0), default=20, show_default=True, metavar="N",
-        help="Send an Envoy from 1.38 the endpoints of a Service one by one if it has so many; 0: never."),
-    click.option("--endpoint-names", type=SwitchType(), is_flag=False, flag_value=True, default=False,
-        show_default=True, help="Tell clients the Pod and the node of each endpoint, in its metadata."),
-    click.option("--trust-node-metadata", type=click.Choice(("none", "zone", "node")), default="zone",
-        show_default=True, help="What a client is believed of its place, if its credentials do not say it."),
-)  # fmt: skip
+    click.option(
+        "--cluster-domain",
+        "domains",
+        multiple=True,
+        default=("cluster.local",),
+        metavar="NAME",
+        show_default=True,
+        help="The zone of the cluster's names; may be given several times.",
+    ),
+    click.option(
+        "--namespaces",
+        default="",
+        metavar="NAME,...",
+        help="Services of these alone.  [default: all]",
+    ),
+    click.option(
+        "--listeners",
+        type=click.Choice(_MODES),
+        default="none",
+        show_default=True,
+        help="Listeners of Envoys that do not say what they want (docs/xds.md).",
+    ),
+    click.option(
+        "--leds-from",
+        type=click.IntRange(min=0),
+        default=20,
+        show_default=True,
+        metavar="N",
+        help=(
+            "Send an Envoy from 1.38 the endpoints of a Service one by one if it has so many; 0: "
+            "never."
+        ),
+    ),
+    click.option(
+        "--endpoint-names",
+        type=SwitchType(),
+        is_flag=False,
+        flag_value=True,
+        default=False,
+        show_default=True,
+        help="Tell clients the Pod and the node of each endpoint, in its metadata.",
+    ),
+    click.option(
+        "--trust-node-metadata",
+        type=click.Choice(("none", "zone", "node")),
+        default="zone",
+        show_default=True,
+        help="What a client is believed of its place, if its credentials do not say it.",
+    ),
+)
 
 
-@click.group("xds", cls=CommandGroup, invoke_without_command=True, examples=[
-    ("the Services of the kubeconfig's cluster, for programs of this machine", "sliceplane xds"),
-    ("what a gRPC program must be told", "sliceplane xds bootstrap --for grpc --insecure > xds.json"),
-    ("and then it calls xds:///web.default:80", "GRPC_XDS_BOOTSTRAP=xds.json ./program"),
-])  # fmt: skip
-@click.option("--bind-address", type=ListenType(), default=None, metavar="ADDRESS:PORT", help="Serve TLS there.")
+@click.group(
+    "xds",
+    cls=CommandGroup,
+    invoke_without_command=True,
+    examples=[
+        (
+            "the Services of the kubeconfig's cluster, for programs of this machine",
+            "sliceplane xds",
+        ),
+        (
+            "what a gRPC program must be told",
+            "sliceplane xds bootstrap --for grpc --insecure > xds.json",
+        ),
+        ("and then it calls xds:///web.default:80", "GRPC_XDS_BOOTSTRAP=xds.json ./program"),
+    ],
+)
+@click.option(
+    "--bind-address",
+    type=ListenType(),
+    default=None,
+    metavar="ADDRESS:PORT",
+    help="Serve TLS there.",
+)
 @click.option("--tls-cert-file", type=_FILE, help="Certificate of the server, for --bind-address.")
 @click.option("--tls-private-key-file", type=_FILE, help="And its key.")
-@click.option("--client-ca-file", type=_FILE,
-    help="Authorities (PEM) whose client certificates are trusted; others come with a token.")  # fmt: skip
-@click.option("--insecure-bind-address", type=ListenType(), default=None, metavar="ADDRESS:PORT",
-    help="Serve without TLS there, on loopback.  [default: 127.0.0.1:18000 without --bind-address]")  # fmt: skip
-@click.option("--streams-per-user", type=click.IntRange(min=1), default=200, show_default=True,
-    help="Refuse more at a time to one user over TLS; to a token that is bound to a Pod, to that Pod.")  # fmt: skip
+@click.option(
+    "--client-ca-file",
+    type=_FILE,
+    help="Authorities (PEM) whose client certificates are trusted; others come with a token.",
+)
+@click.option(
+    "--insecure-bind-address",
+    type=ListenType(),
+    default=None,
+    metavar="ADDRESS:PORT",
+    help="Serve without TLS there, on loopback.  [default: 127.0.0.1:18000 without --bind-address]",
+)
+@click.option(
+    "--streams-per-user",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help=(
+        "Refuse more at a time to one user over TLS; to a token that is bound to a Pod, to that "
+        "Pod."
+    ),
+)
 @resource_options
-@click.option("--shutdown-delay", type=DurationType(), default="0s", show_default=True,
-    help="Send clients away one after the other within so long.")  # fmt: skip
-@click.option("--progress-lease", type=SwitchType(), is_flag=False, flag_value=True, default=False, show_default=True,
-    help="Tell in a Lease of this machine which EndpointSlices clients have: drains wait for it.")  # fmt: skip
+@click.option(
+    "--shutdown-delay",
+    type=DurationType(),
+    default="0s",
+    show_default=True,
+    help="Send clients away one after the other within so long.",
+)
+@click.option(
+    "--progress-lease",
+    type=SwitchType(),
+    is_flag=False,
+    flag_value=True,
+    default=False,
+    show_default=True,
+    help="Tell in a Lease of this machine which EndpointSlices clients have: drains wait for it.",
+)
 @cluster_options
 @monitoring_options
 @log_options
 @click.pass_context
-def command(ctx: click.Context, /, *, kubeconfig: Path | None, context: str | None, logs: Logs, **flags: Any) -> None:
+def command(
+    ctx: click.Context, /, *, kubeconfig: Path | None, context: str | None, logs: Logs, **flags: Any
+) -> None:
     """Serve Envoy and gRPC over xDS: endpoints by zone and node, as a node proxy would choose them.
 
-    gRPC gets the state of the world, Envoy what differs (delta ADS), on one port.  Prints one line, "ready
-    ADDRESS:PORT ...", once everything is read; until then it answers nothing.  A client is a User of the API server,
-    and sees the namespaces whose EndpointSlices it may get.  Stops on SIGINT and SIGTERM.
+    gRPC gets the state of the world, Envoy what differs (delta ADS), on one port. Prints one line,
+    "ready ADDRESS:PORT ...", once everything is read; until then it answers nothing. A client is a
+    User of the API server, and sees the namespaces whose EndpointSlices it may get. Stops on SIGINT
+    and SIGTERM.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -93,8 +191,12 @@ def _doors(flags: dict[str, Any]) -> Doors:
     from sliceplane.xds.io.serving import Doors
 
     tls, plain = flags["bind_address"], flags["insecure_bind_address"]
-    if tls is not None and (flags["tls_cert_file"] is None or flags["tls_private_key_file"] is None):
-        raise click.UsageError("--bind-address serves TLS: add --tls-cert-file and --tls-private-key-file")
+    if tls is not None and (
+        flags["tls_cert_file"] is None or flags["tls_private_key_file"] is None
+    ):
+        raise click.UsageError(
+            "--bind-address serves TLS: add --tls-cert-file and --tls-private-key-file"
+        )
     return Doors(
         tls=tls,
         cert_file=flags["tls_cert_file"],
@@ -129,7 +231,9 @@ async def _serve(connection: Connection, doors: Doors, flags: dict[str, Any]) ->
         with_names=flags["endpoint_names"],
     )
     admission = AdmissionConfig(
-        trust=flags["trust_node_metadata"], listeners=flags["listeners"], leds=flags["leds_from"] > 0
+        trust=flags["trust_node_metadata"],
+        listeners=flags["listeners"],
+        leds=flags["leds_from"] > 0,
     )
     clock = loop_clock(time.time())
     # Epochs of collections carry it: no other process, before or beside this one, has the same.
@@ -159,8 +263,12 @@ async def _serve(connection: Connection, doors: Doors, flags: dict[str, Any]) ->
             await asyncio.gather(following, renewing, stopping, telling, return_exceptions=True)
 
 
-async def _serve_pages(stack: AsyncExitStack, flags: dict[str, Any], pages: Any, sources: Any, stale: Any) -> None:
-    """``status`` finds them on loopback where nothing else is said, unless another server of this machine is there."""
+async def _serve_pages(
+    stack: AsyncExitStack, flags: dict[str, Any], pages: Any, sources: Any, stale: Any
+) -> None:
+    """``status`` finds them on loopback where nothing else is said, unless another server of this
+    machine is there.
+    """
     from sliceplane.kit.io.log import get_logger
     from sliceplane.kit.io.pages import PageError
 
@@ -168,16 +276,27 @@ async def _serve_pages(stack: AsyncExitStack, flags: dict[str, Any], pages: Any,
         await serve_monitoring(stack, flags, pages, sources, stale)
         return
     try:
-        await serve_monitoring(stack, flags | {"metrics_bind_address": PAGES}, pages, sources, stale)
+        await serve_monitoring(
+            stack, flags | {"metrics_bind_address": PAGES}, pages, sources, stale
+        )
     except PageError as error:
-        remedy = "name another port with --metrics-bind-address, of 'up' with --xds-metrics-bind-address"
-        get_logger("xds").warning("no pages for 'sliceplane xds status'", problem=str(error), remedy=remedy)
+        remedy = (
+            "name another port with --metrics-bind-address, of 'up' with --xds-metrics-bind-address"
+        )
+        get_logger("xds").warning(
+            "no pages for 'sliceplane xds status'", problem=str(error), remedy=remedy
+        )
         await serve_monitoring(stack, flags, pages, sources, stale)
 
 
 async def _say_ready(ready: Any, listening: tuple[tuple[str, int], ...]) -> None:
     await ready
-    say_ready(" ".join(f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address, port in listening))
+    say_ready(
+        " ".join(
+            f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+            for address, port in listening
+        )
+    )
 
 
 class PlaceType(click.ParamType["tuple[str, int]"]):
@@ -185,7 +304,9 @@ class PlaceType(click.ParamType["tuple[str, int]"]):
 
     name = "host:port"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
         if isinstance(value, tuple):
             return value
         host, _, port = str(value).rpartition(":")
@@ -195,33 +316,79 @@ class PlaceType(click.ParamType["tuple[str, int]"]):
         return host, int(port)
 
 
-@command.command("bootstrap", cls=Command, short_help="Print what a client must be told.", examples=[
-    ("an Envoy of this machine", "sliceplane xds bootstrap --for envoy --insecure > envoy.yaml"),
-    ("a gRPC program elsewhere", "sliceplane xds bootstrap --for grpc --server xds:18000 --ca-file ca.crt"),
-])  # fmt: skip
-@click.option("--for", "kind", type=click.Choice(("envoy", "grpc")), required=True, help="The program.")
-@click.option("--server", type=PlaceType(), default=_PLAIN, show_default="127.0.0.1:18000", help="Where we serve.")
+@command.command(
+    "bootstrap",
+    cls=Command,
+    short_help="Print what a client must be told.",
+    examples=[
+        (
+            "an Envoy of this machine",
+            "sliceplane xds bootstrap --for envoy --insecure > envoy.yaml",
+        ),
+        (
+            "a gRPC program elsewhere",
+            "sliceplane xds bootstrap --for grpc --server xds:18000 --ca-file ca.crt",
+        ),
+    ],
+)
+@click.option(
+    "--for", "kind", type=click.Choice(("envoy", "grpc")), required=True, help="The program."
+)
+@click.option(
+    "--server",
+    type=PlaceType(),
+    default=_PLAIN,
+    show_default="127.0.0.1:18000",
+    help="Where we serve.",
+)
 @click.option("--insecure", is_flag=True, help="Without TLS, on this machine.")
-@click.option("--ca-file", default="", metavar="PATH", help="Authority of the server's certificate.")
+@click.option(
+    "--ca-file", default="", metavar="PATH", help="Authority of the server's certificate."
+)
 @click.option("--cert-file", default="", metavar="PATH", help="The client's certificate.")
 @click.option("--key-file", default="", metavar="PATH", help="And its key.")
-@click.option("--token-file", default="", metavar="PATH", help="A token of the client, instead of a certificate.")
-@click.option("--node-id", default="", metavar="TEXT", help="What the client calls itself.  [default: the host name]")
+@click.option(
+    "--token-file",
+    default="",
+    metavar="PATH",
+    help="A token of the client, instead of a certificate.",
+)
+@click.option(
+    "--node-id",
+    default="",
+    metavar="TEXT",
+    help="What the client calls itself.  [default: the host name]",
+)
 @click.option("--node-name", default="", metavar="NAME", help="The Node on which it runs.")
 @click.option("--zone", default="", metavar="ZONE", help="Its zone.")
-@click.option("--client-namespace", default="", metavar="NAME", help="Of names without a namespace.")
-@click.option("--listeners", type=click.Choice(_MODES), default=None, help="Of an Envoy: which listeners it gets.")
-@click.option("--admin-port", type=click.IntRange(0, 65535), default=19000, show_default=True,
-    help="Of an Envoy: its own pages, on loopback; 0: none.")  # fmt: skip
+@click.option(
+    "--client-namespace", default="", metavar="NAME", help="Of names without a namespace."
+)
+@click.option(
+    "--listeners",
+    type=click.Choice(_MODES),
+    default=None,
+    help="Of an Envoy: which listeners it gets.",
+)
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    default=19000,
+    show_default=True,
+    help="Of an Envoy: its own pages, on loopback; 0: none.",
+)
 def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: Any) -> None:
-    """Print the bootstrap of a client: YAML for 'envoy -c', JSON for a file that GRPC_XDS_BOOTSTRAP names.
+    """Print the bootstrap of a client: YAML for 'envoy -c', JSON for a file that GRPC_XDS_BOOTSTRAP
+    names.
 
     Paths are those of the client's machine; they are not looked at.
     """
     from sliceplane.xds.bootstrap import BootstrapWish, envoy_bootstrap, grpc_bootstrap
 
     if not insecure and not flags["ca_file"]:
-        raise click.UsageError("--ca-file is needed for TLS; --insecure is for a server on this machine")
+        raise click.UsageError(
+            "--ca-file is needed for TLS; --insecure is for a server on this machine"
+        )
     if bool(flags["cert_file"]) != bool(flags["key_file"]):
         raise click.UsageError("--cert-file and --key-file belong together")
     named = (
@@ -247,18 +414,30 @@ def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: An
     show(rendered(form, lambda: make(wish), str))
 
 
-@command.command("status", cls=Command, short_help="Tell how far each client is.", examples=[
-    ("the clients of the server on this machine", "sliceplane xds status"),
-])  # fmt: skip
-@click.option("--server", "servers", type=PlaceType(), multiple=True, default=(PAGES,), show_default="127.0.0.1:18001",
-    help="The --metrics-bind-address of a server; may be given several times.")  # fmt: skip
+@command.command(
+    "status",
+    cls=Command,
+    short_help="Tell how far each client is.",
+    examples=[
+        ("the clients of the server on this machine", "sliceplane xds status"),
+    ],
+)
+@click.option(
+    "--server",
+    "servers",
+    type=PlaceType(),
+    multiple=True,
+    default=(PAGES,),
+    show_default="127.0.0.1:18001",
+    help="The --metrics-bind-address of a server; may be given several times.",
+)
 @output_option
 def status(*, servers: tuple[tuple[str, int], ...], output: Form) -> None:
-    """Tell of each client and type what it was sent, what it has accepted, what it refused last, and which names that
-    it requests lead nowhere, and why.
+    """Tell of each client and type what it was sent, what it has accepted, what it refused last,
+    and which names that it requests lead nowhere, and why.
 
-    Exit code 0: all clients are current; 1: one is behind for more than a second, refuses something, or requests a
-    name that leads nowhere; 2: a server does not answer.
+    Exit code 0: all clients are current; 1: one is behind for more than a second, refuses
+    something, or requests a name that leads nowhere; 2: a server does not answer.
     """
     from msgspec import DecodeError, to_builtins
 
@@ -273,7 +452,9 @@ def status(*, servers: tuple[tuple[str, int], ...], output: Form) -> None:
         return "\n\n".join("\n".join(shown(page, screen_width())) for page in pages)
 
     show(rendered(output, lambda: [to_builtins(page) for page in pages], text), exit_code=NO_ANSWER)
-    raise SystemExit(BAD if any(is_bad(client) for page in pages for client in page.clients) else GOOD)
+    raise SystemExit(
+        BAD if any(is_bad(client) for page in pages for client in page.clients) else GOOD
+    )
 
 
 def _page(host: str, port: int) -> ClientsPage:

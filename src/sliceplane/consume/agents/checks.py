@@ -1,15 +1,16 @@
 """Whether a process is well, by its checks: results in, one word out.
 
-A check has kubelet's words: so many results of one kind in a row turn it (``rise``, ``fall``), the first look is
-``initial_delay_s`` after its start.  Until it has turned once it is *unknown*, and nothing is ready by what is unknown.
-All checks of a process must pass; a process without any passes as long as the agent lives.
+A check has kubelet's words: so many results of one kind in a row turn it (``rise``, ``fall``), the
+first look is ``initial_delay_s`` after its start. Until it has turned once it is *unknown*, and
+nothing is ready by what is unknown. All checks of a process must pass; a process without any passes
+as long as the agent lives.
 
-Damping: a process that fails for the third time in ``FLAPS_S`` is not believed at once when it passes again, but after
-10 s, 20 s and so on up to ``HELD_MAX_S``, until it was well for ``FLAPS_S``: each turn is a write that all nodes
-follow.
+Damping: a process that fails for the third time in ``FLAPS_S`` is not believed at once when it
+passes again, but after 10 s, 20 s and so on up to ``HELD_MAX_S``, until it was well for
+``FLAPS_S``: each turn is a write that all nodes follow.
 
-A result counts for the process that was looked at: ``renew`` forgets what was known, and a result of a look that began
-before is passed over.
+A result counts for the process that was looked at: ``renew`` forgets what was known, and a result
+of a look that began before is passed over.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ PROBED: Final = ("http", "https", "tcp", "grpc", "exec")
 
 FLAPS: Final = 3
 FLAPS_S: Final = 300.0
-#: between two looks of a check that has not passed yet, and for how long: a process that was just started is ready soon
+#: between two looks of a check that has not passed yet, and for how long: a process that was just
+#: started is ready soon
 FIRST_PERIOD_S: Final = 1.0
 FIRST_S: Final = 30.0
 HELD_BASE_S: Final = 10.0
@@ -34,7 +36,8 @@ HELD_MAX_S: Final = 300.0
 
 
 class CheckSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """``target``: a path, a gRPC service, or a command line.  ``port``: where to; 0 for the registration's first.
+    """``target``: a path, a gRPC service, or a command line. ``port``: where to; 0 for the
+    registration's first.
 
     ``period_s`` of a ``ttl`` check: how long a pass lasts.
     """
@@ -116,20 +119,28 @@ class Health:
         self.renew(now)
 
     def renew(self, now: float) -> None:
-        """Another address, or the machine slept: what was seen counts no more.  A child is still the same."""
+        """Another address, or the machine slept: what was seen counts no more.  A child is still
+        the same.
+        """
         self._turn += 1
         of_child = {
-            index: check for index, check in enumerate(self._checks) if check.spec.kind in ("process", "notify")
+            index: check
+            for index, check in enumerate(self._checks)
+            if check.spec.kind in ("process", "notify")
         }
         self._checks = [
             of_child.get(index)
-            or _Check(spec, now, now + (spec.period_s if spec.kind == "ttl" else spec.initial_delay_s))
+            or _Check(
+                spec, now, now + (spec.period_s if spec.kind == "ttl" else spec.initial_delay_s)
+            )
             for index, spec in enumerate(self._specs)
         ]
         self._well = None
 
     def take_over(self) -> None:
-        """Another agent of this process goes on with it: looks that are under way are answered to no one."""
+        """Another agent of this process goes on with it: looks that are under way are answered to
+        no one.
+        """
         self._turn += 1
         for check in self._checks:
             check.under_way = False
@@ -140,7 +151,9 @@ class Health:
         return self._well
 
     def take_probes(self, now: float) -> tuple[CheckProbe, ...]:
-        """Looks that are due.  Each is answered by ``on_result``; until then it is not asked for again."""
+        """Looks that are due.  Each is answered by ``on_result``; until then it is not asked for
+        again.
+        """
         taken = []
         for index, check in enumerate(self._checks):
             if check.spec.kind in PROBED and check.due <= now and not check.under_way:
@@ -153,7 +166,8 @@ class Health:
             return
         check = self._checks[probe.number]
         check.under_way = False
-        # From now, not from the look's beginning: a look that takes its whole time is not followed by the next at once.
+        # From now, not from the look's beginning: a look that takes its whole time is not followed
+        # by the next at once.
         check.on_result(passed, text)
         period_s = check.spec.period_s
         starts = check.passing is None or (not check.has_passed and now - check.since < FIRST_S)
@@ -161,7 +175,8 @@ class Health:
         self._settle(now)
 
     def on_told(self, kind: Kind, passed: bool, text: str, now: float) -> bool:
-        """A process that says how it is (``ttl``, ``notify``), or is seen to live or to be gone (``process``).
+        """A process that says how it is (``ttl``, ``notify``), or is seen to live or to be gone
+        (``process``).
 
         False: there is no such check.
         """
@@ -209,11 +224,16 @@ class Health:
         return max(0.0, self._held_until - now)
 
     def views(self) -> tuple[CheckView, ...]:
-        return tuple(CheckView(str(check.spec), check.passing, check.text) for check in self._checks)
+        return tuple(
+            CheckView(str(check.spec), check.passing, check.text) for check in self._checks
+        )
 
     def check(self) -> None:
         assert len(self._checks) == len(self._specs), "a check without its specification"
-        assert all(time >= earlier for earlier, time in zip(self._fails, list(self._fails)[1:], strict=False))
+        assert all(
+            time >= earlier
+            for earlier, time in zip(self._fails, list(self._fails)[1:], strict=False)
+        )
 
 
 def _waits(check: _Check) -> bool:

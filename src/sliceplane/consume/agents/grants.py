@@ -1,16 +1,18 @@
 """The grant of an agent's account, and the slices and Leases that fit it.
 
-The grant is the Role ``agent-NAME`` with the label ``agent.sliceplane.dev/name: NAME``: its rules bind the *names* of
-slices and Lease (``agent.rights``), two annotations record the Services and the networks.  It is not the
-ServiceAccount, which every editor of a namespace may write: who writes a Role must hold its rules (kubernetes.io,
-"Using RBAC Authorization", "Restrictions on role creation or update").  Grants of earlier versions have their networks
-on the ServiceAccount alone, and are read from there.
+The grant is the Role ``agent-NAME`` with the label ``agent.sliceplane.dev/name: NAME``: its rules
+bind the *names* of slices and Lease (``agent.rights``), two annotations record the Services and the
+networks. It is not the ServiceAccount, which every editor of a namespace may write: who writes a
+Role must hold its rules (kubernetes.io, "Using RBAC Authorization", "Restrictions on role creation
+or update"). Grants of earlier versions have their networks on the ServiceAccount alone, and are
+read from there.
 
-A name of a slice stands for one Service, one agent and one family (``registration.slice_name``), so labels that say
-anything else are wrong, whoever reads them: an agent writes its labels itself.
+A name of a slice stands for one Service, one agent and one family (``registration.slice_name``), so
+labels that say anything else are wrong, whoever reads them: an agent writes its labels itself.
 
-``slice_misfit`` and ``lease_misfit`` are the same rules for the three places that apply them: admission of our own
-server, the controller of external endpoints, and (as CEL, ``agent.policies``) a ValidatingAdmissionPolicy.
+``slice_misfit`` and ``lease_misfit`` are the same rules for the three places that apply them:
+admission of our own server, the controller of external endpoints, and (as CEL, ``agent.policies``)
+a ValidatingAdmissionPolicy.
 """
 
 from __future__ import annotations
@@ -35,7 +37,14 @@ from sliceplane.consume.agents.registration import (
     lease_name,
     slice_name,
 )
-from sliceplane.kit.ip import FAMILIES, Address, Family, Network, parse_network_lenient, parse_strict
+from sliceplane.kit.ip import (
+    FAMILIES,
+    Address,
+    Family,
+    Network,
+    parse_network_lenient,
+    parse_strict,
+)
 from sliceplane.kit.names import check_dns_label
 
 #: Services, and networks, of one grant; further ones are not granted
@@ -45,8 +54,9 @@ _LISTED_MAX: Final = 8
 
 
 class AgentGrant(msgspec.Struct, frozen=True):
-    """``services`` is ``None`` in a grant that does not name them (written before grants did): the names that RBAC
-    binds are the only bound.  ``networks`` is ``None`` without ``--cidr``."""
+    """``services`` is ``None`` in a grant that does not name them (written before grants did): the
+    names that RBAC binds are the only bound. ``networks`` is ``None`` without ``--cidr``.
+    """
 
     namespace: str
     agent: str
@@ -72,8 +82,10 @@ class AgentGrant(msgspec.Struct, frozen=True):
 
 
 class WrittenSlice(msgspec.Struct, frozen=True):
-    """The parts of an EndpointSlice that a grant is about.  ``addresses``: those of each endpoint; ``serves``: an
-    endpoint is ready or serving, as consumers read it; ``refused``: the sentence of the controller."""
+    """The parts of an EndpointSlice that a grant is about. ``addresses``: those of each endpoint;
+    ``serves``: an endpoint is ready or serving, as consumers read it; ``refused``: the sentence of
+    the controller.
+    """
 
     namespace: str
     name: str
@@ -97,8 +109,12 @@ class Marks(NamedTuple):
     annotations: Mapping[str, str]
 
 
-def read_grant(namespace: str, name: str, role: Marks | None, account: Marks | None) -> AgentGrant | None:
-    """The grant of the ServiceAccount *name*; ``None`` if it is no agent's.  *role*: of the same name."""
+def read_grant(
+    namespace: str, name: str, role: Marks | None, account: Marks | None
+) -> AgentGrant | None:
+    """The grant of the ServiceAccount *name*; ``None`` if it is no agent's.  *role*: of the same
+    name.
+    """
     role, account = (marks if _is_agents(marks, name) else None for marks in (role, account))
     marks = role or account
     if marks is None:
@@ -119,7 +135,9 @@ def _is_agents(marks: Marks | None, name: str) -> bool:
 
 
 def _entries(text: str) -> tuple[str, ...]:
-    return tuple(entry for part in text.split(",", GRANT_ENTRIES_MAX) if (entry := part.strip()))[:GRANT_ENTRIES_MAX]
+    return tuple(entry for part in text.split(",", GRANT_ENTRIES_MAX) if (entry := part.strip()))[
+        :GRANT_ENTRIES_MAX
+    ]
 
 
 def read_slice(stored: EndpointSlice) -> WrittenSlice:
@@ -133,7 +151,10 @@ def read_slice(stored: EndpointSlice) -> WrittenSlice:
         stored.address_type,
         tuple(endpoint.addresses for endpoint in endpoints),
         len(stored.ports or ()),
-        any(_serves(endpoint.conditions.ready, endpoint.conditions.serving) for endpoint in endpoints),
+        any(
+            _serves(endpoint.conditions.ready, endpoint.conditions.serving)
+            for endpoint in endpoints
+        ),
         (meta.annotations or {}).get(ANNOTATION_REFUSED, ""),
     )
 
@@ -161,7 +182,9 @@ def _serves(ready: bool | None, serving: bool | None) -> bool:
 
 
 def agent_of_labels(written: WrittenSlice) -> str:
-    """The agent that a slice names by its labels, if its name is the one that they stand for; else ""."""
+    """The agent that a slice names by its labels, if its name is the one that they stand for; else
+    "".
+    """
     agent = written.labels.get(LABEL_AGENT, "")
     if not agent or written.labels.get(LABEL_MANAGED_BY) != MANAGED_BY:
         return ""
@@ -180,7 +203,9 @@ def agent_of_lease(name: str) -> str:
 
 
 def lease_misfit(agent: str, name: str, labels: Mapping[str, str] | None) -> str:
-    """Returns a sentence if a Lease of that name and these labels is not the Lease of *agent*, else ""."""
+    """Returns a sentence if a Lease of that name and these labels is not the Lease of *agent*, else
+    "".
+    """
     if name != lease_name(agent):
         return f"the account of agent {agent} may write the Lease {lease_name(agent)} alone"
     return _label_misfit(labels or {}, LABEL_AGENT, agent)
@@ -191,7 +216,11 @@ def slice_misfit(grant: AgentGrant, written: WrittenSlice) -> str:
     service, family = _meaning(grant, written)
     if not service:
         return _name_misfit(grant)
-    for label, value in ((LABEL_SERVICE_NAME, service), (LABEL_MANAGED_BY, MANAGED_BY), (LABEL_AGENT, grant.agent)):
+    for label, value in (
+        (LABEL_SERVICE_NAME, service),
+        (LABEL_MANAGED_BY, MANAGED_BY),
+        (LABEL_AGENT, grant.agent),
+    ):
         sentence = _label_misfit(written.labels, label, value)
         if sentence:
             return sentence
@@ -204,21 +233,33 @@ def shape_misfit(written: WrittenSlice) -> str:
     """Returns a sentence if no agent writes such a slice, granted or not, else ""."""
     count = sum(map(len, written.addresses))
     if count > 1 or len(written.addresses) > 1 or written.ports > PORTS_MAX:
-        return f"a slice of an agent has one address and at most {PORTS_MAX} ports, not {count} and {written.ports}"
+        return (
+            f"a slice of an agent has one address and at most {PORTS_MAX} ports, not {count} and "
+            f"{written.ports}"
+        )
     return ""
 
 
 def _meaning(grant: AgentGrant, written: WrittenSlice) -> tuple[str, str]:
-    """Service and family that the slice's name stands for, as far as the grant goes; ("", "") if it stands for none."""
+    """Service and family that the slice's name stands for, as far as the grant goes; ("", "") if it
+    stands for none.
+    """
     if grant.services is None or written.namespace != grant.namespace:
         names = {slice_name(written.service, grant.agent, family): family for family in FAMILIES}
-        return (written.service, names[written.name]) if written.service and written.name in names else ("", "")
+        return (
+            (written.service, names[written.name])
+            if written.service and written.name in names
+            else ("", "")
+        )
     return grant.slices.get(written.name, ("", ""))
 
 
 def _name_misfit(grant: AgentGrant) -> str:
     if grant.services is None:
-        return f"the name of a slice of agent {grant.key} and its label {LABEL_SERVICE_NAME} must stand for one Service"
+        return (
+            f"the name of a slice of agent {grant.key} and its label {LABEL_SERVICE_NAME} must "
+            "stand for one Service"
+        )
     return f"the grant of agent {grant.key} is for these slices alone: {listed(grant.slices)}"
 
 
@@ -237,7 +278,10 @@ def _address_misfit(grant: AgentGrant, written: WrittenSlice) -> str:
                 return f"{quote(text)} is no IP address"
             if not grant.allows(address):
                 networks = listed(map(str, grant.networks or ()))
-                return f"{text} is not among the addresses that the account of agent {grant.key} may use: {networks}"
+                return (
+                    f"{text} is not among the addresses that the account of agent {grant.key} may "
+                    f"use: {networks}"
+                )
     return ""
 
 

@@ -1,13 +1,15 @@
-"""What an agent keeps in the cluster for one Service: names, labels and the documents of its slices.
+"""What an agent keeps in the cluster for one Service: names, labels and the documents of its
+slices.
 
-Consumers need nothing for it: a slice with the Service's name in ``kubernetes.io/service-name`` and a manager of its
-own is merged with those of the control plane, which leaves it alone (KEP-0752, "EndpointSlice Naming" and "Mirroring").
-A slice has one address family, one address an endpoint, and the ports that the *process* has, under the names that the
-Service gives them.
+Consumers need nothing for it: a slice with the Service's name in ``kubernetes.io/service-name`` and
+a manager of its own is merged with those of the control plane, which leaves it alone (KEP-0752,
+"EndpointSlice Naming" and "Mirroring"). A slice has one address family, one address an endpoint,
+and the ports that the *process* has, under the names that the Service gives them.
 
-The annotation ``agent.sliceplane.dev/state`` says in a word why the conditions are as they are.  The agent writes it,
-and the judge writes ``lost`` over it; ``agent.sliceplane.dev/refused`` is the judge's alone, a sentence for people, and
-as long as it stands the agent leaves its endpoint not ready.
+The annotation ``agent.sliceplane.dev/state`` says in a word why the conditions are as they are. The
+agent writes it, and the judge writes ``lost`` over it; ``agent.sliceplane.dev/refused`` is the
+judge's alone, a sentence for people, and as long as it stands the agent leaves its endpoint not
+ready.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ CONDITION_HELD: Final = "AgentRemovalHeld"
 LEASE_PREFIX: Final = "agent-"
 #: what a Lease lasts; it is renewed three times meanwhile (``tenure``)
 LEASE_S: Final = 15.0
-#: an agent that asks for another duration gets the nearest of these: a silent one must not serve for hours, and one of
-#: milliseconds would be judged without end
+#: an agent that asks for another duration gets the nearest of these: a silent one must not serve
+#: for hours, and one of milliseconds would be judged without end
 LEASE_MIN_S: Final = 1.0
 LEASE_MAX_S: Final = 300.0
 #: ports of one slice
@@ -83,7 +85,11 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raises ``ValueError`` with a sentence that names what is wrong."""
-        for what, name in (("agent", self.agent), ("namespace", self.namespace), ("Service", self.service)):
+        for what, name in (
+            ("agent", self.agent),
+            ("namespace", self.namespace),
+            ("Service", self.service),
+        ):
             for problem in check_dns_label(name):
                 raise ValueError(f"the name {name!r} of the {what} {problem}")
         for problem in check_dns_subdomain(self.node_name) if self.node_name else ():
@@ -97,9 +103,13 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
         if not names:
             raise ValueError("a port is needed: --port NAME=PORT, as http=8080, or --port 8080")
         if len(names) > PORTS_MAX:
-            raise ValueError(f"{len(names)} ports are too many: an agent registers at most {PORTS_MAX}")
+            raise ValueError(
+                f"{len(names)} ports are too many: an agent registers at most {PORTS_MAX}"
+            )
         if len(set(names)) < len(names):
-            raise ValueError(f"two ports are called {next(name for name in names if names.count(name) > 1)!r}")
+            raise ValueError(
+                f"two ports are called {next(name for name in names if names.count(name) > 1)!r}"
+            )
         for port in self.ports:
             if not 0 < port.port < 65536:
                 raise ValueError(f"port {port.port} is not between 1 and 65535")
@@ -126,8 +136,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Document:
         """The slice of the family *wanted*, as it is applied.
 
-        *hint*: the Service prefers what is near.  One endpoint without hints switches them off for the whole Service
-        (kubernetes.io, "Topology Aware Routing"), so an endpoint with a zone then has that zone as its hint.
+        *hint*: the Service prefers what is near. One endpoint without hints switches them off for
+        the whole Service (kubernetes.io, "Topology Aware Routing"), so an endpoint with a zone then
+        has that zone as its hint.
         """
         name, _, address = next(entry for entry in self.slices if entry[1] == wanted)
         endpoint: Document = {
@@ -220,9 +231,9 @@ def lease_duration_s(written: int | None, default_s: float = LEASE_S) -> float:
 def slice_name(service: str, agent: str, wanted: Family) -> str:
     """``SERVICE-AGENT-4`` or ``-6``; a name stands for one Service, one agent and one family.
 
-    Names of Services and agents may hold dashes, so ``a-b`` of ``c`` and ``a`` of ``b-c`` would be alike.  A hash tells
-    them apart where the agent's name has a dash, where it looks like such a hash itself, and where the whole is too
-    long.
+    Names of Services and agents may hold dashes, so ``a-b`` of ``c`` and ``a`` of ``b-c`` would be
+    alike. A hash tells them apart where the agent's name has a dash, where it looks like such a
+    hash itself, and where the whole is too long.
     """
     suffix = wanted[-1]
     plain = f"{service}-{agent}-{suffix}"
@@ -233,13 +244,20 @@ def slice_name(service: str, agent: str, wanted: Family) -> str:
 
 
 def why_unreached(key: str, ports: Iterable[str], service: Service | None) -> str:
-    """A sentence if a port of an agent has a name that no port of its Service (*key*) has, so no client reaches it."""
+    """A sentence if a port of an agent has a name that no port of its Service (*key*) has, so no
+    client reaches it.
+    """
     if service is None:
         return f"there is no Service {key}"
     names = dict.fromkeys(port.name for port in service.spec.ports or ())
     missing = [name for name in ports if name not in names]
-    if not missing or service.spec.cluster_ip == NO_CLUSTER_IP:  # without a cluster IP the agent's ports count alone
+    if (
+        not missing or service.spec.cluster_ip == NO_CLUSTER_IP
+    ):  # without a cluster IP the agent's ports count alone
         return ""
     known = ", ".join(map(repr, islice(names, _NAMED_MAX))) or "none"
     known += f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else ""
-    return f"Service {key} has no port {missing[0]!r}: its ports are {known}; name it with --port NAME=PORT"
+    return (
+        f"Service {key} has no port {missing[0]!r}: its ports are {known}; name it with --port "
+        "NAME=PORT"
+    )

@@ -1,12 +1,12 @@
 """Endpoints that failed a moment ago, kept out of picks for a short while: passive ejection.
 
-Without it a broken endpoint is a black hole.  It answers fastest, by failing, so it always has the fewest requests in
-flight, and the least loaded is who gets the next one: retries included.
+Without it a broken endpoint is a black hole. It answers fastest, by failing, so it always has the
+fewest requests in flight, and the least loaded is who gets the next one: retries included.
 
-A failure keeps an endpoint out for ``FIRST_S``, doubled with each further failure up to ``LONGEST_S``; a request that
-goes well clears it.  **At most half of the usable endpoints are out**, those that failed most lately, so that a fault
-of the network or of the client itself never takes a Service away.  What is known is bounded: the ``KNOWN_MAX`` that
-failed last.
+A failure keeps an endpoint out for ``FIRST_S``, doubled with each further failure up to
+``LONGEST_S``; a request that goes well clears it. **At most half of the usable endpoints are out**,
+those that failed most lately, so that a fault of the network or of the client itself never takes a
+Service away. What is known is bounded: the ``KNOWN_MAX`` that failed last.
 
 Owned by ``consume.balancing.view.BalancedService``; shells tell what happened, and the time.
 """
@@ -44,7 +44,9 @@ class Ejections:
     def on_failure(self, identity: str, now: float) -> None:
         known = self._known.pop(identity, None)
         failures = 1 if known is None else known.failures + 1
-        self._known[identity] = _Known(failures, now + min(FIRST_S * 2.0 ** min(failures - 1, 16), LONGEST_S))
+        self._known[identity] = _Known(
+            failures, now + min(FIRST_S * 2.0 ** min(failures - 1, 16), LONGEST_S)
+        )
         if len(self._known) > KNOWN_MAX:
             del self._known[next(iter(self._known))]
         self._good_until = -math.inf
@@ -63,19 +65,26 @@ class Ejections:
         return 0 if known is None else known.failures
 
     def out(self, pool: EndpointPool, now: float) -> frozenset[str]:
-        """Who of *pool* is not to be picked.  O(1) while nothing changes, else O(those that failed)."""
+        """Who of *pool* is not to be picked.  O(1) while nothing changes, else O(those that
+        failed).
+        """
         if not self._known:
             return frozenset()
         if now >= self._good_until or len(pool) != self._pool_size:
-            ejected = [name for name, known in self._known.items() if known.until > now and name in pool]
+            ejected = [
+                name for name, known in self._known.items() if known.until > now and name in pool
+            ]
             kept = ejected[len(ejected) - min(len(ejected), len(pool) // 2) :]
             self._out = frozenset(kept)
             self._pool_size = len(pool)
             self._good_until = min(
-                (known.until for known in self._known.values() if known.until > now), default=math.inf
+                (known.until for known in self._known.values() if known.until > now),
+                default=math.inf,
             )
         return self._out
 
     def check(self) -> None:
         assert len(self._known) <= KNOWN_MAX, f"{len(self._known)} failures are remembered"
-        assert all(known.failures > 0 for known in self._known.values()), "an endpoint without a failure is remembered"
+        assert all(known.failures > 0 for known in self._known.values()), (
+            "an endpoint without a failure is remembered"
+        )

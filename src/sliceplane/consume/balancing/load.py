@@ -1,8 +1,9 @@
 """Requests in flight, by endpoint, and the endpoints ordered by them.
 
-``Load`` is one per view, so that pickers of different kinds see each other's requests.  It counts by id and does not
-care whether the endpoint still belongs to the Service: a request that outlives its endpoint is given back as any other.
-``Ranked`` files endpoints under their count, so that the least loaded one is found in O(1).
+``Load`` is one per view, so that pickers of different kinds see each other's requests. It counts by
+id and does not care whether the endpoint still belongs to the Service: a request that outlives its
+endpoint is given back as any other. ``Ranked`` files endpoints under their count, so that the least
+loaded one is found in O(1).
 """
 
 from __future__ import annotations
@@ -45,12 +46,18 @@ class Load:
             watcher(identity, count)
 
     def check(self) -> None:
-        assert all(count > 0 for count in self._counts.values()), f"idle endpoints are kept: {self._counts}"
-        assert self.total == sum(self._counts.values()), f"{self.total} in flight, counted {self._counts}"
+        assert all(count > 0 for count in self._counts.values()), (
+            f"idle endpoints are kept: {self._counts}"
+        )
+        assert self.total == sum(self._counts.values()), (
+            f"{self.total} in flight, counted {self._counts}"
+        )
 
 
 class Ranked:
-    """Endpoints by requests in flight.  Fed by its picker; ``on_count`` is a watcher of the ``Load``."""
+    """Endpoints by requests in flight.  Fed by its picker; ``on_count`` is a watcher of the
+    ``Load``.
+    """
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -86,7 +93,9 @@ class Ranked:
         self._bucket(count).put(endpoint)
 
     def least(self, rng: Rng, out: Set[str]) -> tuple[Endpoint, int] | None:
-        """One of those with the fewest requests that are not *out*, and how many these are.  O(1), or O(out)."""
+        """One of those with the fewest requests that are not *out*, and how many these are.  O(1),
+        or O(out).
+        """
         if not self._filed:
             return None
         if self._least not in self._buckets:
@@ -114,8 +123,14 @@ class Ranked:
             del self._buckets[count]
 
     def check(self) -> None:
-        filed = {endpoint.id: count for count, pool in self._buckets.items() for endpoint in pool.endpoints()}
+        filed = {
+            endpoint.id: count
+            for count, pool in self._buckets.items()
+            for endpoint in pool.endpoints()
+        }
         assert filed == self._filed, f"filed under {filed}, known as {self._filed}"
-        assert all(count == self._load.count(identity) for identity, count in filed.items()), "counts are old"
+        assert all(count == self._load.count(identity) for identity, count in filed.items()), (
+            "counts are old"
+        )
         assert all(len(pool) for pool in self._buckets.values()), "an empty bucket is kept"
         assert not filed or self._least <= min(filed.values()), f"least is {self._least} of {filed}"

@@ -8,13 +8,14 @@ _at:       address:port -> ids of winners there      nearly always one
 visible:   id -> Endpoint                            what a reader sees: each id once, each address:port once
 ```
 
-**Twice the same Pod** (an endpoint on its way from one slice to another): entries of the preferred family first, then
-the newest slice by resourceVersion, whatever it says.  **Two Pods at one address** (a live one has got the address of a
-dying one): one that is not terminating wins, among equals the newest slice; the other is hidden until it is alone.
-These are the node proxy's rules (``consume.slicecache``).
+**Twice the same Pod** (an endpoint on its way from one slice to another): entries of the preferred
+family first, then the newest slice by resourceVersion, whatever it says. **Two Pods at one
+address** (a live one has got the address of a dying one): one that is not terminating wins, among
+equals the newest slice; the other is hidden until it is alone. These are the node proxy's rules
+(``consume.slicecache``).
 
-A changed slice costs O(that slice).  Slices of the type FQDN and endpoints without a usable address are left out, as
-proxies leave them out.  Owned by ``consume.balancing.view.BalancedService``.
+A changed slice costs O(that slice). Slices of the type FQDN and endpoints without a usable address
+are left out, as proxies leave them out. Owned by ``consume.balancing.view.BalancedService``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class HeldEndpoints:
     family: Family
     age: tuple[int, str]  # (resourceVersion, key)
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
-    #: as the slice has them, and what was read of each with which port; ``None``: it has no usable address
+    #: as the slice has them, and what was read of each with which port; ``None``: it has no usable
+    #: address
     sources: tuple[SliceEndpoint, ...] = ()
     read: list[Endpoint | None] = field(default_factory=list)
     number: int = 0
@@ -48,19 +50,25 @@ class HeldEndpoints:
 
 
 class PortChoice(msgspec.Struct, frozen=True):
-    """Which port of the slices is meant: a name, a number that is taken as it is, or ``None``: the only one."""
+    """Which port of the slices is meant: a name, a number that is taken as it is, or ``None``: the
+    only one.
+    """
 
     wanted: str | int | None
     protocol: str = "TCP"
 
     def of(self, ports: tuple[EndpointPort, ...]) -> tuple[int, str]:
-        """The number and "", or 0 and the reason why there is none.  A slice without ports gives 0 and ""."""
+        """The number and "", or 0 and the reason why there is none.  A slice without ports gives 0
+        and "".
+        """
         if isinstance(self.wanted, int):
             return self.wanted, ""
         offered = {
             port.name or "": port.port
             for port in ports
-            if (port.protocol or PROTOCOL_DEFAULT) == self.protocol and port.port is not None and is_port(port.port)
+            if (port.protocol or PROTOCOL_DEFAULT) == self.protocol
+            and port.port is not None
+            and is_port(port.port)
         }
         if self.wanted is None and not ports:
             return 0, ""
@@ -70,7 +78,11 @@ class PortChoice(msgspec.Struct, frozen=True):
         if name in offered:
             return offered[name], ""
         known = ", ".join(repr(port_name) for port_name in sorted(offered)) or "none"
-        asked = "say which port" if self.wanted is None else f"there is no {self.protocol} port {self.wanted!r}"
+        asked = (
+            "say which port"
+            if self.wanted is None
+            else f"there is no {self.protocol} port {self.wanted!r}"
+        )
         return 0, f"{asked}; ports offered: {known}"
 
 
@@ -94,7 +106,14 @@ class EndpointMerge:
     @property
     def problem(self) -> str:
         """Why some slice with endpoints gives none; "" if every slice does."""
-        return next((self._slices[key].problem for key in sorted(self._slices) if self._slices[key].problem), "")
+        return next(
+            (
+                self._slices[key].problem
+                for key in sorted(self._slices)
+                if self._slices[key].problem
+            ),
+            "",
+        )
 
     @property
     def left_out(self) -> int:
@@ -109,7 +128,9 @@ class EndpointMerge:
         """The slice *key* is now *new* (``None``: gone)."""
         held = self._slices.get(key)
         old = held.endpoints if held is not None else {}
-        family = next((kind for kind in FAMILIES if new is not None and kind == new.address_type), None)
+        family = next(
+            (kind for kind in FAMILIES if new is not None and kind == new.address_type), None
+        )
         if new is None or family is None or (self._family is not None and family != self._family):
             if held is None:
                 return
@@ -125,11 +146,14 @@ class EndpointMerge:
             differing = self._read(new, held)
             if not self._doubled and not self._crowded and self._exchange(held, differing):
                 return
-            held.endpoints = {endpoint.id: endpoint for endpoint in held.read if endpoint is not None}
+            held.endpoints = {
+                endpoint.id: endpoint for endpoint in held.read if endpoint is not None
+            }
         alone = (held,)
         for identity in old.keys() - held.endpoints.keys():
             self._release(identity, held)
-        # What did not change is the same object; it may count or not all the same where slices or Pods disagree.
+        # What did not change is the same object; it may count or not all the same where slices or
+        # Pods disagree.
         contested = self._doubled or self._crowded
         for identity, endpoint in held.endpoints.items():
             before = old.get(identity)
@@ -143,15 +167,24 @@ class EndpointMerge:
                 self._settle(identity)
 
     def take_touched(self) -> dict[str, Endpoint | None]:
-        """What readers saw before, of every endpoint that is another now, since the last call; in the order of ids."""
+        """What readers saw before, of every endpoint that is another now, since the last call; in
+        the order of ids.
+        """
         taken = self._touched
         self._touched = {}
         visible = self.visible
-        return {identity: taken[identity] for identity in sorted(taken) if visible.get(identity) != taken[identity]}
+        return {
+            identity: taken[identity]
+            for identity in sorted(taken)
+            if visible.get(identity) != taken[identity]
+        }
 
-    def _read(self, new: EndpointSlice, held: HeldEndpoints) -> list[tuple[int, Endpoint | None]] | None:
-        """The endpoints of *held* become those of *new*.  Where it has as many as before: the places that differ, and
-        what was there."""
+    def _read(
+        self, new: EndpointSlice, held: HeldEndpoints
+    ) -> list[tuple[int, Endpoint | None]] | None:
+        """The endpoints of *held* become those of *new*. Where it has as many as before: the places
+        that differ, and what was there.
+        """
         sources = new.endpoints or ()
         number, problem = self._port.of(new.ports or ())
         held.problem = problem if sources else ""
@@ -159,7 +192,8 @@ class EndpointMerge:
         held.number = number
         held.sources = () if problem else sources
         held.read = read = held.read[: len(held.sources)]
-        # What did not change stays the object that readers hold already; to compare is quicker than to read.
+        # What did not change stays the object that readers hold already; to compare is quicker than
+        # to read.
         differing = list(compress(range(len(before)), map(ne, before, held.sources)))
         was = [(index, read[index]) for index in differing]
         for index in (*differing, *range(len(before), len(held.sources))):
@@ -174,9 +208,12 @@ class EndpointMerge:
                 read.append(endpoint)
         return was if len(before) == len(held.sources) == len(held.endpoints) else None
 
-    def _exchange(self, held: HeldEndpoints, differing: list[tuple[int, Endpoint | None]] | None) -> bool:
-        """The usual change costs what it changes: each endpoint keeps its place, and no slice and no Pod disagrees with
-        another.  False: it is another one, and nothing was done."""
+    def _exchange(
+        self, held: HeldEndpoints, differing: list[tuple[int, Endpoint | None]] | None
+    ) -> bool:
+        """The usual change costs what it changes: each endpoint keeps its place, and no slice and
+        no Pod disagrees with another. False: it is another one, and nothing was done.
+        """
         for index, before in differing or ():
             after = held.read[index]
             if before is None or after is None or before.id != after.id:
@@ -189,7 +226,8 @@ class EndpointMerge:
                 self._settle(after.id)
         return differing is not None
 
-    # -- which entry of an id counts ---------------------------------------------------------------------
+    # -- which entry of an id counts
+    # ---------------------------------------------------------------------
 
     def _is_contested(self, identity: str) -> bool:
         if len(self._holders[identity]) > 1:
@@ -267,15 +305,23 @@ class EndpointMerge:
         for held in self._slices.values():
             for identity in held.endpoints:
                 named.setdefault(identity, set()).add(id(held))
-        holders = {identity: {id(held) for held in holding} for identity, holding in self._holders.items()}
+        holders = {
+            identity: {id(held) for held in holding} for identity, holding in self._holders.items()
+        }
         assert named == holders, f"slices name {named}, known are {holders}"
         assert self._winner.keys() == named.keys(), "every id has one entry that counts"
-        assert self._doubled.keys() == {identity for identity, held in holders.items() if len(held) > 1}
-        assert self._crowded.keys() == {authority for authority, ids in self._at.items() if len(ids) > 1}
+        assert self._doubled.keys() == {
+            identity for identity, held in holders.items() if len(held) > 1
+        }
+        assert self._crowded.keys() == {
+            authority for authority, ids in self._at.items() if len(ids) > 1
+        }
         at: dict[str, set[str]] = {}
         for identity, (endpoint, _) in self._winner.items():
             at.setdefault(endpoint.authority, set()).add(identity)
-        assert {authority: set(ids) for authority, ids in self._at.items()} == at, "addresses are not those of winners"
+        assert {authority: set(ids) for authority, ids in self._at.items()} == at, (
+            "addresses are not those of winners"
+        )
         seen = [endpoint.authority for endpoint in self.visible.values()]
         assert len(set(seen)) == len(seen) == len(at), f"each address once: {sorted(seen)}"
 
@@ -301,6 +347,10 @@ def endpoint_of(source: SliceEndpoint, address: str, port: int) -> Endpoint:
         node=source.node_name or "",
         hostname=source.hostname or "",
         pod=target.name if target is not None else "",
-        zone_hints=tuple([zone.name for zone in hints.for_zones or ()]) if hints is not None else (),
-        node_hints=tuple([node.name for node in hints.for_nodes or ()]) if hints is not None else (),
+        zone_hints=tuple([zone.name for zone in hints.for_zones or ()])
+        if hints is not None
+        else (),
+        node_hints=tuple([node.name for node in hints.for_nodes or ()])
+        if hints is not None
+        else (),
     )

@@ -1,4 +1,6 @@
-"""The values of a client's view of a Service.  All are frozen; strings are shared with the slices they came from."""
+"""The values of a client's view of a Service.  All are frozen; strings are shared with the slices
+they came from.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,9 @@ import msgspec
 
 
 class Endpoint(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One endpoint, seen through all slices.  Absent conditions are read as KEP-0752 says: ready and serving are
-    true, terminating is false."""
+    """One endpoint, seen through all slices. Absent conditions are read as KEP-0752 says: ready and
+    serving are true, terminating is false.
+    """
 
     #: the Pod's uid; the address and port where the slice names no object
     id: str
@@ -32,15 +35,19 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def authority(self) -> str:
-        """``address:port`` for a URL, brackets around IPv6 included; the address alone if there is no port."""
+        """``address:port`` for a URL, brackets around IPv6 included; the address alone if there is
+        no port.
+        """
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"{host}:{self.port}" if self.port else host
 
 
 class ViewChange(msgspec.Struct, frozen=True):
-    """What takes a reader from one whole state to a later one.  Tuples are in the order of ids; an id is in one only.
+    """What takes a reader from one whole state to a later one. Tuples are in the order of ids; an
+    id is in one only.
 
-    ``updated`` holds pairs (old, new) of the same id: other conditions, hints, port, or even another address.
+    ``updated`` holds pairs (old, new) of the same id: other conditions, hints, port, or even
+    another address.
     """
 
     added: tuple[Endpoint, ...] = ()
@@ -52,7 +59,9 @@ class ViewChange(msgspec.Struct, frozen=True):
 
     @property
     def gone(self) -> tuple[str, ...]:
-        """Authorities that no longer belong to the Service: connections to them should be closed."""
+        """Authorities that no longer belong to the Service: connections to them should be
+        closed.
+        """
         moved = tuple(old.authority for old, new in self.updated if old.authority != new.authority)
         return tuple(endpoint.authority for endpoint in self.removed) + moved
 

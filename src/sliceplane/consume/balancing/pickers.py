@@ -1,8 +1,9 @@
 """Ways to choose the endpoint of the next request.  Each is O(1), whatever the size of the Service.
 
-A picker is attached to one ``ServiceView`` and told what changed there; it only ever gives an endpoint that may be used
-from here at this moment and is not *out* (a caller has tried it, or it failed lately), or ``None`` if there is none.
-What it draws comes from an ``Rng``: same seed, same picks.
+A picker is attached to one ``ServiceView`` and told what changed there; it only ever gives an
+endpoint that may be used from here at this moment and is not *out* (a caller has tried it, or it
+failed lately), or ``None`` if there is none. What it draws comes from an ``Rng``: same seed, same
+picks.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ class PickStrategy(Protocol):
         """Undo what ``attach`` did to *load*."""
 
     def on_change(self, touched: Mapping[str, Endpoint | None], *, rescoped: bool) -> None:
-        """The endpoints *touched* came, went or changed; *rescoped*: any other may have joined or left too."""
+        """The endpoints *touched* came, went or changed; *rescoped*: any other may have joined or
+        left too.
+        """
 
     def pick(self, key: bytes, out: Set[str]) -> Endpoint | None:
-        """An endpoint that may be used and whose id is not in *out*; *key* says what the request is about, to those
-        pickers that mind."""
+        """An endpoint that may be used and whose id is not in *out*; *key* says what the request is
+        about, to those pickers that mind.
+        """
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -70,7 +74,8 @@ class Random(_Plain):
 class RoundRobin(_Plain):
     """One after another: without a change in between, n picks are n endpoints.
 
-    It begins anywhere, so that a thousand clients that start together do not all begin with the same endpoint.
+    It begins anywhere, so that a thousand clients that start together do not all begin with the
+    same endpoint.
     """
 
     def __init__(self, rng: Rng) -> None:
@@ -95,7 +100,9 @@ class RoundRobin(_Plain):
 
 
 class LeastOutstanding:
-    """One of the endpoints with the fewest requests in flight (of this view's leases); by chance among equals."""
+    """One of the endpoints with the fewest requests in flight (of this view's leases); by chance
+    among equals.
+    """
 
     def __init__(self, rng: Rng) -> None:
         self._rng = rng
@@ -134,10 +141,10 @@ class LeastOutstanding:
 class ZoneFirst:
     """The least loaded endpoint near us, and one further away only while all near ones are busy.
 
-    Near are those that hints keep for our node or zone; without hints that count, those of our zone.  With *spill_at*
-    requests in flight at each of them, the least loaded of the others takes the request, if it has fewer.  So a zone
-    that is too small for its clients costs some traffic between zones and not its latency, and a zone without
-    endpoints costs nothing more than that.
+    Near are those that hints keep for our node or zone; without hints that count, those of our
+    zone. With *spill_at* requests in flight at each of them, the least loaded of the others takes
+    the request, if it has fewer. So a zone that is too small for its clients costs some traffic
+    between zones and not its latency, and a zone without endpoints costs nothing more than that.
     """
 
     def __init__(self, rng: Rng, *, spill_at: int = SPILL_REQUESTS) -> None:
@@ -186,4 +193,6 @@ class ZoneFirst:
     def check(self) -> None:
         self._near.check()
         self._far.check()
-        assert len(self._near) + len(self._far) == len(self._usable.candidates), "each candidate is near or far"
+        assert len(self._near) + len(self._far) == len(self._usable.candidates), (
+            "each candidate is near or far"
+        )

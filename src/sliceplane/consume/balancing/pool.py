@@ -1,4 +1,6 @@
-"""Endpoints in a list that adds, removes and finds in O(1).  The order is that of the operations, never of hashes."""
+"""Endpoints in a list that adds, removes and finds in O(1).  The order is that of the operations,
+never of hashes.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class EndpointPool:
         return tuple(self._items)
 
     def draw(self, rng: Rng, out: Set[str]) -> Endpoint | None:
-        """Any that is not *out*, with the same chance while few are; O(1), or O(out).  ``None``: all are."""
+        """Any that is not *out*, with the same chance while few are; O(1), or O(out).  ``None``:
+        all are.
+        """
         items = self._items
         if not items:
             return None
@@ -49,7 +53,8 @@ class EndpointPool:
             drawn = items[rng.below(len(items))]
             if drawn.id not in out:
                 return drawn
-        # Nearly all are out: the next one that is not, and there is one within len(out) steps or none at all.
+        # Nearly all are out: the next one that is not, and there is one within len(out) steps or
+        # none at all.
         for offset in range(min(len(items), len(out) + 1)):
             drawn = items[(at + offset) % len(items)]
             if drawn.id not in out:
@@ -76,4 +81,6 @@ class EndpointPool:
             self._index[last.id] = index
 
     def check(self) -> None:
-        assert self._index == {endpoint.id: index for index, endpoint in enumerate(self._items)}, "the index is off"
+        assert self._index == {endpoint.id: index for index, endpoint in enumerate(self._items)}, (
+            "the index is off"
+        )

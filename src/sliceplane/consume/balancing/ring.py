@@ -1,14 +1,16 @@
 """Consistent hashing with bounded loads: a key stays with its endpoint while others come and go.
 
-Each endpoint has one point on a ring of 64 bits, at the hash of its id (the Pod's uid).  A key has several *probes*;
-the probe with the shortest way to the next point decides (multi-probe consistent hashing, Appleton and O'Reilly,
-2015).  With 21 probes the most loaded endpoint gets about 1.05 to 1.1 times its share of the keys, for one point an
-endpoint where a classic ring needs hundreds; 100,000 endpoints are a list of 100,000 numbers.  An endpoint that comes
-takes keys from others and moves none between them; one that goes gives up its own keys and no others.
+Each endpoint has one point on a ring of 64 bits, at the hash of its id (the Pod's uid). A key has
+several *probes*; the probe with the shortest way to the next point decides (multi-probe consistent
+hashing, Appleton and O'Reilly, 2015). With 21 probes the most loaded endpoint gets about 1.05 to
+1.1 times its share of the keys, for one point an endpoint where a classic ring needs hundreds;
+100,000 endpoints are a list of 100,000 numbers. An endpoint that comes takes keys from others and
+moves none between them; one that goes gives up its own keys and no others.
 
-**Bounded loads** (Mirrokni, Thorup and Zadimoghaddam, 2017): no endpoint gets a request that would be more than
-``load_factor`` times the mean of requests in flight; the next endpoint on the ring that has room takes it.  So a hot
-key spreads to as many endpoints as it needs, always the same ones in the same order.  Only leases count as load.
+**Bounded loads** (Mirrokni, Thorup and Zadimoghaddam, 2017): no endpoint gets a request that would
+be more than ``load_factor`` times the mean of requests in flight; the next endpoint on the ring
+that has room takes it. So a hot key spreads to as many endpoints as it needs, always the same ones
+in the same order. Only leases count as load.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ _MASK = (1 << 64) - 1
 
 def point_of(identity: str) -> int:
     """Where an endpoint is on the ring; the same in every process and version."""
-    return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8, person=b"endpoint").digest())
+    return int.from_bytes(
+        hashlib.blake2b(identity.encode(), digest_size=8, person=b"endpoint").digest()
+    )
 
 
 def probes_of(key: bytes, count: int) -> Iterator[int]:
@@ -110,11 +114,19 @@ class ConsistentHash:
         for identity in self._walk(self._first(key)):
             if load.count(identity) < room and identity not in out:
                 return pool.get(identity)
-        raise AssertionError(f"no endpoint has fewer than {room} of {load.total} requests in flight")
+        raise AssertionError(
+            f"no endpoint has fewer than {room} of {load.total} requests in flight"
+        )
 
     def _room(self, count: int) -> float:
-        """How many requests each may have, the next one included; so much that one of them always has room."""
-        return math.inf if self._factor == math.inf else math.ceil(self._factor * (self._load.total + 1) / count)
+        """How many requests each may have, the next one included; so much that one of them always
+        has room.
+        """
+        return (
+            math.inf
+            if self._factor == math.inf
+            else math.ceil(self._factor * (self._load.total + 1) / count)
+        )
 
     def _first(self, key: bytes) -> int:
         """The index of the point that the best probe meets."""
@@ -136,9 +148,13 @@ class ConsistentHash:
             yield from self._at[self._points[(first + offset) % len(self._points)]]
 
     def check(self) -> None:
-        assert self._known == {endpoint.id for endpoint in self._usable.pool.endpoints()}, "the ring is not the pool"
+        assert self._known == {endpoint.id for endpoint in self._usable.pool.endpoints()}, (
+            "the ring is not the pool"
+        )
         at: dict[int, list[str]] = {}
         for identity in sorted(self._known):
             at.setdefault(point_of(identity), []).append(identity)
-        assert {point: list(ids) for point, ids in self._at.items()} == at, "an endpoint is at a wrong point"
+        assert {point: list(ids) for point, ids in self._at.items()} == at, (
+            "an endpoint is at a wrong point"
+        )
         assert self._points == sorted(at), "points are in order"

@@ -1,10 +1,12 @@
-"""Where the connections of a Service's clients go: shares by place, by the rule of ``consume.usable`` and no other.
+"""Where the connections of a Service's clients go: shares by place, by the rule of
+``consume.usable`` and no other.
 
-Endpoints that no rule tells apart are one *kind*, with a count: a choice that is made among kinds is the choice among
-their endpoints.  A *place* is where clients are, with its share of all connections.  From a place each endpoint that
-may be used gets as many connections as any other.
+Endpoints that no rule tells apart are one *kind*, with a count: a choice that is made among kinds
+is the choice among their endpoints. A *place* is where clients are, with its share of all
+connections. From a place each endpoint that may be used gets as many connections as any other.
 
-The *load factor* of an endpoint is its share of all connections times the number of endpoints: 1 is an even spread.
+The *load factor* of an endpoint is its share of all connections times the number of endpoints: 1 is
+an even spread.
 """
 
 from __future__ import annotations
@@ -23,19 +25,21 @@ from sliceplane.consume.balancing.merge import EndpointMerge, PortChoice
 from sliceplane.consume.usable import Locality, choose, choose_local, is_still_serving
 from sliceplane.kit.ip import Family
 
-#: an endpoint with so many times an even share is overloaded: upstream's threshold of topology mode Auto, a constant
-#: (kubernetes/kubernetes#121516)
+#: an endpoint with so many times an even share is overloaded: upstream's threshold of topology mode
+#: Auto, a constant (kubernetes/kubernetes#121516)
 OVERLOAD: Final = Fraction(12, 10)
 #: rounds of adding Pods before there is no cure
 _ROUNDS_MAX: Final = 500
 
-#: ``inside``: Pods that dial the cluster IP; ``outside``: what a load balancer or a node port brings
+#: ``inside``: Pods that dial the cluster IP; ``outside``: what a load balancer or a node port
+#: brings
 Way = Literal["inside", "outside"]
 
 
 class EndpointKind(msgspec.Struct, frozen=True, order=True):
-    """``node`` is "" where no rule looks at it.  ``subset``: the zone whose nodes alone read it; "" is all.
-    ``is_local``: on the node that is looked at."""
+    """``node`` is "" where no rule looks at it. ``subset``: the zone whose nodes alone read it; ""
+    is all. ``is_local``: on the node that is looked at.
+    """
 
     zone: str = ""
     node: str = ""
@@ -52,7 +56,9 @@ Kinds = Mapping[EndpointKind, int]
 
 
 class AllowedLoad(msgspec.Struct, frozen=True):
-    """What an endpoint may get: its *capacity*, as a share of all connections; ``None``: as ``OVERLOAD`` says."""
+    """What an endpoint may get: its *capacity*, as a share of all connections; ``None``: as
+    ``OVERLOAD`` says.
+    """
 
     capacity: Fraction | None = None
 
@@ -74,13 +80,15 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class TrafficShares(msgspec.Struct, frozen=True):
-    """``flows``: zone of the client, zone of the endpoint, share.  ``each``: a kind's endpoint, its share of all.
-    ``dropped``: for which no endpoint may be used."""
+    """``flows``: zone of the client, zone of the endpoint, share. ``each``: a kind's endpoint, its
+    share of all. ``dropped``: for which no endpoint may be used.
+    """
 
     flows: Mapping[tuple[str, str], Fraction]
     each: Mapping[EndpointKind, Fraction]
     dropped: Fraction
-    #: endpoints that are used wherever the client is not looked at: those that are ready, else those still serving
+    #: endpoints that are used wherever the client is not looked at: those that are ready, else
+    #: those still serving
     candidates: int
 
     def of_zone(self, zone: str) -> Fraction:
@@ -89,27 +97,41 @@ class TrafficShares(msgspec.Struct, frozen=True):
 
     @property
     def leaving(self) -> Fraction:
-        """Of what is answered in another zone than the client's, or where one of both is not known."""
-        return sum((share for (came, to), share in self.flows.items() if came != to or not came), Fraction(0))
+        """Of what is answered in another zone than the client's, or where one of both is not
+        known.
+        """
+        return sum(
+            (share for (came, to), share in self.flows.items() if came != to or not came),
+            Fraction(0),
+        )
 
     def factor(self, kind: EndpointKind) -> Fraction:
         return self.each[kind] * self.candidates
 
     def load(self, zone: str) -> Fraction:
         """The greatest load factor of an endpoint in *zone*."""
-        return max((self.factor(kind) for kind in self.each if kind.zone == zone), default=Fraction(0))
+        return max(
+            (self.factor(kind) for kind in self.each if kind.zone == zone), default=Fraction(0)
+        )
 
     @property
     def greatest(self) -> tuple[Fraction, str]:
         """The greatest load factor, and its zone; 0 where nothing is answered."""
-        return max(((self.factor(kind), kind.zone) for kind in self.each), default=(Fraction(0), ""))
+        return max(
+            ((self.factor(kind), kind.zone) for kind in self.each), default=(Fraction(0), "")
+        )
 
 
 def kinds_of(
-    slices: Iterable[tuple[str, EndpointSlice]], family: Family | None, *, by_node: bool, by_subset: bool = False
+    slices: Iterable[tuple[str, EndpointSlice]],
+    family: Family | None,
+    *,
+    by_node: bool,
+    by_subset: bool = False,
 ) -> Counter[EndpointKind]:
-    """What *slices* (with their keys) hold, each Pod once.  *by_node*: a rule looks at nodes; *by_subset*: nodes read
-    the slices for all and those for their zone."""
+    """What *slices* (with their keys) hold, each Pod once. *by_node*: a rule looks at nodes;
+    *by_subset*: nodes read the slices for all and those for their zone.
+    """
     merges: dict[str, EndpointMerge] = {}
     for key, item in slices:
         subset = (item.metadata.labels or {}).get(LABEL_FOR_ZONE, "") if by_subset else ""
@@ -124,7 +146,9 @@ def merge_of_pods(family: Family | None) -> EndpointMerge:
 
 def merged_kinds(merges: Mapping[str, EndpointMerge], *, by_node: bool) -> Counter[EndpointKind]:
     """As ``kinds_of``, of *merges* by subset."""
-    nodes = by_node or any(endpoint.node_hints for merge in merges.values() for endpoint in merge.visible.values())
+    nodes = by_node or any(
+        endpoint.node_hints for merge in merges.values() for endpoint in merge.visible.values()
+    )
     return Counter(
         EndpointKind(
             endpoint.zone,
@@ -141,9 +165,13 @@ def merged_kinds(merges: Mapping[str, EndpointMerge], *, by_node: bool) -> Count
     )
 
 
-def shares(kinds: Kinds, places: Sequence[Place], *, local: bool = False, way: Way = "inside") -> TrafficShares:
-    """Under the policy ``Local`` or ``Cluster``.  From outside with ``Local``, only nodes that have an endpoint get
-    connections, each as many as another: load balancers ask the nodes (*places* are nodes then)."""
+def shares(
+    kinds: Kinds, places: Sequence[Place], *, local: bool = False, way: Way = "inside"
+) -> TrafficShares:
+    """Under the policy ``Local`` or ``Cluster``. From outside with ``Local``, only nodes that have
+    an endpoint get connections, each as many as another: load balancers ask the nodes (*places* are
+    nodes then).
+    """
     if way == "outside" and local:
         places = _healthy(kinds, places)
     flows: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
@@ -159,12 +187,15 @@ def shares(kinds: Kinds, places: Sequence[Place], *, local: bool = False, way: W
         for kind in used:
             each[kind] += place.share / number
             flows[place.at.zone, kind.zone] += place.share * kinds[kind] / number
-    return TrafficShares(dict(sorted(flows.items())), dict(sorted(each.items())), dropped, _candidates(kinds))
+    return TrafficShares(
+        dict(sorted(flows.items())), dict(sorted(each.items())), dropped, _candidates(kinds)
+    )
 
 
 class _Candidates:
-    """Among which kinds clients of a place choose.  Where every ready one names nodes, those that name a place's node
-    are all that it may use; no other node is told from the rest of its zone."""
+    """Among which kinds clients of a place choose. Where every ready one names nodes, those that
+    name a place's node are all that it may use; no other node is told from the rest of its zone.
+    """
 
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = sorted(kinds)
@@ -207,7 +238,10 @@ class _LocalCandidates:
 
     def used(self, at: Locality) -> list[EndpointKind]:
         here = [msgspec.structs.replace(kind, is_local=True) for kind in self._on.get(at.node, ())]
-        return [msgspec.structs.replace(kind, is_local=False) for kind in choose_local(here, at).endpoints]
+        return [
+            msgspec.structs.replace(kind, is_local=False)
+            for kind in choose_local(here, at).endpoints
+        ]
 
 
 def _healthy(kinds: Kinds, places: Sequence[Place]) -> list[Place]:
@@ -233,11 +267,17 @@ def _candidates(kinds: Kinds) -> int:
 
 
 def cure(
-    kinds: Kinds, places: Sequence[Place], *, local: bool = False, allowed: AllowedLoad | None = None
+    kinds: Kinds,
+    places: Sequence[Place],
+    *,
+    local: bool = False,
+    allowed: AllowedLoad | None = None,
 ) -> Counter[str] | None:
-    """By zone, the Pods to add so that no endpoint is overloaded; each is like those that are.  The fewest: a kind gets
-    what it needs at the number of endpoints that there are, and again while others made that number grow; what another
-    kind's new Pods made needless is taken back.  ``None``: adding does not help."""
+    """By zone, the Pods to add so that no endpoint is overloaded; each is like those that are. The
+    fewest: a kind gets what it needs at the number of endpoints that there are, and again while
+    others made that number grow; what another kind's new Pods made needless is taken back.
+    ``None``: adding does not help.
+    """
     allowed = allowed or AllowedLoad()
     grown = Counter(kinds)
     rounds = _ROUNDS_MAX
@@ -262,7 +302,9 @@ def cure(
 def _needless(
     grown: Counter[EndpointKind], kinds: Kinds, places: Sequence[Place], allowed: AllowedLoad
 ) -> EndpointKind | None:
-    """A kind of which one Pod that was added is not needed; of several the one with the most Pods."""
+    """A kind of which one Pod that was added is not needed; of several the one with the most
+    Pods.
+    """
     for kind in sorted(grown - Counter(kinds), key=lambda kind: (-grown[kind], kind)):
         if not allowed.exceeded(shares(grown - Counter([kind]), places)):
             return kind
@@ -270,8 +312,10 @@ def _needless(
 
 
 def chance(endpoints: int, connections: int) -> float | None:
-    """How many times its fair share the fullest of so many endpoints gets by chance alone, about: 1 + sqrt(2 n ln n /
-    m) (Raab and Steger, "Balls into Bins", 1998).  ``None`` where connections are too few for it."""
+    """How many times its fair share the fullest of so many endpoints gets by chance alone, about: 1
+    + sqrt(2 n ln n / m) (Raab and Steger, "Balls into Bins", 1998). ``None`` where connections are
+    too few for it.
+    """
     if endpoints < 2:
         return 1.0
     spread = endpoints * log(endpoints)
@@ -284,7 +328,9 @@ def at_nodes(nodes: Sequence[Locality]) -> tuple[Place, ...]:
 
 
 def at_zones(weights: Mapping[str, Fraction], nodes: Sequence[Locality]) -> tuple[Place, ...]:
-    """Places for shares of zones: a zone's share on its *nodes* in equal parts, or on none where it has none."""
+    """Places for shares of zones: a zone's share on its *nodes* in equal parts, or on none where it
+    has none.
+    """
     total = sum(weights.values(), Fraction(0))
     found: list[Place] = []
     for zone, weight in sorted(weights.items()):

@@ -1,8 +1,9 @@
 """Which endpoints may be used from here: the rule of ``consume.usable``, kept by differences.
 
-A node proxy works it out for a Service at a time; here counters and one pool for each possible answer say it in O(1),
-so that one changed endpoint costs the same in a Service of any size.  Only when the answer goes over to another pool is
-the Service walked through.  ``check`` compares with the rule itself.
+A node proxy works it out for a Service at a time; here counters and one pool for each possible
+answer say it in O(1), so that one changed endpoint costs the same in a Service of any size. Only
+when the answer goes over to another pool is the Service walked through. ``check`` compares with the
+rule itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ Scope = Literal["node", "zone", "all", "terminating"]
 
 
 class Usable:
-    """Owned by ``consume.balancing.view.BalancedService``; pickers read ``pool``, ``candidates`` and ``is_near``."""
+    """Owned by ``consume.balancing.view.BalancedService``; pickers read ``pool``, ``candidates``
+    and ``is_near``.
+    """
 
     def __init__(self, place: Locality, *, honour_hints: bool = True) -> None:
         self._place = place
@@ -43,13 +46,19 @@ class Usable:
         return self._terminating if self.scope == "terminating" else self._ready
 
     def is_near(self, endpoint: Endpoint) -> bool:
-        """Whether hints keep it for us; without hints that count, whether it is in our zone (or we know of none)."""
+        """Whether hints keep it for us; without hints that count, whether it is in our zone (or we
+        know of none).
+        """
         if self.scope in ("node", "zone"):
             return endpoint.id in self.pool
         return not self._place.zone or endpoint.zone == self._place.zone
 
-    def apply(self, touched: Mapping[str, Endpoint | None], visible: Mapping[str, Endpoint]) -> bool:
-        """*touched* endpoints are now as in *visible*.  True if the scope changed: every endpoint counts anew then."""
+    def apply(
+        self, touched: Mapping[str, Endpoint | None], visible: Mapping[str, Endpoint]
+    ) -> bool:
+        """*touched* endpoints are now as in *visible*.  True if the scope changed: every endpoint
+        counts anew then.
+        """
         for identity, before in touched.items():
             after = visible.get(identity)
             if before is not None:
@@ -84,10 +93,14 @@ class Usable:
 
     def _honours(self, place: str, naming: int, here: EndpointPool) -> bool:
         every_one_names = naming == len(self._ready)
-        return outcome_of(place, every_one_names=every_one_names, one_names_it=len(here) > 0) == "honoured"
+        return (
+            outcome_of(place, every_one_names=every_one_names, one_names_it=len(here) > 0)
+            == "honoured"
+        )
 
     def _forget(self, endpoint: Endpoint) -> None:
-        # Its place in the pool of ready ones is kept for what it becomes: a change must not upset a rotation.
+        # Its place in the pool of ready ones is kept for what it becomes: a change must not upset a
+        # rotation.
         self._terminating.discard(endpoint.id)
         if endpoint.ready:
             self._naming_nodes -= bool(endpoint.node_hints)

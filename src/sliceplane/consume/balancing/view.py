@@ -1,8 +1,9 @@
 """One Service as one client sees it: slices in; whole states, differences and picks out.
 
-``on_changes`` takes what an informer delivers in one go, an event or a whole relist, and all of it becomes visible
-at once: a reader sees the state before or the state after, never something between.  A reader that is slow skips
-states and gets one difference for all of them (``model.Pending``), so that no writer waits and memory is bounded.
+``on_changes`` takes what an informer delivers in one go, an event or a whole relist, and all of it
+becomes visible at once: a reader sees the state before or the state after, never something between.
+A reader that is slow skips states and gets one difference for all of them (``model.Pending``), so
+that no writer waits and memory is bounded.
 
 Owned by one shell (``sliceplane.client``), which serialises all calls.
 """
@@ -29,7 +30,9 @@ P = TypeVar("P", bound=PickStrategy)
 class BalancedService:
     """See the module."""
 
-    def __init__(self, port: PortChoice, *, family: Family | None, place: Locality, honour_hints: bool) -> None:
+    def __init__(
+        self, port: PortChoice, *, family: Family | None, place: Locality, honour_hints: bool
+    ) -> None:
         self._merge = EndpointMerge(port, family)
         self._usable = Usable(place, honour_hints=honour_hints)
         self.load = Load()
@@ -38,7 +41,8 @@ class BalancedService:
         self._readers: list[Pending] = []
         self._snapshot: tuple[Endpoint, ...] | None = ()
 
-    # -- slices ------------------------------------------------------------------------------------------
+    # -- slices
+    # ------------------------------------------------------------------------------------------
 
     def on_changes(self, changes: Iterable[Change[EndpointSlice]]) -> bool:
         """True if a reader would see a difference.  O(the slices that changed)."""
@@ -59,7 +63,8 @@ class BalancedService:
         self._snapshot = None
         return True
 
-    # -- readers -----------------------------------------------------------------------------------------
+    # -- readers
+    # -----------------------------------------------------------------------------------------
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -100,7 +105,8 @@ class BalancedService:
     def take(self, reader: Pending) -> ViewChange:
         return reader.take(self._merge.visible)
 
-    # -- pickers -----------------------------------------------------------------------------------------
+    # -- pickers
+    # -----------------------------------------------------------------------------------------
 
     def attach(self, picker: P) -> P:
         picker.attach(self._usable, self.load)
@@ -111,8 +117,12 @@ class BalancedService:
         self._pickers = [known for known in self._pickers if known is not picker]
         picker.detach(self.load)
 
-    def pick(self, picker: PickStrategy, key: bytes, tried: Set[str], now: float) -> Endpoint | None:
-        """One that was not *tried* and did not fail lately; else one that was not tried; ``None``: there is none."""
+    def pick(
+        self, picker: PickStrategy, key: bytes, tried: Set[str], now: float
+    ) -> Endpoint | None:
+        """One that was not *tried* and did not fail lately; else one that was not tried; ``None``:
+        there is none.
+        """
         ejected = self.ejections.out(self._usable.pool, now)
         picked = picker.pick(key, ejected | tried if ejected else tried)
         return picker.pick(key, tried) if picked is None and ejected else picked
@@ -125,6 +135,6 @@ class BalancedService:
         self.load.check()
         for picker in self._pickers:
             picker.check()
-        assert self.endpoints == tuple(self._merge.visible[key] for key in sorted(self._merge.visible)), (
-            "snapshot is old"
-        )
+        assert self.endpoints == tuple(
+            self._merge.visible[key] for key in sorted(self._merge.visible)
+        ), "snapshot is old"

@@ -1,4 +1,6 @@
-"""The answer of a barrier: as values, for programs, and as the condition of a Pod.  ``text`` words it for people."""
+"""The answer of a barrier: as values, for programs, and as the condition of a Pod.  ``text`` words
+it for people.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,15 @@ GATE: Final = "sliceplane.dev/serving"
 NAMED_MAX: Final = 3
 
 Outcome = Literal["drained", "time over", "cannot know"]
-#: of the whole: also that nothing was marked, or all marks were taken back, for the sake of a Service
+#: of the whole: also that nothing was marked, or all marks were taken back, for the sake of a
+#: Service
 DrainOutcome = Literal["drained", "time over", "cannot know", "refused"]
 
 
 class DrainedPod(NamedTuple):
-    """``took_s``: from the mark.  ``gone``: the Pod itself vanished meanwhile, or was deleted at the end."""
+    """``took_s``: from the mark.  ``gone``: the Pod itself vanished meanwhile, or was deleted at
+    the end.
+    """
 
     pod: str
     outcome: Outcome
@@ -44,10 +49,13 @@ class DrainPlan(msgspec.Struct, frozen=True):
 
 
 class DrainAnswer(msgspec.Struct, frozen=True):
-    """``not_covered``: who may go on sending all the same; ``not_looked_at``: what could not be read, a phrase each.
+    """``not_covered``: who may go on sending all the same; ``not_looked_at``: what could not be
+    read, a phrase each.
 
-    ``refused``: why nothing was marked, or all marks were taken back, although time was left.  ``taken_back``: Pods
-    without their marks again; ``marked``: Pods that should be and still have them."""
+    ``refused``: why nothing was marked, or all marks were taken back, although time was left.
+    ``taken_back``: Pods without their marks again; ``marked``: Pods that should be and still have
+    them.
+    """
 
     what: str
     pods: tuple[DrainedPod, ...]
@@ -65,7 +73,13 @@ class DrainAnswer(msgspec.Struct, frozen=True):
         if self.refused:
             return "refused"
         outcomes = {pod.outcome for pod in self.pods}
-        return "time over" if "time over" in outcomes else "cannot know" if "cannot know" in outcomes else "drained"
+        return (
+            "time over"
+            if "time over" in outcomes
+            else "cannot know"
+            if "cannot know" in outcomes
+            else "drained"
+        )
 
     def as_document(self) -> dict[str, Any]:
         """The answer as plain data, for JSON."""
@@ -110,7 +124,11 @@ class UndoAnswer(msgspec.Struct, frozen=True):
         return "cannot know" if self.marked else "drained"
 
     def as_document(self) -> dict[str, Any]:
-        return {"what": self.what, "takenBack": list(self.taken_back), "stillMarked": list(self.marked)}
+        return {
+            "what": self.what,
+            "takenBack": list(self.taken_back),
+            "stillMarked": list(self.marked),
+        }
 
 
 def condition_of(pod: Pod) -> Condition | None:
@@ -120,7 +138,9 @@ def condition_of(pod: Pod) -> Condition | None:
 def named(missing: tuple[Missing, ...]) -> str:
     """The first few, and how many more."""
     more = len(missing) - NAMED_MAX
-    return ", ".join(node.text for node in missing[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(node.text for node in missing[:NAMED_MAX]) + (
+        f" and {more} more" if more > 0 else ""
+    )
 
 
 def sentence(pod: DrainedPod) -> str:
@@ -135,9 +155,15 @@ def sentence(pod: DrainedPod) -> str:
             if not count and not verdict.others:
                 nodes = "no node is known to hold"
             let_go = f"; not known of {named(verdict.let_go)}" if verdict.let_go else ""
-            let_go += f"; not acknowledged: {named(verdict.unacknowledged)}" if verdict.unacknowledged else ""
+            let_go += (
+                f"; not acknowledged: {named(verdict.unacknowledged)}"
+                if verdict.unacknowledged
+                else ""
+            )
             gone = "; the Pod is gone" if pod.gone else ""
-            return f"drained: {nodes} version {verdict.revision} or later, after {took}{let_go}{gone}"
+            return (
+                f"drained: {nodes} version {verdict.revision} or later, after {took}{let_go}{gone}"
+            )
         case "cannot know":
             return f"cannot know: nothing is known of {named(verdict.unknown)}"
     if verdict.uses:
@@ -150,4 +176,6 @@ def message(verdict: DrainVerdict, took_s: float) -> str:
     """Of the condition: revision, nodes, milliseconds."""
     text = f"revision {verdict.revision}, {verdict.required} nodes, {took_s * 1000:.0f} ms"
     text += f"; not known of {named(verdict.let_go)}" if verdict.let_go else ""
-    return text + (f"; not acknowledged: {named(verdict.unacknowledged)}" if verdict.unacknowledged else "")
+    return text + (
+        f"; not acknowledged: {named(verdict.unacknowledged)}" if verdict.unacknowledged else ""
+    )

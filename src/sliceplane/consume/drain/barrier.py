@@ -1,18 +1,20 @@
 """Which nodes are to be heard, and whether all of them hold a goal.
 
-**Required** are nodes that tell in a Lease that has not run out; those whose Lease ran out less than ``forget_s`` ago
-(their kernels go on with the rules of then); and Nodes that are Ready and tell nothing, or stopped telling longer ago:
-of these nothing can be known (another proxy serves them, or none does), so they are **unknown**, and unknown is not
-done.  Nodes that are not Ready and silent for longer than ``forget_s`` send nothing that is to be waited for.  Where
-that leaves no node at all, nothing is proven, and all are unknown.
+**Required** are nodes that tell in a Lease that has not run out; those whose Lease ran out less
+than ``forget_s`` ago (their kernels go on with the rules of then); and Nodes that are Ready and
+tell nothing, or stopped telling longer ago: of these nothing can be known (another proxy serves
+them, or none does), so they are **unknown**, and unknown is not done. Nodes that are not Ready and
+silent for longer than ``forget_s`` send nothing that is to be waited for. Where that leaves no node
+at all, nothing is proven, and all are unknown.
 
-**Policy for the unknown**: ``wait`` for them until the time is over; ``fail`` at once; or let them go ``after`` so many
-seconds, and say so.
+**Policy for the unknown**: ``wait`` for them until the time is over; ``fail`` at once; or let them
+go ``after`` so many seconds, and say so.
 
 A node whose cache is known to have lost an event holds no version, whatever it says.
 
-**Other consumers** (views, name servers, ...) tell in the same way, and a goal that concerns them waits for them as
-long as their Leases last: a client that ended sends nothing.  They are no proof that nodes were heard.
+**Other consumers** (views, name servers, ...) tell in the same way, and a goal that concerns them
+waits for them as long as their Leases last: a client that ended sends nothing. They are no proof
+that nodes were heard.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ from sliceplane.kit.times import parse_duration, time_or_zero
 
 #: a proxy that told nothing for so long after its Lease ran out was taken away, or its node is gone
 FORGET_S: Final = 300.0
-#: between two requests for reports on account of one Pod; a request is a write itself, which a goal may follow
+#: between two requests for reports on account of one Pod; a request is a write itself, which a goal
+#: may follow
 ASK_PERIOD_S: Final = 1.0
 #: characters by which a client of a consumer is named
 CLIENT_MAX: Final = 120
@@ -73,8 +76,10 @@ def parse_policy(text: str) -> UnknownPolicy:
 
 
 class NodeHolding(NamedTuple):
-    """``held``: what its kernel holds, as it told last; ``None``: it never told.  ``until``: when its Lease runs out,
-    on our clock.  ``ready``: what its Node says; ``None``: there is no Node, or it may not be read."""
+    """``held``: what its kernel holds, as it told last; ``None``: it never told. ``until``: when
+    its Lease runs out, on our clock. ``ready``: what its Node says; ``None``: there is no Node, or
+    it may not be read.
+    """
 
     name: str
     held: Mapping[Place, int] | None
@@ -100,9 +105,10 @@ class Missing(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """How the nodes stand to one goal.  ``required``: all that count; ``unknown``: those of which nothing is known;
-    ``others``: consumers that are no nodes and count, too; ``unacknowledged``: clients of these that did not
-    acknowledge in time, and may go on sending."""
+    """How the nodes stand to one goal. ``required``: all that count; ``unknown``: those of which
+    nothing is known; ``others``: consumers that are no nodes and count, too; ``unacknowledged``:
+    clients of these that did not acknowledge in time, and may go on sending.
+    """
 
     required: int
     waiting: tuple[Missing, ...]
@@ -112,7 +118,11 @@ class Proof(NamedTuple):
 
 
 def compare(
-    goal: Mapping[Place, int], nodes: Iterable[NodeHolding], now: float, *, forget_s: float = FORGET_S
+    goal: Mapping[Place, int],
+    nodes: Iterable[NodeHolding],
+    now: float,
+    *,
+    forget_s: float = FORGET_S,
 ) -> Proof:
     """O(nodes)."""
     required = others = 0
@@ -127,7 +137,10 @@ def compare(
                 if not _holds(node, goal):
                     waiting.append(Missing(f"{node.kind} {node.name}", _clients_behind(node, goal)))
                 unacknowledged += [
-                    Missing(f"{node.kind} {node.name}", f"{client} did not acknowledge {_subject(reading)}")
+                    Missing(
+                        f"{node.kind} {node.name}",
+                        f"{client} did not acknowledge {_subject(reading)}",
+                    )
                     for reading, client in node.unacknowledged.items()
                     if goal.get((EVERY[0], reading))
                 ]
@@ -135,7 +148,9 @@ def compare(
         if node.held is None or silent_s > forget_s:
             if node.ready:
                 required += 1
-                why = "it never told anything" if node.held is None else "its proxy stopped long ago"
+                why = (
+                    "it never told anything" if node.held is None else "its proxy stopped long ago"
+                )
                 unknown.append(Missing(node.name, why))
             continue
         required += 1
@@ -144,14 +159,24 @@ def compare(
         if node.differs:
             waiting.append(Missing(node.name, "its cache lost an event"))
         else:
-            waiting.append(Missing(node.name, "its proxy stopped reporting" if silent_s > 0 else ""))
+            waiting.append(
+                Missing(node.name, "its proxy stopped reporting" if silent_s > 0 else "")
+            )
     if not required:
         unknown.append(Missing("every node", "none is Ready, and none tells anything"))
-    return Proof(required, tuple(sorted(waiting)), tuple(sorted(unknown)), others, tuple(sorted(unacknowledged)))
+    return Proof(
+        required,
+        tuple(sorted(waiting)),
+        tuple(sorted(unknown)),
+        others,
+        tuple(sorted(unacknowledged)),
+    )
 
 
 def _clients_behind(node: NodeHolding, goal: Mapping[Place, int]) -> str:
-    """Names clients of a consumer that lack something of *goal*; "" if it is the consumer itself."""
+    """Names clients of a consumer that lack something of *goal*; "" if it is the consumer
+    itself.
+    """
     held = node.held or {}
     return ", ".join(
         f"{client} has not acknowledged {_subject(reading)}"
@@ -171,7 +196,9 @@ def _holds(node: NodeHolding, goal: Mapping[Place, int]) -> bool:
     if node.differs or not node.held:
         return False
     if EVERY in node.held:  # one version for all that it reads
-        return node.held[EVERY] >= max((at for place, at in goal.items() if place[0] == EVERY[0]), default=0)
+        return node.held[EVERY] >= max(
+            (at for place, at in goal.items() if place[0] == EVERY[0]), default=0
+        )
     return all(revision >= needed(place, goal) for place, revision in node.held.items())
 
 
@@ -179,8 +206,9 @@ State = Literal["used", "waiting", "unknown", "proven"]
 
 
 class DrainVerdict(msgspec.Struct, frozen=True):
-    """Of one barrier at one moment.  ``let_go``: unknown nodes that the policy gave up; ``revision``: the greatest
-    version that a node had to hold."""
+    """Of one barrier at one moment. ``let_go``: unknown nodes that the policy gave up;
+    ``revision``: the greatest version that a node had to hold.
+    """
 
     state: State
     uses: tuple[Use, ...] = ()
@@ -194,7 +222,11 @@ class DrainVerdict(msgspec.Struct, frozen=True):
 
 
 def judge(
-    uses: tuple[Use, ...], goal: Mapping[Place, int], proof: Proof, policy: UnknownPolicy, waited_s: float
+    uses: tuple[Use, ...],
+    goal: Mapping[Place, int],
+    proof: Proof,
+    policy: UnknownPolicy,
+    waited_s: float,
 ) -> DrainVerdict:
     """*waited_s*: since the barrier began."""
     revision = max(goal.values(), default=0)
@@ -209,15 +241,23 @@ def judge(
         state = "unknown" if unknown else "proven"
     waiting = () if uses else proof.waiting
     return DrainVerdict(
-        state, uses, waiting, unknown, let_go, revision, proof.required, proof.others, proof.unacknowledged
+        state,
+        uses,
+        waiting,
+        unknown,
+        let_go,
+        revision,
+        proof.required,
+        proof.others,
+        proof.unacknowledged,
     )
 
 
 class Nodes:
     """What Leases and Nodes say, by the key of the Lease.  Owned by one reader of them.
 
-    Clocks of machines differ: a Lease lives from the moment at which we saw it change, but for the first look, when its
-    own word is taken.
+    Clocks of machines differ: a Lease lives from the moment at which we saw it change, but for the
+    first look, when its own word is taken.
     """
 
     def __init__(self) -> None:
@@ -243,7 +283,14 @@ class Nodes:
         kind = "" if new is None else (new.metadata.labels or {}).get(LABEL_COMPONENT, "")
         own = subject.metadata.namespace == LEASE_NAMESPACE
         if new is None or not kind or (kind == COMPONENT and not own):
-            for kept in (self._leases, self._until, self._held, self._names, self._kinds, self._clients):
+            for kept in (
+                self._leases,
+                self._until,
+                self._held,
+                self._names,
+                self._kinds,
+                self._clients,
+            ):
                 kept.pop(lease, None)
             return
         duration_s = new.spec.lease_duration_seconds or LEASE_DURATION_S
@@ -256,13 +303,22 @@ class Nodes:
         if report is not None:
             self._clients[lease] = _clients_of(report, new.metadata.namespace)
         told = _within(new.metadata.namespace, held_of(new))
-        goes_back = known is None or new.metadata.revision < known.metadata.revision  # a server was restored
+        goes_back = (
+            known is None or new.metadata.revision < known.metadata.revision
+        )  # a server was restored
         self._held[lease] = told if told is None or goes_back else newest(self._held[lease], told)
-        owner = next((owner.name for owner in new.metadata.owner_references or () if owner.kind == "Node"), "")
-        self._names[lease] = owner or new.spec.holder_identity or new.metadata.name.removeprefix(LEASE_PREFIX)
+        owner = next(
+            (owner.name for owner in new.metadata.owner_references or () if owner.kind == "Node"),
+            "",
+        )
+        self._names[lease] = (
+            owner or new.spec.holder_identity or new.metadata.name.removeprefix(LEASE_PREFIX)
+        )
 
     def on_report(self, lease: str, report: ProgressReport) -> bool:
-        """The same, told otherwise than by the Lease.  False: that is not there, and nobody is known by it."""
+        """The same, told otherwise than by the Lease.  False: that is not there, and nobody is
+        known by it.
+        """
         if lease not in self._leases:
             return False
         self._clients[lease] = _clients_of(report, lease.partition("/")[0])
@@ -273,7 +329,9 @@ class Nodes:
     def on_node(self, old: Node | None, new: Node | None) -> None:
         if new is not None:
             self._ready[new.metadata.name] = new.is_ready
-            self._own[new.metadata.name] = tuple((EVERY[0], reading) for reading in own_readings(new))
+            self._own[new.metadata.name] = tuple(
+                (EVERY[0], reading) for reading in own_readings(new)
+            )
         elif old is not None:
             self._ready.pop(old.metadata.name, None)
             self._own.pop(old.metadata.name, None)
@@ -297,10 +355,16 @@ class Nodes:
             for lease, name in self._names.items()
             for ready in (None if self._kinds[lease] else self._ready.get(name),)
         ]
-        return facts + [NodeHolding(name, None, 0.0, ready) for name, ready in self._ready.items() if name not in told]
+        return facts + [
+            NodeHolding(name, None, 0.0, ready)
+            for name, ready in self._ready.items()
+            if name not in told
+        ]
 
     def _held_on(self, lease: str) -> Mapping[Place, int] | None:
-        """A Node that was given another zone may be read for already: of what was not told yet nothing is held."""
+        """A Node that was given another zone may be read for already: of what was not told yet
+        nothing is held.
+        """
         held = self._held[lease]
         if not held or self._kinds[lease] or (EVERY[0], SHARED) not in held:
             return held
@@ -309,7 +373,9 @@ class Nodes:
 
 
 def _within(namespace: str, told: dict[Place, int] | None) -> dict[Place, int] | None:
-    """Who may write Leases in a namespace speaks for readers of that namespace's Services, and no others."""
+    """Who may write Leases in a namespace speaks for readers of that namespace's Services, and no
+    others.
+    """
     if namespace == LEASE_NAMESPACE or told is None:
         return told
     own = f"{SERVICE_READING}{namespace}/"
@@ -331,11 +397,17 @@ def places_of(report: ProgressReport) -> dict[Place, int]:
 
 
 def _clients_of(report: ProgressReport, namespace: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Clients that are behind, and that are not waited for; as ``_within``, and as a person may read them."""
+    """Clients that are behind, and that are not waited for; as ``_within``, and as a person may
+    read them.
+    """
     own = "" if namespace == LEASE_NAMESPACE else f"{SERVICE_READING}{namespace}/"
     found = {reading: lag.client for reading, lag in report.behind.items()}, report.unacknowledged
     behind, unacknowledged = (
-        {reading: _printable(client) for reading, client in clients.items() if reading.startswith(own)}
+        {
+            reading: _printable(client)
+            for reading, client in clients.items()
+            if reading.startswith(own)
+        }
         for clients in found
     )
     return behind, unacknowledged
@@ -348,7 +420,9 @@ def _printable(text: str) -> str:
 def newest(known: Mapping[Place, int] | None, told: dict[Place, int]) -> dict[Place, int]:
     """Two ways lead here, and either may be late: readings as *told*, versions the greater.
 
-    A report that is late says nothing of clients that have fallen behind since: they are behind as they were known."""
+    A report that is late says nothing of clients that have fallen behind since: they are behind as
+    they were known.
+    """
     known = known or {}
     found = {place: max(revision, known.get(place, 0)) for place, revision in told.items()}
     if any(revision < known.get(place, 0) for place, revision in told.items()):

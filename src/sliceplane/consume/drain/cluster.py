@@ -1,6 +1,8 @@
-"""What a barrier follows of a cluster: slices, Services, Nodes, Leases and reports, and what comes of them.
+"""What a barrier follows of a cluster: slices, Services, Nodes, Leases and reports, and what comes
+of them.
 
-Fed with the changes and marks of informers over ``SELECTIONS``; asked for a verdict on each Pod that leaves.
+Fed with the changes and marks of informers over ``SELECTIONS``; asked for a verdict on each Pod
+that leaves.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class DrainCluster:
     def __init__(self, *, services_known: bool = True, leases_known: bool = True) -> None:
         """What is not known may not be read; without Leases every node is unknown."""
         self._leases_known = leases_known
-        #: why the API server sends no changes; "" while it does.  Nothing that is cached is then known to be so.
+        #: why the API server sends no changes; "" while it does. Nothing that is cached is then
+        #: known to be so.
         self.lost = ""
         self._heard = 0
         self.departures = Departures(services_known=services_known)
@@ -118,21 +121,28 @@ class DrainCluster:
         goal = self.departures.goal(key)
         proof = self._proof(goal, facts, now, forget_s)
         if self.lost:
-            policy = UnknownPolicy()  # it is about nodes, and lets none go because the API server is away
+            policy = (
+                UnknownPolicy()
+            )  # it is about nodes, and lets none go because the API server is away
         return judge(self.departures.uses(key), goal, proof, policy, waited_s)
 
-    def unknown(self, facts: Sequence[NodeHolding], now: float, *, forget_s: float = FORGET_S) -> tuple[Missing, ...]:
+    def unknown(
+        self, facts: Sequence[NodeHolding], now: float, *, forget_s: float = FORGET_S
+    ) -> tuple[Missing, ...]:
         """The nodes of which no verdict can know anything."""
         return self._proof({}, facts, now, forget_s).unknown
 
-    def _proof(self, goal: Mapping[Place, int], facts: Sequence[NodeHolding], now: float, forget_s: float) -> Proof:
+    def _proof(
+        self, goal: Mapping[Place, int], facts: Sequence[NodeHolding], now: float, forget_s: float
+    ) -> Proof:
         proof = compare(goal, facts, now, forget_s=forget_s)
         if not self._leases_known:
             blind = Missing("every node", f"no right to list and watch leases in {LEASE_NAMESPACE}")
             proof = proof._replace(required=proof.required + 1, unknown=(*proof.unknown, blind))
         if self.lost:
             proof = proof._replace(
-                waiting=(), unknown=(Missing("every node", f"no changes from the API server: {self.lost}"),)
+                waiting=(),
+                unknown=(Missing("every node", f"no changes from the API server: {self.lost}"),),
             )
         return proof
 

@@ -1,19 +1,22 @@
 """From which version of the slices on no kernel has a reason to send new connections to a Pod.
 
-**Used** is a Pod of which a slice says ready.  Used is, too, one that terminates and still serves where no other
-endpoint of the port is ready, or, with a policy ``Local``, no other on its node: kernels fall back on it
-(``consume.usable``), so here the write counts that says serving=false, or takes the endpoint away.  Slices of every
-manager and family count; those of headless Services are read by no node proxy and do not.
+**Used** is a Pod of which a slice says ready. Used is, too, one that terminates and still serves
+where no other endpoint of the port is ready, or, with a policy ``Local``, no other on its node:
+kernels fall back on it (``consume.usable``), so here the write counts that says serving=false, or
+takes the endpoint away. Slices of every manager and family count; those of headless Services are
+read by no node proxy and do not.
 
-**The goal** is taken when the Pod turns from used to unused: for each reading (``consume.selections``) the version of
-the last write of the Service's slices there.  A node that holds it sees none of the states from before.  Three things
-make that more than a maximum of versions:
+**The goal** is taken when the Pod turns from used to unused: for each reading
+(``consume.selections``) the version of the last write of the Service's slices there. A node that
+holds it sees none of the states from before. Three things make that more than a maximum of
+versions:
 
-* A deleted slice has no version; the next mark of the watch is one.  And what happened before we began to look at a
-  Pod is not known at all: so every reading must hold the version of then, too.
-* With subsets a node reads several selections, each at a version of its own, and may meet a mix of states that never
-  was: here an endpoint that is not ready any more, there one that is not ready yet, and so the fall-back.  While the
-  Pod serves, the goal therefore follows every write of such a Service.
+* A deleted slice has no version; the next mark of the watch is one. And what happened before we
+  began to look at a Pod is not known at all: so every reading must hold the version of then, too.
+* With subsets a node reads several selections, each at a version of its own, and may meet a mix of
+  states that never was: here an endpoint that is not ready any more, there one that is not ready
+  yet, and so the fall-back. While the Pod serves, the goal therefore follows every write of such a
+  Service.
 * Several writes may come before a mark, and the Pod may have been used between two of them.
 """
 
@@ -23,10 +26,21 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from sliceplane.api.core import Pod, Service
-from sliceplane.api.discovery import ANNOTATION_DRAIN, LABEL_SERVICE_NAME, EndpointSlice, SliceEndpoint
+from sliceplane.api.discovery import (
+    ANNOTATION_DRAIN,
+    LABEL_SERVICE_NAME,
+    EndpointSlice,
+    SliceEndpoint,
+)
 from sliceplane.api.scheme import EndpointSlices, Services
 from sliceplane.consume.progress import Place
-from sliceplane.consume.selections import ALL, NAMESPACE_READING, SERVICE_READING, SHARED, readings_of_slice
+from sliceplane.consume.selections import (
+    ALL,
+    NAMESPACE_READING,
+    SERVICE_READING,
+    SHARED,
+    readings_of_slice,
+)
 from sliceplane.kit.ip import FAMILIES
 
 #: name and protocol
@@ -46,7 +60,14 @@ def needed(place: Place, goal: Mapping[Place, int]) -> int:
     if reading.startswith(NAMESPACE_READING):
         namespace = reading.removeprefix(NAMESPACE_READING)
         services = SERVICE_READING if namespace == "*" else f"{SERVICE_READING}{namespace}/"
-        return max((at for (kind, name), at in goal.items() if kind == plural and name.startswith(services)), default=0)
+        return max(
+            (
+                at
+                for (kind, name), at in goal.items()
+                if kind == plural and name.startswith(services)
+            ),
+            default=0,
+        )
     of_all = EVERY
     if reading.startswith(SERVICE_READING):
         of_all = place_of_service(f"{reading.removeprefix(SERVICE_READING).partition('/')[0]}/*")
@@ -55,7 +76,9 @@ def needed(place: Place, goal: Mapping[Place, int]) -> int:
 
 
 class DrainSubject(NamedTuple):
-    """A Pod to be drained.  ``addresses``: by which slices without a reference to a Pod are known to mean it."""
+    """A Pod to be drained.  ``addresses``: by which slices without a reference to a Pod are known
+    to mean it.
+    """
 
     namespace: str
     name: str
@@ -79,11 +102,15 @@ def subject_of(pod: Pod) -> DrainSubject:
 
 def leaves(pod: Pod) -> bool:
     """It is deleted, or ``sliceplane drain`` marked it."""
-    return pod.metadata.deletion_timestamp is not None or ANNOTATION_DRAIN in (pod.metadata.annotations or {})
+    return pod.metadata.deletion_timestamp is not None or ANNOTATION_DRAIN in (
+        pod.metadata.annotations or {}
+    )
 
 
 class Use(NamedTuple):
-    """A Service for which kernels use the Pod, and why: ``ready``, ``nobody else`` (is ready), or ``nobody local``."""
+    """A Service for which kernels use the Pod, and why: ``ready``, ``nobody else`` (is ready), or
+    ``nobody local``.
+    """
 
     service: str
     family: str
@@ -95,8 +122,14 @@ class Use(NamedTuple):
             case "ready":
                 return f"{self.service} ({self.family}): a slice still says ready"
             case "nobody local":
-                return f"{self.service} ({self.family}): no other Pod on its node is ready, and the policy is Local"
-        return f"{self.service} ({self.family}): no other Pod is ready, so it is used as long as it serves"
+                return (
+                    f"{self.service} ({self.family}): no other Pod on its node is ready, and the "
+                    "policy is Local"
+                )
+        return (
+            f"{self.service} ({self.family}): no other Pod is ready, so it is used as long as it "
+            "serves"
+        )
 
 
 class _Part(NamedTuple):
@@ -123,11 +156,15 @@ class _State:
 
 
 class Departures:
-    """Of any number of Pods.  Told of every slice and Service of their namespaces; nothing is decided before a mark,
-    which says that all that led there was told.  O(the slices of a changed Service), and only for subjects."""
+    """Of any number of Pods. Told of every slice and Service of their namespaces; nothing is
+    decided before a mark, which says that all that led there was told. O(the slices of a changed
+    Service), and only for subjects.
+    """
 
     def __init__(self, *, services_known: bool = True) -> None:
-        """*services_known*: ``on_service`` is told; else any Service may have a policy ``Local``."""
+        """*services_known*: ``on_service`` is told; else any Service may have a policy
+        ``Local``.
+        """
         self._services_known = services_known
         self._subjects: dict[str, DrainSubject] = {}
         self._slices: dict[str, dict[str, EndpointSlice]] = {}
@@ -139,7 +176,8 @@ class Departures:
         self._states: dict[str, dict[str, _State]] = {}
         #: by subject: how far all slices were known when it was first looked at
         self._floors: dict[str, int] = {}
-        #: since the last look: how often each Service was written, and versions of slices that were replaced
+        #: since the last look: how often each Service was written, and versions of slices that were
+        #: replaced
         self._changed: dict[str, int] = {}
         self._superseded: dict[str, list[EndpointSlice]] = {}
         self._new: set[str] = set()
@@ -203,7 +241,9 @@ class Departures:
         touched[reading] = max(touched.get(reading, 0), revision)
 
     def on_mark(self, revision: int) -> tuple[str, ...]:
-        """All slices are known up to *revision*.  The subjects of which something else is known now."""
+        """All slices are known up to *revision*.  The subjects of which something else is known
+        now.
+        """
         self.revision = revision
         for service, reading in self._going:
             self._touch(service, reading, revision)
@@ -245,7 +285,9 @@ class Departures:
             goal[EVERY] = goal[place_of_service(f"{key.partition('/')[0]}/*")] = floor
         for service, state in self._states.get(key, {}).items():
             for place, revision in state.goal.items():
-                for reader in (place, place_of_service(service)) if place[0] == EVERY[0] else (place,):
+                for reader in (
+                    (place, place_of_service(service)) if place[0] == EVERY[0] else (place,)
+                ):
                     goal[reader] = max(goal.get(reader, 0), revision)
         return goal
 
@@ -264,11 +306,15 @@ class Departures:
         return key in self._subjects and key not in self._fresh
 
     def slices_to_ask(self, key: str) -> tuple[EndpointSlice, ...]:
-        """One slice for each reading that the goal concerns: who annotates them reaches every node that matters.  Of a
-        Pod that had left before we looked no Service is known, and the namespace's slices have to do."""
+        """One slice for each reading that the goal concerns: who annotates them reaches every node
+        that matters. Of a Pod that had left before we looked no Service is known, and the
+        namespace's slices have to do.
+        """
         chosen: dict[tuple[str, ...], EndpointSlice] = {}
         space = key.partition("/")[0]
-        for service in self.services(key) or [name for name in sorted(self._slices) if name.startswith(f"{space}/")]:
+        for service in self.services(key) or [
+            name for name in sorted(self._slices) if name.startswith(f"{space}/")
+        ]:
             slices = self._slices.get(service, {})
             for name in sorted(slices):
                 readings = readings_of_slice(slices[name])
@@ -305,7 +351,13 @@ class Departures:
             self._touched.pop(service, None)
 
     def _judge(
-        self, subject: DrainSubject, service: str, parts: Mapping[str, _Part], state: _State, *, lingered: bool
+        self,
+        subject: DrainSubject,
+        service: str,
+        parts: Mapping[str, _Part],
+        state: _State,
+        *,
+        lingered: bool,
     ) -> None:
         was_used = bool(state.uses) or not state.looked
         state.uses, state.lingers = _uses(subject, service, parts, self._may_be_local(service))
@@ -316,7 +368,9 @@ class Departures:
         often = self._changed[service] > 1 or not touched.keys() <= {ALL, SHARED}
         follows = often and (lingered or state.lingers)
         if was_used or follows:
-            state.goal = {(EndpointSlices.plural, reading): revision for reading, revision in touched.items()}
+            state.goal = {
+                (EndpointSlices.plural, reading): revision for reading, revision in touched.items()
+            }
             known = self._services.get(service)
             if state.lingers and known is not None:
                 state.goal[Services.plural, ALL] = known.metadata.revision
@@ -330,7 +384,11 @@ class Departures:
 
 def _service_of(seen: EndpointSlice | None) -> str:
     name = (seen.metadata.labels or {}).get(LABEL_SERVICE_NAME, "") if seen is not None else ""
-    return f"{seen.metadata.namespace}/{name}" if seen is not None and name and readings_of_slice(seen) else ""
+    return (
+        f"{seen.metadata.namespace}/{name}"
+        if seen is not None and name and readings_of_slice(seen)
+        else ""
+    )
 
 
 #: the subject that an endpoint in a namespace means, or ``None``
@@ -368,15 +426,28 @@ def _part(seen: EndpointSlice, find: FindSubject) -> _Part:
             ready += 1
             node = endpoint.node_name or ""
             ready_on[node] = ready_on.get(node, 0) + 1
-    ports = frozenset((port.name or "", port.protocol or "TCP") for port in seen.ports or () if port.port is not None)
+    ports = frozenset(
+        (port.name or "", port.protocol or "TCP")
+        for port in seen.ports or ()
+        if port.port is not None
+    )
     readings = frozenset(readings_of_slice(seen))
-    return _Part(seen.address_type, readings, ports, ready, ready_on, {key: tuple(found) for key, found in of.items()})
+    return _Part(
+        seen.address_type,
+        readings,
+        ports,
+        ready,
+        ready_on,
+        {key: tuple(found) for key, found in of.items()},
+    )
 
 
 def _serves(endpoint: SliceEndpoint) -> bool:
     """It is ready, or what kernels may fall back on."""
     conditions = endpoint.conditions
-    return conditions.ready is not False or bool(conditions.terminating and conditions.serving is not False)
+    return conditions.ready is not False or bool(
+        conditions.terminating and conditions.serving is not False
+    )
 
 
 def _uses(
@@ -398,13 +469,16 @@ def _uses(
     return tuple(sorted(uses)), lingers
 
 
-def _fall_back(endpoint: SliceEndpoint, part: _Part, parts: Mapping[str, _Part], may_be_local: bool) -> str:
+def _fall_back(
+    endpoint: SliceEndpoint, part: _Part, parts: Mapping[str, _Part], may_be_local: bool
+) -> str:
     """What counts is seen by every node that sees *endpoint*: the others may fall back."""
     node = endpoint.node_name or ""
     seen = [
         other
         for other in parts.values()
-        if other.family == part.family and (SHARED in other.readings or other.readings >= part.readings)
+        if other.family == part.family
+        and (SHARED in other.readings or other.readings >= part.readings)
     ]
     for port in sorted(part.ports):
         peers = [other for other in seen if port in other.ports]

@@ -1,7 +1,7 @@
 """The effect of a drain on Services: ready endpoints of each port, now and without the Pods.
 
-EndpointSlices of every manager count, headless Services' too: DNS has no address left where a node proxy has no
-endpoint left.  An endpoint that two slices show while it moves counts once.
+EndpointSlices of every manager count, headless Services' too: DNS has no address left where a node
+proxy has no endpoint left. An endpoint that two slices show while it moves counts once.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ _Place = tuple[str, PortKey, str]
 
 
 class PortImpact(NamedTuple):
-    """Ready endpoints of a Service's port in one address family: ``ready`` now, ``left`` of them without the Pods.
+    """Ready endpoints of a Service's port in one address family: ``ready`` now, ``left`` of them
+    without the Pods.
 
-    ``nodes``: the Nodes that keep none, where a policy ``Local`` uses no other Node's."""
+    ``nodes``: the Nodes that keep none, where a policy ``Local`` uses no other Node's.
+    """
 
     service: str
     port: str
@@ -35,7 +37,11 @@ class PortImpact(NamedTuple):
 
     @property
     def text(self) -> str:
-        return f"{self.service} {self.port} ({self.family})" if self.port else f"{self.service} ({self.family})"
+        return (
+            f"{self.service} {self.port} ({self.family})"
+            if self.port
+            else f"{self.service} ({self.family})"
+        )
 
 
 def emptied(impacts: Iterable[PortImpact]) -> tuple[PortImpact, ...]:
@@ -51,7 +57,9 @@ class _Ready:
         self.leaving: set[str] = set()
 
     def left(self) -> dict[str, str]:
-        return {endpoint: node for endpoint, node in self.nodes.items() if endpoint not in self.leaving}
+        return {
+            endpoint: node for endpoint, node in self.nodes.items() if endpoint not in self.leaving
+        }
 
 
 class ServiceImpacts:
@@ -79,12 +87,18 @@ class ServiceImpacts:
     def of(self, subjects: Iterable[DrainSubject]) -> tuple[PortImpact, ...]:
         """The ports that lose a ready endpoint if *subjects* leave, in order."""
         ports = _ready_by_port(self._slices.values(), subjects)
-        return tuple(self._impact(place, ports[place]) for place in sorted(ports) if ports[place].leaving)
+        return tuple(
+            self._impact(place, ports[place]) for place in sorted(ports) if ports[place].leaving
+        )
 
     def guard(self, subjects: Iterable[DrainSubject]) -> None:
-        """From now on ``emptied`` names the ports of *subjects* that lose every other ready endpoint."""
+        """From now on ``emptied`` names the ports of *subjects* that lose every other ready
+        endpoint.
+        """
         ports = _ready_by_port(self._slices.values(), subjects)
-        self._guarded = {place: self._impact(place, port) for place, port in ports.items() if port.leaving}
+        self._guarded = {
+            place: self._impact(place, port) for place, port in ports.items() if port.leaving
+        }
         self._guarded_services = frozenset(service for service, _, _ in self._guarded)
         self._is_changed = True
 
@@ -93,20 +107,29 @@ class ServiceImpacts:
         if not self._is_changed:
             return ()
         self._is_changed = False
-        slices = (seen for seen in self._slices.values() if service_of(seen) in self._guarded_services)
+        slices = (
+            seen for seen in self._slices.values() if service_of(seen) in self._guarded_services
+        )
         ports = _ready_by_port(slices, subjects)
         return tuple(
-            impact for place, impact in sorted(self._guarded.items()) if place in ports and not ports[place].left()
+            impact
+            for place, impact in sorted(self._guarded.items())
+            if place in ports and not ports[place].left()
         )
 
     def headless(self, subjects: Iterable[DrainSubject]) -> list[str]:
         """The headless Services of *subjects*."""
         find = subject_finder(subjects)
-        headless = (seen for seen in self._slices.values() if LABEL_HEADLESS in (seen.metadata.labels or {}))
-        return sorted({
-            service_of(seen) for seen in headless
-            if any(find(seen.metadata.namespace, endpoint) for endpoint in seen.endpoints or ())
-        })  # fmt: skip
+        headless = (
+            seen for seen in self._slices.values() if LABEL_HEADLESS in (seen.metadata.labels or {})
+        )
+        return sorted(
+            {
+                service_of(seen)
+                for seen in headless
+                if any(find(seen.metadata.namespace, endpoint) for endpoint in seen.endpoints or ())
+            }
+        )
 
     def _impact(self, place: _Place, port: _Ready) -> PortImpact:
         service, key, family = place
@@ -114,7 +137,10 @@ class ServiceImpacts:
         spec = None if known is None else known.spec
         left = port.left()
         lost = {port.nodes[endpoint] for endpoint in port.leaving} - {*left.values(), ""}
-        is_local = spec is not None and "Local" in (spec.internal_traffic_policy, spec.external_traffic_policy)
+        is_local = spec is not None and "Local" in (
+            spec.internal_traffic_policy,
+            spec.external_traffic_policy,
+        )
         nodes = tuple(sorted(lost)) if is_local and left else ()
         text = _port_text(key, () if spec is None else spec.ports or ())
         return PortImpact(service, text, family, len(port.nodes), len(left), nodes)
@@ -126,20 +152,26 @@ def service_of(seen: EndpointSlice) -> str:
     return f"{seen.metadata.namespace}/{name}" if name else ""
 
 
-def _ready_by_port(slices: Iterable[EndpointSlice], subjects: Iterable[DrainSubject]) -> dict[_Place, _Ready]:
+def _ready_by_port(
+    slices: Iterable[EndpointSlice], subjects: Iterable[DrainSubject]
+) -> dict[_Place, _Ready]:
     find = subject_finder(subjects)
     ports: dict[_Place, _Ready] = {}
     for seen in slices:
         service = service_of(seen)
         if not service:
             continue
-        keys = [(port.name or "", port.protocol or "TCP") for port in seen.ports or ()] or [_NO_PORT]
+        keys = [(port.name or "", port.protocol or "TCP") for port in seen.ports or ()] or [
+            _NO_PORT
+        ]
         counted = [ports.setdefault((service, key, seen.address_type), _Ready()) for key in keys]
         for endpoint in seen.endpoints or ():
             if endpoint.conditions.ready is False:
                 continue
             target = endpoint.target_ref
-            identity = target.uid if target is not None and target.uid else "".join(endpoint.addresses[:1])
+            identity = (
+                target.uid if target is not None and target.uid else "".join(endpoint.addresses[:1])
+            )
             leaves = find(seen.metadata.namespace, endpoint) is not None
             for port in counted:
                 port.nodes[identity] = endpoint.node_name or ""
@@ -153,5 +185,12 @@ def _port_text(key: PortKey, ports: Sequence[ServicePort]) -> str:
     name, protocol = key
     if name or key == _NO_PORT:
         return name
-    number = next((f"{port.port}/" for port in ports if not port.name and (port.protocol or "TCP") == protocol), "")
+    number = next(
+        (
+            f"{port.port}/"
+            for port in ports
+            if not port.name and (port.protocol or "TCP") == protocol
+        ),
+        "",
+    )
     return f"{number}{protocol}"

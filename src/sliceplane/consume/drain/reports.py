@@ -1,12 +1,14 @@
 """Reports on demand in a server's memory: what consumers told last, and what barriers want to hear.
 
-Two requests that the server holds, and no write.  A *consumer* (a node proxy, say) posts its report to
-``PROGRESS_PATH/NAMESPACE/NAME``, which is its Lease, and is answered when a barrier wants more than the report says:
-with the versions that it wants.  When it holds them it posts again.  A *barrier* posts to ``PROGRESS_PATH`` what it
-wants, and up to which report it has heard, and is answered with the reports that came since, when there is one.
+Two requests that the server holds, and no write. A *consumer* (a node proxy, say) posts its report
+to ``PROGRESS_PATH/NAMESPACE/NAME``, which is its Lease, and is answered when a barrier wants more
+than the report says: with the versions that it wants. When it holds them it posts again. A
+*barrier* posts to ``PROGRESS_PATH`` what it wants, and up to which report it has heard, and is
+answered with the reports that came since, when there is one.
 
-The memory says nothing of who there is: Leases do.  So it may be lost, or be another server's, and a barrier is late by
-it and never wrong.  A report counts as the Lease would, and takes the same right: to patch that Lease.
+The memory says nothing of who there is: Leases do. So it may be lost, or be another server's, and a
+barrier is late by it and never wrong. A report counts as the Lease would, and takes the same right:
+to patch that Lease.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Services
 from sliceplane.consume.drain.barrier import LOOK_S
 from sliceplane.consume.drain.departure import needed
-from sliceplane.consume.progress import FEW_NODES, LEASE_NAMESPACE, REPORTS_PER_S, Place, ProgressReport
+from sliceplane.consume.progress import (
+    FEW_NODES,
+    LEASE_NAMESPACE,
+    REPORTS_PER_S,
+    Place,
+    ProgressReport,
+)
 
 #: how long a request is held at most, and a consumer's is
 HELD_S_MAX: Final = 60.0
@@ -54,7 +62,11 @@ class Versions(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def places(self) -> dict[Place, int]:
         resources = ((EndpointSlices, self.endpointslices), (Services, self.services))
-        return {(resource.plural, name): version for resource, of in resources for name, version in of.items()}
+        return {
+            (resource.plural, name): version
+            for resource, of in resources
+            for name, version in of.items()
+        }
 
 
 def versions_of(places: Mapping[Place, int]) -> Versions:
@@ -72,8 +84,9 @@ class Telling(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Wanted(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What it is answered: the versions that it is to hold when it posts again; none: the time was over.
-    ``spread_seconds``: over how long consumers are to spread that."""
+    """What it is answered: the versions that it is to hold when it posts again; none: the time was
+    over. ``spread_seconds``: over how long consumers are to spread that.
+    """
 
     versions: Versions = Versions()
     spread_seconds: int = 0
@@ -109,7 +122,9 @@ def question(goal: Mapping[Place, int], after: int) -> Write:
     """A server without such a memory tolerates it."""
     body = encode(BarrierQuestion(versions_of(goal), after, BARRIER_HELD_S))
     none_here = ("NotFound", "Forbidden", "MethodNotAllowed")
-    return Write(verb="ask", resource=Leases, namespace=LEASE_NAMESPACE, body=body, tolerate=none_here)
+    return Write(
+        verb="ask", resource=Leases, namespace=LEASE_NAMESPACE, body=body, tolerate=none_here
+    )
 
 
 class _Told(NamedTuple):
@@ -124,7 +139,9 @@ class _Open(NamedTuple):
 
 
 class Reports:
-    """Owned by one server.  *number*: where reports are counted from, higher than any before a restart."""
+    """Owned by one server.  *number*: where reports are counted from, higher than any before a
+    restart.
+    """
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -150,12 +167,16 @@ class Reports:
 
     def check(self) -> None:
         held = sum(told.size_bytes for told in self._told.values())
-        assert self._bytes == held <= REPORTS_BYTES_MAX, f"{self._bytes} are counted, {held} are held"
+        assert self._bytes == held <= REPORTS_BYTES_MAX, (
+            f"{self._bytes} are counted, {held} are held"
+        )
 
     def on_question(self, asked: BarrierQuestion, now: float) -> None:
         """It counts for as long as it is held, and a little longer: the next one is on its way."""
         until = now + min(asked.wait_seconds, HELD_S_MAX) + 1.0
-        self._questions = [known for known in self._questions if known.until > now][-QUESTIONS_MAX + 1 :]
+        self._questions = [known for known in self._questions if known.until > now][
+            -QUESTIONS_MAX + 1 :
+        ]
         self._questions.append(_Open(until, asked.versions.places()))
         self._places = {}
         for known in self._questions:
@@ -171,7 +192,9 @@ class Reports:
         missing = {place: version for place, version in missing.items() if held[place] < version}
         if not missing:
             return None
-        return Wanted(versions_of(missing), 0 if len(self) <= FEW_NODES else -(-len(self) // REPORTS_PER_S))
+        return Wanted(
+            versions_of(missing), 0 if len(self) <= FEW_NODES else -(-len(self) // REPORTS_PER_S)
+        )
 
     def since(self, number: int) -> Heard:
         """O(reports since)."""

@@ -20,11 +20,16 @@ def plan_lines(plan: DrainPlan, width: int | None) -> Iterator[str]:
     ready = f"ready in {count(len(services), 'Service')}" if services else "ready in no Service"
     yield f"{plan.what}: {count(len(plan.pods), 'Pod')}, {ready}"
     if plan.services:
-        rows = [(impact.service, impact.port, impact.family, *_numbers(impact)) for impact in plan.services]
+        rows = [
+            (impact.service, impact.port, impact.family, *_numbers(impact))
+            for impact in plan.services
+        ]
         yield from table(_HEADS, rows, indent="  ", width=width)
     for why in dict.fromkeys(missing.why for missing in plan.unknown):
         nodes = [missing.node for missing in plan.unknown if missing.why == why]
-        yield from fact("  not known", f"{some(nodes, NAMED_MAX)}: {why}", width, word_width=_WORD_WIDTH)
+        yield from fact(
+            "  not known", f"{some(nodes, NAMED_MAX)}: {why}", width, word_width=_WORD_WIDTH
+        )
     for phrase in plan.not_looked_at:
         yield from fact("  not seen", phrase, width, word_width=_WORD_WIDTH)
 

@@ -1,9 +1,11 @@
-"""Accounts of the processes that a plane starts beside itself: each has its own rights, and a token of an hour.
+"""Accounts of the processes that a plane starts beside itself: each has its own rights, and a token
+of an hour.
 
-A child gets a kubeconfig of its own (``children/NAME.kubeconfig`` beside the administrator's, mode 0600).  Its token
-is in a file that this module renews while the child runs, and removes with it.  The ServiceAccount and its roles are
-applied at every start, so rights that were added by hand are gone then; the rules are those of the chart
-(``deploy/helm``), but for the Lease: a child may write the one that has its name.
+A child gets a kubeconfig of its own (``children/NAME.kubeconfig`` beside the administrator's, mode
+0600). Its token is in a file that this module renews while the child runs, and removes with it. The
+ServiceAccount and its roles are applied at every start, so rights that were added by hand are gone
+then; the rules are those of the chart (``deploy/helm``), but for the Lease: a child may write the
+one that has its name.
 """
 
 from __future__ import annotations
@@ -71,7 +73,9 @@ async def request_token(client: Client, namespace: str, account: str, duration_s
 class ChildAccount:
     """``open`` once, then ``keep_fresh`` until cancelled, then ``close``."""
 
-    def __init__(self, context: ServiceContext, name: str, rules: Sequence[Rule], lease: str) -> None:
+    def __init__(
+        self, context: ServiceContext, name: str, rules: Sequence[Rule], lease: str
+    ) -> None:
         """*lease*: the name of the child's own."""
         self._context = context
         self._client = context.client("system:admin", f"sliceplane-{name}")
@@ -88,9 +92,13 @@ class ChildAccount:
             await self._renew()
             write_child_file(self.kubeconfig, self._kubeconfig())
         except StatusError as error:
-            raise StartError(f"the account {NAMESPACE}/{self.name} cannot be written: {error}") from error
+            raise StartError(
+                f"the account {NAMESPACE}/{self.name} cannot be written: {error}"
+            ) from error
         except OSError as error:
-            raise StartError(f"cannot write {error.filename or self.kubeconfig}: {error.strerror}") from error
+            raise StartError(
+                f"cannot write {error.filename or self.kubeconfig}: {error.strerror}"
+            ) from error
 
     async def keep_fresh(self) -> None:
         pause_s = RENEW_S
@@ -126,7 +134,9 @@ class ChildAccount:
                     force=True,
                 )
             )
-        write_child_file(self._token, (await request_token(self._client, NAMESPACE, self.name, TOKEN_S)).encode())
+        write_child_file(
+            self._token, (await request_token(self._client, NAMESPACE, self.name, TOKEN_S)).encode()
+        )
 
     def _kubeconfig(self) -> bytes:
         """JSON is YAML."""
@@ -149,10 +159,21 @@ def account_documents(name: str, rules: Sequence[Rule], lease: str) -> tuple[Doc
     everywhere: Document = {"name": name}
     of_leases: Document = {"name": name, "namespace": LEASE_NAMESPACE}
     # A create carries a name when it is an apply.
-    own = _rule(Rule("coordination.k8s.io", ("leases",), ("create", "patch", "delete"))) | {"resourceNames": [lease]}
+    own = _rule(Rule("coordination.k8s.io", ("leases",), ("create", "patch", "delete"))) | {
+        "resourceNames": [lease]
+    }
     return (
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": NAMESPACE}},
-        {"apiVersion": _RBAC, "kind": "ClusterRole", "metadata": everywhere, "rules": [_rule(rule) for rule in rules]},
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+        },
+        {
+            "apiVersion": _RBAC,
+            "kind": "ClusterRole",
+            "metadata": everywhere,
+            "rules": [_rule(rule) for rule in rules],
+        },
         _binding("ClusterRole", everywhere),
         {"apiVersion": _RBAC, "kind": "Role", "metadata": of_leases, "rules": [own]},
         _binding("Role", of_leases),

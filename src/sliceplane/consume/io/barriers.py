@@ -1,8 +1,9 @@
-"""The drain barriers of a cluster, for who only looks: which Pods leave, which nodes are waited for, what has ended.
+"""The drain barriers of a cluster, for who only looks: which Pods leave, which nodes are waited
+for, what has ended.
 
-Asked again and again by one reader of lists.  What changed between two looks is fed to the core that a drain and the
-controller follow, too, so a Pod that was seen to leave keeps the versions that nodes must hold.  Nothing is marked, and
-no node is asked to report: they tell at their own beat.
+Asked again and again by one reader of lists. What changed between two looks is fed to the core that
+a drain and the controller follow, too, so a Pod that was seen to leave keeps the versions that
+nodes must hold. Nothing is marked, and no node is asked to report: they tell at their own beat.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ from sliceplane.watch.io.base import Reader
 ENDED_MAX: Final = 50
 GOING_MAX: Final = 200
 _KINDS: Final[dict[str, type[Object]]] = {
-    EndpointSlices.key: EndpointSlice, Services.key: Service, Nodes.key: Node, Leases.key: Lease,
-}  # fmt: skip
+    EndpointSlices.key: EndpointSlice,
+    Services.key: Service,
+    Nodes.key: Node,
+    Leases.key: Lease,
+}
 #: of a verdict: what a person reads, and how ``sentence`` has it
 _STATES: Final[dict[str, tuple[str, Outcome]]] = {
     "proven": ("drained", "drained"),
@@ -52,7 +56,9 @@ class BarrierBook:
         self._ended: dict[str, dict[str, Any]] = {}
 
     async def look(self, client: Reader, clock: Callable[[], float]) -> dict[str, Any]:
-        """As a document.  Raises ``StatusError`` and ``Unreachable`` where Pods or slices cannot be read."""
+        """As a document.  Raises ``StatusError`` and ``Unreachable`` where Pods or slices cannot be
+        read.
+        """
         page = await client.list(Selection(Pods, self._namespace))
         pods = {pod.metadata.key: pod for pod in (codec.decode(body, Pod) for body in page.items)}
         leaving = {key: pods[key] for key in sorted(pods) if leaves(pods[key])}
@@ -72,7 +78,9 @@ class BarrierBook:
             "notLookedAt": list(self._unread.values()),
         }
 
-    async def _follow(self, client: Reader, leaving: Mapping[str, Pod], clock: Callable[[], float]) -> None:
+    async def _follow(
+        self, client: Reader, leaving: Mapping[str, Pod], clock: Callable[[], float]
+    ) -> None:
         """Subjects come before what is said of them."""
         pages = {}
         for selection in SELECTIONS:
@@ -83,7 +91,9 @@ class BarrierBook:
                     raise
                 self._unread[selection.resource.key] = str(error)
         if self._cluster is None:
-            self._cluster = DrainCluster(services_known=Services.key in pages, leases_known=Leases.key in pages)
+            self._cluster = DrainCluster(
+                services_known=Services.key in pages, leases_known=Leases.key in pages
+            )
         cluster, departures = self._cluster, self._cluster.departures
         for subject in departures.subjects():
             if subject.key not in leaving:
@@ -93,14 +103,20 @@ class BarrierBook:
         now = clock()
         for key, page in pages.items():
             found = {
-                (key, item.metadata.key): item for item in (codec.decode(each, _KINDS[key]) for each in page.items)
+                (key, item.metadata.key): item
+                for item in (codec.decode(each, _KINDS[key]) for each in page.items)
             }
             changes = [
-                Change(key, self._known.pop(at), None) for at in list(self._known) if at[0] == key and at not in found
+                Change(key, self._known.pop(at), None)
+                for at in list(self._known)
+                if at[0] == key and at not in found
             ]
             for at, item in found.items():
                 before = self._known.get(at)
-                if before is None or before.metadata.resource_version != item.metadata.resource_version:
+                if (
+                    before is None
+                    or before.metadata.resource_version != item.metadata.resource_version
+                ):
                     changes.append(Change(key, before, item))
             self._known.update(found)
             for change in changes:
@@ -115,7 +131,9 @@ class BarrierBook:
         cluster, facts = self._cluster, self._cluster.facts()
         rows = {}
         for key, pod in leaving.items():
-            if not cluster.departures.services(key) and ANNOTATION_DRAIN not in (pod.metadata.annotations or {}):
+            if not cluster.departures.services(key) and ANNOTATION_DRAIN not in (
+                pod.metadata.annotations or {}
+            ):
                 continue  # no kernel was told of it
             before = self._going.get(key, {"uid": "", "since": now, "state": ""})
             same = before["uid"] == pod.metadata.uid

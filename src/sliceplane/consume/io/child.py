@@ -1,12 +1,14 @@
-"""A part of the plane in a process of its own: started with it, started again if it dies, ended with it.
+"""A part of the plane in a process of its own: started with it, started again if it dies, ended
+with it.
 
-So a list of 100,000 endpoints that the plane serves does not hold up what that part answers.  The process has an
-account of its own (``transport.accounts``) and ends with the plane whatever ends that (``process.lifeline``).  It leads
-a process group, so that ^C at a terminal is for the plane, which ends it in order.
+So a list of 100,000 endpoints that the plane serves does not hold up what that part answers. The
+process has an account of its own (``transport.accounts``) and ends with the plane whatever ends
+that (``process.lifeline``). It leads a process group, so that ^C at a terminal is for the plane,
+which ends it in order.
 
-A child with a *grace* outlives the plane by so many seconds, for a plane that is started again at once.  Its identity
-is in ``children/NAME.process`` (``process.identity``): the next start finds it there, starts a successor that shares
-its port, and kills it when the successor answers.
+A child with a *grace* outlives the plane by so many seconds, for a plane that is started again at
+once. Its identity is in ``children/NAME.process`` (``process.identity``): the next start finds it
+there, starts a successor that shares its port, and kills it when the successor answers.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from sliceplane.watch.io.service import ServiceContext
 
 _START_S: Final = 60.0
 _STOP_S: Final = 5.0
-#: before a child that ended is started again, at first and at most; a stop that ended it is known by then
+#: before a child that ended is started again, at first and at most; a stop that ended it is known
+#: by then
 _AGAIN_S: Final = (0.5, 30.0)
 
 _log = get_logger("plane")
@@ -46,13 +49,21 @@ def shown_place(host: str, port: int) -> str:
 
 
 class ChildService:
-    """A ``PlaneService`` that is the command ``sliceplane NAME``, whose flag *listens* says where it listens.
+    """A ``PlaneService`` that is the command ``sliceplane NAME``, whose flag *listens* says where
+    it listens.
 
-    *rules*: what it may do beside its own Lease, ``sliceplane-NAME-HOST``.  *grace_s*: how long it outlives the plane.
+    *rules*: what it may do beside its own Lease, ``sliceplane-NAME-HOST``. *grace_s*: how long it
+    outlives the plane.
     """
 
     def __init__(
-        self, name: str, listens: str, listen: tuple[str, int], rules: Sequence[Rule], *, grace_s: int = 0
+        self,
+        name: str,
+        listens: str,
+        listen: tuple[str, int],
+        rules: Sequence[Rule],
+        *,
+        grace_s: int = 0,
     ) -> None:
         self.name: Final = name
         self._listens = listens
@@ -65,7 +76,8 @@ class ChildService:
         self._process: asyncio.subprocess.Process | None = None
         self._account: ChildAccount | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        #: why it does not serve, for the plane's health; "" while it does, and once a stop was asked for
+        #: why it does not serve, for the plane's health; "" while it does, and once a stop was
+        #: asked for
         self._problem = ""
         self._stopping = False
         #: where it listens
@@ -81,7 +93,14 @@ class ChildService:
         self._account = account = ChildAccount(context, self.name, self._rules, lease)
         await account.open()
         common = ("--progress-lease=true", "--kubeconfig", str(account.kubeconfig))
-        self._command = (sys.executable, "-m", "sliceplane", self.name, *common, *self.flags(context))
+        self._command = (
+            sys.executable,
+            "-m",
+            "sliceplane",
+            self.name,
+            *common,
+            *self.flags(context),
+        )
         self._record = account.kubeconfig.with_name(f"{self.name}.process")
         earlier = _living(self._record)
         if earlier is None:
@@ -100,7 +119,9 @@ class ChildService:
         """It answers at ``address``."""
 
     def check_free(self, listen: tuple[str, int]) -> None:
-        """Raises ``StartError`` if another program has the port, for a command that shares it with its successor."""
+        """Raises ``StartError`` if another program has the port, for a command that shares it with
+        its successor.
+        """
 
     async def _begin(self, listen: tuple[str, int]) -> tuple[str, int]:
         shown = shown_place(*listen)
@@ -118,7 +139,9 @@ class ChildService:
                 self._let_go()
                 self._held = held
         except OSError as error:
-            raise StartError(f"--{self.name}: no process can be started: {error.strerror}") from error
+            raise StartError(
+                f"--{self.name}: no process can be started: {error.strerror}"
+            ) from error
         assert self._process.stdout is not None, "asked for"
         line = b""
         with contextlib.suppress(TimeoutError):
@@ -139,8 +162,10 @@ class ChildService:
             self._held = -1
 
     async def _keep(self, context: ServiceContext) -> None:
-        """An end that nobody asked for is an incident, of which a recording is saved.  One that comes with a stop of
-        the plane (a service manager signals every process of a unit) is none: this task is cancelled in the pause."""
+        """An end that nobody asked for is an incident, of which a recording is saved. One that
+        comes with a stop of the plane (a service manager signals every process of a unit) is none:
+        this task is cancelled in the pause.
+        """
         pause_s = _AGAIN_S[0]
         while True:
             assert self._process is not None, "it was started"
@@ -148,7 +173,9 @@ class ChildService:
             await asyncio.sleep(pause_s)
             if not self._stopping:
                 self._problem = f"the process of {self.name} has ended"
-                _log.error("a process has ended, and is started again", process=self.name, exit_code=code)
+                _log.error(
+                    "a process has ended, and is started again", process=self.name, exit_code=code
+                )
                 if context.flight is not None:
                     context.flight.recorder.trigger(self._problem)
             try:
@@ -176,7 +203,12 @@ class ChildService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._grace_s and self._tasks and self._process is not None and self._process.returncode is None:
+        if (
+            self._grace_s
+            and self._tasks
+            and self._process is not None
+            and self._process.returncode is None
+        ):
             self._let_go()
             return  # it goes on, with its files
         await self._end()

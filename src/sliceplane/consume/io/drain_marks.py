@@ -1,11 +1,11 @@
 """The marks of a drain on Pods: set, and taken back when the drain gives up.
 
-A mark is the annotation ``sliceplane.dev/drain``, which our controller reads, and ``False`` in the condition of the
-readiness gate ``sliceplane.dev/serving``, which every controller reads, where the Pod has the gate and is ``True``
-there.  A Pod that something else marked keeps its mark.
+A mark is the annotation ``sliceplane.dev/drain``, which our controller reads, and ``False`` in the
+condition of the readiness gate ``sliceplane.dev/serving``, which every controller reads, where the
+Pod has the gate and is ``True`` there. A Pod that something else marked keeps its mark.
 
-A request that sets a mark is awaited before the mark is taken back, also when the drain is cancelled: otherwise it
-could reach the server after the one that takes it back.
+A request that sets a mark is awaited before the mark is taken back, also when the drain is
+cancelled: otherwise it could reach the server after the one that takes it back.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from sliceplane.kit.times import format_time
 from sliceplane.watch.controller.base import condition_write
 from sliceplane.watch.io.base import Client, Unreachable
 
-#: seconds for which marks are taken back again and again while the server is away, and for one request
+#: seconds for which marks are taken back again and again while the server is away, and for one
+#: request
 TAKE_BACK_MAX_S: Final = 30.0
 _REQUEST_MAX_S: Final = 5.0
 _PAUSE_MIN_S: Final = 0.2
 _PAUSE_MAX_S: Final = 2.0
 _REASON: Final = "Drain"
-#: the Pod is gone, or another one has its name: 404, 409 and 422 of a patch with the uid of the one before
+#: the Pod is gone, or another one has its name: 404, 409 and 422 of a patch with the uid of the one
+#: before
 _GONE: Final = ("NotFound", "Conflict", "Invalid")
 
 
@@ -80,7 +82,9 @@ class DrainMarks:
             await self._perform(_gate_write(pod, "False"))
 
     async def take_back(self) -> tuple[str, ...]:
-        """Takes the marks away.  Returns the Pods that may still have one, after ``TAKE_BACK_MAX_S`` at most."""
+        """Takes the marks away.  Returns the Pods that may still have one, after
+        ``TAKE_BACK_MAX_S`` at most.
+        """
         until = self._clock() + TAKE_BACK_MAX_S
         await self._end_setting()
         pause_s = _PAUSE_MIN_S
@@ -125,7 +129,9 @@ class DrainMarks:
     async def _annotate(self, pod: Pod, value: str | None) -> None:
         meta = pod.metadata
         body = encode({"metadata": {"uid": meta.uid, "annotations": {ANNOTATION_DRAIN: value}}})
-        await self._perform(Write(verb="patch", resource=Pods, namespace=meta.namespace, name=meta.name, body=body))
+        await self._perform(
+            Write(verb="patch", resource=Pods, namespace=meta.namespace, name=meta.name, body=body)
+        )
 
     async def _perform(self, write: Write) -> None:
         try:
@@ -145,7 +151,9 @@ def gate_of(pod: Pod) -> Condition | None:
     """The condition of the Pod's gate, if its template has the gate."""
     if not any(gate.condition_type == GATE for gate in pod.spec.readiness_gates or ()):
         return None
-    return next((condition for condition in pod.status.conditions or () if condition.type == GATE), None)
+    return next(
+        (condition for condition in pod.status.conditions or () if condition.type == GATE), None
+    )
 
 
 def _gate_write(pod: Pod, status: str) -> Write:

@@ -17,7 +17,9 @@ class DrainReporter(Protocol):
     def on_progress(self, doing: str) -> None: ...
 
     def on_given_up(self, taken_back: tuple[str, ...], marked: tuple[str, ...]) -> None:
-        """An error or a cancellation ended the drain; Pods without their marks again, and those that keep them."""
+        """An error or a cancellation ended the drain; Pods without their marks again, and those
+        that keep them.
+        """
 
 
 class SilentReporter:

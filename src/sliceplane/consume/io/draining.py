@@ -1,15 +1,19 @@
-"""The drain barrier over any API server: follow what slices say of some Pods, mark them, and wait for the nodes.
+"""The drain barrier over any API server: follow what slices say of some Pods, mark them, and wait
+for the nodes.
 
-The order matters: everything is read first, so that the Pod is seen to leave, and the plan is reported: the effect on
-Services, and what could not be found out.  A plan that takes the last ready endpoint of a Service's port away is
-refused unless it is forced.  Then marks are set (``drain_marks``), and the clock runs.  A Pod that terminates needs no
-mark.  A drain that gives up, for whatever reason, takes its marks back.
+The order matters: everything is read first, so that the Pod is seen to leave, and the plan is
+reported: the effect on Services, and what could not be found out. A plan that takes the last ready
+endpoint of a Service's port away is refused unless it is forced. Then marks are set
+(``drain_marks``), and the clock runs. A Pod that terminates needs no mark. A drain that gives up,
+for whatever reason, takes its marks back.
 
-Nodes are asked through the server's memory (``consume.drain.reports``); those that have not told soon, or all where
-there is none, are asked to write their Leases, by an annotation on slices of the Services concerned, once for each
-version that is waited for; where that is not allowed they tell at their own beat.
+Nodes are asked through the server's memory (``consume.drain.reports``); those that have not told
+soon, or all where there is none, are asked to write their Leases, by an annotation on slices of the
+Services concerned, once for each version that is waited for; where that is not allowed they tell at
+their own beat.
 
-Watches slices, Services, Leases of node proxies, Nodes and the Pods.  What may not be read is said in the answer.
+Watches slices, Services, Leases of node proxies, Nodes and the Pods. What may not be read is said
+in the answer.
 """
 
 from __future__ import annotations
@@ -30,7 +34,13 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
 from sliceplane.consume.drain.answer import DrainAnswer, DrainedPod, DrainPlan, Outcome
-from sliceplane.consume.drain.barrier import ASK_PERIOD_S, FORGET_S, LOOK_S, DrainVerdict, UnknownPolicy
+from sliceplane.consume.drain.barrier import (
+    ASK_PERIOD_S,
+    FORGET_S,
+    LOOK_S,
+    DrainVerdict,
+    UnknownPolicy,
+)
 from sliceplane.consume.drain.cluster import LEASES, NODE_LEASES, DrainCluster
 from sliceplane.consume.drain.departure import DrainSubject, subject_of
 from sliceplane.consume.drain.impact import ServiceImpacts, emptied
@@ -55,8 +65,10 @@ _WITHOUT: Final = {
 
 
 class DrainOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``digests``: whether caches that lost an event are looked for, which takes the slices of all namespaces.
-    ``force``: also the last ready endpoint of a port may go.  ``take_back``: marks go when the drain gives up."""
+    """``digests``: whether caches that lost an event are looked for, which takes the slices of all
+    namespaces. ``force``: also the last ready endpoint of a port may go. ``take_back``: marks go
+    when the drain gives up.
+    """
 
     timeout_s: float = 60.0
     unknown: UnknownPolicy = UnknownPolicy()  # it is frozen
@@ -114,7 +126,8 @@ class Drainer:
         self._cluster = DrainCluster()
         self._impacts = ServiceImpacts()
         self._unread: list[str] = []
-        #: what nodes are waited for, all goals together, and since when; a server without a memory is not asked again
+        #: what nodes are waited for, all goals together, and since when; a server without a memory
+        #: is not asked again
         self._goal: dict[Place, int] = {}
         self._waits_since = math.inf
         self._has_memory = True
@@ -125,7 +138,9 @@ class Drainer:
     async def __aenter__(self) -> Drainer:
         """Raises ``StatusError`` and ``Unreachable`` where slices or Pods cannot be read."""
         self._reporter.on_progress("reading the cluster")
-        everywhere = self._options.digests and await self._refused(Selection(EndpointSlices)) is None
+        everywhere = (
+            self._options.digests and await self._refused(Selection(EndpointSlices)) is None
+        )
         space = "" if everywhere else self._space
         names = [waiting.pod.metadata.name for waiting in self._waiting.values()]
         one = f"metadata.name={names[0]}" if len(names) == 1 else ""
@@ -137,7 +152,10 @@ class Drainer:
             LEASES if await self._refused(LEASES) is None else NODE_LEASES,
         )
         if NODE_LEASES in wanted:
-            self._unread.append("Leases of other namespaces: views are not known (no right to list and watch leases)")
+            self._unread.append(
+                "Leases of other namespaces: views are not known (no right to list and watch "
+                "leases)"
+            )
         followed = [selection for selection in wanted if await self._may_follow(selection)]
         known = {selection.resource for selection in followed}
         self._cluster = DrainCluster(services_known=Services in known, leases_known=Leases in known)
@@ -155,14 +173,18 @@ class Drainer:
             )
             informer.add_handler(self._on_changes, lambda: None, self._on_mark)
             self._informers.append(informer)
-            self._tasks.append(asyncio.create_task(informer.run(), name=f"drain {selection.resource.plural}"))
+            self._tasks.append(
+                asyncio.create_task(informer.run(), name=f"drain {selection.resource.plural}")
+            )
             synced.append(informer.wait_synced())
         try:
             async with asyncio.timeout(_SYNC_TIMEOUT_S):
                 await asyncio.gather(*synced)
         except TimeoutError as error:
             await self.__aexit__()
-            raise Unreachable(f"no list of the cluster's objects within {_SYNC_TIMEOUT_S:g} s") from error
+            raise Unreachable(
+                f"no list of the cluster's objects within {_SYNC_TIMEOUT_S:g} s"
+            ) from error
         self._cluster.departures.look()
         self._tasks.append(asyncio.create_task(self._hear(), name="drain reports"))
         return self
@@ -178,7 +200,9 @@ class Drainer:
         try:
             page = await self._client.list(selection, resource_version="0", limit=1)
             needs = "watch"
-            async with self._client.watch(selection, resource_version=page.resource_version, timeout_s=1):
+            async with self._client.watch(
+                selection, resource_version=page.resource_version, timeout_s=1
+            ):
                 return None
         except StatusError as error:
             if error.code == 403:
@@ -188,16 +212,22 @@ class Drainer:
             raise
 
     async def _may_follow(self, selection: Selection) -> bool:
-        """What can be done without is noted, with the rights that it takes.  Raises the 403 of the rest."""
+        """What can be done without is noted, with the rights that it takes.  Raises the 403 of the
+        rest.
+        """
         refusal = await self._refused(selection)
         if refusal is None:
             return True
         if selection.resource in (EndpointSlices, Pods):
             raise refusal.error
-        if selection.resource is not Leases:  # without Leases every node is unknown, which says it all
+        if (
+            selection.resource is not Leases
+        ):  # without Leases every node is unknown, which says it all
             where = f" in {selection.namespace}" if selection.namespace else ""
             consequence = _WITHOUT[selection.resource.plural]
-            self._unread.append(f"{consequence} (no right to {refusal.needs} {selection.resource.plural}{where})")
+            self._unread.append(
+                f"{consequence} (no right to {refusal.needs} {selection.resource.plural}{where})"
+            )
         return False
 
     # What happens
@@ -231,20 +261,31 @@ class Drainer:
     # The barrier
 
     async def drain(self, what: str) -> DrainAnswer:
-        """Marks, waits, and deletes if that was asked for.  Raises ``StatusError`` and ``Unreachable``."""
+        """Marks, waits, and deletes if that was asked for.  Raises ``StatusError`` and
+        ``Unreachable``.
+        """
         options = self._options
         impacts = self._impacts.of(self._subjects())
-        unknown = self._cluster.unknown(self._cluster.facts(), self._clock(), forget_s=options.forget_s)
+        unknown = self._cluster.unknown(
+            self._cluster.facts(), self._clock(), forget_s=options.forget_s
+        )
         answer = DrainAnswer(what, (), 0, not_looked_at=tuple(self._unread), services=impacts)
         if options.mark:
-            self._reporter.on_plan(DrainPlan(what, tuple(self._waiting), impacts, unknown, answer.not_looked_at))
+            self._reporter.on_plan(
+                DrainPlan(what, tuple(self._waiting), impacts, unknown, answer.not_looked_at)
+            )
             if emptied(impacts) and not options.force:
                 why = f"it takes the last ready endpoint away from {emptied_text(emptied(impacts))}"
-                return replace(answer, refused=f"{why}. Nothing was marked; --force does it all the same")
+                return replace(
+                    answer, refused=f"{why}. Nothing was marked; --force does it all the same"
+                )
             if unknown and options.unknown.kind == "fail":
                 verdict = DrainVerdict("unknown", unknown=unknown)
                 return replace(
-                    answer, pods=tuple(DrainedPod(key, "cannot know", verdict, 0.0) for key in self._waiting)
+                    answer,
+                    pods=tuple(
+                        DrainedPod(key, "cannot know", verdict, 0.0) for key in self._waiting
+                    ),
                 )
             if not options.force:
                 self._impacts.guard(self._subjects())
@@ -264,7 +305,11 @@ class Drainer:
     async def _set_marks(self) -> None:
         for number, waiting in enumerate(self._waiting.values(), 1):
             waiting.started = self._clock()
-            if self._options.mark and not waiting.gone and waiting.pod.metadata.deletion_timestamp is None:
+            if (
+                self._options.mark
+                and not waiting.gone
+                and waiting.pod.metadata.deletion_timestamp is None
+            ):
                 self._reporter.on_progress(f"marking Pod {number} of {len(self._waiting)}")
                 await self._marks.set(waiting.pod)
 
@@ -272,7 +317,9 @@ class Drainer:
         """Until every Pod has its outcome.  Returns why that is given up, or ""."""
         while True:
             if len(self._cluster.nodes) > FEW_NODES:
-                await asyncio.sleep(LOOK_S)  # they answer one after the other, and to look at all takes a while
+                await asyncio.sleep(
+                    LOOK_S
+                )  # they answer one after the other, and to look at all takes a while
             self._news.clear()
             deadline = await self._look()
             lost = self._impacts.emptied(self._subjects())
@@ -308,10 +355,14 @@ class Drainer:
             return answer
         before = self._marks.marked
         left = await self._take_back()
-        return replace(answer, taken_back=tuple(key for key in before if key not in left), marked=left)
+        return replace(
+            answer, taken_back=tuple(key for key in before if key not in left), marked=left
+        )
 
     async def _take_back(self) -> tuple[str, ...]:
-        self._reporter.on_progress(f"taking the marks of {count(len(self._marks.marked), 'Pod')} back")
+        self._reporter.on_progress(
+            f"taking the marks of {count(len(self._marks.marked), 'Pod')} back"
+        )
         return await self._marks.take_back()
 
     async def _give_up(self) -> None:
@@ -328,7 +379,9 @@ class Drainer:
         """Judges those that wait; when to look again if nothing happens."""
         now = self._clock()
         options = self._options
-        self._cluster.lost = next((informer.lost for informer in self._informers if informer.lost), "")
+        self._cluster.lost = next(
+            (informer.lost for informer in self._informers if informer.lost), ""
+        )
         facts = self._cluster.facts()
         deadline = math.inf
         for key, waiting in self._waiting.items():
@@ -336,14 +389,23 @@ class Drainer:
                 continue
             waited_s = now - waiting.started
             verdict = self._cluster.verdict(
-                key, facts, now, policy=options.unknown, waited_s=waited_s, forget_s=options.forget_s
+                key,
+                facts,
+                now,
+                policy=options.unknown,
+                waited_s=waited_s,
+                forget_s=options.forget_s,
             )
             outcome: Outcome | None = None
             if verdict.state == "proven":
                 outcome = "drained"
             elif waited_s >= options.timeout_s:
                 outcome = "cannot know" if verdict.state == "unknown" else "time over"
-            elif verdict.state == "unknown" and options.unknown.kind == "fail" and not self._cluster.lost:
+            elif (
+                verdict.state == "unknown"
+                and options.unknown.kind == "fail"
+                and not self._cluster.lost
+            ):
                 outcome = "cannot know"
             if verdict.waiting:
                 self._want(self._cluster.departures.goal(key), now)
@@ -359,7 +421,9 @@ class Drainer:
             if options.unknown.kind == "after" and waited_s < options.unknown.after_s:
                 ends.append(waiting.started + options.unknown.after_s)
             if verdict.waiting:
-                ends.append(memory_until if now < memory_until and self._has_memory else now + ASK_PERIOD_S)
+                ends.append(
+                    memory_until if now < memory_until and self._has_memory else now + ASK_PERIOD_S
+                )
             deadline = min(deadline, *ends)
             self._report(key, verdict)
         return deadline
@@ -368,7 +432,9 @@ class Drainer:
         done = sum(waiting.done is not None for waiting in self._waiting.values())
         nodes = [missing.node for missing in (*verdict.waiting, *verdict.unknown)]
         why = "; ".join(use.text for use in verdict.uses) or f"waits for {some(nodes)}"
-        self._reporter.on_progress(f"{done} of {count(len(self._waiting), 'Pod')} done; {key} {why}")
+        self._reporter.on_progress(
+            f"{done} of {count(len(self._waiting), 'Pod')} done; {key} {why}"
+        )
 
     def _want(self, goal: Mapping[Place, int], now: float) -> None:
         self._waits_since = min(self._waits_since, now)
@@ -415,7 +481,9 @@ class Drainer:
             except StatusError as error:
                 if error.code != 403:
                     raise
-                phrase = "reports on demand: nodes tell every 10 s (no right to patch endpointslices)"
+                phrase = (
+                    "reports on demand: nodes tell every 10 s (no right to patch endpointslices)"
+                )
                 if phrase not in self._unread:
                     self._unread.append(phrase)
 
@@ -438,5 +506,7 @@ async def drain_pods(
     """Raises ``StatusError`` and ``Unreachable``."""
     if not pods:
         return DrainAnswer(what, (), 0)
-    async with Drainer(client, pods, options=options, clock=clock, rng=rng, reporter=reporter) as drainer:
+    async with Drainer(
+        client, pods, options=options, clock=clock, rng=rng, reporter=reporter
+    ) as drainer:
         return await drainer.drain(what)

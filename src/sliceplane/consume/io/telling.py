@@ -1,11 +1,12 @@
 """A consumer tells how far it is: a node proxy, or whatever else hands out endpoints (``Teller``).
 
-**By its Lease** (``consume.progress``): one request each time, at a bounded rate, at a beat of its own and soon after a
-slice asked for it.  Whether it succeeds is nothing to the rules: a server that refuses (the role may lack Leases) is
-told of once and asked again at the same slow pace.
+**By its Lease** (``consume.progress``): one request each time, at a bounded rate, at a beat of its
+own and soon after a slice asked for it. Whether it succeeds is nothing to the rules: a server that
+refuses (the role may lack Leases) is told of once and asked again at the same slow pace.
 
-**In the server's memory** (``consume.drain.reports``), where the server has one: a request is held, and answered when a
-barrier wants more than was told.  Nothing is written, and the answer comes within milliseconds.
+**In the server's memory** (``consume.drain.reports``), where the server has one: a request is held,
+and answered when a barrier wants more than was told. Nothing is written, and the answer comes
+within milliseconds.
 """
 
 from __future__ import annotations
@@ -42,13 +43,15 @@ WANTED_MAX_S: Final = 0.25
 RETRY_S: Final = 2.0
 #: and where there is none
 ABSENT_S: Final = 60.0
-#: reports in answer to questions; a server that asks more often than barriers do is answered no faster
+#: reports in answer to questions; a server that asks more often than barriers do is answered no
+#: faster
 ANSWERS_PER_S: Final = 10.0
 ANSWERS_BURST: Final = 50
 #: a consumer lists anew no sooner than this after it did
 RELIST_GAP_S: Final = 1.0
 
-#: a timer that rings so late: the process stood still (SIGSTOP, a frozen cgroup, a machine without a processor for it)
+#: a timer that rings so late: the process stood still (SIGSTOP, a frozen cgroup, a machine without
+#: a processor for it)
 STOOD_STILL_S: Final = 5.0
 #: after that, until caches and the kernel are told of
 CATCH_UP_S: Final = 1.0
@@ -82,9 +85,10 @@ class Teller(Protocol):
 class Consumer:
     """A ``Teller`` that holds what its informers told it: a view, a name server.
 
-    *informers*, by reading (``consume.selections``; ``SERVICE_READING`` and a Service's key for who follows its slices
-    alone); their own handlers come first.  *kind* is a word, *name* its own among those of the *kind*.  The Lease is in
-    ``LEASE_NAMESPACE`` for who reads all slices, in a Service's namespace for who reads this one.
+    *informers*, by reading (``consume.selections``; ``SERVICE_READING`` and a Service's key for who
+    follows its slices alone); their own handlers come first. *kind* is a word, *name* its own among
+    those of the *kind*. The Lease is in ``LEASE_NAMESPACE`` for who reads all slices, in a
+    Service's namespace for who reads this one.
     """
 
     def __init__(
@@ -107,10 +111,14 @@ class Consumer:
             informer.add_handler(partial(self._on_changes, reading), lambda: None, on_mark)
 
     def _on_changes(self, reading: str, changes: tuple[Change[Any], ...]) -> None:
-        """Who reads every slice tells of those that ``ALL`` has, for others to compare: of headless Services it has
-        none."""
+        """Who reads every slice tells of those that ``ALL`` has, for others to compare: of headless
+        Services it has none.
+        """
         for change in changes:
-            old, new = (item if reading != ALL or _is_of_all(item) else None for item in (change.old, change.new))
+            old, new = (
+                item if reading != ALL or _is_of_all(item) else None
+                for item in (change.old, change.new)
+            )
             if old is not None or new is not None:
                 self.progress.on_change(Change(change.resource, old, new), reading, self._clock())
 
@@ -144,33 +152,49 @@ def _is_of_all(subject: Object | None) -> bool:
 
 
 @asynccontextmanager
-async def telling(client: Client, consumer: Consumer, rng: Rng, clock: Callable[[], float]) -> AsyncIterator[None]:
-    """All that a consumer needs: it tells at once, and inside barriers wait for it; after it, for as long as its Lease
-    lasts where that cannot be taken away."""
-    task = asyncio.create_task(tell_progress(client, consumer, rng, clock, spread_s=0.0), name="progress")
+async def telling(
+    client: Client, consumer: Consumer, rng: Rng, clock: Callable[[], float]
+) -> AsyncIterator[None]:
+    """All that a consumer needs: it tells at once, and inside barriers wait for it; after it, for
+    as long as its Lease lasts where that cannot be taken away.
+    """
+    task = asyncio.create_task(
+        tell_progress(client, consumer, rng, clock, spread_s=0.0), name="progress"
+    )
     try:
         yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         progress = consumer.progress
-        write = Write(verb="delete", resource=Leases, namespace=progress.namespace, name=progress.name)
+        write = Write(
+            verb="delete", resource=Leases, namespace=progress.namespace, name=progress.name
+        )
         with suppress(StatusError, Unreachable):  # it runs out by itself
             await client.perform(write)
 
 
 async def tell_progress(
-    client: Client, teller: Teller, rng: Rng, clock: Callable[[], float], *, spread_s: float | None = None
+    client: Client,
+    teller: Teller,
+    rng: Rng,
+    clock: Callable[[], float],
+    *,
+    spread_s: float | None = None,
 ) -> None:
-    """Both ways, until cancelled; begins when there is something to tell.  The Lease stays, and runs out by itself.
+    """Both ways, until cancelled; begins when there is something to tell. The Lease stays, and runs
+    out by itself.
 
-    *spread_s*: thousands of proxies that were started by one command do not come at once, but within so long; as long
-    as their beat if it is not said.
+    *spread_s*: thousands of proxies that were started by one command do not come at once, but
+    within so long; as long as their beat if it is not said.
     """
     await teller.wait_ready()
     within_s = teller.progress.changed_period_s if spread_s is None else spread_s
     async with asyncio.TaskGroup() as group:
-        group.create_task(_keep_lease(client, teller, rng.below(1000) / 1000 * within_s, clock), name="progress: Lease")
+        group.create_task(
+            _keep_lease(client, teller, rng.below(1000) / 1000 * within_s, clock),
+            name="progress: Lease",
+        )
         group.create_task(_answer_barriers(client, teller, rng), name="progress: barriers")
 
 
@@ -203,7 +227,9 @@ async def _answer_barriers(client: Client, teller: Teller, rng: Rng) -> None:
             teller.catch_up(places)
 
 
-async def _keep_lease(client: Client, teller: Teller, delay_s: float, clock: Callable[[], float]) -> None:
+async def _keep_lease(
+    client: Client, teller: Teller, delay_s: float, clock: Callable[[], float]
+) -> None:
     period_s = teller.progress.changed_period_s
     await asyncio.sleep(delay_s)
     complained = ""
@@ -224,8 +250,8 @@ async def _keep_lease(client: Client, teller: Teller, delay_s: float, clock: Cal
         due = max(min(beat, asked_at or beat), clock())
         await _wanted(teller, due - clock())
         if clock() - due > STOOD_STILL_S:
-            # The process was stopped.  Timers ring before what arrived meanwhile is read: a report made now would tell
-            # of caches that are old, and stand for the rest of a beat.
+            # The process was stopped. Timers ring before what arrived meanwhile is read: a report
+            # made now would tell of caches that are old, and stand for the rest of a beat.
             await asyncio.sleep(CATCH_UP_S)
             beat = clock()
 
@@ -247,7 +273,13 @@ async def _write(client: Client, teller: Teller, now: float, *, at_beat: bool) -
     try:
         try:
             await client.perform(
-                Write(verb="patch", resource=Leases, namespace=progress.namespace, name=progress.name, body=body)
+                Write(
+                    verb="patch",
+                    resource=Leases,
+                    namespace=progress.namespace,
+                    name=progress.name,
+                    body=body,
+                )
             )
         except StatusError as error:
             if error.reason != "NotFound":

@@ -1,4 +1,6 @@
-"""Which controllers there are: how each is made, with the settings that flags chose, and how many jobs it may have."""
+"""Which controllers there are: how each is made, with the settings that flags chose, and how many
+jobs it may have.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from sliceplane.api.scheme import ReplicationControllers
 from sliceplane.controllers.drained import DrainedController
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
-from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
+from sliceplane.controllers.endpointslice_mirroring import (
+    EndpointSliceMirroringController,
+    MirroringConfig,
+)
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.per_namespace import ServiceAccountController
@@ -38,12 +43,13 @@ class DiscoveryConfig(msgspec.Struct, frozen=True):
 def default_controllers(
     config: DiscoveryConfig | None = None, *, conditions: bool = True, reverse: bool = False
 ) -> tuple[ControllerEntry, ...]:
-    """What every plane runs; without the feature gate EndpointSlice, slices stay as they are (KEP-0752).
+    """What every plane runs; without the feature gate EndpointSlice, slices stay as they are
+    (KEP-0752).
 
     With *reverse* the reverse mirror makes Endpoints, in place of the Endpoints controller.
 
-    The mirroring controller of one call waits for the Endpoints controller of the same call, if that runs.
-    *conditions*: Services with trafficDistribution are told what became of it.
+    The mirroring controller of one call waits for the Endpoints controller of the same call, if
+    that runs. *conditions*: Services with trafficDistribution are told what became of it.
     """
     wanted = config or DiscoveryConfig()
     slices = wanted.slices
@@ -54,7 +60,9 @@ def default_controllers(
     entries = [
         reverse_mirror()
         if reverse
-        else ControllerEntry(lambda: EndpointsController(endpoints, first_sync), endpoints.concurrent_endpoint_syncs)
+        else ControllerEntry(
+            lambda: EndpointsController(endpoints, first_sync), endpoints.concurrent_endpoint_syncs
+        )
     ]
     if slices.gates.enabled(ENDPOINT_SLICE):
         mirror = ControllerEntry(
@@ -65,7 +73,8 @@ def default_controllers(
         entries.insert(
             0,
             ControllerEntry(
-                lambda: EndpointSliceController(slices, problems), slices.concurrent_service_endpoint_syncs
+                lambda: EndpointSliceController(slices, problems),
+                slices.concurrent_service_endpoint_syncs,
             ),
         )
     entries += [
@@ -77,14 +86,18 @@ def default_controllers(
     entries += [ControllerEntry(ServiceAccountController), ControllerEntry(ServiceClaimsController)]
     if conditions:
         entries.append(
-            ControllerEntry(lambda: TrafficDistributionController(slices.find_heuristic, problems, slices.gates))
+            ControllerEntry(
+                lambda: TrafficDistributionController(slices.find_heuristic, problems, slices.gates)
+            )
         )
     entries += [ControllerEntry(DrainedController), ControllerEntry(ExternalEndpointsController)]
     return tuple(entries)
 
 
 def reverse_mirror(*, cleanup: bool = False) -> ControllerEntry:
-    """For who asks for it: slices to Endpoints.  With *cleanup* it takes away what it made, and makes no more."""
+    """For who asks for it: slices to Endpoints.  With *cleanup* it takes away what it made, and
+    makes no more.
+    """
     from sliceplane.controllers.reverse_mirroring import ReverseMirrorController
 
     return ControllerEntry(lambda: ReverseMirrorController(cleanup=cleanup))

@@ -1,8 +1,8 @@
 """The controllers of an embedded plane, as a service of its process.
 
-Which controllers run is decided by the command line; this file only puts them into one host over one
-client of the plane, and makes their freshness visible: ``/readyz`` and ``/metrics`` know whether the caches are
-filled and how stale they are.
+Which controllers run is decided by the command line; this file only puts them into one host over
+one client of the plane, and makes their freshness visible: ``/readyz`` and ``/metrics`` know
+whether the caches are filled and how stale they are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from sliceplane.watch.io.service import ServiceContext
 
 #: who the embedded controllers are
 USER_NAME = "system:kube-controller-manager"
-#: the Lease that embedded controllers of several servers share, with those of ``sliceplane controllers``
+#: the Lease that embedded controllers of several servers share, with those of ``sliceplane
+#: controllers``
 LEASE_NAME = "sliceplane-controllers"
 #: who they are in managedFields, as in any cluster
 FIELD_MANAGER = "kube-controller-manager"
@@ -38,17 +39,23 @@ class ControllerService:
     name = "controllers"
 
     def __init__(
-        self, entries: tuple[ControllerEntry, ...], *, elect: bool = False, settings: dict[str, Any] | None = None
+        self,
+        entries: tuple[ControllerEntry, ...],
+        *,
+        elect: bool = False,
+        settings: dict[str, Any] | None = None,
     ) -> None:
-        """*elect*: other servers run the same controllers, and one of them at a time works.  *settings*: of
-        *entries*, for recordings (``hosting.settings``)."""
+        """*elect*: other servers run the same controllers, and one of them at a time works.
+        *settings*: of *entries*, for recordings (``hosting.settings``).
+        """
         self._entries = entries
         self._settings = settings or {}
         self._elect = elect
         self._host: ControllerHost | None = None
         self._candidate: LeaseCandidate | None = None
         self._term: asyncio.Task[None] | None = None
-        #: this server was ready once: a later term must not take it from clients while its caches fill
+        #: this server was ready once: a later term must not take it from clients while its caches
+        #: fill
         self._settled = False
 
     async def start(self, context: ServiceContext) -> None:
@@ -57,7 +64,10 @@ class ControllerService:
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
         context.add_readiness("informer-sync", self._filling)
         context.add_readiness(
-            "controllers", lambda: self._filling() or (stale(self._host.status()) if self._host is not None else "")
+            "controllers",
+            lambda: (
+                self._filling() or (stale(self._host.status()) if self._host is not None else "")
+            ),
         )
         context.add_samples(self._samples)
         recorder = None
@@ -69,7 +79,9 @@ class ControllerService:
             self._host.start()
             return
         config = ElectionConfig(identity=f"{socket.gethostname()}_{rng.uuid()}", name=LEASE_NAME)
-        candidate = LeaseCandidate(client, config, rng=rng.fork(), clock=loop_clock(context.clock()))
+        candidate = LeaseCandidate(
+            client, config, rng=rng.fork(), clock=loop_clock(context.clock())
+        )
         self._candidate = candidate
 
         async def term() -> None:
@@ -83,19 +95,25 @@ class ControllerService:
         self._term = asyncio.get_running_loop().create_task(candidate.run(term), name="election")
 
     def _samples(self) -> tuple[Family, ...]:
-        """The figures of the controllers while they work, how fresh their caches are, and who leads."""
+        """The figures of the controllers while they work, how fresh their caches are, and who
+        leads.
+        """
         host = self._host
         candidate = self._candidate
         figures = () if host is None else host.samples()
         age = staleness_family(0.0 if host is None else host.status().staleness_s)
-        return (*figures, age) if candidate is None else (*figures, age, leader_family(LEASE_NAME, candidate.leading))
+        return (
+            (*figures, age)
+            if candidate is None
+            else (*figures, age, leader_family(LEASE_NAME, candidate.leading))
+        )
 
     def _filling(self) -> str:
         """Whose caches are not filled at the start of this server.
 
-        Where controllers of several servers take turns, that alone counts: a server whose controllers stand by is as
-        ready as the one whose work, and is not to leave its clients in the moment in which it takes over, as its
-        predecessor is just gone.
+        Where controllers of several servers take turns, that alone counts: a server whose
+        controllers stand by is as ready as the one whose work, and is not to leave its clients in
+        the moment in which it takes over, as its predecessor is just gone.
         """
         if self._settled:
             return ""
@@ -109,7 +127,9 @@ class ControllerService:
         return why
 
     async def drain(self) -> None:
-        """Another server's controllers may work from now on.  Those that have no successor go on to the end."""
+        """Another server's controllers may work from now on.  Those that have no successor go on to
+        the end.
+        """
         if self._term is not None:
             self._term.cancel()
             await asyncio.gather(self._term, return_exceptions=True)

@@ -1,9 +1,10 @@
 """Whether a host's caches can be believed, in sentences that name them: which, since when, and why.
 
-*Ready* means that every cache is filled, and none older than ``STALENESS_S_MAX``.  *Alive* asks for less: a restart of
-the process may mend a cache to which no news come any more, and cannot mend a right that is missing or an API that is
-gone.  So what the server itself refuses (403, 404) makes a process unready and never dead: its standing caches would be
-lost with it, and the next one would get none.  401 is no such answer: credentials are read anew at the start.
+*Ready* means that every cache is filled, and none older than ``STALENESS_S_MAX``. *Alive* asks for
+less: a restart of the process may mend a cache to which no news come any more, and cannot mend a
+right that is missing or an API that is gone. So what the server itself refuses (403, 404) makes a
+process unready and never dead: its standing caches would be lost with it, and the next one would
+get none. 401 is no such answer: credentials are read anew at the start.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from sliceplane.kit.times import format_time
 from sliceplane.watch.io.hosting.host import HostStatus
 from sliceplane.watch.io.hosting.informers import InformerStatus
 
-#: caches older than this make their owner not ready: informers hear from the server at least every minute
+#: caches older than this make their owner not ready: informers hear from the server at least every
+#: minute
 STALENESS_S_MAX: Final = 120.0
 #: and those that are older than this are a reason to start it anew
 DEAD_AFTER_S: Final = 2 * STALENESS_S_MAX
@@ -31,7 +33,9 @@ def complaint(status: HostStatus) -> str:
 
 
 def unfilled(status: HostStatus) -> str:
-    """Whose caches have not seen the whole state yet, and what keeps them from it; "" if all are filled."""
+    """Whose caches have not seen the whole state yet, and what keeps them from it; "" if all are
+    filled.
+    """
     behind = sorted(controller.name for controller in status.controllers if not controller.synced)
     if not behind:
         return ""
@@ -49,12 +53,17 @@ def stale(status: HostStatus) -> str:
 
 
 def stuck(status: HostStatus) -> str:
-    """Which caches are so old, for no reason that would outlive this process, that it should begin anew; "" if none
-    is.  Not before all were filled: the start of a large cluster takes its time."""
+    """Which caches are so old, for no reason that would outlive this process, that it should begin
+    anew; "" if none is. Not before all were filled: the start of a large cluster takes its time.
+    """
     if not status.synced:
         return ""
     old = _older(status, DEAD_AFTER_S)
-    curable = [informer for informer in old if informer.error is None or informer.error[0].code not in NOT_TO_BE_HAD]
+    curable = [
+        informer
+        for informer in old
+        if informer.error is None or informer.error[0].code not in NOT_TO_BE_HAD
+    ]
     return _tell(status, curable)
 
 
@@ -74,7 +83,9 @@ def _tell(status: HostStatus, informers: list[InformerStatus]) -> str:
 
 def _name(informer: InformerStatus) -> str:
     watched = informer.watched
-    scope = [part for part in (watched.namespace, watched.label_selector, watched.field_selector) if part]
+    scope = [
+        part for part in (watched.namespace, watched.label_selector, watched.field_selector) if part
+    ]
     return f"{watched.resource.key} ({', '.join(scope)})" if scope else watched.resource.key
 
 

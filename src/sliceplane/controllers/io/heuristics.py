@@ -1,10 +1,13 @@
-"""Heuristics of others: installed packages with an entry point in the group ``sliceplane.slices.heuristics``.
+"""Heuristics of others: installed packages with an entry point in the group
+``sliceplane.slices.heuristics``.
 
-The entry point's name is the heuristic's (``example.com/Nearest``), so that only those are imported that a Service
-asks for, and none at the start of the process.  What packages there are is read once, when the first Service
-names a heuristic that is not ours; a package that is installed later is found by the next process.
+The entry point's name is the heuristic's (``example.com/Nearest``), so that only those are imported
+that a Service asks for, and none at the start of the process. What packages there are is read once,
+when the first Service names a heuristic that is not ours; a package that is installed later is
+found by the next process.
 
-A package that cannot be imported, or has something else in that place, costs its own Services their hints.
+A package that cannot be imported, or has something else in that place, costs its own Services their
+hints.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ _log = get_logger("heuristics")
 
 
 class InstalledHeuristics:
-    """``find`` is an ``asking.Find``.  A heuristic, or why there is none, stays for the life of the process."""
+    """``find`` is an ``asking.Find``.  A heuristic, or why there is none, stays for the life of the
+    process.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, Heuristic | str] = dict(SHIPPED)
@@ -40,7 +45,9 @@ class InstalledHeuristics:
         if isinstance(heuristic, str):
             _log.error("a heuristic cannot be used", heuristic=name, problem=heuristic)
         else:
-            _log.info("heuristic found", heuristic=name, kind=heuristic.kind, package=_package(points[0]))
+            _log.info(
+                "heuristic found", heuristic=name, kind=heuristic.kind, package=_package(points[0])
+            )
         return heuristic
 
     def _installed(self) -> dict[str, list[EntryPoint]]:

@@ -1,4 +1,6 @@
-"""What a process whose controllers work against any cluster shows: ``/metrics`` and its health pages."""
+"""What a process whose controllers work against any cluster shows: ``/metrics`` and its health
+pages.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from sliceplane.watch.io.version import declare_build
 
 
 def metrics_page(sources: Sequence[Source], staleness_s: Callable[[], float]) -> PageMaker:
-    """*sources* have no metric in common.  *staleness_s* is of the stalest cache; infinite: no sample."""
+    """*sources* have no metric in common.  *staleness_s* is of the stalest cache; infinite: no
+    sample.
+    """
 
     metrics = Metrics()
     declare_build(metrics)
@@ -34,18 +38,28 @@ def leader_family(name: str, leading: bool) -> Family:
     """client-go's gauge."""
     sample = Sample((name,), 1.0 if leading else 0.0)
     return Family(
-        "leader_election_master_status", "gauge", "1: this instance has the Lease of that name.", ("name",), (sample,)
+        "leader_election_master_status",
+        "gauge",
+        "1: this instance has the Lease of that name.",
+        ("name",),
+        (sample,),
     )
 
 
 def staleness_family(staleness_s: float) -> Family:
     """Without a sample while a cache is not filled."""
     samples = (Sample((), staleness_s),) if math.isfinite(staleness_s) else ()
-    return Family("sliceplane_informer_staleness_seconds", "gauge", "Age of the stalest cache.", (), samples)
+    return Family(
+        "sliceplane_informer_staleness_seconds", "gauge", "Age of the stalest cache.", (), samples
+    )
 
 
-def health_pages(read: Callable[[], HostStatus | None], ready: Callable[[], Page]) -> dict[str, PageMaker]:
-    """*read* gives ``None`` while no controllers run; *ready* answers where the caches are well, or there are none."""
+def health_pages(
+    read: Callable[[], HostStatus | None], ready: Callable[[], Page]
+) -> dict[str, PageMaker]:
+    """*read* gives ``None`` while no controllers run; *ready* answers where the caches are well, or
+    there are none.
+    """
 
     def live() -> Page:
         """Stale caches are the server's fault at first; a restart may help if they stay so."""

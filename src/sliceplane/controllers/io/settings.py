@@ -1,4 +1,6 @@
-"""With which flags controllers run, as plain values in a recording; and controllers of such values, for a replay."""
+"""With which flags controllers run, as plain values in a recording; and controllers of such values,
+for a replay.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ _CODE: Final = "find_heuristic"
 
 
 def settings_of(
-    config: DiscoveryConfig, *, conditions: bool = True, reverse: bool = False, emulation: EmulationConfig | None = None
+    config: DiscoveryConfig,
+    *,
+    conditions: bool = True,
+    reverse: bool = False,
+    emulation: EmulationConfig | None = None,
 ) -> dict[str, Any]:
     discovery = msgspec.to_builtins(config, enc_hook=lambda _: None)
     del discovery["slices"][_CODE]
@@ -37,15 +43,20 @@ def settings_of(
 
 
 def makers_of(settings: dict[str, Any]) -> dict[str, Callable[[], Controller]]:
-    """How each controller of a recording with these *settings* is made, by the name that it gives itself.
+    """How each controller of a recording with these *settings* is made, by the name that it gives
+    itself.
 
     Raises ``ValueError`` (``msgspec.ValidationError`` is one) for settings of another program.
     """
     config = msgspec.convert(settings.get("discovery", {}), DiscoveryConfig)
-    config = replace(config, slices=replace(config.slices, find_heuristic=InstalledHeuristics().find))
+    config = replace(
+        config, slices=replace(config.slices, find_heuristic=InstalledHeuristics().find)
+    )
     emulation = settings.get("emulation")
     reverse = bool(settings.get("reverse"))
-    entries = default_controllers(config, conditions=bool(settings.get("conditions", True)), reverse=reverse)
+    entries = default_controllers(
+        config, conditions=bool(settings.get("conditions", True)), reverse=reverse
+    )
     if not reverse:
         entries += (reverse_mirror(),)
     if emulation is not None:

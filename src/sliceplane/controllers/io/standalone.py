@@ -1,7 +1,8 @@
-"""Controllers without an API server of their own: against any cluster, one of several instances, or once.
+"""Controllers without an API server of their own: against any cluster, one of several instances, or
+once.
 
-``Standalone`` runs them while this instance leads; ``reconcile_once`` runs them until nothing is left to do.  Both use
-the host that the embedded plane uses, over another client.
+``Standalone`` runs them while this instance leads; ``reconcile_once`` runs them until nothing is
+left to do. Both use the host that the embedded plane uses, over another client.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Standalone:
         election_client: Client | None = None,
         recording: RecordingHere | None = None,
     ) -> None:
-        """*election_client*: where *client* keeps to a limit, one that does not: a Lease does not wait its turn."""
+        """*election_client*: where *client* keeps to a limit, one that does not: a Lease does not
+        wait its turn.
+        """
         self._client = client
         self._election = election
         self._entries = entries
@@ -73,13 +76,21 @@ class Standalone:
             None
             if election is None
             else LeaseCandidate(
-                election_client or client, election, rng=self._rng.fork(), clock=self._clock, note=self._recorder.record
+                election_client or client,
+                election,
+                rng=self._rng.fork(),
+                clock=self._clock,
+                note=self._recorder.record,
             )
         )
 
     async def run(self) -> None:
         """Until cancelled."""
-        flying = None if self._flight is None else asyncio.create_task(self._flight.run(), name="flight recorder")
+        flying = (
+            None
+            if self._flight is None
+            else asyncio.create_task(self._flight.run(), name="flight recorder")
+        )
         try:
             await self._run()
         finally:
@@ -100,17 +111,27 @@ class Standalone:
             await asyncio.gather(telling, return_exceptions=True)
 
     async def wait_ready(self) -> str:
-        """Until the caches are filled, or until another instance is seen to lead; a line that says which."""
+        """Until the caches are filled, or until another instance is seen to lead; a line that says
+        which.
+        """
         while True:
             if self._host is not None and not complaint(self._host.status()):
                 return "leading"
-            if self._candidate is not None and not self._candidate.leading and self._candidate.holder:
+            if (
+                self._candidate is not None
+                and not self._candidate.leading
+                and self._candidate.holder
+            ):
                 return f"standby leader={self._candidate.holder}"
             await asyncio.sleep(_LOOK_S)
 
     async def _work(self) -> None:
         candidate = self._candidate
-        client = self._client if candidate is None else FencedClient(self._client, lambda: candidate.leading)
+        client = (
+            self._client
+            if candidate is None
+            else FencedClient(self._client, lambda: candidate.leading)
+        )
         recorder = None if self._flight is None else self._flight.recorder
         self._host = make_host(client, self._entries, self._rng.fork(), self._clock, recorder)
         try:
@@ -120,7 +141,9 @@ class Standalone:
 
     def pages(self) -> dict[str, PageMaker]:
         """For ``kit.io.pages.serve_pages``: alive, and ready to work or to take over."""
-        return health_pages(lambda: None if self._host is None else self._host.status(), self._ready)
+        return health_pages(
+            lambda: None if self._host is None else self._host.status(), self._ready
+        )
 
     def _unhealthy(self) -> str:
         return "" if self._host is None else stuck(self._host.status())
@@ -147,16 +170,24 @@ class Standalone:
 
 
 class OnceSummary(msgspec.Struct, frozen=True):
-    """How ``reconcile_once`` went.  ``unfinished``: controllers that would try again, or never came to rest."""
+    """How ``reconcile_once`` went.  ``unfinished``: controllers that would try again, or never came
+    to rest.
+    """
 
     seconds: float
     status: HostStatus
     unfinished: tuple[str, ...]
 
 
-async def reconcile_once(client: Client, entries: tuple[ControllerEntry, ...], *, timeout_s: float) -> OnceSummary:
-    """Run until every controller is at rest, or for *timeout_s*.  Raises ``CannotRead`` and ``Unreachable`` before."""
-    await check_readable(client, [watched for entry in entries for watched in entry.make().info.watches])
+async def reconcile_once(
+    client: Client, entries: tuple[ControllerEntry, ...], *, timeout_s: float
+) -> OnceSummary:
+    """Run until every controller is at rest, or for *timeout_s*.  Raises ``CannotRead`` and
+    ``Unreachable`` before.
+    """
+    await check_readable(
+        client, [watched for entry in entries for watched in entry.make().info.watches]
+    )
     clock = loop_clock(time.time())
     host = make_host(client, entries, Rng(int.from_bytes(os.urandom(8), "big")), clock)
     began = clock()
@@ -181,7 +212,9 @@ def _busy(status: HostStatus) -> bool:
 
 
 def _unfinished(status: HostStatus) -> tuple[str, ...]:
-    """At rest, a deadline is a retry only where something failed; others (an hourly resync) are no work."""
+    """At rest, a deadline is a retry only where something failed; others (an hourly resync) are no
+    work.
+    """
     return tuple(
         controller.name
         for controller in status.controllers

@@ -1,6 +1,8 @@
-"""Sets of addresses as bytes: five bytes for an IPv4 address and what is said of it, seventeen for IPv6.
+"""Sets of addresses as bytes: five bytes for an IPv4 address and what is said of it, seventeen for
+IPv6.
 
-A cluster of 100,000 full slices has 10,000,000 addresses; as Python's sets they would not fit where the audit runs.
+A cluster of 100,000 full slices has 10,000,000 addresses; as Python's sets they would not fit where
+the audit runs.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ def spelled(address: Packed) -> str:
 def pack(entries: Iterable[tuple[Packed, int]]) -> bytes:
     """Each entry once, whatever their order."""
     records = {
-        bytes((state if len(address) == _IPV4_BYTES else state | _IPV6,)) + address for address, state in entries
+        bytes((state if len(address) == _IPV4_BYTES else state | _IPV6,)) + address
+        for address, state in entries
     }
     return b"".join(sorted(records))
 

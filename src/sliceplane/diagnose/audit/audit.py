@@ -1,4 +1,6 @@
-"""A whole cluster, or the part of it that is looked at: objects in, in any order; findings and writers out."""
+"""A whole cluster, or the part of it that is looked at: objects in, in any order; findings and
+writers out.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _slices = msgspec.json.Decoder(WireSlice)
 
 @dataclass(slots=True)
 class WriterRow:
-    """What a field manager wrote: numbers of objects.  ``last``: its last write, RFC 3339 ("": not told)."""
+    """What a field manager wrote: numbers of objects.  ``last``: its last write, RFC 3339 ("": not
+    told).
+    """
 
     manager: str
     selecting: int = 0
@@ -42,7 +46,9 @@ class WriterRow:
 
 @dataclass(slots=True)
 class Auditor:
-    """Owned by one look at a cluster.  Bodies are JSON as a server lists them, with or without their kind."""
+    """Owned by one look at a cluster.  Bodies are JSON as a server lists them, with or without
+    their kind.
+    """
 
     _services: dict[str, ServiceFacts] = field(default_factory=dict)
     _endpoints: dict[str, EndpointsFacts] = field(default_factory=dict)
@@ -52,7 +58,8 @@ class Auditor:
     #: by plural
     unreadable: dict[str, int] = field(default_factory=dict)
 
-    # -- objects in ---------------------------------------------------------------------------------------
+    # -- objects in
+    # ---------------------------------------------------------------------------------------
 
     def on_service(self, body: bytes) -> None:
         try:
@@ -99,7 +106,8 @@ class Auditor:
             case _:
                 raise AssertionError(f"{plural} are not audited")
 
-    # -- what is known ------------------------------------------------------------------------------------
+    # -- what is known
+    # ------------------------------------------------------------------------------------
 
     @property
     def counts(self) -> dict[str, int]:
@@ -144,9 +152,13 @@ class Auditor:
         return endpoints is not None and endpoints.lock is not None
 
     def namespaces_in_need(self) -> frozenset[str]:
-        """Where a Service with a selector has no Endpoints, or those of the Endpoints controller: a reader of them
-        all depends on that controller.  Those that the reverse mirror keeps need it no more."""
-        return frozenset(key.partition("/")[0] for key in self._services if self.needs_controller(key))
+        """Where a Service with a selector has no Endpoints, or those of the Endpoints controller: a
+        reader of them all depends on that controller. Those that the reverse mirror keeps need it
+        no more.
+        """
+        return frozenset(
+            key.partition("/")[0] for key in self._services if self.needs_controller(key)
+        )
 
     def needs_controller(self, key: str) -> bool:
         service = self._services.get(key)
@@ -157,17 +169,25 @@ class Auditor:
 
 
 def _latest(writers: tuple[FieldWriter, ...]) -> Iterable[FieldWriter]:
-    """One for each manager that writes addresses: by an update and by an apply it has two entries."""
+    """One for each manager that writes addresses: by an update and by an apply it has two
+    entries.
+    """
     latest: dict[str, FieldWriter] = {}
     for writer in writers:
-        if writer.addresses and (writer.manager not in latest or latest[writer.manager].time < writer.time):
+        if writer.addresses and (
+            writer.manager not in latest or latest[writer.manager].time < writer.time
+        ):
             latest[writer.manager] = writer
     return latest.values()
 
 
 def confirmed(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Of *first* all that cannot be a change on its way, and of the others those that *second* has too, as it has
-    them."""
+    """Of *first* all that cannot be a change on its way, and of the others those that *second* has
+    too, as it has them.
+    """
     again = {(finding.code, key_of(finding)): finding for finding in second}
-    kept = (again.get((finding.code, key_of(finding))) if finding.code in FLEETING else finding for finding in first)
+    kept = (
+        again.get((finding.code, key_of(finding))) if finding.code in FLEETING else finding
+        for finding in first
+    )
     return tuple(finding for finding in kept if finding is not None)

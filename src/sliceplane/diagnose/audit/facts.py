@@ -1,4 +1,6 @@
-"""What is kept of an object: whether it is a lock, who wrote it, which addresses it has, and little else."""
+"""What is kept of an object: whether it is a lock, who wrote it, which addresses it has, and little
+else.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from sliceplane.api.discovery import (
     MANAGED_BY_REVERSE_MIRROR,
 )
 from sliceplane.diagnose.audit.addresses import LEAVING, READY, WAITING, Packed, pack, packed
-from sliceplane.diagnose.audit.wire import LockRecord, Metadata, WireEndpoints, WireService, WireSlice
+from sliceplane.diagnose.audit.wire import (
+    LockRecord,
+    Metadata,
+    WireEndpoints,
+    WireService,
+    WireSlice,
+)
 from sliceplane.kit.ip import family, parse_lenient
 
 ServiceRole = Literal["selecting", "without selector", "external name"]
@@ -40,8 +48,9 @@ class FieldWriter(Fact, frozen=True, gc=False, kw_only=True):
 
 
 class ServiceFacts(Fact, frozen=True, gc=False, kw_only=True):
-    """``address_bytes``: the length of addresses of the primary family; 0 where the Service does not say.
-    ``named_ports``: target ports that Pods must have by name."""
+    """``address_bytes``: the length of addresses of the primary family; 0 where the Service does
+    not say. ``named_ports``: target ports that Pods must have by name.
+    """
 
     role: ServiceRole
     address_bytes: int
@@ -49,8 +58,10 @@ class ServiceFacts(Fact, frozen=True, gc=False, kw_only=True):
 
 
 class EndpointsFacts(Fact, frozen=True, gc=False, kw_only=True):
-    """``count``: addresses as the limit of 1,000 counts them, once in every subset.  ``lock``: who holds it, in words,
-    where it is one of a leader election.  ``capacity``: what the annotation about it says."""
+    """``count``: addresses as the limit of 1,000 counts them, once in every subset. ``lock``: who
+    holds it, in words, where it is one of a leader election. ``capacity``: what the annotation
+    about it says.
+    """
 
     addresses: bytes
     count: int
@@ -85,7 +96,9 @@ def service_facts(service: WireService) -> ServiceFacts:
     named = tuple(intern(name) for name in sorted(targets))
     families = spec.ip_families or ()
     if families:
-        return ServiceFacts(role=role, address_bytes=_ADDRESS_BYTES.get(families[0], 0), named_ports=named)
+        return ServiceFacts(
+            role=role, address_bytes=_ADDRESS_BYTES.get(families[0], 0), named_ports=named
+        )
     address = parse_lenient(spec.cluster_ip)
     length = 0 if address is None else _ADDRESS_BYTES[family(address)]
     return ServiceFacts(role=role, address_bytes=length, named_ports=named)
@@ -97,7 +110,10 @@ def endpoints_facts(endpoints: WireEndpoints) -> EndpointsFacts:
     subsets = endpoints.subsets or ()
     return EndpointsFacts(
         addresses=pack(_endpoints_entries(endpoints)),
-        count=sum(len(subset.addresses or ()) + len(subset.not_ready_addresses or ()) for subset in subsets),
+        count=sum(
+            len(subset.addresses or ()) + len(subset.not_ready_addresses or ())
+            for subset in subsets
+        ),
         skip_mirror=labels.get(LABEL_SKIP_MIRROR) == "true",
         reverse=labels.get(LABEL_ENDPOINTS_MANAGED_BY) == MANAGED_BY_REVERSE_MIRROR,
         lock=_lock(annotations.get(ANNOTATION_LEADER)),
@@ -113,7 +129,9 @@ def _lock(annotation: str | None) -> str | None:
         record = _records.decode(annotation)
     except (msgspec.DecodeError, UnicodeEncodeError):
         return "held by nobody who can be read"
-    return f"held by {record.holder_identity or 'nobody'}, last renewed {record.renew_time or 'never'}"
+    return (
+        f"held by {record.holder_identity or 'nobody'}, last renewed {record.renew_time or 'never'}"
+    )
 
 
 def _endpoints_entries(endpoints: WireEndpoints) -> Iterator[tuple[Packed, int]]:
@@ -131,7 +149,9 @@ def slice_facts(endpoint_slice: WireSlice) -> tuple[str, SliceFacts]:
     facts = SliceFacts(
         name=endpoint_slice.metadata.name,
         manager=intern(labels.get(LABEL_MANAGED_BY, "")),
-        addresses=b"" if endpoint_slice.address_type == "FQDN" else pack(_slice_entries(endpoint_slice)),
+        addresses=b""
+        if endpoint_slice.address_type == "FQDN"
+        else pack(_slice_entries(endpoint_slice)),
         writers=_writers(endpoint_slice.metadata),
         portless=not endpoint_slice.ports,
     )
@@ -154,6 +174,8 @@ def _slice_entries(endpoint_slice: WireSlice) -> Iterator[tuple[Packed, int]]:
 def _writers(metadata: Metadata) -> tuple[FieldWriter, ...]:
     entries = metadata.managed_fields or ()
     return tuple(
-        FieldWriter(manager=intern(entry.manager), time=entry.time or "", addresses=entry.writes_addresses)
+        FieldWriter(
+            manager=intern(entry.manager), time=entry.time or "", addresses=entry.writes_addresses
+        )
         for entry in entries
     )

@@ -1,8 +1,9 @@
 """What is wrong with the Service, the Endpoints and the EndpointSlices of one name.
 
-A pure function of the facts of that name.  Codes that are not ``HARMLESS`` speak against switching the Endpoints
-controller off: a reader misses addresses already, or would.  The others are there to be known.  Those that are
-``FLEETING`` may be nothing but a change on its way: they count only if a second look finds them again.
+A pure function of the facts of that name. Codes that are not ``HARMLESS`` speak against switching
+the Endpoints controller off: a reader misses addresses already, or would. The others are there to
+be known. Those that are ``FLEETING`` may be nothing but a change on its way: they count only if a
+second look finds them again.
 """
 
 from __future__ import annotations
@@ -24,9 +25,17 @@ ADDRESSES_MAX: Final = 1000
 TRUNCATED: Final = "truncated"
 #: addresses and slices that a sentence names
 EXAMPLES_MAX: Final = 3
-#: managers that an Endpoints controller is known by: upstream's, where it is part of a larger program, and ours
+#: managers that an Endpoints controller is known by: upstream's, where it is part of a larger
+#: program, and ours
 CONTROLLERS: Final = frozenset(
-    ("kube-controller-manager", "k3s", "kubelite", "kube-apiserver", "sliceplane", "sliceplane-controllers")
+    (
+        "kube-controller-manager",
+        "k3s",
+        "kubelite",
+        "kube-apiserver",
+        "sliceplane",
+        "sliceplane-controllers",
+    )
 )
 HARMLESS: Final = frozenset(("T2", "E5", "L5", "L6", "L7"))
 FLEETING: Final = frozenset(("L1", "L2", "L3", "E4", "E15", "E12", "T2"))
@@ -38,7 +47,10 @@ def key_of(finding: Finding) -> str:
 
 
 def judge(
-    key: str, service: ServiceFacts | None, endpoints: EndpointsFacts | None, slices: tuple[SliceFacts, ...]
+    key: str,
+    service: ServiceFacts | None,
+    endpoints: EndpointsFacts | None,
+    slices: tuple[SliceFacts, ...],
 ) -> tuple[Finding, ...]:
     """The worst first.  *slices* in any order."""
     ordered = sorted(slices, key=lambda facts: facts.name)
@@ -57,19 +69,28 @@ class _Name(msgspec.Struct, frozen=True):
         service = self.service
         endpoints = self.endpoints
         yield from self._of_mirrored()
-        lacking = _without_port(service, [facts for facts in self.slices if facts.manager == MANAGED_BY_CONTROLLER])
+        lacking = _without_port(
+            service, [facts for facts in self.slices if facts.manager == MANAGED_BY_CONTROLLER]
+        )
         if service is not None and lacking:
             names = some([f'"{name}"' for name in service.named_ports])
-            said = f"{count(len(lacking), 'address')} ({_spell(lacking)}), no container port has the name {names}"
+            said = (
+                f"{count(len(lacking), 'address')} ({_spell(lacking)}), no container port has the "
+                f"name {names}"
+            )
             field = Evidence(subject=self._service, field="spec.ports.targetPort", value=names)
-            yield self._of_service("T2", said, f"{self._kubectl} edit service {self._service.name}", field)
+            yield self._of_service(
+                "T2", said, f"{self._kubectl} edit service {self._service.name}", field
+            )
         if endpoints is None:
             return
         if endpoints.lock is not None:
             yield self._of_endpoints("L6", endpoints.lock)
         elif service is None or service.role == "external name":
             why = "no Service of this name" if service is None else "its Service is an ExternalName"
-            yield self._of_endpoints("L3", f"{count(endpoints.count, 'address')}, {why}", self._deleting)
+            yield self._of_endpoints(
+                "L3", f"{count(endpoints.count, 'address')}, {why}", self._deleting
+            )
         else:
             yield from self._of_both(service, endpoints)
 
@@ -81,7 +102,9 @@ class _Name(msgspec.Struct, frozen=True):
         counted = _counterparts(selecting, endpoints, self.slices)
         # Endpoints that were made for a Service have one family
         left_out = _without_port(service, counted) if made_for_it else frozenset()
-        difference = _compare(endpoints, counted, service.address_bytes if made_for_it else 0, left_out)
+        difference = _compare(
+            endpoints, counted, service.address_bytes if made_for_it else 0, left_out
+        )
         full = endpoints.count >= ADDRESSES_MAX and difference.only_slices
         truncated = endpoints.capacity == TRUNCATED or bool(full)
         if truncated:
@@ -114,15 +137,23 @@ class _Name(msgspec.Struct, frozen=True):
         if why:
             code = "E4" if self.service is not None and self.service.role == "selecting" else "E15"
             remedy = f"{self._kubectl} delete endpointslice {' '.join(names)}"
-            yield self._of_service(code, f"{why}: {some(names)}", remedy, *map(self._of_slice, mirrored))
+            yield self._of_service(
+                code, f"{why}: {some(names)}", remedy, *map(self._of_slice, mirrored)
+            )
         copies = {address for facts in mirrored for address, _ in unpack(facts.addresses)}
-        twice = {address for facts in self.slices if not facts.mirrored for address in _listed(facts)} & copies
+        twice = {
+            address for facts in self.slices if not facts.mirrored for address in _listed(facts)
+        } & copies
         if twice:
             both = [facts for facts in self.slices if twice.intersection(_listed(facts))]
-            said = f"{count(len(twice), 'address')} ({_spell(twice)}) in {some([facts.name for facts in both])}"
+            said = (
+                f"{count(len(twice), 'address')} ({_spell(twice)}) in "
+                f"{some([facts.name for facts in both])}"
+            )
             yield self._of_service("E12", said, "", *map(self._of_slice, both))
 
-    # -- a finding ----------------------------------------------------------------------------------------
+    # -- a finding
+    # ----------------------------------------------------------------------------------------
 
     def _of_service(self, code: str, sentence: str, remedy: str, *evidence: Evidence) -> Finding:
         return Finding(
@@ -138,7 +169,11 @@ class _Name(msgspec.Struct, frozen=True):
         subject = self._named("endpoints", "Endpoints")
         time, writer = _last_write(self.endpoints.writers)
         seen = Evidence(
-            subject=subject, field="subsets", value=count(self.endpoints.count, "address"), writer=writer, written=time
+            subject=subject,
+            field="subsets",
+            value=count(self.endpoints.count, "address"),
+            writer=writer,
+            written=time,
         )
         return Finding(
             code=code,
@@ -152,7 +187,9 @@ class _Name(msgspec.Struct, frozen=True):
         subject = self._named("endpointslices.discovery.k8s.io", "EndpointSlice", facts.name)
         time, writer = _last_write(facts.writers)
         addresses = _spell(_listed(facts))
-        return Evidence(subject=subject, field="endpoints", value=addresses, writer=writer, written=time)
+        return Evidence(
+            subject=subject, field="endpoints", value=addresses, writer=writer, written=time
+        )
 
     def _named(self, plural: str, kind: str, name: str = "") -> ObjectName:
         namespace, _, own = self.key.partition("/")
@@ -175,19 +212,24 @@ def _listed(facts: SliceFacts) -> set[Packed]:
     return {address for address, _ in unpack(facts.addresses)}
 
 
-def _counterparts(selecting: bool, endpoints: EndpointsFacts, slices: list[SliceFacts]) -> list[SliceFacts]:
+def _counterparts(
+    selecting: bool, endpoints: EndpointsFacts, slices: list[SliceFacts]
+) -> list[SliceFacts]:
     """The slices that ought to have the addresses of *endpoints*."""
     if endpoints.reverse:
         return [facts for facts in slices if not facts.mirrored]
     if not selecting:
         return slices
-    # Others may add slices for the same Service (what other clusters have, say); Endpoints know nothing of these.
+    # Others may add slices for the same Service (what other clusters have, say); Endpoints know
+    # nothing of these.
     own = [facts for facts in slices if facts.manager == MANAGED_BY_CONTROLLER]
     return own or [facts for facts in slices if not facts.mirrored]
 
 
 def _why_dead(service: ServiceFacts | None, endpoints: EndpointsFacts | None) -> str:
-    """Why the mirroring controller would not make the slices that are there (KEP-0752); "" if it would."""
+    """Why the mirroring controller would not make the slices that are there (KEP-0752); "" if it
+    would.
+    """
     if service is None:
         return "no Service of this name"
     if service.role == "selecting":
@@ -216,12 +258,17 @@ class _Difference(msgspec.Struct, frozen=True):
             (self.only_slices, "only in EndpointSlices"),
             (self.turned, "not equally ready"),
         )
-        return "; ".join(f"{count(len(which), 'address')} {what} ({_spell(which)})" for which, what in parts if which)
+        return "; ".join(
+            f"{count(len(which), 'address')} {what} ({_spell(which)})"
+            for which, what in parts
+            if which
+        )
 
 
 def _without_port(service: ServiceFacts | None, slices: Iterable[SliceFacts]) -> frozenset[Packed]:
-    """Addresses of Pods that have none of the ports which the Service asks for by name: they are in a slice without
-    ports, and in Endpoints, which have an address for each port, not at all."""
+    """Addresses of Pods that have none of the ports which the Service asks for by name: they are in
+    a slice without ports, and in Endpoints, which have an address for each port, not at all.
+    """
     if service is None or service.role != "selecting" or not service.named_ports:
         return frozenset()
     lacking: set[Packed] = set()
@@ -233,11 +280,16 @@ def _without_port(service: ServiceFacts | None, slices: Iterable[SliceFacts]) ->
 
 
 def _compare(
-    endpoints: EndpointsFacts, slices: list[SliceFacts], address_bytes: int, left_out: frozenset[Packed]
+    endpoints: EndpointsFacts,
+    slices: list[SliceFacts],
+    address_bytes: int,
+    left_out: frozenset[Packed],
 ) -> _Difference:
-    """*address_bytes*: the one family to compare; 0: all.  *left_out*: addresses that Endpoints need not have.
+    """*address_bytes*: the one family to compare; 0: all. *left_out*: addresses that Endpoints need
+    not have.
 
-    An address that one side has both ready and not (two Pods on one host, say) is not compared in that.
+    An address that one side has both ready and not (two Pods on one host, say) is not compared in
+    that.
     """
     left = _states([endpoints.addresses], address_bytes)
     right = _states([facts.addresses for facts in slices], address_bytes)
@@ -246,7 +298,9 @@ def _compare(
     return _Difference(
         frozenset(left.keys() - right.keys()),
         frozenset(right.keys() - left.keys() - left_out),
-        frozenset(a for a in both if left[a] in certain and right[a] in certain and left[a] != right[a]),
+        frozenset(
+            a for a in both if left[a] in certain and right[a] in certain and left[a] != right[a]
+        ),
     )
 
 
@@ -261,9 +315,16 @@ def _states(parts: Iterable[bytes], address_bytes: int) -> dict[Packed, set[int]
 
 
 def _spell(addresses: Iterable[Packed]) -> str:
-    return some([spelled(address) for address in sorted(addresses, key=lambda address: (len(address), address))])
+    return some(
+        [
+            spelled(address)
+            for address in sorted(addresses, key=lambda address: (len(address), address))
+        ]
+    )
 
 
 def _last_write(writers: Iterable[FieldWriter]) -> tuple[str, str]:
     """When and by whom: "" where nothing tells."""
-    return max(((writer.time, writer.manager) for writer in writers if writer.addresses), default=("", ""))
+    return max(
+        ((writer.time, writer.manager) for writer in writers if writer.addresses), default=("", "")
+    )

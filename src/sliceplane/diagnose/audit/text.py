@@ -24,7 +24,9 @@ def _lines(report: Report, width: int | None) -> Iterator[str]:
     read = f"read {counts['services']:,} Services, {counts['endpoints']:,} Endpoints"
     yield f"{read}, {counts['endpointslices']:,} EndpointSlices"
     if log is not None:
-        yield f"read {log.lines:,} lines of audit log" + (f", from {log.begins} to {log.ends}" if log.begins else "")
+        yield f"read {log.lines:,} lines of audit log" + (
+            f", from {log.begins} to {log.ends}" if log.begins else ""
+        )
         if log.unreadable:
             yield f"  {log.unreadable:,} of these lines could not be read"
     for plural, number in report.unreadable.items():
@@ -41,20 +43,31 @@ def _lines(report: Report, width: int | None) -> Iterator[str]:
             )
             for writer in report.writers
         ]
-        heads = ("MANAGER", "ENDPOINTS OF SELECTORS", "OTHER ENDPOINTS", "LOCKS", "SLICES", "LAST WRITE")
+        heads = (
+            "MANAGER",
+            "ENDPOINTS OF SELECTORS",
+            "OTHER ENDPOINTS",
+            "LOCKS",
+            "SLICES",
+            "LAST WRITE",
+        )
         yield from _table(heads, rows, width)
     if report.clients:
         yield ""
         yield "clients of Endpoints, by the audit log: number of requests"
         yield from _table(
-            ("USER", "PROGRAM", "READS", "REQUESTS", "LAST", "DEPENDS ON THE CONTROLLER"), _clients(report), width
+            ("USER", "PROGRAM", "READS", "REQUESTS", "LAST", "DEPENDS ON THE CONTROLLER"),
+            _clients(report),
+            width,
         )
     yield ""
     yield report.verdict
 
 
 def _clients(report: Report) -> list[tuple[str, ...]]:
-    ordered = sorted(report.clients, key=lambda row: (not row.concerned, row.client.user, row.client.agent))
+    ordered = sorted(
+        report.clients, key=lambda row: (not row.concerned, row.client.user, row.client.agent)
+    )
     return [
         (
             row.client.user or "(nobody)",
@@ -69,7 +82,9 @@ def _clients(report: Report) -> list[tuple[str, ...]]:
 
 
 def _table(heads: Row, rows: Sequence[Row], width: int | None) -> Iterator[str]:
-    return table(heads, rows, indent="  ", width=width, rows_max=ROWS_MAX, elsewhere="--output json has all")
+    return table(
+        heads, rows, indent="  ", width=width, rows_max=ROWS_MAX, elsewhere="--output json has all"
+    )
 
 
 def _number(value: int) -> str:

@@ -1,8 +1,9 @@
 """Who reads, watches and writes Endpoints, by the lines of an audit log (``audit.k8s.io`` Events).
 
-A *client* is a user together with the program that its User-Agent names.  Those that are part of the control plane
-are left out: they work on Endpoints because that is their task, or look at every object whatever it is.  Requests that
-were refused (401, 403) tell nothing about who depends on an answer.
+A *client* is a user together with the program that its User-Agent names. Those that are part of the
+control plane are left out: they work on Endpoints because that is their task, or look at every
+object whatever it is. Requests that were refused (401, 403) tell nothing about who depends on an
+answer.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ _ACCOUNT: Final = "system:serviceaccount:kube-system:"
 CONTROL_PLANE: Final = frozenset(
     (
         *("system:kube-controller-manager", "system:apiserver"),
-        *(f"{_ACCOUNT}{name}" for name in ("endpoint-controller", "endpointslicemirroring-controller")),
+        *(
+            f"{_ACCOUNT}{name}"
+            for name in ("endpoint-controller", "endpointslicemirroring-controller")
+        ),
         *(f"{_ACCOUNT}{name}" for name in ("generic-garbage-collector", "namespace-controller")),
         f"{_ACCOUNT}resourcequota-controller",
     )
@@ -95,7 +99,8 @@ class AuditLogUsage:
             return
         time = event.stage_timestamp or event.request_received_timestamp
         if not (event.verb and event.stage and time):
-            # JSON of another kind: a log without a single request must not read as one without a reader.
+            # JSON of another kind: a log without a single request must not read as one without a
+            # reader.
             self.unreadable += 1
             return
         self.begins = min(self.begins or time, time)
@@ -135,4 +140,6 @@ def _concerns(event: WireAuditEvent) -> bool:
         return False
     if event.verb not in (*_READS, *_WRITES) or (answer is not None and answer.code in (401, 403)):
         return False
-    return event.stage == "ResponseComplete" or (event.verb == "watch" and event.stage == "ResponseStarted")
+    return event.stage == "ResponseComplete" or (
+        event.verb == "watch" and event.stage == "ResponseStarted"
+    )

@@ -1,7 +1,8 @@
-"""The report: findings, writers, clients, and whether the Endpoints controller may be switched off, with the reasons.
+"""The report: findings, writers, clients, and whether the Endpoints controller may be switched off,
+with the reasons.
 
-A client speaks against it if it reads Endpoints that the controller keeps: by name, or with all others of a namespace.
-A client that reads its own lock, or objects that it makes itself, does not.
+A client speaks against it if it reads Endpoints that the controller keeps: by name, or with all
+others of a namespace. A client that reads its own lock, or objects that it makes itself, does not.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class ClientRow(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """``log`` None: none was given.  ``reasons``: why not; empty if it is safe as far as one can see."""
+    """``log`` None: none was given.  ``reasons``: why not; empty if it is safe as far as one can
+    see.
+    """
 
     counts: dict[str, int]
     unreadable: dict[str, int]
@@ -48,7 +51,10 @@ class Report(msgspec.Struct, frozen=True):
             return f"{QUESTION}: no, because {_joined(self.reasons)}"
         if self.log is None:
             return f"{QUESTION}: yes as far as objects tell; who reads them, only an audit log does"
-        return f"{QUESTION}: yes, no client that depends on it was seen from {self.log.begins} to {self.log.ends}"
+        return (
+            f"{QUESTION}: yes, no client that depends on it was seen from {self.log.begins} to "
+            f"{self.log.ends}"
+        )
 
     def as_document(self) -> dict[str, Any]:
         """For ``--output json``."""
@@ -60,7 +66,8 @@ class Report(msgspec.Struct, frozen=True):
             "read": self.counts,
             "unreadable": self.unreadable,
             "findings": [
-                {**finding.as_document(), "blocks": finding.code not in HARMLESS} for finding in self.findings
+                {**finding.as_document(), "blocks": finding.code not in HARMLESS}
+                for finding in self.findings
             ],
             "writers": [
                 {
@@ -98,7 +105,9 @@ class Report(msgspec.Struct, frozen=True):
 
 def report(auditor: Auditor, findings: tuple[Finding, ...], log: AuditLogUsage | None) -> Report:
     """*findings*: those of *auditor* that were confirmed."""
-    clients = tuple(_client_row(auditor, client) for client in (log.clients if log is not None else ()))
+    clients = tuple(
+        _client_row(auditor, client) for client in (log.clients if log is not None else ())
+    )
     return Report(
         counts=auditor.counts,
         unreadable=dict(sorted(auditor.unreadable.items())),
@@ -130,22 +139,33 @@ def _client_row(auditor: Auditor, client: ReadingClient) -> ClientRow:
 
 
 def _reasons(
-    auditor: Auditor, findings: tuple[Finding, ...], clients: tuple[ClientRow, ...], log: AuditLogUsage | None
+    auditor: Auditor,
+    findings: tuple[Finding, ...],
+    clients: tuple[ClientRow, ...],
+    log: AuditLogUsage | None,
 ) -> list[str]:
     reasons = []
     readers = sum(client.concerned for client in clients)
     if readers:
-        reasons.append("1 client reads Endpoints" if readers == 1 else f"{readers:,} clients read Endpoints")
+        reasons.append(
+            "1 client reads Endpoints" if readers == 1 else f"{readers:,} clients read Endpoints"
+        )
     if log is not None and log.overflow:
         reasons.append("there are more clients than could be told apart")
     against = [finding.code for finding in findings if finding.code not in HARMLESS]
     if against:
         codes = ", ".join(dict.fromkeys(against))
         number = len(against)
-        reasons.append(f"{'1 finding is' if number == 1 else f'{number:,} findings are'} against it ({codes})")
+        reasons.append(
+            f"{'1 finding is' if number == 1 else f'{number:,} findings are'} against it ({codes})"
+        )
     unreadable = sum(auditor.unreadable.values())
     if unreadable:
-        reasons.append("1 object could not be read" if unreadable == 1 else f"{unreadable:,} objects could not be read")
+        reasons.append(
+            "1 object could not be read"
+            if unreadable == 1
+            else f"{unreadable:,} objects could not be read"
+        )
     return reasons
 
 

@@ -1,7 +1,7 @@
 """Just those members of Kubernetes' objects, and of audit events, that the audit looks at.
 
-Metadata has ``managedFields`` here, which the projections of ``api`` leave out: the writer of addresses is the manager
-that owns ``subsets`` (or ``endpoints``) in ``fieldsV1``.
+Metadata has ``managedFields`` here, which the projections of ``api`` leave out: the writer of
+addresses is the manager that owns ``subsets`` (or ``endpoints``) in ``fieldsV1``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _ABSENT: Final = msgspec.Raw()
 
 
 class OwnedFields(Projection, frozen=True, kw_only=True):
-    """Of ``fieldsV1``: whether addresses are among the fields that a manager owns (an empty ``Raw``: they are not)."""
+    """Of ``fieldsV1``: whether addresses are among the fields that a manager owns (an empty
+    ``Raw``: they are not).
+    """
 
     subsets: msgspec.Raw = msgspec.field(name="f:subsets", default=_ABSENT)
     endpoints: msgspec.Raw = msgspec.field(name="f:endpoints", default=_ABSENT)

@@ -1,4 +1,6 @@
-"""The answer of ``sliceplane drift``: a row for each node and findings; as a document, and as lines for people."""
+"""The answer of ``sliceplane drift``: a row for each node and findings; as a document, and as lines
+for people.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,22 @@ State = Literal[
 ]
 #: the worst first; a node is what comes first of what it is
 ORDER: Final[tuple[State, ...]] = (
-    "lost an event", "kernel differs", "stopped", "behind", "never told", "unknown", "catching up", "emulated",
+    "lost an event",
+    "kernel differs",
+    "stopped",
+    "behind",
+    "never told",
+    "unknown",
+    "catching up",
+    "emulated",
     "in step",
-)  # fmt: skip
+)
 
 
 class DriftRow(NamedTuple):
-    """``cache`` and ``kernel`` are words; ``behind_s`` is 0 where nothing is missing, or its age is not known."""
+    """``cache`` and ``kernel`` are words; ``behind_s`` is 0 where nothing is missing, or its age is
+    not known.
+    """
 
     node: str
     state: State
@@ -59,7 +70,9 @@ class Drift(msgspec.Struct, frozen=True):
 
     @property
     def is_blind(self) -> bool:
-        """Returns True if the state of a node is not known or too young to judge, or no node can report one."""
+        """Returns True if the state of a node is not known or too young to judge, or no node can
+        report one.
+        """
         return all(row.state == "emulated" for row in self.rows) or any(
             row.state in ("unknown", "never told", "catching up") for row in self.rows
         )
@@ -92,7 +105,9 @@ def as_text(drift: Drift, width: int | None = None) -> str:
 def _lines(drift: Drift, width: int | None) -> Iterator[str]:
     if drift.rows:
         heads = ("NODE", "STATE", "VERSION", "TOLD", "BEHIND", "CACHE", "KERNEL")
-        yield from table(heads, [_cells(row) for row in drift.rows], rows_max=ROWS_MAX, elsewhere="--output json")
+        yield from table(
+            heads, [_cells(row) for row in drift.rows], rows_max=ROWS_MAX, elsewhere="--output json"
+        )
     else:
         yield "no node proxy of Sliceplane reports here"
     for finding in drift.findings:

@@ -1,9 +1,11 @@
-"""Does an Envoy use what the API means for its place: its admin pages beside the catalog of the xDS server.
+"""Does an Envoy use what the API means for its place: its admin pages beside the catalog of the xDS
+server.
 
-What Envoy says of itself (``/server_info``) gives the place, as it gives it to the server; what it uses
-(``/clusters?format=json``) is compared by cluster with the assignment that the server would send there.  Clusters that
-the API has and Envoy has not are counted, not judged: it may have been told to take those of some namespaces alone.
-Envoy is always a little behind, so only what two looks find alike is a difference (``settled``).
+What Envoy says of itself (``/server_info``) gives the place, as it gives it to the server; what it
+uses (``/clusters?format=json``) is compared by cluster with the assignment that the server would
+send there. Clusters that the API has and Envoy has not are counted, not judged: it may have been
+told to take those of some namespaces alone. Envoy is always a little behind, so only what two looks
+find alike is a difference (``settled``).
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ class NoAdminPages(Exception):
 
 
 class EnvoyFacts(msgspec.Struct, frozen=True):
-    """``node``, ``zone``: as it claims them.  ``clusters``: by name, of those that have names of ours, the endpoints
-    as ``ADDRESS:PORT``."""
+    """``node``, ``zone``: as it claims them. ``clusters``: by name, of those that have names of
+    ours, the endpoints as ``ADDRESS:PORT``.
+    """
 
     id: str
     node: str
@@ -40,7 +43,9 @@ class EnvoyFacts(msgspec.Struct, frozen=True):
 
 
 class EnvoyRow(NamedTuple):
-    """``lacks``: what the API has and Envoy does not use; ``keeps``: what it uses and the API does not have."""
+    """``lacks``: what the API has and Envoy does not use; ``keeps``: what it uses and the API does
+    not have.
+    """
 
     cluster: str
     state: Literal["equal", "differs", "not in the API"]
@@ -49,7 +54,9 @@ class EnvoyRow(NamedTuple):
 
 
 class EnvoyDrift(msgspec.Struct, frozen=True):
-    """``rows``: those that are not equal first, then by name.  ``others``: clusters that it does not have."""
+    """``rows``: those that are not equal first, then by name.  ``others``: clusters that it does
+    not have.
+    """
 
     envoy: EnvoyFacts
     rows: tuple[EnvoyRow, ...]
@@ -63,7 +70,12 @@ class EnvoyDrift(msgspec.Struct, frozen=True):
         return {
             "envoy": {"id": self.envoy.id, "node": self.envoy.node, "zone": self.envoy.zone},
             "clusters": [
-                {"cluster": row.cluster, "state": row.state, "lacks": list(row.lacks), "keeps": list(row.keeps)}
+                {
+                    "cluster": row.cluster,
+                    "state": row.state,
+                    "lacks": list(row.lacks),
+                    "keeps": list(row.keeps),
+                }
                 for row in self.rows
             ],
             "clustersItDoesNotHave": self.others,
@@ -81,9 +93,13 @@ def read_envoy(info: Mapping[str, Any], clusters: Mapping[str, Any]) -> EnvoyFac
         }
         metadata = node.get("metadata", {})
         zone = node.get("locality", {}).get("zone", "")
-        return EnvoyFacts(str(node.get("id", "")), str(metadata.get("node_name", "")), str(zone), uses)
+        return EnvoyFacts(
+            str(node.get("id", "")), str(metadata.get("node_name", "")), str(zone), uses
+        )
     except (AttributeError, KeyError, TypeError) as error:
-        raise NoAdminPages(f"these are no admin pages of Envoy ({type(error).__name__}: {error})") from error
+        raise NoAdminPages(
+            f"these are no admin pages of Envoy ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _authority(host: Mapping[str, Any]) -> str:
@@ -108,7 +124,9 @@ def compare_envoy(envoy: EnvoyFacts, catalog: XdsCatalog) -> EnvoyDrift:
         means = {_joined(*place) for place in given(resource.body)}
         lacks, keeps = tuple(sorted(means - uses)), tuple(sorted(uses - means))
         rows.append(EnvoyRow(cluster, "differs" if lacks or keeps else "equal", lacks, keeps))
-    known = {str(port.key) for served in catalog.services.values() for port in served.settings.values()}
+    known = {
+        str(port.key) for served in catalog.services.values() for port in served.settings.values()
+    }
     return _made(envoy, rows, len(known - envoy.clusters.keys()))
 
 
@@ -121,12 +139,18 @@ def settled(first: EnvoyDrift, second: EnvoyDrift) -> EnvoyDrift:
         lacks = tuple(item for item in row.lacks if item in earlier.lacks)
         keeps = tuple(item for item in row.keeps if item in earlier.keeps)
         stays = row.state == earlier.state and (row.state == "not in the API" or lacks or keeps)
-        rows.append(EnvoyRow(row.cluster, row.state, lacks, keeps) if stays else EnvoyRow(row.cluster, "equal"))
+        rows.append(
+            EnvoyRow(row.cluster, row.state, lacks, keeps)
+            if stays
+            else EnvoyRow(row.cluster, "equal")
+        )
     return _made(second.envoy, rows, second.others)
 
 
 def _made(envoy: EnvoyFacts, rows: Sequence[EnvoyRow], others: int) -> EnvoyDrift:
-    return EnvoyDrift(envoy, tuple(sorted(rows, key=lambda row: (row.state == "equal", row.cluster))), others)
+    return EnvoyDrift(
+        envoy, tuple(sorted(rows, key=lambda row: (row.state == "equal", row.cluster))), others
+    )
 
 
 def as_text(drift: EnvoyDrift) -> str:
@@ -135,7 +159,9 @@ def as_text(drift: EnvoyDrift) -> str:
 
 def _lines(drift: EnvoyDrift) -> Iterator[str]:
     envoy = drift.envoy
-    place = [f"{word} {name}" for word, name in (("node", envoy.node), ("zone", envoy.zone)) if name]
+    place = [
+        f"{word} {name}" for word, name in (("node", envoy.node), ("zone", envoy.zone)) if name
+    ]
     where = f" ({', '.join(place)})" if place else ""
     bad = [row for row in drift.rows if row.state != "equal"]
     good = f"{len(drift.rows) - len(bad)} of {len(drift.rows)} clusters as the API has them"
@@ -144,7 +170,12 @@ def _lines(drift: EnvoyDrift) -> Iterator[str]:
         yield f"not among its clusters: {count(drift.others, 'port')} of Services"
     if bad:
         cells = [(row.cluster, row.state, _some(row.lacks), _some(row.keeps)) for row in bad]
-        yield from table(("CLUSTER", "STATE", "LACKS", "KEEPS"), cells, rows_max=ROWS_MAX, elsewhere="--output json")
+        yield from table(
+            ("CLUSTER", "STATE", "LACKS", "KEEPS"),
+            cells,
+            rows_max=ROWS_MAX,
+            elsewhere="--output json",
+        )
 
 
 def _some(endpoints: Sequence[str]) -> str:

@@ -29,7 +29,9 @@ from sliceplane.kit.times import time_or_zero
 
 
 class Listed(NamedTuple):
-    """An object as a list shows it.  ``written``: the last write that its managers tell of; 0: none does."""
+    """An object as a list shows it.  ``written``: the last write that its managers tell of; 0: none
+    does.
+    """
 
     key: str
     version: str
@@ -55,7 +57,9 @@ def listed(seen: Object, written: float = 0.0) -> Listed:
 
 
 class TellerWords(NamedTuple):
-    """What sentences say of a kind of consumer: behind its name, what it is, and where its endpoints go."""
+    """What sentences say of a kind of consumer: behind its name, what it is, and where its
+    endpoints go.
+    """
 
     suffix: str
     teller: str
@@ -69,7 +73,8 @@ TELLERS: Final[dict[str, TellerWords]] = {
     COMPONENT: TellerWords(
         "",
         "proxy",
-        "its kernel goes on with the rules of then: what changed since does not reach clients there",
+        "its kernel goes on with the rules of then: what changed since does not reach clients "
+        "there",
         "its kernel sends to the endpoints of then",
         "rules",
     ),
@@ -91,8 +96,9 @@ TELLERS: Final[dict[str, TellerWords]] = {
 
 
 class ToldNode(NamedTuple):
-    """What the Lease of one consumer says (``kind``: of ``TELLERS``).  ``report`` ``None``: one of an older release,
-    which tells ``revision`` alone."""
+    """What the Lease of one consumer says (``kind``: of ``TELLERS``). ``report`` ``None``: one of
+    an older release, which tells ``revision`` alone.
+    """
 
     node: str
     report: ProgressReport | None
@@ -108,7 +114,9 @@ class ToldNode(NamedTuple):
         return now - self.renewed
 
     def is_late(self, now: float) -> bool:
-        """Returns True if a report should have come long ago: the consumer has stopped or stands still."""
+        """Returns True if a report should have come long ago: the consumer has stopped or stands
+        still.
+        """
         return self.age_s(now) > min(self.duration_s, REPORT_LATE_S)
 
     @property
@@ -132,7 +140,9 @@ def told_of(lease: Lease) -> ToldNode:
     """Reads the report in *lease*, which is a consumer's."""
     annotations = lease.metadata.annotations or {}
     kind = (lease.metadata.labels or {}).get(LABEL_COMPONENT, COMPONENT)
-    owner = next((owner.name for owner in lease.metadata.owner_references or () if owner.kind == "Node"), "")
+    owner = next(
+        (owner.name for owner in lease.metadata.owner_references or () if owner.kind == "Node"), ""
+    )
     return ToldNode(
         lease.spec.holder_identity or lease.metadata.name.removeprefix(lease_prefix(kind)),
         read_report(annotations.get(ANNOTATION_PROGRESS, "")),
@@ -147,8 +157,9 @@ def told_of(lease: Lease) -> ToldNode:
 class Look(msgspec.Struct, frozen=True):
     """What a node proxy answered on its own pages.  ``why``: why it did not, or was not asked.
 
-    ``objects``: versions by key, by ``resource/reading``.  ``rules``: where the kernel is not as the proxy believes, a
-    sentence each; ``None``: that was not looked at.  ``is_deep``: it was asked for.
+    ``objects``: versions by key, by ``resource/reading``. ``rules``: where the kernel is not as the
+    proxy believes, a sentence each; ``None``: that was not looked at. ``is_deep``: it was asked
+    for.
     """
 
     why: str = ""
@@ -159,9 +170,10 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class DriftFacts(msgspec.Struct, frozen=True):
-    """``nodes`` ``None``: they may not be read.  ``now_of``: the objects of each resource at the moment of the list,
-    and the version of that list.  ``past``: the objects at versions that nodes tell of; where that could not be had,
-    a sentence why."""
+    """``nodes`` ``None``: they may not be read. ``now_of``: the objects of each resource at the
+    moment of the list, and the version of that list. ``past``: the objects at versions that nodes
+    tell of; where that could not be had, a sentence why.
+    """
 
     now: float
     told: tuple[ToldNode, ...]
@@ -186,4 +198,8 @@ class DriftFacts(msgspec.Struct, frozen=True):
             if revision < newest:
                 return f"{plural} at version {revision} were not read"
             known = objects  # nothing of it changed since, or an object is gone: the digest tells
-        return known if isinstance(known, str) else tuple(item for item in known if reading in item.readings)
+        return (
+            known
+            if isinstance(known, str)
+            else tuple(item for item in known if reading in item.readings)
+        )

@@ -1,12 +1,12 @@
 """From what was read to a row for each node, and findings.
 
-A name server or an xDS server that tells how far it is (``--progress-lease``) is one of the rows, without a kernel; an
-xDS server is as far as all its clients are.
+A name server or an xDS server that tells how far it is (``--progress-lease``) is one of the rows,
+without a kernel; an xDS server is as far as all its clients are.
 
-**Stopped** is a node whose report is late.  **Behind** is one whose version is below that of an object that it reads,
-if the object was written more than ``BEHIND_S`` ago: a proxy reports every 10 s.  **Lost an event** is one
-whose digest at its version is not that of the server's objects at that version.  **Kernel differs** where the proxy
-says so in its Lease, or where it was found when asked.
+**Stopped** is a node whose report is late. **Behind** is one whose version is below that of an
+object that it reads, if the object was written more than ``BEHIND_S`` ago: a proxy reports every 10
+s. **Lost an event** is one whose digest at its version is not that of the server's objects at that
+version. **Kernel differs** where the proxy says so in its Lease, or where it was found when asked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ NAMED_MAX: Final = 3
 
 
 def wanted_past(facts: DriftFacts) -> tuple[tuple[str, int], ...]:
-    """Resources and versions whose objects must be read to compare digests; those of most nodes first."""
+    """Resources and versions whose objects must be read to compare digests; those of most nodes
+    first.
+    """
     counts: dict[tuple[str, int], int] = {}
     for told in facts.told:
         for place, held in _places(told).items():
@@ -54,12 +56,18 @@ def judge(facts: DriftFacts) -> Drift:
             findings.append(_misnamed(told, names))
     told_of = {name for told in facts.told if told.is_proxy for name in (told.node, told.owner)}
     silent = sorted(name for name in (names or set()) - told_of if facts.node in ("", name))
-    emulated = {node.metadata.name for node in facts.nodes or () if LABEL_EMULATED in (node.metadata.labels or {})}
+    emulated = {
+        node.metadata.name
+        for node in facts.nodes or ()
+        if LABEL_EMULATED in (node.metadata.labels or {})
+    }
     for name in silent:
         if name in emulated:
             rows.append(DriftRow(name, "emulated", 0, 0, 0.0, None, "-", "-"))
         else:
-            rows.append(DriftRow(name, "never told", 0, 0, 0.0, None, "not looked at", "not looked at"))
+            rows.append(
+                DriftRow(name, "never told", 0, 0, 0.0, None, "not looked at", "not looked at")
+            )
             unseen.append(f"{name}: everything (no proxy of ours has ever told anything there)")
     if number := len(emulated.intersection(silent)):
         unseen.append(f"{count(number, 'emulated node')}: no proxy and no kernel, so no rules")
@@ -84,7 +92,9 @@ def _judge_node(facts: DriftFacts, told: ToldNode) -> tuple[DriftRow, list[Findi
         states.append("behind" if late else "catching up")
         if not late:
             age = lasting(reports.behind_s(missing, facts.now))
-            unseen.append(f"{told.title}: too young to judge ({age} behind; judged after {lasting(BEHIND_S)})")
+            unseen.append(
+                f"{told.title}: too young to judge ({age} behind; judged after {lasting(BEHIND_S)})"
+            )
         elif not is_late and not reports.inputs_since(told):
             findings.append(reports.behind(told, missing, facts.now))
     if reports.inputs_since(told) and not is_late:
@@ -110,7 +120,11 @@ def _judge_node(facts: DriftFacts, told: ToldNode) -> tuple[DriftRow, list[Findi
     state = next((known for known in ORDER if known in states), ORDER[-1])
     kernel = kernel if told.is_proxy else "-"
     behind_s, age_s = reports.behind_s(missing, facts.now), told.age_s(facts.now)
-    return DriftRow(told.title, state, told.revision, len(missing), behind_s, age_s, cache, kernel), findings, unseen
+    return (
+        DriftRow(told.title, state, told.revision, len(missing), behind_s, age_s, cache, kernel),
+        findings,
+        unseen,
+    )
 
 
 def _places(told: ToldNode) -> dict[Place, Held]:
@@ -120,7 +134,11 @@ def _places(told: ToldNode) -> dict[Place, Held]:
 def _cache(facts: DriftFacts, told: ToldNode, look: Look) -> tuple[str, Finding | None, list[str]]:
     """A word, a finding, and why something was not looked at."""
     if told.report is None:
-        return "not looked at", None, [f"{told.title}: its cache (its {told.words.teller} tells no digest)"]
+        return (
+            "not looked at",
+            None,
+            [f"{told.title}: its cache (its {told.words.teller} tells no digest)"],
+        )
     why: list[str] = []
     for place, held in _places(told).items():
         objects = facts.at(place, held.revision)
@@ -147,7 +165,9 @@ def _kernel(told: ToldNode, look: Look) -> tuple[str, Finding | None]:
     return "equal" if look.rules is not None else "as told", None
 
 
-def _lost(told: ToldNode, place: Place, held: Held, objects: tuple[Listed, ...], look: Look) -> Finding:
+def _lost(
+    told: ToldNode, place: Place, held: Held, objects: tuple[Listed, ...], look: Look
+) -> Finding:
     plural, reading = place
     sentence = f"lost an event: it holds {plural} ({reading}) {held.revision} with another content"
     theirs = look.objects.get(f"{plural}/{reading}")
@@ -165,17 +185,21 @@ def _lost(told: ToldNode, place: Place, held: Held, objects: tuple[Listed, ...],
 
 
 def _differences(ours: tuple[Listed, ...], theirs: Mapping[str, str], revision: int) -> str:
-    """The first few objects that differ.  What the node has learned since *revision* is none of it."""
+    """The first few objects that differ.  What the node has learned since *revision* is none
+    of it.
+    """
     there = {item.key: item.version for item in ours}
     words = []
     for key in sorted(there.keys() | theirs.keys()):
         version, other = there.get(key), theirs.get(key)
         if version != other and revision_of(other or "") <= revision:
             words.append(
-                f"{key} is missing" if other is None
-                else f"{key} is gone and it keeps {other}" if version is None
+                f"{key} is missing"
+                if other is None
+                else f"{key} is gone and it keeps {other}"
+                if version is None
                 else f"{key} is {version} and it keeps {other}"
-            )  # fmt: skip
+            )
     more = f" and {len(words) - NAMED_MAX} more" if len(words) > NAMED_MAX else ""
     return (", ".join(words[:NAMED_MAX]) + more) if words else "by now it is equal"
 

@@ -1,4 +1,5 @@
-"""Findings of what one consumer reports in its Lease: it stopped, it is behind, its kernel refuses, it is deaf.
+"""Findings of what one consumer reports in its Lease: it stopped, it is behind, its kernel refuses,
+it is deaf.
 
 ``sliceplane drift``, ``explain`` and ``status`` judge by these functions, so that they agree.
 """
@@ -10,18 +11,31 @@ from typing import Final
 
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName
 from sliceplane.api.findings.wording import clipped, lasting, some
-from sliceplane.consume.progress import ANNOTATION_PROGRESS, ANNOTATION_REVISION, BEHIND_S, LEASE_NAMESPACE
+from sliceplane.consume.progress import (
+    ANNOTATION_PROGRESS,
+    ANNOTATION_REVISION,
+    BEHIND_S,
+    LEASE_NAMESPACE,
+)
 from sliceplane.diagnose.drift.facts import Listed, ToldNode
 from sliceplane.kit.times import format_time
 
 #: the remedy of rules that are not the proxy's
-WRITE_ANEW: Final = "restart the node proxy, which writes its rules anew; nft monitor shows who changes them"
+WRITE_ANEW: Final = (
+    "restart the node proxy, which writes its rules anew; nft monitor shows who changes them"
+)
 #: what a proxy reports where rules of its own were gone (``node.io``)
 _GONE: Final = "rules were gone"
 
 
 def finding(
-    code: str, told: ToldNode, sentence: str, *, evidence: tuple[Evidence, ...] = (), effect: str = "", remedy: str = ""
+    code: str,
+    told: ToldNode,
+    sentence: str,
+    *,
+    evidence: tuple[Evidence, ...] = (),
+    effect: str = "",
+    remedy: str = "",
 ) -> Finding:
     return Finding(
         code=code,
@@ -53,15 +67,22 @@ def stopped(told: ToldNode, now: float) -> Finding:
         f"its {told.words.teller} tells nothing for {lasting(told.age_s(now))}",
         evidence=in_lease(told, "spec.renewTime", format_time(told.renewed)),
         effect=told.words.stopped,
-        remedy=f"start the {told.words.teller} of {told.node}, or see why it stands still: its log; if it was taken "
+        remedy=f"start the {told.words.teller} of {told.node}, or see why it stands still: its "
+        "log; if it was taken "
         f"away on purpose, kubectl -n {LEASE_NAMESPACE} delete lease {told.lease}",
     )
 
 
 def missing_of(told: ToldNode, slices: Iterable[Listed]) -> Iterator[Listed]:
-    """The slices that the consumer reads and does not report to hold, as far as those that are there show it."""
+    """The slices that the consumer reads and does not report to hold, as far as those that are
+    there show it.
+    """
     places = told.report.places() if told.report is not None else {}
-    held = {reading: at.revision for (plural, reading), at in places.items() if plural == "endpointslices"}
+    held = {
+        reading: at.revision
+        for (plural, reading), at in places.items()
+        if plural == "endpointslices"
+    }
     for item in slices:
         if told.report is None:
             lacks = bool(item.readings) and item.revision > told.revision
@@ -78,7 +99,9 @@ def behind_s(missing: Iterable[Listed], now: float) -> float:
 
 
 def is_behind(missing: tuple[Listed, ...], now: float) -> bool:
-    """Returns True if a report of all of *missing* should have come; also where its age is not known."""
+    """Returns True if a report of all of *missing* should have come; also where its age is not
+    known.
+    """
     age_s = behind_s(missing, now)
     return bool(missing) and (age_s > BEHIND_S or not age_s)
 
@@ -93,7 +116,10 @@ def behind(told: ToldNode, missing: tuple[Listed, ...], now: float) -> Finding:
         f"{lasting(age_s) + ' behind' if age_s else 'behind'}: it does not hold {some(services)}",
         evidence=in_lease(told, f"metadata.annotations[{ANNOTATION_REVISION}]", str(told.revision)),
         effect=told.words.behind,
-        remedy=f"look at the log of the {told.words.teller} of {told.node}, and its /healthz: its watch, its writes",
+        remedy=(
+            f"look at the log of the {told.words.teller} of {told.node}, and its /healthz: its "
+            "watch, its writes"
+        ),
     )
 
 
@@ -102,10 +128,14 @@ def of_kernel(told: ToldNode) -> Finding | None:
     problem = next(iter(told.report.problems if told.report is not None else ()), "")
     if not problem:
         return None
-    evidence = in_lease(told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"problems: {clipped(problem)}")
+    evidence = in_lease(
+        told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"problems: {clipped(problem)}"
+    )
     if _GONE in problem:
         effect = "while they were gone, Services were not reached from there"
-        return finding("N5", told, clipped(problem), evidence=evidence, effect=effect, remedy="nft monitor")
+        return finding(
+            "N5", told, clipped(problem), evidence=evidence, effect=effect, remedy="nft monitor"
+        )
     return finding(
         "N3",
         told,
@@ -122,10 +152,17 @@ def hears_nothing(told: ToldNode, now: float) -> Finding:
     return finding(
         "N15",
         told,
-        f"its inputs are {lasting(now - since)} old: its {told.words.teller} lives, and receives no events of the API "
+        f"its inputs are {lasting(now - since)} old: its {told.words.teller} lives, and receives "
+        "no events of the API "
         "server",
-        evidence=in_lease(told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"inputs_since: {since}"),
-        effect=f"its {told.words.rules} stay as they were then; what changed since does not reach clients there",
-        remedy=f"see why its watches fail: the API server that it asks, and the log of the {told.words.teller} of "
+        evidence=in_lease(
+            told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"inputs_since: {since}"
+        ),
+        effect=(
+            f"its {told.words.rules} stay as they were then; what changed since does not reach "
+            "clients there"
+        ),
+        remedy="see why its watches fail: the API server that it asks, and the log of the "
+        f"{told.words.teller} of "
         f"{told.node}",
     )

@@ -1,7 +1,7 @@
 """One Service, Pod, Node or zone with what concerns it: what checks are given.
 
-A case is made anew whenever more was read; whatever it works out it keeps, so that checks may ask as often as they
-like.  Checks are pure functions of a case.
+A case is made anew whenever more was read; whatever it works out it keeps, so that checks may ask
+as often as they like. Checks are pure functions of a case.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class ClientCase:
 
 
 class PodsCase:
-    """What a Service and a Pod have in common: Pods that are to be endpoints.  ``name``: of the Service or the Pod."""
+    """What a Service and a Pod have in common: Pods that are to be endpoints.  ``name``: of the
+    Service or the Pod.
+    """
 
     resource: ClassVar[Readable[Object]]
 
@@ -63,7 +65,9 @@ class PodsCase:
 
     @property
     def subject(self) -> ObjectName:
-        return ObjectName(self.resource.resource.key, self.resource.resource.kind, self.namespace, self.name)
+        return ObjectName(
+            self.resource.resource.key, self.resource.resource.kind, self.namespace, self.name
+        )
 
     @property
     def now(self) -> float:
@@ -122,17 +126,27 @@ class PodCase(PodsCase):
             return ()
         labels = self.pod.labels.items()
         services = self.facts.of(SERVICES, self.namespace)
-        return tuple(service for service in services if (pairs := selector_of(service)) and pairs.items() <= labels)
+        return tuple(
+            service
+            for service in services
+            if (pairs := selector_of(service)) and pairs.items() <= labels
+        )
 
 
 class ServiceCase(PodsCase):
-    """``service`` is ``None`` where there is no such Service.  ``pod``: the Pod that was asked about, if one was; its
-    state is told by the ``PodCase`` then."""
+    """``service`` is ``None`` where there is no such Service. ``pod``: the Pod that was asked
+    about, if one was; its state is told by the ``PodCase`` then.
+    """
 
     resource = SERVICES
 
     def __init__(
-        self, facts: Facts, question: ExplainQuestion, namespace: str, name: str, pod: FullPod | None = None
+        self,
+        facts: Facts,
+        question: ExplainQuestion,
+        namespace: str,
+        name: str,
+        pod: FullPod | None = None,
     ) -> None:
         super().__init__(facts, question, namespace, name)
         self.pod = pod
@@ -158,7 +172,8 @@ class ServiceCase(PodsCase):
     @cached_property
     def is_served(self) -> bool:
         return any(
-            pod.is_ready and not pod.is_drained and not pod.is_over and not pod.is_going for pod in self.selected
+            pod.is_ready and not pod.is_drained and not pod.is_over and not pod.is_going
+            for pod in self.selected
         )
 
     @property
@@ -191,13 +206,17 @@ class ServiceCase(PodsCase):
     @property
     def sees_slices(self) -> bool:
         """Slices were read: what is in none of them is in none."""
-        return self.was_read(SLICES.in_namespace(self.namespace, f"{LABEL_SERVICE_NAME}={self.name}"))
+        return self.was_read(
+            SLICES.in_namespace(self.namespace, f"{LABEL_SERVICE_NAME}={self.name}")
+        )
 
     @cached_property
     def endpoints(self) -> tuple[tuple[EndpointSlice, SliceEndpoint], ...]:
         """In the order of the slices' names."""
         return tuple(
-            (endpoint_slice, endpoint) for endpoint_slice in self.slices for endpoint in endpoint_slice.endpoints or ()
+            (endpoint_slice, endpoint)
+            for endpoint_slice in self.slices
+            for endpoint in endpoint_slice.endpoints or ()
         )
 
     @cached_property

@@ -1,7 +1,8 @@
 """The chain from a name to an endpoint: links in the order in which a connection needs them.
 
-The first link that is broken is the cause; what is found behind it mostly follows from it.  A link says what it must
-have read (``wants``): a link whose reading was refused is "not looked at", never "fine".
+The first link that is broken is the cause; what is found behind it mostly follows from it. A link
+says what it must have read (``wants``): a link whose reading was refused is "not looked at", never
+"fine".
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ import msgspec
 
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import Case, NodeCase, PodCase, PodsCase, ServiceCase, ZoneCase
+from sliceplane.diagnose.explain.case import (
+    Case,
+    NodeCase,
+    PodCase,
+    PodsCase,
+    ServiceCase,
+    ZoneCase,
+)
 from sliceplane.diagnose.explain.checks import (
     foreign_slices,
     kernels,
@@ -53,9 +61,10 @@ def _nothing(_: Case) -> Iterable[Selection]:
 
 
 class Link(msgspec.Struct, frozen=True):
-    """``name``: as answers call it.  ``wants``, and those of Pods, nodes and zones: what to read before the checks run;
-    asked again after each reading, so that one reading may follow from another.  ``of_endpoints``: it says nothing of a
-    Service that never has any (ExternalName)."""
+    """``name``: as answers call it. ``wants``, and those of Pods, nodes and zones: what to read
+    before the checks run; asked again after each reading, so that one reading may follow from
+    another. ``of_endpoints``: it says nothing of a Service that never has any (ExternalName).
+    """
 
     name: str
     checks: tuple[ServiceCheck, ...] = ()
@@ -69,7 +78,9 @@ class Link(msgspec.Struct, frozen=True):
     of_endpoints: bool = True
 
     def checks_of(self, case: Case) -> tuple[Callable[[Any], Iterable[Finding]], ...]:
-        """Empty: the link says nothing of such a case; of what does not exist only the first does."""
+        """Empty: the link says nothing of such a case; of what does not exist only the first
+        does.
+        """
         if isinstance(case, PodsCase) and not case.exists and self.name != NAME:
             return ()
         if self.name == PROBE and case.facts.tried is None:

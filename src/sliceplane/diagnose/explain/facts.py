@@ -1,7 +1,9 @@
-"""What was read of a cluster, by resource; and what could not be, which is never the same as "there is none".
+"""What was read of a cluster, by resource; and what could not be, which is never the same as "there
+is none".
 
-A check asks ``was_read`` before it says that something is missing.  Lists are of different moments: what a check finds
-can be a change on its way, and the reader looks a second time where that matters.
+A check asks ``was_read`` before it says that something is missing. Lists are of different moments:
+what a check finds can be a change on its way, and the reader looks a second time where that
+matters.
 """
 
 from __future__ import annotations
@@ -41,13 +43,19 @@ class Unread(msgspec.Struct, frozen=True):
         """``list pods in namespace shop``"""
         selection = self.selection
         where = f"namespace {selection.namespace}" if selection.namespace else "all namespaces"
-        return f"{self.verb} {selection.resource.key}" + (f" in {where}" if selection.resource.namespaced else "")
+        return f"{self.verb} {selection.resource.key}" + (
+            f" in {where}" if selection.resource.namespaced else ""
+        )
 
 
 class Facts:
-    """Owned by one ``investigation.Investigation``; checks read it.  ``now``: seconds since the epoch."""
+    """Owned by one ``investigation.Investigation``; checks read it.  ``now``: seconds since the
+    epoch.
+    """
 
-    def __init__(self, now: float, kernel: KernelFacts | None = None, shadow: Iterable[Finding] = ()) -> None:
+    def __init__(
+        self, now: float, kernel: KernelFacts | None = None, shadow: Iterable[Finding] = ()
+    ) -> None:
         self.now = now
         #: what shadow mode found, by the key of the Service
         self.shadow: dict[str, list[Finding]] = defaultdict(list)
@@ -107,13 +115,17 @@ class Facts:
         return self._objects.get(readable.resource.key, {}).get(key)  # type: ignore[return-value]
 
     def derived(self, make: Callable[[Facts], Derived]) -> Derived:
-        """What *make*, a function of a module, works out of all that was read: once, however many cases ask."""
+        """What *make*, a function of a module, works out of all that was read: once, however many
+        cases ask.
+        """
         if make not in self._derived:
             self._derived[make] = make(self)
         return self._derived[make]  # type: ignore[no-any-return]  # it is what *make* returned
 
     def pods_with(self, namespace: str, labels: Mapping[str, str]) -> tuple[FullPod, ...]:
-        """Those that have every pair of *labels*, sorted by name; none for no labels.  O(Pods with the rarest pair)."""
+        """Those that have every pair of *labels*, sorted by name; none for no labels.  O(Pods with
+        the rarest pair).
+        """
         index = self.derived(_pods_by_label)
         lists = [index.get((namespace, label, value), []) for label, value in labels.items()]
         if not lists:

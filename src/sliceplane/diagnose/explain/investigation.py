@@ -1,12 +1,13 @@
 """One question from the first reading to the answer, without I/O.
 
-The caller reads what ``wanted`` names, has each page ``decoded``, hands each result to ``on_list`` or ``on_refused``,
-and asks again until nothing is wanted; then ``answer`` is the explanation.  Each link of the chain names what it needs,
-and names more when it knows more, so that little is read of a large cluster.  The last reading is of the objects that
-show the findings: who wrote them is only told by whole objects.
+The caller reads what ``wanted`` names, has each page ``decoded``, hands each result to ``on_list``
+or ``on_refused``, and asks again until nothing is wanted; then ``answer`` is the explanation. Each
+link of the chain names what it needs, and names more when it knows more, so that little is read of
+a large cluster. The last reading is of the objects that show the findings: who wrote them is only
+told by whole objects.
 
-``everything`` (``sliceplane lint``) lists the cluster once and makes a case of each Service; nothing is read for one
-Service alone then.
+``everything`` (``sliceplane lint``) lists the cluster once and makes a case of each Service;
+nothing is read for one Service alone then.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ _NEEDED: Final = {
 }
 #: first letters of codes, and codes, that say why no endpoint is ready
 _REASONS: Final = ("B", "R", "T", "E", "C3", "D6", "S1", "S5")
-_PROJECTIONS: Final[dict[str, Readable[Object]]] = {readable.resource.key: readable for readable in READABLES}
+_PROJECTIONS: Final[dict[str, Readable[Object]]] = {
+    readable.resource.key: readable for readable in READABLES
+}
 
 
 class Investigation:
@@ -76,7 +79,9 @@ class Investigation:
     def wanted(self) -> tuple[Selection, ...]:
         """What to read next, in no order; empty: ask for the ``answer``."""
         if self._findings is None:
-            unread = {selection: None for selection in self._wants() if not self.facts.knows(selection)}
+            unread = {
+                selection: None for selection in self._wants() if not self.facts.knows(selection)
+            }
             if unread:
                 return tuple(unread)
             self._kept = tuple(self._cases())
@@ -87,16 +92,21 @@ class Investigation:
             if selection not in self._bodies and not self._was_refused(selection)
         )
 
-    def decoded(self, selection: Selection, bodies: Sequence[bytes]) -> Sequence[Object] | Sequence[bytes]:
-        """Returns what ``on_list`` takes, of one page of the list; neighbours share equal members.  Raises
-        ``msgspec.DecodeError`` for an object that is none of its kind."""
+    def decoded(
+        self, selection: Selection, bodies: Sequence[bytes]
+    ) -> Sequence[Object] | Sequence[bytes]:
+        """Returns what ``on_list`` takes, of one page of the list; neighbours share equal members.
+        Raises ``msgspec.DecodeError`` for an object that is none of its kind.
+        """
         if self._findings is not None:
             return bodies
         decoder = msgspec.json.Decoder(_PROJECTIONS[selection.resource.key].projection)
         objects: list[Object] = []
         for body in bodies:
             item = decoder.decode(body)
-            if not _NAME.fullmatch(item.metadata.name) or not _NAME.fullmatch(item.metadata.namespace or "default"):
+            if not _NAME.fullmatch(item.metadata.name) or not _NAME.fullmatch(
+                item.metadata.namespace or "default"
+            ):
                 raise msgspec.ValidationError(f"{item.metadata.key!r} is no name of an object")
             # Items of lists do not name their kind; nobody else has these objects yet.
             msgspec.structs.force_setattr(item, "kind", selection.resource.kind)
@@ -113,14 +123,18 @@ class Investigation:
             self._bodies[selection] = items[0] if items else b""
 
     def on_refused(self, selection: Selection, reason: str, *, verb: str = "list") -> None:
-        """The server did not give it.  *reason* in words: "forbidden", "the server has no such resource"."""
+        """The server did not give it.  *reason* in words: "forbidden", "the server has no such
+        resource".
+        """
         if self._findings is not None:
             self._bodies[selection] = b""
             return
         self.facts.refuse(Unread(selection, verb, reason))
 
     def shown(self) -> tuple[ObjectName, ...]:
-        """The objects that show the findings, once nothing is wanted: a server may remember who wrote them."""
+        """The objects that show the findings, once nothing is wanted: a server may remember who
+        wrote them.
+        """
         return tuple(self._shown_names())
 
     def on_noted(self, name: ObjectName, page: bytes) -> None:
@@ -140,7 +154,9 @@ class Investigation:
     def answer(self) -> Explanation:
         assert self._findings is not None, "wanted() still names what to read"
         findings = self._told_once(
-            sorted({self._with_writers(finding): None for _, finding in self._findings}, key=self._rank)
+            sorted(
+                {self._with_writers(finding): None for _, finding in self._findings}, key=self._rank
+            )
         )
         broken = {link.name for link, _ in self._findings}
         blind = self._blind_links()
@@ -149,16 +165,25 @@ class Investigation:
         return Explanation(
             question=self.question,
             findings=tuple(findings),
-            story=next((text for case in self._cases() if (text := story(case))), "") if self._is_of_one else "",
+            story=next((text for case in self._cases() if (text := story(case))), "")
+            if self._is_of_one
+            else "",
             well=tuple(name for name in self._looked_at() if name not in broken | unseen),
             not_looked_at=(
                 *(f"{name}: {reason}" for name, reason in blind.items()),
-                *(f"{KERNEL}: {phrase}" for phrase in (kernel.unread if kernel is not None else ())),
+                *(
+                    f"{KERNEL}: {phrase}"
+                    for phrase in (kernel.unread if kernel is not None else ())
+                ),
             ),
             missing_rights=tuple(
-                dict.fromkeys(unread.right for unread in self.facts.unread if unread.reason == FORBIDDEN)
+                dict.fromkeys(
+                    unread.right for unread in self.facts.unread if unread.reason == FORBIDDEN
+                )
             ),
-            services=sum(isinstance(case, ServiceCase) and case.service is not None for case in self._cases()),
+            services=sum(
+                isinstance(case, ServiceCase) and case.service is not None for case in self._cases()
+            ),
             is_blind=CHAIN[0].name in blind
             or any(self._was_refused(selection) for selection in self._first_wants())
             or any(self._is_needed(unread.selection) for unread in self.facts.unread)
@@ -191,15 +216,21 @@ class Investigation:
                 yield ServiceCase(facts, question, question.namespace, question.name)
             case "everything":
                 named = {
-                    (item.metadata.namespace, item.metadata.name) for item in facts.of(SERVICES, question.namespace)
+                    (item.metadata.namespace, item.metadata.name)
+                    for item in facts.of(SERVICES, question.namespace)
                 }
                 named.update(backends_of(facts.of(INGRESSES, question.namespace)))
-                yield from (ServiceCase(facts, question, namespace, name) for namespace, name in sorted(named))
+                yield from (
+                    ServiceCase(facts, question, namespace, name)
+                    for namespace, name in sorted(named)
+                )
             case "pod":
                 pod_case = PodCase(facts, question, question.namespace, question.name)
                 yield pod_case
                 for service in pod_case.services:
-                    yield ServiceCase(facts, question, question.namespace, service.metadata.name, pod_case.pod)
+                    yield ServiceCase(
+                        facts, question, question.namespace, service.metadata.name, pod_case.pod
+                    )
             case "node":
                 yield NodeCase(facts, question, question.name)
             case "zone":
@@ -235,7 +266,9 @@ class Investigation:
                         yield selection
 
     def _refusal(self, selection: Selection) -> Unread | None:
-        """Where ``lint`` was refused a list of everything, it asks for no part: that were a list for each Service."""
+        """Where ``lint`` was refused a list of everything, it asks for no part: that were a list
+        for each Service.
+        """
         refused = self.facts.refusals
         if self.question.kind != "everything":
             return refused.get(selection)
@@ -245,9 +278,16 @@ class Investigation:
 
     def _found(self) -> Iterator[tuple[Link, Finding]]:
         for case in self._cases():
-            found = [(link, finding) for link in CHAIN for check in link.checks_of(case) for finding in check(case)]
+            found = [
+                (link, finding)
+                for link in CHAIN
+                for check in link.checks_of(case)
+                for finding in check(case)
+            ]
             yield from found
-            if isinstance(case, ServiceCase) and not any(_explains(finding) for _, finding in found):
+            if isinstance(case, ServiceCase) and not any(
+                _explains(finding) for _, finding in found
+            ):
                 yield from ((LAST_RESORT, finding) for finding in nothing_ready(case))
 
     def _looked_at(self) -> Iterator[str]:
@@ -279,7 +319,9 @@ class Investigation:
         assert self._findings is not None, "wanted() still names what to read"
         names = dict.fromkeys(
             entry.subject
-            for finding in sorted((finding for _, finding in self._findings), key=self._rank)[:WITH_WRITERS_MAX]
+            for finding in sorted((finding for _, finding in self._findings), key=self._rank)[
+                :WITH_WRITERS_MAX
+            ]
             for entry in finding.evidence
         )
         yield from (name for name in names if name.plural in _PROJECTIONS)
@@ -290,7 +332,11 @@ class Investigation:
 
     def _with_writers(self, finding: Finding) -> Finding:
         evidence = tuple(self._with_writer(entry) for entry in finding.evidence)
-        return finding if evidence == finding.evidence else msgspec.structs.replace(finding, evidence=evidence)
+        return (
+            finding
+            if evidence == finding.evidence
+            else msgspec.structs.replace(finding, evidence=evidence)
+        )
 
     def _with_writer(self, entry: Evidence) -> Evidence:
         # Of what is not there the last writer is not known: who took it away left no trace.

@@ -1,4 +1,6 @@
-"""What was read of the kernel of this machine, which is a node: ``explain --kernel``.  ``None``: not read."""
+"""What was read of the kernel of this machine, which is a node: ``explain --kernel``.  ``None``:
+not read.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from sliceplane.node.conntrack import UdpFlow
 
 
 class BridgePort(NamedTuple):
-    """An interface that is a port of a bridge.  ``hairpin``: the bridge sends back what came from it."""
+    """An interface that is a port of a bridge.  ``hairpin``: the bridge sends back what came from
+    it.
+    """
 
     name: str
     bridge: str
@@ -20,8 +24,9 @@ class BridgePort(NamedTuple):
 
 
 class RuleSet(NamedTuple):
-    """Somebody's rules for Services.  ``told``: what they are called; ``ours``: our node proxy wrote them; ``removal``:
-    the command that takes them away."""
+    """Somebody's rules for Services. ``told``: what they are called; ``ours``: our node proxy wrote
+    them; ``removal``: the command that takes them away.
+    """
 
     told: str
     ours: bool
@@ -37,7 +42,9 @@ class IpvsServer(NamedTuple):
 
 
 def parse_ipvs(text: str) -> tuple[IpvsServer, ...]:
-    """``/proc/net/ip_vs``: a line for each virtual server, and one with an arrow for each server behind it."""
+    """``/proc/net/ip_vs``: a line for each virtual server, and one with an arrow for each server
+    behind it.
+    """
     servers: list[IpvsServer] = []
     service: tuple[str, int] | None = None
     for words in (line.split() for line in text.splitlines()):
@@ -54,19 +61,22 @@ def _ipvs_address(text: str) -> tuple[str, int] | None:
     """``0A600001:0050`` or ``[fd00:0000:...:0001]:0050``."""
     ip, _, port = text.rpartition(":")
     try:
-        address = ip_address(ip.strip("[]")) if ip.startswith("[") else ip_address(bytes.fromhex(ip))
+        address = (
+            ip_address(ip.strip("[]")) if ip.startswith("[") else ip_address(bytes.fromhex(ip))
+        )
         return str(address), int(port, 16)
     except ValueError:
         return None
 
 
 class KernelFacts(msgspec.Struct, frozen=True):
-    """``promiscuous``: bridges that take everything, which leads back as ``hairpin`` does.  ``bridge_calls``: whether
-    packets within a bridge go through NAT: the value of bridge-nf-call-iptables, 0 without br_netfilter.  ``flows``:
-    UDP flows, and how many of each; ``connections``: the same of TCP, those that are established.
-    ``offloading``: VXLAN interfaces that leave checksums to the device; ``release``: of Linux;
-    ``node_port_addresses``: where our nftables serve node ports, if not everywhere.  ``rules``: where our rules lead
-    the cluster IPs."""
+    """``promiscuous``: bridges that take everything, which leads back as ``hairpin`` does.
+    ``bridge_calls``: whether packets within a bridge go through NAT: the value of
+    bridge-nf-call-iptables, 0 without br_netfilter. ``flows``: UDP flows, and how many of each;
+    ``connections``: the same of TCP, those that are established. ``offloading``: VXLAN interfaces
+    that leave checksums to the device; ``release``: of Linux; ``node_port_addresses``: where our
+    nftables serve node ports, if not everywhere. ``rules``: where our rules lead the cluster IPs.
+    """
 
     flows_count: int | None = None
     flows_max: int | None = None
@@ -85,9 +95,12 @@ class KernelFacts(msgspec.Struct, frozen=True):
 
     @property
     def bridges(self) -> dict[str, tuple[BridgePort, ...]]:
-        """Ports of the bridges that join several: one port alone, as of a tunnel, has nobody to talk with."""
+        """Ports of the bridges that join several: one port alone, as of a tunnel, has nobody to
+        talk with.
+        """
         ports = self.bridge_ports or ()
         of_bridge = {
-            name: tuple(port for port in ports if port.bridge == name) for name in sorted({p.bridge for p in ports})
+            name: tuple(port for port in ports if port.bridge == name)
+            for name in sorted({p.bridge for p in ports})
         }
         return {name: several for name, several in of_bridge.items() if len(several) > 1}

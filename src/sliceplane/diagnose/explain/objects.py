@@ -1,6 +1,8 @@
-"""The members of objects that explanations look at, beyond those that every reader knows (``api.core``).
+"""The members of objects that explanations look at, beyond those that every reader knows
+(``api.core``).
 
-Caches of controllers do not decode these: probes, states of containers and templates of workloads are most of a Pod.
+Caches of controllers do not decode these: probes, states of containers and templates of workloads
+are most of a Pod.
 """
 
 from __future__ import annotations
@@ -26,7 +28,15 @@ from sliceplane.api.core import (
     ServiceCIDR,
 )
 from sliceplane.api.discovery import ANNOTATION_DRAIN, ANNOTATION_TRIGGER_TIME, EndpointSlice
-from sliceplane.api.meta import Condition, IntOrString, LabelSelector, Object, ObjectMeta, ObjectReference, Projection
+from sliceplane.api.meta import (
+    Condition,
+    IntOrString,
+    LabelSelector,
+    Object,
+    ObjectMeta,
+    ObjectReference,
+    Projection,
+)
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.times import time_or_zero
@@ -151,7 +161,9 @@ class FullPod(Pod, frozen=True, kw_only=True):
 
     @property
     def is_drained(self) -> bool:
-        """``sliceplane drain`` marked it: its endpoints are on purpose neither ready nor serving."""
+        """``sliceplane drain`` marked it: its endpoints are on purpose neither ready nor
+        serving.
+        """
         return ANNOTATION_DRAIN in (self.metadata.annotations or {})
 
     def condition(self, kind: str) -> Condition | None:
@@ -189,7 +201,9 @@ class RolloutStrategy(Projection, frozen=True, kw_only=True):
 
 
 class FullWorkloadSpec(Projection, frozen=True, kw_only=True):
-    """``selector`` is a map for a ReplicationController and a LabelSelector for the others, and is not read here."""
+    """``selector`` is a map for a ReplicationController and a LabelSelector for the others, and is
+    not read here.
+    """
 
     replicas: int | None = None
     template: Template = Template()
@@ -205,7 +219,9 @@ class FullWorkloadStatus(Projection, frozen=True, kw_only=True):
 
 
 class Workload(Object, frozen=True, kw_only=True):
-    """A Deployment, ReplicaSet, StatefulSet, DaemonSet, ReplicationController or Job: what makes Pods of a template."""
+    """A Deployment, ReplicaSet, StatefulSet, DaemonSet, ReplicationController or Job: what makes
+    Pods of a template.
+    """
 
     spec: FullWorkloadSpec = FullWorkloadSpec()
     status: FullWorkloadStatus = FullWorkloadStatus()
@@ -235,7 +251,13 @@ class FullEvent(Object, frozen=True, kw_only=True):
     def last_seen(self) -> str:
         """RFC 3339; "" where the Event does not say."""
         series = self.series.last_observed_time if self.series is not None else None
-        return series or self.last_timestamp or self.event_time or self.metadata.creation_timestamp or ""
+        return (
+            series
+            or self.last_timestamp
+            or self.event_time
+            or self.metadata.creation_timestamp
+            or ""
+        )
 
 
 class PolicyPort(Projection, frozen=True, kw_only=True):
@@ -321,7 +343,12 @@ class FullIngress(Object, frozen=True, kw_only=True):
     @property
     def backends(self) -> Iterator[ServiceBackend]:
         """Those that are Services, as often as they are named."""
-        paths = [path.backend for rule in self.spec.rules or () if rule.http for path in rule.http.paths or ()]
+        paths = [
+            path.backend
+            for rule in self.spec.rules or ()
+            if rule.http
+            for path in rule.http.paths or ()
+        ]
         for backend in (self.spec.default_backend, *paths):
             if backend is not None and backend.service is not None:
                 yield backend.service
@@ -344,25 +371,33 @@ class FullSlice(EndpointSlice, frozen=True, kw_only=True):
 
     @property
     def written_at(self) -> float:
-        """Seconds since the epoch of the last write, else of the change that it was written for; 0: not known."""
+        """Seconds since the epoch of the last write, else of the change that it was written for; 0:
+        not known.
+        """
         times = [entry.time for entry in self.metadata.managed_fields or () if entry.time]
         trigger = (self.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME, "")
         return time_or_zero(max(times, default=trigger))
 
 
 class Readable(Generic[T_co]):
-    """A resource as explanations read it: which members, and what a list of it is called in an answer."""
+    """A resource as explanations read it: which members, and what a list of it is called in an
+    answer.
+    """
 
     def __init__(self, resource: Resource, projection: type[T_co]) -> None:
         self.resource = resource
         self.projection = projection
 
     def in_namespace(self, namespace: str, label_selector: str = "") -> Selection:
-        return Selection(self.resource, namespace if self.resource.namespaced else "", label_selector)
+        return Selection(
+            self.resource, namespace if self.resource.namespaced else "", label_selector
+        )
 
     def named(self, namespace: str, name: str) -> Selection:
         return Selection(
-            self.resource, namespace if self.resource.namespaced else "", field_selector=f"metadata.name={name}"
+            self.resource,
+            namespace if self.resource.namespaced else "",
+            field_selector=f"metadata.name={name}",
         )
 
     def everywhere(self) -> Selection:
@@ -405,6 +440,18 @@ INGRESSES = Readable(scheme.Ingresses, FullIngress)
 
 WORKLOADS = (DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS, REPLICA_SETS, REPLICATION_CONTROLLERS, JOBS)
 READABLES: tuple[Readable[Object], ...] = (
-    SERVICES, PODS, SLICES, ENDPOINTS, NODES, NAMESPACES, SERVICE_CIDRS, LEASES, QUOTAS, EVENTS, CONFIG_MAPS,
-    *WORKLOADS, NETWORK_POLICIES, INGRESSES,
-)  # fmt: skip
+    SERVICES,
+    PODS,
+    SLICES,
+    ENDPOINTS,
+    NODES,
+    NAMESPACES,
+    SERVICE_CIDRS,
+    LEASES,
+    QUOTAS,
+    EVENTS,
+    CONFIG_MAPS,
+    *WORKLOADS,
+    NETWORK_POLICIES,
+    INGRESSES,
+)

@@ -12,7 +12,9 @@ QuestionKind = Literal["service", "pod", "node", "zone", "everything"]
 
 
 class ClientPlace(msgspec.Struct, frozen=True):
-    """``--from``: a Pod (``namespace`` and ``name``), a Node, a zone, or an address outside the cluster."""
+    """``--from``: a Pod (``namespace`` and ``name``), a Node, a zone, or an address outside the
+    cluster.
+    """
 
     kind: Literal["pod", "node", "zone", "address"]
     name: str
@@ -22,13 +24,19 @@ class ClientPlace(msgspec.Struct, frozen=True):
         """As the command line takes it."""
         if self.kind == "address":
             return self.name
-        return f"{self.kind}/{self.namespace}/{self.name}" if self.namespace else f"{self.kind}/{self.name}"
+        return (
+            f"{self.kind}/{self.namespace}/{self.name}"
+            if self.namespace
+            else f"{self.kind}/{self.name}"
+        )
 
 
 class ExplainQuestion(msgspec.Struct, frozen=True):
-    """``port``: a number or a name that clients dial, "" for all; ``protocol``: "" for whatever the Service has.
+    """``port``: a number or a name that clients dial, "" for all; ``protocol``: "" for whatever the
+    Service has.
 
-    ``everything`` is the question of ``lint``: every Service of ``namespace``, or of all where that is "".
+    ``everything`` is the question of ``lint``: every Service of ``namespace``, or of all where that
+    is "".
     """
 
     kind: QuestionKind
@@ -46,11 +54,12 @@ class ExplainQuestion(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """``findings`` are sorted: the first is the cause, unless it is a mere note.  ``well``: links whose checks found
-    nothing and could see all that they needed.  ``story``: what the object that was asked about is and does, "" where
-    that is not known.  ``not_looked_at``: a phrase each, with the reason.  ``missing_rights``:
-    "VERB RESOURCE" that the server refused to the reader.  ``services``: how many were looked at.  ``is_blind``: too
-    little could be read to tell anything."""
+    """``findings`` are sorted: the first is the cause, unless it is a mere note. ``well``: links
+    whose checks found nothing and could see all that they needed. ``story``: what the object that
+    was asked about is and does, "" where that is not known. ``not_looked_at``: a phrase each, with
+    the reason. ``missing_rights``: "VERB RESOURCE" that the server refused to the reader.
+    ``services``: how many were looked at. ``is_blind``: too little could be read to tell anything.
+    """
 
     question: ExplainQuestion
     findings: tuple[Finding, ...]

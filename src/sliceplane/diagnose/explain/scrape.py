@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-_SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?\s*")
+_SAMPLE = re.compile(
+    r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?\s*"
+)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -44,5 +46,8 @@ def sample_of(line: str) -> tuple[str, ScrapedSample] | None:
 def _lines(page: str, names: frozenset[str]) -> Iterator[tuple[str, ScrapedSample]]:
     for line in page.splitlines():
         # Most of a large page is of other names: the pattern is not for them.
-        if line.partition("{")[0].partition(" ")[0] in names and (found := sample_of(line)) is not None:
+        if (
+            line.partition("{")[0].partition(" ")[0] in names
+            and (found := sample_of(line)) is not None
+        ):
             yield found

@@ -1,8 +1,9 @@
-"""``sliceplane status``: one screen about a cluster.  What was read becomes parts: what is well, what needs attention,
-and what could not be looked at, which is never the same as well.
+"""``sliceplane status``: one screen about a cluster. What was read becomes parts: what is well,
+what needs attention, and what could not be looked at, which is never the same as well.
 
-Parts stand in the order in which they lean on each other: servers, storage, controllers, queues, nodes, consumers.
-What needs attention besides are the worst findings of ``lint``.  ``status_parts`` decides, ``text`` prints.
+Parts stand in the order in which they lean on each other: servers, storage, controllers, queues,
+nodes, consumers. What needs attention besides are the worst findings of ``lint``. ``status_parts``
+decides, ``text`` prints.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ State = Literal["well", "attention", "unknown"]
 
 
 class ReadPage(msgspec.Struct, frozen=True):
-    """``why``: it was not to be had, and why; ``status``: the HTTP status of the answer, 0 for none."""
+    """``why``: it was not to be had, and why; ``status``: the HTTP status of the answer, 0 for
+    none.
+    """
 
     text: str = ""
     why: str = ""
@@ -41,7 +44,9 @@ class StatusFacts(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """``lines``: what is to be told of it; ``figures``: the same for programs; ``unseen``: a phrase each."""
+    """``lines``: what is to be told of it; ``figures``: the same for programs; ``unseen``: a phrase
+    each.
+    """
 
     name: str
     state: State
@@ -51,8 +56,9 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class PlaneStatus(msgspec.Struct, frozen=True):
-    """``parts`` are in the order of the screen.  ``findings``: the worst; ``more``: how many others there are.
-    ``too_young``: how many of all these may yet turn out to be errors."""
+    """``parts`` are in the order of the screen. ``findings``: the worst; ``more``: how many others
+    there are. ``too_young``: how many of all these may yet turn out to be errors.
+    """
 
     parts: tuple[Part, ...]
     findings: tuple[Finding, ...]
@@ -68,7 +74,8 @@ class PlaneStatus(msgspec.Struct, frozen=True):
         settled = [finding for finding in self.findings if finding.too_young is None]
         if settled or any(part.state == "attention" for part in self.parts):
             return "attention"
-        # Without the server's word or Services, or with a fault that may be one, nothing is said to be well.
+        # Without the server's word or Services, or with a fault that may be one, nothing is said to
+        # be well.
         is_unknown = self.is_blind or self.findings or self.parts[0].state == "unknown"
         return "unknown" if is_unknown else "well"
 
@@ -77,7 +84,12 @@ class PlaneStatus(msgspec.Struct, frozen=True):
         return {
             "state": self.state,
             "parts": [
-                {"name": part.name, "state": part.state, "says": list(part.lines), "figures": dict(part.figures)}
+                {
+                    "name": part.name,
+                    "state": part.state,
+                    "says": list(part.lines),
+                    "figures": dict(part.figures),
+                }
                 for part in self.parts
             ],
             "services": self.services,

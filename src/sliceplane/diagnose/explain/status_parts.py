@@ -26,7 +26,8 @@ QUEUE_LONG: Final = 1_000
 #: a key that is worked on for so long is stuck
 STUCK_S: Final = 60.0
 FINDINGS_MAX: Final = 5
-#: a kubelet renews its Lease every 10 s, and its Node counts as lost after 40 s (kubernetes.io, Nodes, heartbeats)
+#: a kubelet renews its Lease every 10 s, and its Node counts as lost after 40 s (kubernetes.io,
+#: Nodes, heartbeats)
 LATE_S: Final = 40.0
 _NAMES: Final = frozenset(
     {
@@ -96,10 +97,17 @@ def _servers(facts: StatusFacts) -> Part:
     if facts.version.why:
         unseen.append(f"/version ({facts.version.why})")
     lines = [" ".join(filter(None, (facts.server, version))) + f": {said}"]
-    others = [lease for lease in _leases(facts, LEADER_NAMESPACE) if LABEL_IDENTITY in (lease.metadata.labels or {})]
+    others = [
+        lease
+        for lease in _leases(facts, LEADER_NAMESPACE)
+        if LABEL_IDENTITY in (lease.metadata.labels or {})
+    ]
     alive = sum(_is_held(lease, facts.now) for lease in others)
     if others:
-        lines.append(f"{part(alive, len(others), 'server', 'renews')} {'its Lease' if alive == 1 else 'their Leases'}")
+        lines.append(
+            f"{part(alive, len(others), 'server', 'renews')} "
+            f"{'its Lease' if alive == 1 else 'their Leases'}"
+        )
     figures = {
         "url": facts.server,
         "version": version,
@@ -117,7 +125,9 @@ def _storage(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> 
     if facts.metrics.why or (size is None and in_memory is None):
         return _unseen("storage", facts.metrics.why or "the server's metrics do not tell of it")
     revision = total(metrics, "apiserver_storage_revision")
-    of_objects = metrics.get("apiserver_resource_objects") or metrics.get("apiserver_storage_objects") or ()
+    of_objects = (
+        metrics.get("apiserver_resource_objects") or metrics.get("apiserver_storage_objects") or ()
+    )
     objects = int(sum(max(0.0, sample.value) for sample in of_objects))
     failures = total(metrics, "sliceplane_storage_failures_total")
     stale_s = total(metrics, "sliceplane_storage_staleness_seconds") or 0.0
@@ -142,15 +152,22 @@ def _storage(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> 
         "failures": None if failures is None else int(failures),
         "secondsBehind": round(stale_s, 1),
     }
-    return Part("storage", "attention" if stale_s > STORAGE_STALE_S else "well", (", ".join(told),), figures)
+    return Part(
+        "storage", "attention" if stale_s > STORAGE_STALE_S else "well", (", ".join(told),), figures
+    )
 
 
 def _controllers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> Part:
     why = facts.leases[LEADER_NAMESPACE]
     leases = [
-        lease for lease in _leases(facts, LEADER_NAMESPACE) if LABEL_IDENTITY not in (lease.metadata.labels or {})
+        lease
+        for lease in _leases(facts, LEADER_NAMESPACE)
+        if LABEL_IDENTITY not in (lease.metadata.labels or {})
     ]
-    within = sum(sample.labels.get("name") == "endpoint_slice" for sample in metrics.get("workqueue_depth", ()))
+    within = sum(
+        sample.labels.get("name") == "endpoint_slice"
+        for sample in metrics.get("workqueue_depth", ())
+    )
     rows = []
     for lease in leases:
         age = since(lease.spec.renew_time, facts.now)
@@ -173,8 +190,12 @@ def _controllers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]])
         lines.insert(0, "those of EndpointSlices run within the server")
     elif not leading:
         state = "attention"
-        lines.insert(0, f"nobody leads those of EndpointSlices: no {' or '.join(LEADERS)} renews its Lease")
-    return Part("controllers", state, tuple(lines), {"withinServer": bool(within), "leases": rows}, unseen)
+        lines.insert(
+            0, f"nobody leads those of EndpointSlices: no {' or '.join(LEADERS)} renews its Lease"
+        )
+    return Part(
+        "controllers", state, tuple(lines), {"withinServer": bool(within), "leases": rows}, unseen
+    )
 
 
 def _leader_text(row: Mapping[str, Any]) -> str:
@@ -182,11 +203,15 @@ def _leader_text(row: Mapping[str, Any]) -> str:
     ago = "never renewed" if age is None else f"renewed {lasting(age)} ago"
     if row["held"]:
         return f"{row['name']}: {row['holder']}, {ago}"
-    return f"{row['name']}: nobody leads" + (f", {row['holder']} did, {ago}" if row["holder"] else "")
+    return f"{row['name']}: nobody leads" + (
+        f", {row['holder']} did, {ago}" if row["holder"] else ""
+    )
 
 
 def _queues(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> Part:
-    depths = {sample.labels.get("name", ""): sample.value for sample in metrics.get("workqueue_depth", ())}
+    depths = {
+        sample.labels.get("name", ""): sample.value for sample in metrics.get("workqueue_depth", ())
+    }
     if facts.metrics.why or not depths:
         return _unseen("queues", facts.metrics.why or "the server's metrics tell of none")
     running = {
@@ -227,20 +252,26 @@ def _nodes(facts: StatusFacts) -> Part:
     late = {name: age for name, age in kubelets.items() if age > LATE_S}
     proxies = {name: lease for name, lease in leases.items() if name.startswith(LEASE_PREFIX)}
     silent = [
-        name.removeprefix(LEASE_PREFIX) for name, lease in proxies.items() if told_of(lease).is_late(facts.now)
+        name.removeprefix(LEASE_PREFIX)
+        for name, lease in proxies.items()
+        if told_of(lease).is_late(facts.now)
     ]  # a proxy's name for itself
     if isinstance(why, str):
         unseen.append(f"how fresh nodes are ({why})")
     if kubelets:
         lines.append(f"kubelets: {_freshness(kubelets, late)}")
-    ages = {name.removeprefix(LEASE_PREFIX): _age(lease, facts.now) for name, lease in proxies.items()}
+    ages = {
+        name.removeprefix(LEASE_PREFIX): _age(lease, facts.now) for name, lease in proxies.items()
+    }
     revisions = _revisions(proxies)
     if proxies:
         lines.append(f"node proxies: {_freshness(ages, {name: ages[name] for name in silent})}")
         if revisions:
             low, high = min(revisions.values()), max(revisions.values())
             last = min(sorted(revisions), key=lambda name: revisions[name])
-            lines.append(f"they hold version {high}" + (f"; {last} holds {low}" if low < high else ""))
+            lines.append(
+                f"they hold version {high}" + (f"; {last} holds {low}" if low < high else "")
+            )
     figures = {
         "nodes": len(names),
         "ready": len(names) - len(unready),
@@ -255,7 +286,9 @@ def _nodes(facts: StatusFacts) -> Part:
 def _freshness(ages: Mapping[str, float], late: Mapping[str, float]) -> str:
     """``3 of 4 fresh, the last told 8 s ago; node-7 tells nothing for 4 min``"""
     fresh = [age for name, age in ages.items() if name not in late]
-    line = f"{len(fresh)} of {len(ages)} fresh" + (f", the slowest told {lasting(max(fresh))} ago" if fresh else "")
+    line = f"{len(fresh)} of {len(ages)} fresh" + (
+        f", the slowest told {lasting(max(fresh))} ago" if fresh else ""
+    )
     worst = sorted(late, key=lambda name: (-late[name], name))
     told = [f"{name} for {lasting(late[name])}" for name in worst]
     return line + (f"; silent: {some(told)}" if told else "")
@@ -272,7 +305,9 @@ def _ages(ages: Mapping[str, float], late: Any) -> dict[str, Any]:
 def _revisions(proxies: Mapping[str, Lease]) -> dict[str, int]:
     """What each proxy tells that its kernel holds, by node."""
     told = {
-        name.removeprefix(LEASE_PREFIX): (lease.metadata.annotations or {}).get(ANNOTATION_REVISION, "")
+        name.removeprefix(LEASE_PREFIX): (lease.metadata.annotations or {}).get(
+            ANNOTATION_REVISION, ""
+        )
         for name, lease in sorted(proxies.items())
     }
     return {name: int(text) for name, text in told.items() if text.isascii() and text.isdecimal()}
@@ -283,7 +318,8 @@ def _consumers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -
     of_slices = [
         sample
         for sample in metrics.get("apiserver_longrunning_requests", ())
-        if sample.labels.get("verb") == "WATCH" and sample.labels.get("resource") == "endpointslices"
+        if sample.labels.get("verb") == "WATCH"
+        and sample.labels.get("resource") == "endpointslices"
     ]
     if facts.metrics.why or (watches is None and not of_slices):
         return _unseen("consumers", facts.metrics.why or "the server's metrics tell of no watches")
@@ -318,7 +354,9 @@ def _age(lease: Lease, now: float) -> float:
 
 
 def _is_held(lease: Lease, now: float) -> bool:
-    return bool(lease.spec.holder_identity) and _age(lease, now) <= (lease.spec.lease_duration_seconds or LATE_S)
+    return bool(lease.spec.holder_identity) and _age(lease, now) <= (
+        lease.spec.lease_duration_seconds or LATE_S
+    )
 
 
 def _is_ready(node: Node) -> bool | None:

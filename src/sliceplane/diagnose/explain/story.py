@@ -1,7 +1,8 @@
-"""What a Service, a Pod or a Node is doing, in one sentence: told beside whatever was found, or in place of it.
+"""What a Service, a Pod or a Node is doing, in one sentence: told beside whatever was found, or in
+place of it.
 
-A person who hears that nothing is wrong wants to know what was looked at: which endpoints, since when, of which kind of
-Service.
+A person who hears that nothing is wrong wants to know what was looked at: which endpoints, since
+when, of which kind of Service.
 """
 
 from __future__ import annotations
@@ -29,12 +30,23 @@ def _of_service(case: ServiceCase) -> str:
         return ""
     spec = service.spec
     if spec.type == "ExternalName":
-        return f"{case.name} is a name for {spec.external_name}: DNS answers with it, no proxy and no Pod is asked"
-    place = "headless, DNS gives its endpoints' addresses" if case.is_headless else f"{spec.type} {spec.cluster_ip}"
+        return (
+            f"{case.name} is a name for {spec.external_name}: DNS answers with it, no proxy and "
+            "no Pod is asked"
+        )
+    place = (
+        "headless, DNS gives its endpoints' addresses"
+        if case.is_headless
+        else f"{spec.type} {spec.cluster_ip}"
+    )
     if case.selector:
-        pods = _of(sum(pod.is_ready and not pod.is_going for pod in case.live), len(case.live), "Pod")
+        pods = _of(
+            sum(pod.is_ready and not pod.is_going for pod in case.live), len(case.live), "Pod"
+        )
     else:
-        managers = Counter((item.metadata.labels or {}).get(LABEL_MANAGED_BY, "hand") for item in case.slices)
+        managers = Counter(
+            (item.metadata.labels or {}).get(LABEL_MANAGED_BY, "hand") for item in case.slices
+        )
         pods = f"no selector, {count(len(case.slices), 'slice')}"
         pods += f" kept by {some(sorted(managers))}" if managers else ""
     if not case.slices:
@@ -55,11 +67,18 @@ def _of_node(case: NodeCase) -> str:
         return ""
     ready = next((entry for entry in node.status.conditions or () if entry.type == "Ready"), None)
     age = since(ready.last_transition_time, case.now) if ready is not None else None
-    state = {"True": "ready", "False": "not ready"}.get(ready.status if ready is not None else "", "silent")
+    state = {"True": "ready", "False": "not ready"}.get(
+        ready.status if ready is not None else "", "silent"
+    )
     told = f"{state} for {lasting(age)}" if age is not None else state
     where = f"in zone {case.zone}" if case.zone else "in no zone"
-    pods = [pod for pod in case.facts.of(PODS) if pod.spec.node_name == case.name and not pod.is_over]
-    return f"{case.name} is {told}, {where}; {_of(sum(pod.is_ready for pod in pods), len(pods), 'Pod')}"
+    pods = [
+        pod for pod in case.facts.of(PODS) if pod.spec.node_name == case.name and not pod.is_over
+    ]
+    return (
+        f"{case.name} is {told}, {where}; "
+        f"{_of(sum(pod.is_ready for pod in pods), len(pods), 'Pod')}"
+    )
 
 
 def _of_pod(case: PodCase) -> str:
@@ -68,14 +87,25 @@ def _of_pod(case: PodCase) -> str:
         return ""
     where = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
     ready = pod.condition("Ready")
-    age = since(ready.last_transition_time, case.now) if ready is not None and pod.is_ready else None
-    state = f"ready for {lasting(age)}" if age is not None else (pod.status.phase or "Pending") + ", not ready"
+    age = (
+        since(ready.last_transition_time, case.now) if ready is not None and pod.is_ready else None
+    )
+    state = (
+        f"ready for {lasting(age)}"
+        if age is not None
+        else (pod.status.phase or "Pending") + ", not ready"
+    )
     if pod.is_over:
         state = pod.status.phase
     elif pod.is_going:
         state = f"terminating, {state}"
-    told = [f"{service.metadata.name} ({_as_endpoint(case, service.metadata.name)})" for service in case.services]
-    return f"{case.name}{where} is {state}; " + (f"selected by {some(told)}" if told else "no Service selects it")
+    told = [
+        f"{service.metadata.name} ({_as_endpoint(case, service.metadata.name)})"
+        for service in case.services
+    ]
+    return f"{case.name}{where} is {state}; " + (
+        f"selected by {some(told)}" if told else "no Service selects it"
+    )
 
 
 def _as_endpoint(case: PodCase, service: str) -> str:

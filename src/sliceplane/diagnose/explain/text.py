@@ -1,5 +1,6 @@
-"""For people: an explanation (the cause first, then what else, what is well, and what was not looked at), and the
-status of a cluster (a word for each part, what is bad marked, then the worst findings).
+"""For people: an explanation (the cause first, then what else, what is well, and what was not
+looked at), and the status of a cluster (a word for each part, what is bad marked, then the worst
+findings).
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ def as_text(explanation: Explanation, width: int | None = None) -> str:
 
 
 def _lines(explanation: Explanation, width: int | None) -> Iterator[str]:
-    """Paragraphs, so that the eye finds the next finding; side lines, state and what was seen in one."""
+    """Paragraphs, so that the eye finds the next finding; side lines, state and what was seen in
+    one.
+    """
     cause = explanation.cause
     if cause is not None:
         yield from lines_of(cause, "cause", width)
     elif explanation.is_blind:
-        yield from fact("unknown", f"{explanation.question}: too little could be read to tell", width)
+        yield from fact(
+            "unknown", f"{explanation.question}: too little could be read to tell", width
+        )
     else:
         yield from fact("verdict", f"{explanation.question}: {_verdict(explanation)}", width)
     others = [finding for finding in explanation.findings if finding is not cause]
@@ -41,7 +46,9 @@ def _lines(explanation: Explanation, width: int | None) -> Iterator[str]:
     for finding in others[:ALSO_MAX]:
         if finding not in notes:
             yield ""
-            yield from lines_of(finding, word_of(finding) if finding.severity == "note" else "also", width)
+            yield from lines_of(
+                finding, word_of(finding) if finding.severity == "note" else "also", width
+            )
     below = list(_below(explanation, notes, len(others), width))
     if below and explanation.findings:
         yield ""
@@ -49,12 +56,18 @@ def _lines(explanation: Explanation, width: int | None) -> Iterator[str]:
 
 
 def _verdict(explanation: Explanation) -> str:
-    waits = [young.judged_after_seconds - young.age_seconds for young in map(_age, explanation.too_young)]
+    waits = [
+        young.judged_after_seconds - young.age_seconds for young in map(_age, explanation.too_young)
+    ]
     if waits:
         return f"too young to judge; ask again in {lasting(max(waits) + 1)}"
     if explanation.findings:
         return "nothing is wrong but what is noted"
-    return "nothing is wrong in what was looked at" if explanation.not_looked_at else "nothing is wrong"
+    return (
+        "nothing is wrong in what was looked at"
+        if explanation.not_looked_at
+        else "nothing is wrong"
+    )
 
 
 def _age(finding: Finding) -> TooYoung:
@@ -62,7 +75,9 @@ def _age(finding: Finding) -> TooYoung:
     return finding.too_young
 
 
-def _below(explanation: Explanation, notes: list[Finding], others: int, width: int | None) -> Iterator[str]:
+def _below(
+    explanation: Explanation, notes: list[Finding], others: int, width: int | None
+) -> Iterator[str]:
     for finding in notes:
         # Beside a cause a note is a side line; its page and JSON have the rest.
         yield from fact("note", f"{finding.code} {finding.certainty}: {finding.sentence}", width)
@@ -79,12 +94,15 @@ def _unseen(explanation: Explanation, width: int | None) -> Iterator[str]:
     for number, phrase in enumerate(explanation.not_looked_at):
         yield from fact("" if number else "not seen", phrase, width)
     if explanation.missing_rights:
-        yield from fact("rights", f"to see all of it you need: {', '.join(explanation.missing_rights)}", width)
+        yield from fact(
+            "rights", f"to see all of it you need: {', '.join(explanation.missing_rights)}", width
+        )
 
 
 def as_list(explanation: Explanation, width: int | None = None, *, notes: bool = False) -> str:
-    """A row for each finding, the worst first, Services of one sentence in one row; then sums, and what was not seen.
-    Without *notes* those are only counted."""
+    """A row for each finding, the worst first, Services of one sentence in one row; then sums, and
+    what was not seen. Without *notes* those are only counted.
+    """
     return "\n".join(_rows(explanation, width, notes))
 
 
@@ -94,7 +112,9 @@ def _rows(explanation: Explanation, width: int | None, notes: bool) -> Iterator[
         yield from rows(shown, width)
         yield ""
     sums = Counter(word_of(entry) for entry in findings)
-    severities = SEVERITIES if notes else [severity for severity in SEVERITIES if severity != "note"]
+    severities = (
+        SEVERITIES if notes else [severity for severity in SEVERITIES if severity != "note"]
+    )
     said = ", ".join(count(sums[severity], severity) for severity in severities)
     said += f", {sums['young']:,} too young to judge" if sums["young"] else ""
     said += f" in {count(explanation.services, 'Service')}"
@@ -133,7 +153,9 @@ def _status_lines(status: PlaneStatus, width: int | None) -> Iterator[str]:
         yield from fact("? Services", "not looked at", width, word_width=_WORD_WIDTH)
     elif not status.findings:
         unseen = " in what was looked at" if status.missing_rights else ""
-        yield from fact("  Services", f"nothing wrong {looked}{unseen}", width, word_width=_WORD_WIDTH)
+        yield from fact(
+            "  Services", f"nothing wrong {looked}{unseen}", width, word_width=_WORD_WIDTH
+        )
     elif status.too_young == len(status.findings) + status.more:
         yield from fact("? Services", f"{young} {looked}", width, word_width=_WORD_WIDTH)
     else:
@@ -142,10 +164,15 @@ def _status_lines(status: PlaneStatus, width: int | None) -> Iterator[str]:
         said += f", {young} {looked}" if young else f" {looked}"
         yield from fact("! Services", said, width, word_width=_WORD_WIDTH)
     for finding in status.findings:
-        said = f"{word_of(finding)} {finding.code} {finding.subject}: {finding.sentence}{age_text(finding)}"
+        said = (
+            f"{word_of(finding)} {finding.code} {finding.subject}: "
+            f"{finding.sentence}{age_text(finding)}"
+        )
         yield from fact("", said, width, word_width=_WORD_WIDTH)
     if status.more:
-        yield from fact("", f"and {status.more} more: sliceplane lint", width, word_width=_WORD_WIDTH)
+        yield from fact(
+            "", f"and {status.more} more: sliceplane lint", width, word_width=_WORD_WIDTH
+        )
     for number, phrase in enumerate(status.not_looked_at):
         yield from fact("" if number else "  not seen", phrase, width, word_width=_WORD_WIDTH)
     if status.missing_rights:

@@ -1,8 +1,10 @@
-"""Who wrote a field last, from ``metadata.managedFields`` (kubernetes.io, "Server-Side Apply", field management).
+"""Who wrote a field last, from ``metadata.managedFields`` (kubernetes.io, "Server-Side Apply",
+field management).
 
-A manager owns a field if its ``fieldsV1`` has the path, or ends above it as an owner of the whole.  Times are of the
-manager's last write of whatever it owns, to the second: "helm at 02:09:41" is the most that this source can say.  Our
-own server remembers the users of recent writes as well: "alice (helm) at 02:09:41".
+A manager owns a field if its ``fieldsV1`` has the path, or ends above it as an owner of the whole.
+Times are of the manager's last write of whatever it owns, to the second: "helm at 02:09:41" is the
+most that this source can say. Our own server remembers the users of recent writes as well: "alice
+(helm) at 02:09:41".
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ def noted_writes(page: bytes) -> tuple[RememberedWrite, ...]:
 
 
 def with_user(write: LastWrite, noted: tuple[RememberedWrite, ...]) -> LastWrite:
-    """The user of the request that wrote it, and the program, where the server remembers that request."""
+    """The user of the request that wrote it, and the program, where the server remembers that
+    request.
+    """
     try:
         at = parse_time(write.time)
     except ValueError:
@@ -83,14 +87,19 @@ _decoder = msgspec.json.Decoder(_Managed)
 
 
 def last_write(body: bytes, path: str) -> LastWrite | None:
-    """Of the field *path* (``spec.selector``, ``metadata.labels[app]``) of the object *body*; of several managers the
-    one that wrote last.  ``None``: no manager says that the field is its own."""
+    """Of the field *path* (``spec.selector``, ``metadata.labels[app]``) of the object *body*; of
+    several managers the one that wrote last. ``None``: no manager says that the field is its own.
+    """
     try:
         entries = _decoder.decode(body).metadata.managed_fields or ()
     except msgspec.DecodeError:
         return None
     steps = tuple(_steps(path))
-    writes = [LastWrite(entry.manager, entry.time or "") for entry in entries if _owns(entry.fields or {}, steps)]
+    writes = [
+        LastWrite(entry.manager, entry.time or "")
+        for entry in entries
+        if _owns(entry.fields or {}, steps)
+    ]
     return max(writes, key=lambda write: write.time, default=None)
 
 
@@ -109,7 +118,8 @@ def _owns(fields: dict[str, Any], steps: tuple[str, ...]) -> bool:
     for number, step in enumerate(steps):
         below = here.get(f"f:{step}")
         if below is None:
-            # In an item of a list (``k:{...}``) or an atomic whole: the last name that is there owns it.
+            # In an item of a list (``k:{...}``) or an atomic whole: the last name that is there
+            # owns it.
             return number > 0 and (not here or any(key.startswith("k:") for key in here))
         here = below
     return True

@@ -1,4 +1,6 @@
-"""Which Pods ``sliceplane drain`` means: one by its name, those of a Deployment, those on a Node."""
+"""Which Pods ``sliceplane drain`` means: one by its name, those of a Deployment, those on a
+Node.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,11 @@ class NoTarget(Exception):
 
 
 async def find_pods(client: Reader, kind: TargetKind, namespace: str, name: str) -> list[Pod]:
-    """Those that may be endpoints, by key.  A Node's are of all namespaces, but for those of DaemonSets, which stay.
+    """Those that may be endpoints, by key. A Node's are of all namespaces, but for those of
+    DaemonSets, which stay.
 
-    Raises ``NoTarget``, ``StatusError`` and ``watch.io.base.Unreachable``."""
+    Raises ``NoTarget``, ``StatusError`` and ``watch.io.base.Unreachable``.
+    """
     resource, decoded = _KINDS[kind]
     try:
         body = await client.get(resource, "" if kind == "node" else namespace, name)

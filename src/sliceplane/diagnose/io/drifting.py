@@ -1,8 +1,9 @@
-"""The reading side of ``sliceplane drift``: Leases and lists, and the pages of node proxies that can be reached.
+"""The reading side of ``sliceplane drift``: Leases and lists, and the pages of node proxies that
+can be reached.
 
-Everything but those pages works on any cluster with the rights to list.  Objects as they were at the version that a
-node tells of come from lists at exactly that version (kubernetes.io, "Kubernetes API Concepts", "Resource versions"),
-which servers answer for the last minutes.
+Everything but those pages works on any cluster with the rights to list. Objects as they were at the
+version that a node tells of come from lists at exactly that version (kubernetes.io, "Kubernetes API
+Concepts", "Resource versions"), which servers answer for the last minutes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ from sliceplane.consume.progress import BEHIND_S, LABEL_COMPONENT, LEASE_NAMESPA
 from sliceplane.consume.selections import readings_of_service
 from sliceplane.consume.served import rule_differences
 from sliceplane.diagnose.drift.answer import Drift
-from sliceplane.diagnose.drift.envoy import SETTLE_S, EnvoyDrift, NoAdminPages, compare_envoy, read_envoy, settled
+from sliceplane.diagnose.drift.envoy import (
+    SETTLE_S,
+    EnvoyDrift,
+    NoAdminPages,
+    compare_envoy,
+    read_envoy,
+    settled,
+)
 from sliceplane.diagnose.drift.facts import TELLERS, DriftFacts, Listed, Look, listed, told_of
 from sliceplane.diagnose.drift.judge import judge, wanted_past
 from sliceplane.diagnose.explain.objects import FullSlice
@@ -77,12 +85,22 @@ _written = msgspec.json.Decoder(_Written)
 
 
 async def read_drift(
-    client: Reader, clock: Callable[[], float], *, node: str = "", service: str = "", deep: bool = False, port: int
+    client: Reader,
+    clock: Callable[[], float],
+    *,
+    node: str = "",
+    service: str = "",
+    deep: bool = False,
+    port: int,
 ) -> Drift:
-    """*node*: only this one, and its pages are asked for, of *port*; *deep*: it is to compare its rules with the
-    kernel.  *service*: ``namespace/name``.  Raises ``StatusError`` and ``watch.io.base.Unreachable``."""
+    """*node*: only this one, and its pages are asked for, of *port*; *deep*: it is to compare its
+    rules with the kernel. *service*: ``namespace/name``. Raises ``StatusError`` and
+    ``watch.io.base.Unreachable``.
+    """
     unread: list[str] = []
-    leases = await list_whole(client, Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT} in ({','.join(TELLERS)})"))
+    leases = await list_whole(
+        client, Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT} in ({','.join(TELLERS)})")
+    )
     told = [told_of(codec.decode(body, Lease)) for body in leases]
     nodes = await _nodes(client, unread)
     now_of = {plural: await _objects(client, plural, None) for plural in _KINDS}
@@ -108,7 +126,9 @@ async def read_drift(
 
 
 async def read_envoy_drift(client: Reader, admin: str) -> EnvoyDrift:
-    """*admin*: the URL of an Envoy's admin pages.  Raises ``NoAdminPages``, and as ``read_drift`` does."""
+    """*admin*: the URL of an Envoy's admin pages.  Raises ``NoAdminPages``, and as ``read_drift``
+    does.
+    """
     first = await _look_at_envoy(client, admin)
     if not first.differs:
         return first
@@ -117,11 +137,20 @@ async def read_envoy_drift(client: Reader, admin: str) -> EnvoyDrift:
 
 
 async def _look_at_envoy(client: Reader, admin: str) -> EnvoyDrift:
-    info, clusters = [await _admin_page(admin, path) for path in ("/server_info", "/clusters?format=json")]
-    services = [codec.decode(body, Service) for body in await list_whole(client, Selection(Services))]
-    slices = [codec.decode(body, EndpointSlice) for body in await list_whole(client, Selection(EndpointSlices))]
+    info, clusters = [
+        await _admin_page(admin, path) for path in ("/server_info", "/clusters?format=json")
+    ]
+    services = [
+        codec.decode(body, Service) for body in await list_whole(client, Selection(Services))
+    ]
+    slices = [
+        codec.decode(body, EndpointSlice)
+        for body in await list_whole(client, Selection(EndpointSlices))
+    ]
     nodes = await _nodes(client, [])
-    return compare_envoy(read_envoy(info, clusters), catalog_of(services, slices, nodes or (), "drift"))
+    return compare_envoy(
+        read_envoy(info, clusters), catalog_of(services, slices, nodes or (), "drift")
+    )
 
 
 async def _admin_page(admin: str, path: str) -> dict[str, Any]:
@@ -136,7 +165,9 @@ async def _admin_page(admin: str, path: str) -> dict[str, Any]:
 
 async def _nodes(client: Reader, unread: list[str]) -> tuple[Node, ...] | None:
     try:
-        return tuple([codec.decode(body, Node) for body in await list_whole(client, Selection(Nodes))])
+        return tuple(
+            [codec.decode(body, Node) for body in await list_whole(client, Selection(Nodes))]
+        )
     except StatusError as error:
         if error.code != 403:
             raise
@@ -144,12 +175,16 @@ async def _nodes(client: Reader, unread: list[str]) -> tuple[Node, ...] | None:
         return None
 
 
-async def _objects(client: Reader, plural: str, version: int | None) -> tuple[int, tuple[Listed, ...]]:
+async def _objects(
+    client: Reader, plural: str, version: int | None
+) -> tuple[int, tuple[Listed, ...]]:
     """The version of the list, and what it shows; at *version* exactly, if it is given."""
     resource, kind = _KINDS[plural]
     items: list[Listed] = []
     shown = 0
-    async for page in list_pages(client, Selection(resource), None if version is None else str(version)):
+    async for page in list_pages(
+        client, Selection(resource), None if version is None else str(version)
+    ):
         items += [listed(codec.decode(body, kind), _written_at(body)) for body in page.items]
         shown = shown or revision_of(page.resource_version)
     return shown, tuple(items)
@@ -161,11 +196,15 @@ def _written_at(body: bytes) -> float:
     return time_or_zero(max(times, default=""))
 
 
-async def _past(client: Reader, facts: DriftFacts) -> dict[tuple[str, int], tuple[Listed, ...] | str]:
+async def _past(
+    client: Reader, facts: DriftFacts
+) -> dict[tuple[str, int], tuple[Listed, ...] | str]:
     past: dict[tuple[str, int], tuple[Listed, ...] | str] = {}
     for number, (plural, version) in enumerate(wanted_past(facts)):
         if number >= PAST_MAX:
-            past[plural, version] = f"nodes tell of more than {PAST_MAX} versions, --node looks at one"
+            past[plural, version] = (
+                f"nodes tell of more than {PAST_MAX} versions, --node looks at one"
+            )
             continue
         try:
             past[plural, version] = (await _objects(client, plural, version))[1]
@@ -178,7 +217,12 @@ async def _past(client: Reader, facts: DriftFacts) -> dict[tuple[str, int], tupl
 
 def _address(name: str, nodes: tuple[Node, ...] | None) -> str:
     of = [node for node in nodes or () if node.metadata.name == name]
-    addresses = [entry.address for node in of for entry in node.status.addresses or () if entry.type == "InternalIP"]
+    addresses = [
+        entry.address
+        for node in of
+        for entry in node.status.addresses or ()
+        if entry.type == "InternalIP"
+    ]
     # The server names it: nothing but an address is connected to, and nothing looked up.
     return addresses[0] if addresses and parse_strict(addresses[0]) is not None else ""
 
@@ -192,7 +236,9 @@ async def _look(client: Reader, name: str, address: str, port: int, *, deep: boo
     if not deep or look.rules is not None:
         return look
     if not is_here:
-        return replace(look, rules_why=look.rules_why or "this machine is another one: run it on the node")
+        return replace(
+            look, rules_why=look.rules_why or "this machine is another one: run it on the node"
+        )
     try:
         found = await _rules_here(client)
         if found:
@@ -204,7 +250,9 @@ async def _look(client: Reader, name: str, address: str, port: int, *, deep: boo
     old = tuple(phrase for phrase, age_s in found.items() if age_s >= BEHIND_S)
     if found and not old:
         phrase, age_s = next(iter(found.items()))
-        why = f"too young to judge: {phrase} ({lasting(age_s)} old; judged after {lasting(BEHIND_S)})"
+        why = (
+            f"too young to judge: {phrase} ({lasting(age_s)} old; judged after {lasting(BEHIND_S)})"
+        )
         return replace(look, rules_why=why)
     return replace(look, rules=old, rules_why="")
 
@@ -214,12 +262,20 @@ class _NotRead(Exception):
 
 
 async def _rules_here(client: Reader) -> dict[str, float]:
-    """Where the kernel of this machine differs from the slices of all Services, and seconds since the last write of
-    these slices.  Raises ``_NotRead``, and as ``read_drift`` does."""
+    """Where the kernel of this machine differs from the slices of all Services, and seconds since
+    the last write of these slices. Raises ``_NotRead``, and as ``read_drift`` does.
+    """
     kernel = await read_kernel()
     if kernel.rules is None:
-        raise _NotRead(next((text for text in kernel.unread if "rules" in text), "the kernel's rules cannot be read"))
-    services = [codec.decode(body, Service) for body in await list_whole(client, Selection(Services))]
+        raise _NotRead(
+            next(
+                (text for text in kernel.unread if "rules" in text),
+                "the kernel's rules cannot be read",
+            )
+        )
+    services = [
+        codec.decode(body, Service) for body in await list_whole(client, Selection(Services))
+    ]
     rules = dict(kernel.rules)
     by_service: dict[str, list[FullSlice]] = defaultdict(list)
     for body in await list_whole(client, Selection(EndpointSlices)):
@@ -243,10 +299,15 @@ async def _look_at_pages(host: str, port: int, *, deep: bool) -> Look:
         objects = {
             f"{plural}/{reading}": versions
             for plural in _KINDS
-            for reading, versions in (await _page(proxy, f"/versions/{plural}", PAGE_TIMEOUT_S)).items()
+            for reading, versions in (
+                await _page(proxy, f"/versions/{plural}", PAGE_TIMEOUT_S)
+            ).items()
         }
     except StatusError as error:
-        missing = "there are no such pages: an older release, or a metrics address that is no loopback one"
+        missing = (
+            "there are no such pages: an older release, or a metrics address that is no loopback "
+            "one"
+        )
         return Look(why=f"{proxy}: {missing if error.code == 404 else error}", is_deep=deep)
     except (Unreachable, TimeoutError, ValueError) as error:
         return Look(why=f"{proxy}: {_reason(error)}", is_deep=deep)
@@ -262,13 +323,15 @@ async def _look_at_pages(host: str, port: int, *, deep: bool) -> Look:
 
 
 async def _page(server: str, path: str, timeout_s: float) -> dict[str, Any]:
-    """Of a server that is asked without credentials and without a proxy.  Raises ``StatusError``, ``Unreachable``,
-    ``TimeoutError`` and ``ValueError``."""
+    """Of a server that is asked without credentials and without a proxy. Raises ``StatusError``,
+    ``Unreachable``, ``TimeoutError`` and ``ValueError``.
+    """
     tls = ssl.create_default_context() if server.startswith("https://") else None
     async with (
         asyncio.timeout(timeout_s),
         HttpClient(
-            Connection(server=server.rstrip("/"), ssl_context=tls, credentials=Fixed()), read_only=True
+            Connection(server=server.rstrip("/"), ssl_context=tls, credentials=Fixed()),
+            read_only=True,
         ) as client,
     ):
         body = await client.page(path, bytes_max=PAGE_BYTES_MAX)

@@ -1,11 +1,13 @@
-"""The reading side of ``sliceplane endpoints audit``: pages of lists, a second look, the file of an audit log.
+"""The reading side of ``sliceplane endpoints audit``: pages of lists, a second look, the file of an
+audit log.
 
-Only ``get`` and ``list`` reach the server.  A page of 500 objects is in memory at a time; the core keeps a few dozen
-bytes of each object.  Where a list's continue token has expired (410: the server compacts every five minutes) the
-list begins anew, a few times at most.
+Only ``get`` and ``list`` reach the server. A page of 500 objects is in memory at a time; the core
+keeps a few dozen bytes of each object. Where a list's continue token has expired (410: the server
+compacts every five minutes) the list begins anew, a few times at most.
 
-What a first look finds may be a change on its way: lists are of different moments, and controllers take theirs.  So
-names with such findings are looked at again after a pause, one by one where they are few, else by all lists again.
+What a first look finds may be a change on its way: lists are of different moments, and controllers
+take theirs. So names with such findings are looked at again after a pause, one by one where they
+are few, else by all lists again.
 """
 
 from __future__ import annotations
@@ -38,15 +40,22 @@ NAMES_AT_ONCE: Final = 8
 LINES_PER_TURN: Final = 2000
 
 
-async def audit(client: Client, namespace: str, *, log: AuditLogUsage | None, second_look_s: float) -> Report:
-    """*namespace*: "" for all.  Raises ``StatusError`` and ``watch.io.base.Unreachable`` if the server cannot be
-    read."""
+async def audit(
+    client: Client, namespace: str, *, log: AuditLogUsage | None, second_look_s: float
+) -> Report:
+    """*namespace*: "" for all. Raises ``StatusError`` and ``watch.io.base.Unreachable`` if the
+    server cannot be read.
+    """
     auditor = await _look(client, namespace)
     findings = auditor.findings()
     names = sorted({key_of(finding) for finding in findings if finding.code in FLEETING})
     if names:
         await asyncio.sleep(second_look_s)
-        again = await _look_at(client, names) if len(names) <= NAMES_MAX else await _look(client, namespace)
+        again = (
+            await _look_at(client, names)
+            if len(names) <= NAMES_MAX
+            else await _look(client, namespace)
+        )
         findings = confirmed(findings, again.findings())
     return report(auditor, findings, log)
 
@@ -64,7 +73,9 @@ async def read_log(paths: Sequence[Path]) -> AuditLogUsage:
 
 
 async def _look(client: Client, namespace: str) -> Auditor:
-    """Services are listed last: what was made for a new one, and was listed, does not look like an orphan."""
+    """Services are listed last: what was made for a new one, and was listed, does not look like an
+    orphan.
+    """
     auditor = Auditor()
     for resource, take in _takers(auditor):
         await _list(client, Selection(resource, namespace), auditor, take)
@@ -79,7 +90,9 @@ def _takers(auditor: Auditor) -> tuple[tuple[Resource, Callable[[bytes], None]],
     )
 
 
-async def _list(client: Client, selection: Selection, auditor: Auditor, take: Callable[[bytes], None]) -> None:
+async def _list(
+    client: Client, selection: Selection, auditor: Auditor, take: Callable[[bytes], None]
+) -> None:
     for attempt in range(1, LISTS_MAX + 1):
         auditor.forget(selection.resource.plural)
         bounds = ListBounds()
@@ -106,12 +119,16 @@ async def _page(client: Client, selection: Selection, token: str) -> ListPage:
         except StatusError as error:
             if attempt == PAGE_TRIES_MAX or not (error.code == 429 or error.code >= 500):
                 raise
-            await asyncio.sleep(min(max(RETRY_PAUSE_S, error.retry_after_s or 0), RETRY_PAUSE_MAX_S))
+            await asyncio.sleep(
+                min(max(RETRY_PAUSE_S, error.retry_after_s or 0), RETRY_PAUSE_MAX_S)
+            )
         except Unreachable:
             if attempt == PAGE_TRIES_MAX or not token:
                 raise
             await asyncio.sleep(RETRY_PAUSE_S)
-    raise AssertionError(f"{selection.resource.plural}: {PAGE_TRIES_MAX} tries are over without an error")
+    raise AssertionError(
+        f"{selection.resource.plural}: {PAGE_TRIES_MAX} tries are over without an error"
+    )
 
 
 async def _look_at(client: Client, names: list[str]) -> Auditor:
@@ -135,7 +152,9 @@ async def _look_at(client: Client, names: list[str]) -> Auditor:
     return auditor
 
 
-async def _get(client: Client, resource: Resource, namespace: str, name: str, take: Callable[[bytes], None]) -> None:
+async def _get(
+    client: Client, resource: Resource, namespace: str, name: str, take: Callable[[bytes], None]
+) -> None:
     try:
         take(await client.get(resource, namespace, name))
     except StatusError as error:

@@ -1,7 +1,8 @@
-"""The reading side of ``sliceplane explain`` and ``lint``: reads what an investigation wants, and nothing else.
+"""The reading side of ``sliceplane explain`` and ``lint``: reads what an investigation wants, and
+nothing else.
 
-Only ``list`` reaches the server.  What the reader may not list, and what the cluster does not serve, is told to the
-investigation, which goes on without it; any other error ends the question.
+Only ``list`` reaches the server. What the reader may not list, and what the cluster does not serve,
+is told to the investigation, which goes on without it; any other error ends the question.
 """
 
 from __future__ import annotations
@@ -40,13 +41,18 @@ async def explain(
     shadow: Iterable[Finding] = (),
     lists_at_once: int = LISTS_AT_ONCE,
 ) -> Explanation:
-    """*wall_clock*: seconds since the epoch.  *kernel*: that of this machine, which is a node then.  *probe*:
-    connections are tried from here.  *shadow*: what shadow mode found.  Raises
-    ``StatusError``, ``watch.io.base.Unreachable`` and ``msgspec.DecodeError``."""
-    investigation = await investigated(client, Investigation(question, wall_clock(), kernel, shadow), lists_at_once)
+    """*wall_clock*: seconds since the epoch. *kernel*: that of this machine, which is a node then.
+    *probe*: connections are tried from here. *shadow*: what shadow mode found. Raises
+    ``StatusError``, ``watch.io.base.Unreachable`` and ``msgspec.DecodeError``.
+    """
+    investigation = await investigated(
+        client, Investigation(question, wall_clock(), kernel, shadow), lists_at_once
+    )
     if probe:
         targets = investigation.to_try()
-        investigation.on_tried(dict(zip(targets, await asyncio.gather(*map(connect, targets)), strict=True)))
+        investigation.on_tried(
+            dict(zip(targets, await asyncio.gather(*map(connect, targets)), strict=True))
+        )
         await investigated(client, investigation, lists_at_once)
     if isinstance(client, HttpClient):
         await _ask_who_wrote(client, investigation)
@@ -54,7 +60,9 @@ async def explain(
 
 
 async def _ask_who_wrote(client: HttpClient, investigation: Investigation) -> None:
-    """Of our own server, which remembers it; any other has no such page, or the reader no right to it."""
+    """Of our own server, which remembers it; any other has no such page, or the reader no right to
+    it.
+    """
     for name in investigation.shown():
         path = f"{WRITES_PATH}/{name.plural}/{name.namespace or '-'}/{name.name}"
         try:
@@ -73,7 +81,9 @@ async def investigated(
     async def read(selection: Selection) -> None:
         async with turn:
             try:
-                items = await list_decoded(client, selection, partial(investigation.decoded, selection))
+                items = await list_decoded(
+                    client, selection, partial(investigation.decoded, selection)
+                )
             except StatusError as error:
                 if error.code not in NOT_TO_BE_HAD:
                     raise

@@ -1,9 +1,9 @@
-"""What ``sliceplane guard`` reads and writes: the conditions by which controllers tell that they hold endpoints, and
-the annotations by which a user lets them go.
+"""What ``sliceplane guard`` reads and writes: the conditions by which controllers tell that they
+hold endpoints, and the annotations by which a user lets them go.
 
-There are two: of Pods that are missing (the EndpointSlice controller's) and of agents that fell silent (the controller
-of external endpoints).  Both are on the Service, so this works on any cluster where those controllers are ours,
-wherever they run.
+There are two: of Pods that are missing (the EndpointSlice controller's) and of agents that fell
+silent (the controller of external endpoints). Both are on the Service, so this works on any cluster
+where those controllers are ours, wherever they run.
 """
 
 from __future__ import annotations
@@ -25,11 +25,16 @@ from sliceplane.slices.guard import ANNOTATION_RELEASE, REASON_HELD
 from sliceplane.watch.io.base import Client, Reader
 
 #: a condition, and the annotation that ends what it tells
-_RELEASES: Final = {REASON_HELD: ANNOTATION_RELEASE, agents.CONDITION_HELD: agents.ANNOTATION_RELEASE}
+_RELEASES: Final = {
+    REASON_HELD: ANNOTATION_RELEASE,
+    agents.CONDITION_HELD: agents.ANNOTATION_RELEASE,
+}
 
 
 class HeldService(msgspec.Struct, frozen=True):
-    """``service`` is ``namespace/name``, ``condition`` the type of the one that tells it, ``since`` RFC 3339."""
+    """``service`` is ``namespace/name``, ``condition`` the type of the one that tells it, ``since``
+    RFC 3339.
+    """
 
     service: str
     condition: str
@@ -37,18 +42,30 @@ class HeldService(msgspec.Struct, frozen=True):
     message: str
 
     def as_document(self) -> Document:
-        return {"service": self.service, "condition": self.condition, "since": self.since, "message": self.message}
+        return {
+            "service": self.service,
+            "condition": self.condition,
+            "since": self.since,
+            "message": self.message,
+        }
 
 
 async def read_held(client: Reader, namespace: str) -> tuple[HeldService, ...]:
     """By name.  *namespace* "": all.  Raises ``StatusError`` and ``Unreachable``."""
-    return held_of(decode(body, Service) for body in await list_whole(client, Selection(Services, namespace)))
+    return held_of(
+        decode(body, Service) for body in await list_whole(client, Selection(Services, namespace))
+    )
 
 
 def held_of(services: Iterable[Service]) -> tuple[HeldService, ...]:
     """By name."""
     return tuple(
-        HeldService(service.metadata.key, condition.type, condition.last_transition_time or "", condition.message)
+        HeldService(
+            service.metadata.key,
+            condition.type,
+            condition.last_transition_time or "",
+            condition.message,
+        )
         for service in sorted(services, key=lambda service: service.metadata.key)
         for condition in service.status.conditions or ()
         if condition.type in _RELEASES and condition.status == "True"
@@ -65,6 +82,10 @@ async def release_holds(client: Client, namespace: str, names: Iterable[str], no
         rows = [row for row in held if row.service == f"{namespace}/{name}"]
         # a hold that began within this second began before it is over
         over = max(now, *(parse_time(row.since) for row in rows if row.since), now) + 1
-        asked = {_RELEASES[row.condition]: format_time(over) for row in rows} or {ANNOTATION_RELEASE: format_time(over)}
+        asked = {_RELEASES[row.condition]: format_time(over) for row in rows} or {
+            ANNOTATION_RELEASE: format_time(over)
+        }
         body = encode({"metadata": {"annotations": asked}})
-        await client.perform(Write(verb="patch", resource=Services, namespace=namespace, name=name, body=body))
+        await client.perform(
+            Write(verb="patch", resource=Services, namespace=namespace, name=name, body=body)
+        )

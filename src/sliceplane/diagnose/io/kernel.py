@@ -1,4 +1,5 @@
-"""What ``explain --kernel`` reads of the machine it runs on: files of /proc and /sys, and what three programs list.
+"""What ``explain --kernel`` reads of the machine it runs on: files of /proc and /sys, and what
+three programs list.
 
 A program that is not there, or may not, is told as not looked at; the rest counts without it.
 """
@@ -48,7 +49,10 @@ class _Unread(Exception):
 
 async def read_kernel() -> KernelFacts:
     unread: list[str] = []
-    count, most = _number(_PROC / "netfilter/nf_conntrack_count"), _number(_PROC / "netfilter/nf_conntrack_max")
+    count, most = (
+        _number(_PROC / "netfilter/nf_conntrack_count"),
+        _number(_PROC / "netfilter/nf_conntrack_max"),
+    )
     if count is None or most is None:
         unread.append("flows (nf_conntrack is not loaded)")
     ports, promiscuous = _bridges()
@@ -108,10 +112,16 @@ def _bridges() -> tuple[tuple[BridgePort, ...], frozenset[str]]:
     for interface in sorted(_NETWORK.iterdir()):
         hairpin = _number(interface / "brport/hairpin_mode")
         if hairpin is not None:
-            ports.append(BridgePort(interface.name, (interface / "brport/bridge").resolve().name, bool(hairpin)))
+            ports.append(
+                BridgePort(
+                    interface.name, (interface / "brport/bridge").resolve().name, bool(hairpin)
+                )
+            )
     bridges = {port.bridge for port in ports}
     flags = {bridge: _number(_NETWORK / bridge / "flags") or 0 for bridge in bridges}
-    return tuple(ports), frozenset(bridge for bridge, value in flags.items() if value & _PROMISCUOUS)
+    return tuple(ports), frozenset(
+        bridge for bridge, value in flags.items() if value & _PROMISCUOUS
+    )
 
 
 async def _rule_sets(unread: list[str]) -> tuple[RuleSet, ...]:
@@ -135,7 +145,9 @@ async def _rule_sets(unread: list[str]) -> tuple[RuleSet, ...]:
 
 
 async def _served(rule_sets: tuple[RuleSet, ...] | None) -> Served:
-    """Where our nftables, or the iptables of any proxy, lead the cluster IPs.  Raises ``_Unread``."""
+    """Where our nftables, or the iptables of any proxy, lead the cluster IPs.  Raises
+    ``_Unread``.
+    """
     if rule_sets is None:
         raise _Unread("rules of Services (nftables cannot be listed)")
     found: Served = {}
@@ -150,7 +162,9 @@ async def _served(rule_sets: tuple[RuleSet, ...] | None) -> Served:
         return found
     for nft_family in ("ip", "ip6"):
         try:
-            found |= served(listed(await _output("nft", "--json", "list", "table", nft_family, TABLE)))
+            found |= served(
+                listed(await _output("nft", "--json", "list", "table", nft_family, TABLE))
+            )
         except _Unread as error:
             if "No such file" not in str(error):  # a kernel without that family
                 raise
@@ -176,7 +190,9 @@ async def _offloading(unread: list[str]) -> tuple[str, ...]:
 async def _node_port_addresses() -> tuple[str, ...]:
     """Those at which our nftables serve node ports; empty: at all, or there are none of ours."""
     try:
-        listed = json.loads(await _output("nft", "--json", "list", "set", "ip", TABLE, NODE_PORT_IPS.name))
+        listed = json.loads(
+            await _output("nft", "--json", "list", "set", "ip", TABLE, NODE_PORT_IPS.name)
+        )
     except _Unread:
         return ()
     sets = [entry["set"].get("elem", []) for entry in listed.get("nftables", ()) if "set" in entry]
@@ -203,7 +219,10 @@ async def _output(*command: str) -> str:
     """What *command* prints.  Raises ``_Unread``."""
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
         )
     except OSError as error:
         raise _Unread(f"what {command[0]} lists ({error.strerror})") from error
@@ -216,5 +235,7 @@ async def _output(*command: str) -> str:
         raise _Unread(f"what {command[0]} lists (no answer within {TIMEOUT_S:g} s)") from error
     if process.returncode != 0:
         said = stderr.decode(errors="replace").strip().splitlines()
-        raise _Unread(f"what {command[0]} lists ({said[0] if said else f'exit code {process.returncode}'})")
+        raise _Unread(
+            f"what {command[0]} lists ({said[0] if said else f'exit code {process.returncode}'})"
+        )
     return stdout.decode(errors="replace")

@@ -1,7 +1,8 @@
-"""Lists for tools that read a cluster once: in pages, begun anew where the continue token has expired (410).
+"""Lists for tools that read a cluster once: in pages, begun anew where the continue token has
+expired (410).
 
-A list that has no end, or is larger than ``watch.paging`` lets it be, raises ``Unreachable``: the server does not
-answer the question.
+A list that has no end, or is larger than ``watch.paging`` lets it be, raises ``Unreachable``: the
+server does not answer the question.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ T = TypeVar("T")
 
 
 async def list_whole(client: Reader, selection: Selection) -> list[bytes]:
-    """Returns the bodies of *selection*.  Raises ``StatusError`` and ``watch.io.base.Unreachable``."""
+    """Returns the bodies of *selection*.  Raises ``StatusError`` and
+    ``watch.io.base.Unreachable``.
+    """
     return await list_decoded(client, selection, list)
 
 
 async def list_decoded(
     client: Reader, selection: Selection, decode: Callable[[Sequence[bytes]], Iterable[T]]
 ) -> list[T]:
-    """Returns what *decode* makes of the bodies of each page, so that one page of them is kept at a time.  Raises as
-    ``list_whole``, and what *decode* raises."""
+    """Returns what *decode* makes of the bodies of each page, so that one page of them is kept at a
+    time. Raises as ``list_whole``, and what *decode* raises.
+    """
     for attempt in range(1, LISTS_MAX + 1):
         items: list[T] = []
         try:
@@ -39,14 +43,17 @@ async def list_decoded(
                 raise
         else:
             return items
-    raise AssertionError(f"{selection.resource.plural}: {LISTS_MAX} tries are over without an error")
+    raise AssertionError(
+        f"{selection.resource.plural}: {LISTS_MAX} tries are over without an error"
+    )
 
 
 async def list_pages(
     client: Reader, selection: Selection, resource_version: str | None = None
 ) -> AsyncIterator[ListPage]:
-    """The pages of one list, which ends with a 410 where its token expires.  *resource_version*: of the first page.
-    Raises as ``list_whole``."""
+    """The pages of one list, which ends with a 410 where its token expires. *resource_version*: of
+    the first page. Raises as ``list_whole``.
+    """
     bounds = ListBounds()
     token = ""
     while True:

@@ -35,7 +35,8 @@ from sliceplane.watch.io.base import Reader
 NDOTS: Final = 5
 #: of a name that leads nowhere
 FINDINGS_MAX: Final = 3
-#: codes, and their first letters, that can be why a name leads nowhere, by what is known of its Service
+#: codes, and their first letters, that can be why a name leads nowhere, by what is known of its
+#: Service
 _OF_NO_SERVICE: Final = ("S1", "S11")
 _OF_CLUSTER_IP: Final = ("T7",)
 _OF_HEADLESS: Final = ("B", "R", "E", "C3", "C5", "D6")
@@ -45,8 +46,9 @@ _OF_PORTS: Final = ("T2", "T3")
 
 
 class LookedUp(NamedTuple):
-    """``found``: what the last name that was tried leads to.  ``is_unknown``: there is no record in what could be
-    read, and there may be one in what could not."""
+    """``found``: what the last name that was tried leads to. ``is_unknown``: there is no record in
+    what could be read, and there may be one in what could not.
+    """
 
     found: FoundName | None
     is_unknown: bool
@@ -71,12 +73,17 @@ async def looked_up(
     view = DnsView(zone)
     tries = candidates(name, namespace, zone.domains[0])
     spaces = {space for tried in tries if (space := _namespace_of(tried, zone.domains[0]))}
-    unread = [entry for of in watches(zone) for entry in await _read_into(view, client_of_api, of, spaces)]
+    unread = [
+        entry for of in watches(zone) for entry in await _read_into(view, client_of_api, of, spaces)
+    ]
     for entry in unread if why else ():
         show(f"; not read: no right to {entry.right}")
     place = view.places.of(client)
     if why and zone.zone_answers:
-        show(f"; for a client at {client}: node {place.node or 'unknown'}, zone {place.zone or 'unknown'}")
+        show(
+            f"; for a client at {client}: node {place.node or 'unknown'}, zone "
+            f"{place.zone or 'unknown'}"
+        )
     found: FoundName | None = None
     known: NamedService | None = None
     is_unknown = False
@@ -87,7 +94,12 @@ async def looked_up(
             is_unknown = True
             continue
         found = _told(view, tried, kind, place, show, why=why)
-        if known is None and found is not None and found.service is not None and found.service.service is not None:
+        if (
+            known is None
+            and found is not None
+            and found.service is not None
+            and found.service.service is not None
+        ):
             known = found.service
         if found is None or found.rcode == wire.NOERROR:
             break
@@ -95,16 +107,23 @@ async def looked_up(
     if answer.has_record:
         return LookedUp(found, False)
     if why and not is_unknown:
-        subject = (known.namespace, known.name) if known is not None else _meant(view, tries, zone.domains[0])
+        subject = (
+            (known.namespace, known.name)
+            if known is not None
+            else _meant(view, tries, zone.domains[0])
+        )
         if subject is not None:
             causes = _causes(view.service(*subject)) + (_OF_PORTS if kind == wire.SRV else ())
             await _say_why(client_of_api, *subject, show, causes)
     return answer
 
 
-async def _read_into(view: DnsView, client: Reader, selection: Selection, spaces: set[str]) -> list[Unread]:
-    """Lists *selection*, or where that is forbidden what it has in the namespaces *spaces*; returns what was not
-    read."""
+async def _read_into(
+    view: DnsView, client: Reader, selection: Selection, spaces: set[str]
+) -> list[Unread]:
+    """Lists *selection*, or where that is forbidden what it has in the namespaces *spaces*; returns
+    what was not read.
+    """
     unread = []
     resource = selection.resource
     parts = [selection]
@@ -113,7 +132,11 @@ async def _read_into(view: DnsView, client: Reader, selection: Selection, spaces
     except StatusError as error:
         if error.code != 403:
             raise
-        parts = [replace(selection, namespace=space) for space in sorted(spaces)] if resource.namespaced else []
+        parts = (
+            [replace(selection, namespace=space) for space in sorted(spaces)]
+            if resource.namespaced
+            else []
+        )
         unread = [] if parts else [Unread(selection, "list", FORBIDDEN)]
         bodies = []
     for part in parts if parts != [selection] else ():
@@ -139,7 +162,9 @@ def _namespace_of(name: str, domain: str) -> str:
 def _needed(view: DnsView, name: str, domain: str, unread: list[Unread]) -> Unread | None:
     """Lists what was not read and decides whether *name* exists."""
     space = _namespace_of(name, domain)
-    labels = name.removesuffix(f".svc.{domain}.").split(".") if name.endswith(f".svc.{domain}.") else []
+    labels = (
+        name.removesuffix(f".svc.{domain}.").split(".") if name.endswith(f".svc.{domain}.") else []
+    )
     service = view.service(space, labels[-2].lower()) if len(labels) > 1 else None
     for entry in unread:
         resource = entry.selection.resource
@@ -147,9 +172,18 @@ def _needed(view: DnsView, name: str, domain: str, unread: list[Unread]) -> Unre
             continue
         if space and resource.key == Services.key and service is None:
             return entry
-        if resource.key == EndpointSlices.key and service is not None and service.spec.cluster_ip == "None":
+        if (
+            resource.key == EndpointSlices.key
+            and service is not None
+            and service.spec.cluster_ip == "None"
+        ):
             return entry
-        if space and resource.key == Namespaces.key and not labels[1:] and not view.has_namespace(space):
+        if (
+            space
+            and resource.key == Namespaces.key
+            and not labels[1:]
+            and not view.has_namespace(space)
+        ):
             return entry
         if resource.key == Pods.key and not labels and space:
             return entry
@@ -157,7 +191,9 @@ def _needed(view: DnsView, name: str, domain: str, unread: list[Unread]) -> Unre
 
 
 def _meant(view: DnsView, tries: tuple[str, ...], domain: str) -> tuple[str, str] | None:
-    """Namespace and name of the Service that one of *tries* is the name of, if there is the namespace."""
+    """Namespace and name of the Service that one of *tries* is the name of, if there is the
+    namespace.
+    """
     for tried in tries:
         labels = tried.removesuffix(f".svc.{domain}.").split(".")
         if tried.endswith(f".svc.{domain}.") and len(labels) == 2 and view.has_namespace(labels[1]):
@@ -168,7 +204,9 @@ def _meant(view: DnsView, tries: tuple[str, ...], domain: str) -> tuple[str, str
 async def _say_why(
     client: Reader, namespace: str, name: str, show: Callable[[str], None], causes: tuple[str, ...]
 ) -> None:
-    """Shows what ``sliceplane explain`` finds of the Service that begins with one of *causes*, the worst first."""
+    """Shows what ``sliceplane explain`` finds of the Service that begins with one of *causes*, the
+    worst first.
+    """
     explanation = await explain(client, ExplainQuestion("service", name, namespace), time.time)
     found = [finding for finding in explanation.findings if _is_cause(finding, causes)]
     for number, finding in enumerate(found[:FINDINGS_MAX]):
@@ -187,7 +225,9 @@ def _causes(service: Service | None) -> tuple[str, ...]:
 def _is_cause(finding: Finding, causes: tuple[str, ...]) -> bool:
     if finding.severity == "note" and finding.too_young is None:
         return False
-    return any(finding.code == cause or (len(cause) == 1 and finding.code[0] == cause) for cause in causes)
+    return any(
+        finding.code == cause or (len(cause) == 1 and finding.code[0] == cause) for cause in causes
+    )
 
 
 def candidates(name: str, namespace: str, domain: str) -> tuple[str, ...]:
@@ -199,13 +239,24 @@ def candidates(name: str, namespace: str, domain: str) -> tuple[str, ...]:
 
 
 def _told(
-    view: DnsView, name: str, kind: int, place: Locality, show: Callable[[str], None], *, why: bool, followed: int = 0
+    view: DnsView,
+    name: str,
+    kind: int,
+    place: Locality,
+    show: Callable[[str], None],
+    *,
+    why: bool,
+    followed: int = 0,
 ) -> FoundName | None:
     found = view.find(wire.labels_of(name_of(name).lower()), kind, place)
     if found is None:
         show(f"; {name} is no name of the cluster: it would be forwarded")
         return None
-    outcome = wire.RCODE_NAMES[found.rcode] if found.rcode or found.records or found.is_soa else "no such record"
+    outcome = (
+        wire.RCODE_NAMES[found.rcode]
+        if found.rcode or found.records or found.is_soa
+        else "no such record"
+    )
     if why or not found.records:
         show(f"; {name} {type_text(kind)}: {outcome}: {found.why}")
     records = found.records

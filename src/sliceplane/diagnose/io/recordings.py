@@ -1,4 +1,6 @@
-"""What a running plane recorded, to a file or for a question; where nothing is recorded, what can be read instead."""
+"""What a running plane recorded, to a file or for a question; where nothing is recorded, what can
+be read instead.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ from sliceplane.watch.io.flight import PATH, write_file
 from sliceplane.watch.io.http import HttpClient
 from sliceplane.watch.recorder.file import Recording, RecordingError, read_lines
 
-_OWNERS: Final = {resource.kind: resource for resource in (ReplicaSets, Deployments, StatefulSets, DaemonSets)}
+_OWNERS: Final = {
+    resource.kind: resource for resource in (ReplicaSets, Deployments, StatefulSets, DaemonSets)
+}
 #: requests for Pods and their owners; the others are as their siblings
 _OBJECTS_MAX: Final = 200
 #: what a plane keeps of the last minutes, as lines
@@ -38,12 +42,16 @@ RECORDING_BYTES_MAX: Final = 256 << 20
 
 
 async def fetch(client: HttpClient) -> list[bytes]:
-    """The lines of a recording.  Raises what the client raises: ``StatusError``, ``Unreachable``."""
+    """The lines of a recording.  Raises what the client raises: ``StatusError``,
+    ``Unreachable``.
+    """
     return (await client.page(PATH, bytes_max=RECORDING_BYTES_MAX)).splitlines(keepends=True)
 
 
 async def save(client: HttpClient, path: Path) -> Recording:
-    """Raises ``RecordingError`` where the server sent half of it or the disk takes none, and as ``fetch``."""
+    """Raises ``RecordingError`` where the server sent half of it or the disk takes none, and as
+    ``fetch``.
+    """
     lines = await fetch(client)
     recording = read_lines(lines)
     if recording.problem:
@@ -65,9 +73,13 @@ async def recorded(client: HttpClient) -> Recording | None:
         raise
 
 
-async def timeline_lines(client: HttpClient, namespace: str, name: str, since: float) -> tuple[list[Line], str]:
-    """What happened to a Service, out of what the plane records or of what the objects tell; and what a reader must
-    know of it, "" for nothing.  Raises ``RecordingError`` for a recording that cannot be read, and as ``fetch``."""
+async def timeline_lines(
+    client: HttpClient, namespace: str, name: str, since: float
+) -> tuple[list[Line], str]:
+    """What happened to a Service, out of what the plane records or of what the objects tell; and
+    what a reader must know of it, "" for nothing. Raises ``RecordingError`` for a recording that
+    cannot be read, and as ``fetch``.
+    """
     recording = await recorded(client)
     if recording is None:
         return await lines_elsewhere(client, namespace, name, since), NOTICE
@@ -79,11 +91,18 @@ async def timeline_lines(client: HttpClient, namespace: str, name: str, since: f
     return lines, recording.problem
 
 
-async def lines_elsewhere(client: HttpClient, namespace: str, name: str, since: float) -> list[Line]:
-    """A timeline of what the objects themselves tell.  Raises ``StatusError`` if there is no such Service."""
+async def lines_elsewhere(
+    client: HttpClient, namespace: str, name: str, since: float
+) -> list[Line]:
+    """A timeline of what the objects themselves tell.  Raises ``StatusError`` if there is no such
+    Service.
+    """
     service = await _get(client, Services, namespace, name)
     slices = Selection(EndpointSlices, namespace, label_selector=f"{LABEL_SERVICE_NAME}={name}")
-    objects = [service, *(_named(EndpointSlices, body) for body in await list_whole(client, slices))]
+    objects = [
+        service,
+        *(_named(EndpointSlices, body) for body in await list_whole(client, slices)),
+    ]
     selector = (service.get("spec") or {}).get("selector") or {}
     if selector:
         text = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
@@ -91,12 +110,16 @@ async def lines_elsewhere(client: HttpClient, namespace: str, name: str, since: 
         objects += [_named(Pods, body) for body in pods]
         objects += await _owners(client, namespace, objects)
     names = {document["metadata"]["name"] for document in objects}
-    events = [decode_document(body) for body in await list_whole(client, Selection(Events, namespace))]
+    events = [
+        decode_document(body) for body in await list_whole(client, Selection(Events, namespace))
+    ]
     about = [event for event in events if (event.get("involvedObject") or {}).get("name") in names]
     return lines_of(objects, about, since)
 
 
-async def _owners(client: HttpClient, namespace: str, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+async def _owners(
+    client: HttpClient, namespace: str, objects: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Of *objects*, and theirs; what is gone, or not ours to see, is left out."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     waiting = list(objects)

@@ -1,13 +1,14 @@
 """A snapshot to a file, and a file to a data directory.
 
-Saving asks a server that runs, over HTTPS.  The file appears under its name when it is whole and on disk: what a full
-disk or a lost connection leaves is removed.  What arrives is read as it will be when it is needed, digest and all.
+Saving asks a server that runs, over HTTPS. The file appears under its name when it is whole and on
+disk: what a full disk or a lost connection leaves is removed. What arrives is read as it will be
+when it is needed, digest and all.
 
-Restoring makes a database where there is none; the folder's lock says that no server is at work there.  It, too,
-appears under its name when it is whole.
+Restoring makes a database where there is none; the folder's lock says that no server is at work
+there. It, too, appears under its name when it is whole.
 
-What a process that was killed (SIGKILL, power) left beside the file holds Secrets and is of no use: the next one that
-saves to the same name removes it.
+What a process that was killed (SIGKILL, power) left beside the file holds Secrets and is of no use:
+the next one that saves to the same name removes it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from sliceplane.kit.io.files import opened_lines
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.server.io.datadir import DataDir
 from sliceplane.server.store.backend import REVISIONS_BEYOND
-from sliceplane.server.store.snapshot import LINE_BYTES_MAX, PATH, REVISION_MAX, BadSnapshot, SnapshotReader, restored
+from sliceplane.server.store.snapshot import (
+    LINE_BYTES_MAX,
+    PATH,
+    REVISION_MAX,
+    BadSnapshot,
+    SnapshotReader,
+    restored,
+)
 
 if TYPE_CHECKING:
     from sliceplane.watch.io.http import HttpClient
@@ -64,7 +72,9 @@ async def save(client: HttpClient, path: Path) -> SnapshotSummary:
 
 
 async def _receive(portions: AsyncIterator[bytes], part: Path) -> None:
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+    with os.fdopen(
+        os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb"
+    ) as file:
         async for portion in portions:
             file.write(portion)
         file.flush()
@@ -83,7 +93,9 @@ def _inspected(path: Path, name: str) -> SnapshotSummary:
 
 
 def restore(path: Path, data_dir: str, *, bump: int = REVISIONS_BEYOND) -> SnapshotSummary:
-    """Make *data_dir*'s database of the snapshot, at its revision plus *bump*.  Raises ``SnapshotError``."""
+    """Make *data_dir*'s database of the snapshot, at its revision plus *bump*.  Raises
+    ``SnapshotError``.
+    """
     from sliceplane.server.io.storage.committing import StorageError
     from sliceplane.server.store.backend import OutcomeUnknown, WriteFailed
 
@@ -99,12 +111,15 @@ def restore(path: Path, data_dir: str, *, bump: int = REVISIONS_BEYOND) -> Snaps
             if there.exists():
                 # A log that was left beside another database would be copied into it.
                 raise SnapshotError(
-                    f"{there} exists: restoring replaces nothing; move it away, and everything else that is called "
+                    f"{there} exists: restoring replaces nothing; move it away, and everything "
+                    "else that is called "
                     f"{database.name}-..."
                 )
         with _opened(path, str(path)) as (reader, size):
             if reader.revision + bump > REVISION_MAX:
-                raise SnapshotError(f"revision {reader.revision} plus {bump} is more than {REVISION_MAX}")
+                raise SnapshotError(
+                    f"revision {reader.revision} plus {bump} is more than {REVISION_MAX}"
+                )
             objects = _make_database(folder, database, reader, reader.revision + bump)
             return SnapshotSummary(objects, reader.revision + bump, size)
     except (OSError, StorageError, WriteFailed, OutcomeUnknown) as error:

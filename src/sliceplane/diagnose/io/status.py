@@ -1,7 +1,8 @@
-"""The reading side of ``sliceplane status``: three pages of the server, two namespaces' Leases, what ``lint`` reads.
+"""The reading side of ``sliceplane status``: three pages of the server, two namespaces' Leases,
+what ``lint`` reads.
 
-Whatever is refused, or not there, is told to the core as not to be had; only a server that does not answer at all ends
-the question.
+Whatever is refused, or not there, is told to the core as not to be had; only a server that does not
+answer at all ends the question.
 """
 
 from __future__ import annotations
@@ -30,13 +31,19 @@ PAGE_BYTES_MAX: Final = 64 << 20
 T = TypeVar("T", bound=Object)
 
 
-async def read_status(client: HttpClient, namespace: str, wall_clock: Callable[[], float]) -> PlaneStatus:
-    """*namespace*: whose Services are looked at; "": all.  *wall_clock*: seconds since the epoch.  Raises
-    ``watch.io.base.Unreachable``, ``msgspec.DecodeError``, and ``StatusError`` for what is neither a refusal nor
-    a page that is not there."""
+async def read_status(
+    client: HttpClient, namespace: str, wall_clock: Callable[[], float]
+) -> PlaneStatus:
+    """*namespace*: whose Services are looked at; "": all. *wall_clock*: seconds since the epoch.
+    Raises ``watch.io.base.Unreachable``, ``msgspec.DecodeError``, and ``StatusError`` for what is
+    neither a refusal nor a page that is not there.
+    """
     investigation = Investigation(ExplainQuestion("everything", namespace=namespace), wall_clock())
     async with asyncio.TaskGroup() as group:
-        pages = [group.create_task(_page(client, path)) for path in ("/version", "/readyz?verbose", "/metrics")]
+        pages = [
+            group.create_task(_page(client, path))
+            for path in ("/version", "/readyz?verbose", "/metrics")
+        ]
         group.create_task(investigated(client, investigation))
     leases = {
         place: await _objects(client, investigation, LEASES, LEASES.in_namespace(place))

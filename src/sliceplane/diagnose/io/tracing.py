@@ -1,8 +1,8 @@
 """The reading side of ``sliceplane trace``: what the question needs of a cluster, and nothing else.
 
-Services and Nodes are listed whole (who claims an address is in no index of an API server), Pods by address, slices by
-Service.  Only ``get`` and ``list`` reach the server.  What the caller may not list is a note in the answer, unless
-there is no answer without it.
+Services and Nodes are listed whole (who claims an address is in no index of an API server), Pods by
+address, slices by Service. Only ``get`` and ``list`` reach the server. What the caller may not list
+is a note in the answer, unless there is no answer without it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ T = TypeVar("T", bound=Object)
 
 def usual_proxy() -> TracedProxy:
     """A proxy whose flags are the defaults of ``sliceplane trace``."""
-    return TracedProxy(RulesConfig(pod_bridge_interface=POD_INTERFACE, pod_interface_name_prefix=POD_INTERFACE))
+    return TracedProxy(
+        RulesConfig(pod_bridge_interface=POD_INTERFACE, pod_interface_name_prefix=POD_INTERFACE)
+    )
 
 
 async def question_of(
@@ -80,7 +82,11 @@ async def question_of(
         sender = OUTSIDE_ADDRESSES[await _family(client, to) or "IPv4"]
     else:
         named = parse_source(source, namespace)
-        sender = named if isinstance(named, str) else await address_of(client, named, await _family(client, to))
+        sender = (
+            named
+            if isinstance(named, str)
+            else await address_of(client, named, await _family(client, to))
+        )
     return Question(sender, to, cast("Any", protocol.upper()) if protocol else None, node.lower())
 
 
@@ -97,7 +103,9 @@ async def _usual_source(client: Reader) -> str:
 
 
 async def _family(client: Reader, to: AddressTarget | NameTarget) -> Family | None:
-    """The family of a packet to *to*: of a Service its first; ``None``: there is no such Service."""
+    """The family of a packet to *to*: of a Service its first; ``None``: there is no such
+    Service.
+    """
     if isinstance(to, AddressTarget):
         return family_of(to.ip)
     try:
@@ -106,11 +114,16 @@ async def _family(client: Reader, to: AddressTarget | NameTarget) -> Family | No
         if error.code != 404:
             raise
         return None
-    return next((family_of(ip) for ip in service.spec.cluster_ips or () if parse_strict(ip) is not None), None)
+    return next(
+        (family_of(ip) for ip in service.spec.cluster_ips or () if parse_strict(ip) is not None),
+        None,
+    )
 
 
 async def trace(client: Reader, question: Question, settings: TracedProxy) -> TraceAnswer:
-    """Raises ``diagnose.trace.question.Unanswerable``, ``StatusError`` and ``watch.io.base.Unreachable``."""
+    """Raises ``diagnose.trace.question.Unanswerable``, ``StatusError`` and
+    ``watch.io.base.Unreachable``.
+    """
     unread: list[str] = []
     services, nodes, pods, ranges = await asyncio.gather(
         _list(client, Selection(Services), Service),
@@ -135,9 +148,12 @@ async def trace(client: Reader, question: Question, settings: TracedProxy) -> Tr
     return explain(inquiry)
 
 
-async def xds_question_of(client: Reader, who: str, target: str, *, namespace: str, domain: str) -> XdsQuestion:
-    """What a person writes as ``--client`` (``NODE``, ``pod/POD``, ``zone/ZONE``, or nothing) and ``--to``; raises as
-    ``trace`` does."""
+async def xds_question_of(
+    client: Reader, who: str, target: str, *, namespace: str, domain: str
+) -> XdsQuestion:
+    """What a person writes as ``--client`` (``NODE``, ``pod/POD``, ``zone/ZONE``, or nothing) and
+    ``--to``; raises as ``trace`` does.
+    """
     kind, _, name = who.rpartition("/")
     if kind not in ("", "node", "pod", "zone") or bool(kind) > bool(name):
         raise Unanswerable(f"--client {who!r} is neither [node/]NODE nor pod/POD nor zone/ZONE")
@@ -182,14 +198,24 @@ async def _nodes(client: Reader) -> tuple[Node, ...] | None:
 
 
 async def address_of(client: Reader, source: NamedSource, family: Family | None) -> str:
-    """The address that *source* sends from: of *family*, else its first.  Raises ``Unanswerable``."""
+    """The address that *source* sends from: of *family*, else its first.  Raises
+    ``Unanswerable``.
+    """
     try:
         if source.namespace:
             pod = codec.decode(await client.get(Pods, source.namespace, source.name), Pod)
-            addresses = [pod_ip.ip for pod_ip in (pod.status.pod_ips or ()) if pod_ip.ip] if pod.status else []
+            addresses = (
+                [pod_ip.ip for pod_ip in (pod.status.pod_ips or ()) if pod_ip.ip]
+                if pod.status
+                else []
+            )
         else:
             node = codec.decode(await client.get(Nodes, "", source.name), Node)
-            addresses = [entry.address for entry in (node.status.addresses or ()) if entry.type == "InternalIP"]
+            addresses = [
+                entry.address
+                for entry in (node.status.addresses or ())
+                if entry.type == "InternalIP"
+            ]
     except StatusError as error:
         if error.code != 404:
             raise
@@ -197,15 +223,20 @@ async def address_of(client: Reader, source: NamedSource, family: Family | None)
     fitting = [ip for ip in addresses if family is None or family_of(ip) == family]
     if not fitting:
         raise Unanswerable(
-            f"--from: {source} has no {family or 'IP'} address" + (f", only {addresses[0]}" if addresses else "")
+            f"--from: {source} has no {family or 'IP'} address"
+            + (f", only {addresses[0]}" if addresses else "")
         )
     return fitting[0]
 
 
-async def _slices(client: Reader, key: ServiceKey, settings: TracedProxy) -> tuple[EndpointSlice, ...]:
+async def _slices(
+    client: Reader, key: ServiceKey, settings: TracedProxy
+) -> tuple[EndpointSlice, ...]:
     if reads_slices(settings.gates):
         selector = f"{LABEL_SERVICE_NAME}={key.name}"
-        return await _list(client, Selection(EndpointSlices, key.namespace, selector), EndpointSlice)
+        return await _list(
+            client, Selection(EndpointSlices, key.namespace, selector), EndpointSlice
+        )
     try:
         body = await client.get(EndpointsObjects, *key)
     except StatusError as error:
@@ -216,23 +247,37 @@ async def _slices(client: Reader, key: ServiceKey, settings: TracedProxy) -> tup
 
 
 async def _pods(client: Reader, question: Question, unread: list[str]) -> tuple[Pod, ...]:
-    """Those that have an address of the question as their first one, by which alone a server finds them."""
+    """Those that have an address of the question as their first one, by which alone a server finds
+    them.
+    """
     pods: list[Pod] = []
-    wanted = (question.source, *((question.to.ip,) if isinstance(question.to, AddressTarget) else ()))
+    wanted = (
+        question.source,
+        *((question.to.ip,) if isinstance(question.to, AddressTarget) else ()),
+    )
     for ip in wanted:
         pods += await _allowed(client, Pods, Pod, unread, field_selector=f"status.podIP={ip}")
     return tuple(pods)
 
 
 def _may_be_a_pod(question: Question, cluster: TracedCluster) -> bool:
-    """Whether the sender has to be looked for among all Pods: no Pod has its address as the first of two."""
-    is_known = cluster.pod_of(question.source) is not None or cluster.node_of(question.source) is not None
+    """Whether the sender has to be looked for among all Pods: no Pod has its address as the first
+    of two.
+    """
+    is_known = (
+        cluster.pod_of(question.source) is not None or cluster.node_of(question.source) is not None
+    )
     may_read = not any(sentence.startswith(Pods.plural) for sentence in cluster.unread)
     return may_read and not is_known and not question.node
 
 
 async def _allowed(
-    client: Reader, resource: Resource, kind: type[T], unread: list[str], *, field_selector: str = ""
+    client: Reader,
+    resource: Resource,
+    kind: type[T],
+    unread: list[str],
+    *,
+    field_selector: str = "",
 ) -> tuple[T, ...]:
     try:
         return await _list(client, Selection(resource, field_selector=field_selector), kind)

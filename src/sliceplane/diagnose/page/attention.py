@@ -1,7 +1,8 @@
-"""The findings that need attention, as the page shows them: the answer of ``lint`` without what no view has.
+"""The findings that need attention, as the page shows them: the answer of ``lint`` without what no
+view has.
 
-A cluster may have a finding for each of thousands of Services.  Findings of one sentence become one entry here, before
-documents are made of them, and the rest of the answer is not kept.
+A cluster may have a finding for each of thousands of Services. Findings of one sentence become one
+entry here, before documents are made of them, and the rest of the answer is not kept.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ ALIKE_MAX: Final = 50
 
 
 def attention(explanation: Explanation) -> dict[str, Any]:
-    """Returns the document of ``Views.now`` and ``Views.services``: entries with the worst first, how many findings
-    there are of each severity ("young": too young to judge), and the worst finding by Service ("NAMESPACE/NAME")."""
+    """Returns the document of ``Views.now`` and ``Views.services``: entries with the worst first,
+    how many findings there are of each severity ("young": too young to judge), and the worst
+    finding by Service ("NAMESPACE/NAME").
+    """
     findings = explanation.findings
     worst: dict[str, str] = {}
     for finding in findings:
         subject = finding.subject
         if subject.kind == "Service" and finding.severity != "note":
-            worst.setdefault(f"{subject.namespace}/{subject.name}", f"{finding.severity} {finding.code}")
+            worst.setdefault(
+                f"{subject.namespace}/{subject.name}", f"{finding.severity} {finding.code}"
+            )
     return {
         "services": explanation.services,
         "sums": dict(sorted(Counter(map(word_of, findings)).items())),
@@ -39,8 +44,9 @@ def attention(explanation: Explanation) -> dict[str, Any]:
 
 
 def _entries(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """One entry for all findings of a sentence, as ``api.findings.text.rows`` has them: the first, ``others`` that it
-    also holds for, and how many are ``alike``."""
+    """One entry for all findings of a sentence, as ``api.findings.text.rows`` has them: the first,
+    ``others`` that it also holds for, and how many are ``alike``.
+    """
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((word_of(finding), finding.code, finding.sentence), []).append(finding)

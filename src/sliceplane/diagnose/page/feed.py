@@ -1,8 +1,9 @@
-"""One view, shown to any number of tabs: the whole once for each that comes, differences for those that stay.
+"""One view, shown to any number of tabs: the whole once for each that comes, differences for those
+that stay.
 
-A message is a line of JSON.  ``view`` has everything, ``delta`` what changed since the message before (parts whole,
-tables by row); both are numbered.  What a feed remembers is bounded in messages and in bytes: a reader that has missed
-more than that has to load the view anew.
+A message is a line of JSON. ``view`` has everything, ``delta`` what changed since the message
+before (parts whole, tables by row); both are numbered. What a feed remembers is bounded in messages
+and in bytes: a reader that has missed more than that has to load the view anew.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ class ViewFeed:
                     "name": self._view.name,
                     "command": self._view.command,
                     "parts": self._view.parts,
-                    "tables": {name: table.as_document() for name, table in self._view.tables.items()},
+                    "tables": {
+                        name: table.as_document() for name, table in self._view.tables.items()
+                    },
                 }
             )
         return self._whole
@@ -117,7 +120,11 @@ def _is_kin(before: PageView, after: PageView) -> bool:
 
 
 def _delta(before: PageView, after: PageView) -> dict[str, Any] | None:
-    parts = {name: part for name, part in after.parts.items() if name not in before.parts or before.parts[name] != part}
+    parts = {
+        name: part
+        for name, part in after.parts.items()
+        if name not in before.parts or before.parts[name] != part
+    }
     parts |= {name: None for name in before.parts if name not in after.parts}
     rows = {name: difference(before.tables[name], table) for name, table in after.tables.items()}
     told = {name: change for name, change in rows.items() if change is not None}

@@ -1,11 +1,14 @@
-"""Logins at the page of a server: sessions in memory, bounded in number and time, shared by account.
+"""Logins at the page of a server: sessions in memory, bounded in number and time, shared by
+account.
 
-A *login* is named by a secret that only its browser has, or by the certificate that the browser shows; of a secret the
-digest is kept.  It ends after half an hour without a request or a tab, eight hours after it began, or on request.  The
-owner asks the server anew what a login may see; ``rights`` is the last answer.
+A *login* is named by a secret that only its browser has, or by the certificate that the browser
+shows; of a secret the digest is kept. It ends after half an hour without a request or a tab, eight
+hours after it began, or on request. The owner asks the server anew what a login may see; ``rights``
+is the last answer.
 
-A login without room takes that of another: of a lower standing, then one without tabs, then one of an account that has
-several.  So no account can shut out one of a higher standing, or others of its own.
+A login without room takes that of another: of a lower standing, then one without tabs, then one of
+an account that has several. So no account can shut out one of a higher standing, or others of its
+own.
 """
 
 from __future__ import annotations
@@ -52,9 +55,12 @@ class Login:
 
 
 class LoginLink:
-    """A secret that logs in once, until *ends*; of the secret the *digest* is kept.  *now* as ``Logins`` has it.
+    """A secret that logs in once, until *ends*; of the secret the *digest* is kept. *now* as
+    ``Logins`` has it.
 
-    Tries are limited before the secret is compared, so at most a few hundred guesses are possible in all."""
+    Tries are limited before the secret is compared, so at most a few hundred guesses are possible
+    in all.
+    """
 
     def __init__(self, digest: bytes, ends: float) -> None:
         self._digest = digest
@@ -63,11 +69,15 @@ class LoginLink:
         self._tries = TokenBucket(rate_per_s=LINK_TRIES_PER_S, burst=LINK_TRIES)
 
     def is_limited(self, now: float) -> bool:
-        """Counts a try.  Returns True if there were too many, so that the secret must not be compared."""
+        """Counts a try.  Returns True if there were too many, so that the secret must not be
+        compared.
+        """
         return not self._tries.try_take(now)
 
     def redeem(self, digest: bytes, now: float) -> str:
-        """Uses the link up.  Returns the reason, as a clause, why *digest* does not log in; "" if it does."""
+        """Uses the link up.  Returns the reason, as a clause, why *digest* does not log in; "" if
+        it does.
+        """
         if digest != self._digest:
             return "this link is not of this start of the server, or a part of it is missing"
         if self._is_used:
@@ -91,7 +101,9 @@ class Logins:
     def admit(self, login: Login, now: float) -> tuple[Login, ...]:
         """Adds *login*.  Returns the logins that ended for it.
 
-        Raises ``OverflowError`` if all others have tabs and are of accounts that have no more and are no less."""
+        Raises ``OverflowError`` if all others have tabs and are of accounts that have no more and
+        are no less.
+        """
         ended = []
         while not self._take(login):
             victim = self._find_victim(login)
@@ -122,7 +134,13 @@ class Logins:
 
         def order(other: Login) -> tuple[int, bool, bool, int, float]:
             is_other = other.account != login.account
-            return (_RANKS[other.standing], other.tabs > 0, is_other, -held(other.account), other.seen)
+            return (
+                _RANKS[other.standing],
+                other.tabs > 0,
+                is_other,
+                -held(other.account),
+                other.seen,
+            )
 
         return min(filter(yields, self), key=order, default=None)
 

@@ -1,7 +1,9 @@
-"""The Services, slices and Nodes that the page shows, kept by differences: one changed slice costs its endpoints.
+"""The Services, slices and Nodes that the page shows, kept by differences: one changed slice costs
+its endpoints.
 
-Rows of endpoints are made once for each version of a slice; what the last minutes brought is counted in buckets of ten
-seconds for each Service, and told in words, newest first, in a bounded list.
+Rows of endpoints are made once for each version of a slice; what the last minutes brought is
+counted in buckets of ten seconds for each Service, and told in words, newest first, in a bounded
+list.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ _NOTHING: Final = SliceSums(Counter(), Counter())
 
 
 class ClusterModel:
-    """Owned by one reader of informers.  ``version`` grows with each change; ``on_*`` take what informers tell."""
+    """Owned by one reader of informers.  ``version`` grows with each change; ``on_*`` take what
+    informers tell.
+    """
 
     def __init__(self) -> None:
         self.version = 0
@@ -91,7 +95,9 @@ class ClusterModel:
             else:
                 self.nodes[change.object.metadata.name] = change.new
 
-    def on_slices(self, changes: Iterable[Change[EndpointSlice]], now: float, *, told: bool) -> None:
+    def on_slices(
+        self, changes: Iterable[Change[EndpointSlice]], now: float, *, told: bool
+    ) -> None:
         """*told*: what changes is news, and no part of the first list."""
         news: dict[str, Counter[str]] = {}
         for change in changes:
@@ -160,10 +166,14 @@ class ClusterModel:
         return [of_service[key] for key in sorted(of_service)]
 
     def rows(self, item: EndpointSlice) -> tuple[Row, ...]:
-        """The endpoints of one slice, as ``ENDPOINT_COLUMNS``; the same tuple until the slice changes."""
+        """The endpoints of one slice, as ``ENDPOINT_COLUMNS``; the same tuple until the slice
+        changes.
+        """
         key = item.metadata.key
         if key not in self._rows:
-            self._rows[key] = tuple(_row(item.metadata.name, endpoint) for endpoint in item.endpoints or ())
+            self._rows[key] = tuple(
+                _row(item.metadata.name, endpoint) for endpoint in item.endpoints or ()
+            )
         return self._rows[key]
 
     def sums(self, service: str) -> ServiceSums:
@@ -187,7 +197,9 @@ class ClusterModel:
         return ServiceSums(states, {zone: zones[zone] for zone in sorted(zones)}, len(of_service))
 
     def changes(self, service: str, now: float) -> tuple[int, ...]:
-        """How often its slices changed, in the last ``BUCKETS`` times ``BUCKET_S``, the newest last; () for never."""
+        """How often its slices changed, in the last ``BUCKETS`` times ``BUCKET_S``, the newest
+        last; () for never.
+        """
         counted = self._changes.get(service)
         if counted is None:
             return ()
@@ -205,7 +217,9 @@ class ClusterModel:
 
     def zones(self) -> dict[str, int]:
         """Nodes by zone; "" where a Node has none."""
-        found = Counter((node.metadata.labels or {}).get(LABEL_ZONE, "") for node in self.nodes.values())
+        found = Counter(
+            (node.metadata.labels or {}).get(LABEL_ZONE, "") for node in self.nodes.values()
+        )
         return {zone: found[zone] for zone in sorted(found)}
 
     def check(self) -> None:

@@ -1,8 +1,8 @@
 """Rows by column: 20,000 endpoints as columns are a third of a megabyte, as objects five.
 
-A table is made of *chunks*, tuples of rows that belong together (those of one slice, say).  A chunk that is the same
-object as before holds the same rows, so that a change costs what it changed and not what the table has.  The first
-``keys`` columns name a row; a key stands in one chunk at a time.
+A table is made of *chunks*, tuples of rows that belong together (those of one slice, say). A chunk
+that is the same object as before holds the same rows, so that a change costs what it changed and
+not what the table has. The first ``keys`` columns name a row; a key stands in one chunk at a time.
 """
 
 from __future__ import annotations
@@ -38,18 +38,22 @@ class PageTable(msgspec.Struct, frozen=True):
             "keys": self.keys,
             "count": len(rows),
             "columns": [
-                {"name": name, **_column(values)} for name, values in zip(self.columns, columns, strict=True)
+                {"name": name, **_column(values)}
+                for name, values in zip(self.columns, columns, strict=True)
             ],
-        }  # fmt: skip
+        }
 
 
 def table_of(columns: Iterable[str], keys: int, rows: Iterable[Row]) -> PageTable:
     """For few rows: each is a chunk."""
-    return PageTable(tuple(columns), keys, {"\n".join(map(str, row[:keys])): (row,) for row in rows})
+    return PageTable(
+        tuple(columns), keys, {"\n".join(map(str, row[:keys])): (row,) for row in rows}
+    )
 
 
 def difference(before: PageTable, after: PageTable) -> dict[str, Any] | None:
-    """What makes *after* of *before*: rows that are new or other, and keys that are gone; ``None``: nothing does.
+    """What makes *after* of *before*: rows that are new or other, and keys that are gone; ``None``:
+    nothing does.
 
     Both have the same columns.
     """

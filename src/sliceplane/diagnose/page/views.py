@@ -1,7 +1,9 @@
-"""Each view of the page: what the model holds, beside what the engines answered, and the command that prints the same.
+"""Each view of the page: what the model holds, beside what the engines answered, and the command
+that prints the same.
 
-An *answered* question is a document of the command's own ``--output json`` with the time at which it was asked, or the
-sentence that says why there is no answer; ``None``: it is being asked for the first time.  Nothing here judges.
+An *answered* question is a document of the command's own ``--output json`` with the time at which
+it was asked, or the sentence that says why there is no answer; ``None``: it is being asked for the
+first time. Nothing here judges.
 """
 
 from __future__ import annotations
@@ -24,15 +26,36 @@ LEAVING_MAX: Final = 20
 #: beside what else is so now
 DRAINS_SHOWN: Final = 5
 SERVICE_COLUMNS: Final = (
-    "namespace", "name", "type", "address", "ports", "ready", "endpoints", "slices", "zones", "finding", "changes",
-)  # fmt: skip
-NODE_COLUMNS: Final = ("node", "state", "zone", "kubelet", "version", "told", "behind", "cache", "kernel")
+    "namespace",
+    "name",
+    "type",
+    "address",
+    "ports",
+    "ready",
+    "endpoints",
+    "slices",
+    "zones",
+    "finding",
+    "changes",
+)
+NODE_COLUMNS: Final = (
+    "node",
+    "state",
+    "zone",
+    "kubelet",
+    "version",
+    "told",
+    "behind",
+    "cache",
+    "kernel",
+)
 SLICE_COLUMNS: Final = ("name", "endpoints", "ready", "family", "ports", "version")
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """``document`` is what the command writes as JSON, of ``lint`` what ``diagnose.page.attention`` keeps; ``problem``
-    is why there is none."""
+    """``document`` is what the command writes as JSON, of ``lint`` what ``diagnose.page.attention``
+    keeps; ``problem`` is why there is none.
+    """
 
     at: float
     document: Any = None
@@ -47,7 +70,9 @@ def part_of(answered: Answered | None) -> dict[str, Any] | None:
 
 
 class Views:
-    """Makes models of views.  Owned by whoever owns the model; remembers only what it need not make twice."""
+    """Makes models of views.  Owned by whoever owns the model; remembers only what it need not make
+    twice.
+    """
 
     def __init__(self, model: ClusterModel, namespace: str = "") -> None:
         """*namespace*: what is shown is only of it; "": of all."""
@@ -60,7 +85,11 @@ class Views:
     # Views
 
     def now(
-        self, lint: Answered | None, drift: Answered | None, drains: Answered | None, held: Iterable[Any]
+        self,
+        lint: Answered | None,
+        drift: Answered | None,
+        drains: Answered | None,
+        held: Iterable[Any],
     ) -> PageView:
         model = self._model
         freshness = Counter(row["state"] for row in _rows_of(drift, "nodes"))
@@ -79,12 +108,22 @@ class Views:
                 "at": None if drift is None else drift.at,
                 "problem": "" if drift is None else drift.problem,
                 "states": dict(sorted(freshness.items())),
-                "nodes": [row for row in _rows_of(drift, "nodes") if row["state"] not in ("in step", "emulated")][:20],
+                "nodes": [
+                    row
+                    for row in _rows_of(drift, "nodes")
+                    if row["state"] not in ("in step", "emulated")
+                ][:20],
                 "findings": _rows_of(drift, "findings"),
                 "notLookedAt": _rows_of(drift, "notLookedAt"),
             },
             "activity": [
-                {"at": entry.at, "until": entry.until, "kind": entry.kind, "name": entry.name, "what": entry.what}
+                {
+                    "at": entry.at,
+                    "until": entry.until,
+                    "kind": entry.kind,
+                    "name": entry.name,
+                    "what": entry.what,
+                }
                 for entry in model.activity
             ],
             "guards": [item.as_document() for item in held],
@@ -94,7 +133,9 @@ class Views:
         return PageView("now", self._command("sliceplane status"), parts, {})
 
     def services(self, lint: Answered | None, now: float) -> PageView:
-        worst: dict[str, str] = {} if lint is None or lint.document is None else lint.document["worst"]
+        worst: dict[str, str] = (
+            {} if lint is None or lint.document is None else lint.document["worst"]
+        )
         rows = {}
         model = self._model
         for key in sorted(model.services):
@@ -108,10 +149,17 @@ class Views:
         self._rows = rows
         problem = "" if lint is None else lint.problem
         table = PageTable(SERVICE_COLUMNS, 2, {key: chunk for key, (_, chunk) in rows.items()})
-        return PageView("services", self._command("sliceplane lint"), {"problem": problem}, {"services": table})
+        return PageView(
+            "services", self._command("sliceplane lint"), {"problem": problem}, {"services": table}
+        )
 
     def service(
-        self, key: str, explained: Answered | None, drift: Answered | None, traced: Answered | None, client: str
+        self,
+        key: str,
+        explained: Answered | None,
+        drift: Answered | None,
+        traced: Answered | None,
+        client: str,
     ) -> PageView:
         model = self._model
         namespace, _, name = key.partition("/")
@@ -130,17 +178,26 @@ class Views:
             "trace": part_of(traced),
             "client": client,
             "clients": [
-                {"node": node, "zone": (model.nodes[node].metadata.labels or {}).get(LABEL_ZONE, "")}
+                {
+                    "node": node,
+                    "zone": (model.nodes[node].metadata.labels or {}).get(LABEL_ZONE, ""),
+                }
                 for node in sorted(model.nodes)[:500]
             ],
         }
         tables = {
-            "endpoints": PageTable(ENDPOINT_COLUMNS, 2, {item.metadata.name: model.rows(item) for item in slices}),
+            "endpoints": PageTable(
+                ENDPOINT_COLUMNS, 2, {item.metadata.name: model.rows(item) for item in slices}
+            ),
             "slices": table_of(
-                SLICE_COLUMNS, 1, [_slice_row(item, model.part(item).states["ready"]) for item in slices]
+                SLICE_COLUMNS,
+                1,
+                [_slice_row(item, model.part(item).states["ready"]) for item in slices],
             ),
         }
-        return PageView("service", f"sliceplane explain service {name} -n {namespace}", parts, tables)
+        return PageView(
+            "service", f"sliceplane explain service {name} -n {namespace}", parts, tables
+        )
 
     def zones(self, key: str) -> PageView:
         """*key*: of one Service, "" of all."""
@@ -157,7 +214,11 @@ class Views:
             "dropped": matrix.dropped,
             "leaving": matrix.leaving[:LEAVING_MAX],
             "endpoints": dict(
-                sorted(sum((Counter(model.sums(service).zones) for service in services), Counter()).items())
+                sorted(
+                    sum(
+                        (Counter(model.sums(service).zones) for service in services), Counter()
+                    ).items()
+                )
             ),
         }
         zone = next((zone for zone in model.zones() if zone), "ZONE")
@@ -174,16 +235,23 @@ class Views:
             "findings": _rows_of(drift, "findings"),
             "notLookedAt": _rows_of(drift, "notLookedAt"),
         }
-        return PageView("nodes", "sliceplane drift", parts, {"nodes": table_of(NODE_COLUMNS, 1, rows)})
+        return PageView(
+            "nodes", "sliceplane drift", parts, {"nodes": table_of(NODE_COLUMNS, 1, rows)}
+        )
 
     def drains(self, drains: Answered | None) -> PageView:
         going = _rows_of(drains, "going")
         pod = going[0]["pod"] if going else "NAMESPACE/POD"
-        return PageView("drains", f"sliceplane drain pod {pod} --wait-only", {"drains": part_of(drains)}, {})
+        return PageView(
+            "drains", f"sliceplane drain pod {pod} --wait-only", {"drains": part_of(drains)}, {}
+        )
 
     def timeline(self, key: str, answered: Answered | None, since: str) -> PageView:
         namespace, _, name = key.partition("/")
-        command = f"sliceplane timeline service {name or 'NAME'} -n {namespace or 'NAMESPACE'} --since {since}"
+        command = (
+            f"sliceplane timeline service {name or 'NAME'} -n {namespace or 'NAMESPACE'} --since "
+            f"{since}"
+        )
         known = [] if key else sorted(self._model.services)[:1000]
         parts = {"service": key, "since": since, "timeline": part_of(answered), "services": known}
         return PageView("timeline", command, parts, {})
@@ -192,7 +260,9 @@ class Views:
         """The form; its answer is asked for by itself."""
         model = self._model
         parts = {"nodes": sorted(model.nodes)[:500], "services": sorted(model.services)[:1000]}
-        return PageView("trace", "sliceplane trace --from node/NODE --to SERVICE.NAMESPACE:PORT", parts, {})
+        return PageView(
+            "trace", "sliceplane trace --from node/NODE --to SERVICE.NAMESPACE:PORT", parts, {}
+        )
 
     def what_if(self, key: str) -> PageView:
         """The form for the Service *key*, or of whichever; its answer is asked for by itself."""
@@ -205,7 +275,9 @@ class Views:
             "ready": model.sums(key).states.get("ready", 0),
             "distribution": "" if service is None else service.spec.traffic_distribution or "",
         }
-        return PageView("what-if", f"sliceplane what-if {key or 'NAMESPACE/NAME'} --set KEY=VALUE", parts, {})
+        return PageView(
+            "what-if", f"sliceplane what-if {key or 'NAMESPACE/NAME'} --set KEY=VALUE", parts, {}
+        )
 
     # Rows
 
@@ -243,12 +315,16 @@ def _attention(lint: Answered | None) -> dict[str, Any] | None:
     part = part_of(lint)
     if part is None or part["answer"] is None:
         return part
-    answer = {name: member for name, member in part["answer"].items() if name not in ("sums", "worst")}
+    answer = {
+        name: member for name, member in part["answer"].items() if name not in ("sums", "worst")
+    }
     return {**part, "sums": part["answer"]["sums"], "answer": answer}
 
 
 def _fresh(drift: Answered | None) -> dict[str, Any]:
-    """Counts the nodes that are in step, and names the first that are not; emulated ones are neither."""
+    """Counts the nodes that are in step, and names the first that are not; emulated ones are
+    neither.
+    """
     everyone = _rows_of(drift, "nodes")
     rows = [row for row in everyone if row["state"] != "emulated"]
     late = [row for row in rows if row["state"] != "in step"]
@@ -270,7 +346,12 @@ def _service_part(service: Service) -> dict[str, Any]:
         "type": spec.type,
         "address": _address(service),
         "ports": [
-            {"name": port.name, "port": port.port, "protocol": port.protocol, "target": str(port.target_port or "")}
+            {
+                "name": port.name,
+                "port": port.port,
+                "protocol": port.protocol,
+                "target": str(port.target_port or ""),
+            }
             for port in spec.ports or ()
         ],
         "selector": spec.selector or {},
@@ -282,7 +363,11 @@ def _service_part(service: Service) -> dict[str, Any]:
 
 def _address(service: Service) -> str:
     spec = service.spec
-    return spec.external_name if spec.type == "ExternalName" else ", ".join(spec.cluster_ips or ()) or spec.cluster_ip
+    return (
+        spec.external_name
+        if spec.type == "ExternalName"
+        else ", ".join(spec.cluster_ips or ()) or spec.cluster_ip
+    )
 
 
 def _slice_row(item: EndpointSlice, ready: int) -> Row:
@@ -301,12 +386,25 @@ def _node_row(name: str, told: Mapping[str, Any] | None, node: Node | None) -> R
     zone = (node.metadata.labels or {}).get(LABEL_ZONE, "") if node is not None else ""
     conditions = node.status.conditions or () if node is not None else ()
     ready = next((condition.status for condition in conditions if condition.type == "Ready"), "")
-    kubelet = {"True": "ready", "False": "not ready", "Unknown": "silent"}.get(ready, "no Node" if node is None else "")
+    kubelet = {"True": "ready", "False": "not ready", "Unknown": "silent"}.get(
+        ready, "no Node" if node is None else ""
+    )
     if told is None:
         return (name, "not looked at", zone, kubelet, 0, -1.0, "", "", "")
     ago = told["secondsSinceReport"]
-    behind = f"{count(told['objectsBehind'], 'object')}, {told['secondsBehind']:.0f} s" if told["objectsBehind"] else ""
+    behind = (
+        f"{count(told['objectsBehind'], 'object')}, {told['secondsBehind']:.0f} s"
+        if told["objectsBehind"]
+        else ""
+    )
     return (
-        name, told["state"], zone, kubelet, told["revision"], -1.0 if ago is None else ago, behind, told["cache"],
+        name,
+        told["state"],
+        zone,
+        kubelet,
+        told["revision"],
+        -1.0 if ago is None else ago,
+        behind,
+        told["cache"],
         told["kernel"],
-    )  # fmt: skip
+    )

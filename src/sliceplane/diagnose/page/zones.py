@@ -1,8 +1,8 @@
-"""Which zone's clients reach which zone's endpoints: what ``consume.balancing.shares`` finds for each Service, added
-up.
+"""Which zone's clients reach which zone's endpoints: what ``consume.balancing.shares`` finds for
+each Service, added up.
 
-Every Service counts the same, and so does every client of a zone.  Clients are taken to be spread as the Nodes are
-that take Pods, as ``what-if`` does; they dial the cluster IP.
+Every Service counts the same, and so does every client of a zone. Clients are taken to be spread as
+the Nodes are that take Pods, as ``what-if`` does; they dial the cluster IP.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from sliceplane.diagnose.page.model import ClusterModel
 #: kinds of endpoints whose traffic is remembered
 _WORKED_OUT_MAX: Final = 4096
 
-#: client zone -> endpoint zone -> share of the zone's connections; empty where no endpoint may be used
+#: client zone -> endpoint zone -> share of the zone's connections; empty where no endpoint may be
+#: used
 Rows = Mapping[str, Mapping[str, float]]
 
 
 class ServiceTraffic(NamedTuple):
-    """``loads``: of one endpoint of a zone over an even share, the greatest.  ``leaving`` and ``dropped`` are parts of
-    all connections: answered in another zone, and not at all."""
+    """``loads``: of one endpoint of a zone over an even share, the greatest. ``leaving`` and
+    ``dropped`` are parts of all connections: answered in another zone, and not at all.
+    """
 
     rows: Rows
     loads: Mapping[str, float]
@@ -44,8 +46,9 @@ class ServiceTraffic(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """Means over the Services that have endpoints, of which there are ``services``.  ``nodes``: where clients are;
-    ``leaving``: Services of which a part leaves its zone, the most first."""
+    """Means over the Services that have endpoints, of which there are ``services``. ``nodes``:
+    where clients are; ``leaving``: Services of which a part leaves its zone, the most first.
+    """
 
     nodes: Mapping[str, int]
     shares: Rows
@@ -76,8 +79,10 @@ class _ServicePods:
 
 
 class ZoneBook:
-    """Traffic of each Service, looked up anew when its slices, its policy or the places of clients have changed.  That
-    of Services with the same kinds of endpoints, as many of each, is worked out once."""
+    """Traffic of each Service, looked up anew when its slices, its policy or the places of clients
+    have changed. That of Services with the same kinds of endpoints, as many of each, is worked out
+    once.
+    """
 
     def __init__(self) -> None:
         self._at: tuple[Locality, ...] = ()
@@ -87,7 +92,9 @@ class ZoneBook:
         self._nodes: Counter[str] = Counter()
         self._known: dict[str, tuple[tuple[int, bool], ServiceTraffic | None]] = {}
         self._pods: dict[str, _ServicePods] = {}
-        self._worked_out: dict[tuple[frozenset[tuple[EndpointKind, int]], bool], ServiceTraffic | None] = {}
+        self._worked_out: dict[
+            tuple[frozenset[tuple[EndpointKind, int]], bool], ServiceTraffic | None
+        ] = {}
 
     def matrix(self, model: ClusterModel, services: Iterable[str]) -> Matrix:
         self._look_at_nodes(model)
@@ -96,7 +103,11 @@ class ZoneBook:
             self._pods.pop(gone, None)
         totals: dict[str, dict[str, float]] = {zone: {} for zone in sorted(self._nodes)}
         loads: dict[str, list[float]] = {}
-        found = {service: traffic for service in services if (traffic := self._traffic(model, service)) is not None}
+        found = {
+            service: traffic
+            for service in services
+            if (traffic := self._traffic(model, service)) is not None
+        }
         for traffic in found.values():
             for client, row in traffic.rows.items():
                 for zone, share in row.items():
@@ -104,10 +115,15 @@ class ZoneBook:
             for zone, load in traffic.loads.items():
                 loads.setdefault(zone, []).append(load)
         number = len(found) or 1
-        leaving = [(service, traffic.leaving) for service, traffic in found.items() if traffic.leaving]
+        leaving = [
+            (service, traffic.leaving) for service, traffic in found.items() if traffic.leaving
+        ]
         return Matrix(
             dict(sorted(self._nodes.items())),
-            {client: {zone: row[zone] / number for zone in sorted(row)} for client, row in totals.items()},
+            {
+                client: {zone: row[zone] / number for zone in sorted(row)}
+                for client, row in totals.items()
+            },
             {zone: sum(values) / len(values) for zone, values in sorted(loads.items())},
             len(found),
             sum(traffic.leaving for traffic in found.values()) / number,
@@ -129,31 +145,45 @@ class ZoneBook:
         self._nodes = Counter(place.zone for place in at)
         self._places = at_nodes(at)
         self._zones = tuple(
-            Place(Locality(zone=zone), Fraction(number, len(at))) for zone, number in sorted(self._nodes.items())
+            Place(Locality(zone=zone), Fraction(number, len(at)))
+            for zone, number in sorted(self._nodes.items())
         )
 
     def _traffic(self, model: ClusterModel, service: str) -> ServiceTraffic | None:
         """``None``: it has no endpoint."""
         known = self._known.get(service)
-        policy = model.services[service].spec.internal_traffic_policy if service in model.services else ""
+        policy = (
+            model.services[service].spec.internal_traffic_policy
+            if service in model.services
+            else ""
+        )
         version = (model.touched(service), policy == "Local")
         if known is None or known[0] != version:
-            known = self._known[service] = (version, self._made(model, service, local=policy == "Local"))
+            known = self._known[service] = (
+                version,
+                self._made(model, service, local=policy == "Local"),
+            )
         return known[1]
 
     def _made(self, model: ClusterModel, service: str, *, local: bool) -> ServiceTraffic | None:
-        kinds = self._pods.setdefault(service, _ServicePods()).kinds(model.slices(service), by_node=local)
+        kinds = self._pods.setdefault(service, _ServicePods()).kinds(
+            model.slices(service), by_node=local
+        )
         same = (frozenset(kinds.items()), local)
         if same not in self._worked_out:
             if len(self._worked_out) >= _WORKED_OUT_MAX:
                 self._worked_out.clear()
             asks_nodes = local or any(kind.node_hints for kind in kinds)
             found = shares(kinds, self._places if asks_nodes else self._zones, local=local)
-            self._worked_out[same] = _told(found, kinds, self._zones) if found.candidates and self._zones else None
+            self._worked_out[same] = (
+                _told(found, kinds, self._zones) if found.candidates and self._zones else None
+            )
         return self._worked_out[same]
 
 
-def _told(found: TrafficShares, kinds: Iterable[EndpointKind], clients: Iterable[Place]) -> ServiceTraffic:
+def _told(
+    found: TrafficShares, kinds: Iterable[EndpointKind], clients: Iterable[Place]
+) -> ServiceTraffic:
     part = {place.at.zone: place.share for place in clients}
     rows: dict[str, dict[str, float]] = {zone: {} for zone in part}
     for (came, to), share in found.flows.items():

@@ -1,11 +1,12 @@
 """One service: what the production engine desires against the slices that another controller wrote.
 
-What counts is what a consumer can read: addresses, conditions, hints, ports, topology, targetRef, labels, owner and
-address type.  Which slice an endpoint is in does not count.  Values are compared by their meaning (a condition that is
-not said is the one that consumers assume), and three things are left alone on purpose:
+What counts is what a consumer can read: addresses, conditions, hints, ports, topology, targetRef,
+labels, owner and address type. Which slice an endpoint is in does not count. Values are compared by
+their meaning (a condition that is not said is the one that consumers assume), and three things are
+left alone on purpose:
 
-- with ``topology-mode: Auto`` only whether there are hints is compared: which endpoint serves which zone is the
-  allocator's choice, and two sound ones choose differently;
+- with ``topology-mode: Auto`` only whether there are hints is compared: which endpoint serves which
+  zone is the allocator's choice, and two sound ones choose differently;
 - hints of endpoints that should not be ready: no consumer reads them, and upstream leaves old ones;
 - slices of a Service that is gone: they are the garbage collector's.
 
@@ -19,7 +20,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, MANAGED_BY_CONTROLLER, SliceEndpoint
+from sliceplane.api.discovery import (
+    LABEL_FOR_REGION,
+    LABEL_FOR_ZONE,
+    MANAGED_BY_CONTROLLER,
+    SliceEndpoint,
+)
 from sliceplane.diagnose.shadow.differences import (
     NOTHING,
     DifferenceKind,
@@ -49,18 +55,28 @@ class _Shown(NamedTuple):
     body: bytes
 
 
-def compare(sight: Sight, unlabelled: Iterable[str] = (), *, leaves: bool = False) -> tuple[SliceDifference, ...]:
-    """All differences, sorted.  *unlabelled*: slices that the service controls and no label says who manages.
-    *leaves*: our controller, too, lets the slices of a service be that has no endpoints for it to make (any more)."""
+def compare(
+    sight: Sight, unlabelled: Iterable[str] = (), *, leaves: bool = False
+) -> tuple[SliceDifference, ...]:
+    """All differences, sorted. *unlabelled*: slices that the service controls and no label says who
+    manages. *leaves*: our controller, too, lets the slices of a service be that has no endpoints
+    for it to make (any more).
+    """
     differences = [
-        SliceDifference(DifferenceKind.MANAGED_BY, "", f"EndpointSlice {name}", MANAGED_BY_CONTROLLER, NOTHING)
+        SliceDifference(
+            DifferenceKind.MANAGED_BY, "", f"EndpointSlice {name}", MANAGED_BY_CONTROLLER, NOTHING
+        )
         for name in unlabelled
     ]
     if sight.shape.active or not leaves:
         differences += _address_types(sight)
     if sight.shape.active:
         for family, desired in sight.desired.items():
-            slices = [stored for _, stored in sorted(sight.slices.items()) if stored.address_type == family]
+            slices = [
+                stored
+                for _, stored in sorted(sight.slices.items())
+                if stored.address_type == family
+            ]
             differences += _metadata(sight, family, slices)
             differences += _endpoints(sight, family, desired, slices)
     return tuple(sorted(differences))
@@ -71,7 +87,8 @@ def _address_types(sight: Sight) -> Iterator[SliceDifference]:
     shape = sight.shape
     there: dict[str, int] = {}
     for stored in sight.slices.values():
-        # without a selector, slices that the service does not own are another writer's whatever their labels say
+        # without a selector, slices that the service does not own are another writer's whatever
+        # their labels say
         if shape.active or (stored.content and shape.owns(stored.meta.owner_references)):
             there[stored.address_type] = there.get(stored.address_type, 0) + len(stored.content)
     for family in sight.desired:
@@ -79,7 +96,9 @@ def _address_types(sight: Sight) -> Iterator[SliceDifference]:
             yield SliceDifference(DifferenceKind.ADDRESS_TYPE, family, "", family, NOTHING)
     for other, count in there.items():
         if other not in sight.desired:
-            yield SliceDifference(DifferenceKind.ADDRESS_TYPE, other, "", NOTHING, f"{other} with {count} endpoints")
+            yield SliceDifference(
+                DifferenceKind.ADDRESS_TYPE, other, "", NOTHING, f"{other} with {count} endpoints"
+            )
 
 
 def _metadata(sight: Sight, family: str, slices: Iterable[Stored]) -> Iterator[SliceDifference]:
@@ -91,12 +110,24 @@ def _metadata(sight: Sight, family: str, slices: Iterable[Stored]) -> Iterator[S
         if labels != wanted:
             keys = [key for key in sorted({*labels, *wanted}) if labels.get(key) != wanted.get(key)]
             yield SliceDifference(
-                DifferenceKind.LABELS, family, subject, labels_text(wanted, keys), labels_text(labels, keys)
+                DifferenceKind.LABELS,
+                family,
+                subject,
+                labels_text(wanted, keys),
+                labels_text(labels, keys),
             )
         owners = stored.meta.owner_references
         if not shape.owns(owners):
-            shown = ", ".join(sorted(f"{o.kind} {o.name} uid={o.uid}" for o in owners or ())) or NOTHING
-            yield SliceDifference(DifferenceKind.OWNER, family, subject, f"Service {shape.name} uid={shape.uid}", shown)
+            shown = (
+                ", ".join(sorted(f"{o.kind} {o.name} uid={o.uid}" for o in owners or ())) or NOTHING
+            )
+            yield SliceDifference(
+                DifferenceKind.OWNER,
+                family,
+                subject,
+                f"Service {shape.name} uid={shape.uid}",
+                shown,
+            )
 
 
 def _endpoints(
@@ -117,14 +148,24 @@ def _endpoints(
         if candidates is None:
             if not sight.shape.terminating:
                 yield _missing(family, pod, wanted)
-        elif len(candidates) > 1 or candidates[0].body != wanted.body or candidates[0].ports != wanted.group.ports:
+        elif (
+            len(candidates) > 1
+            or candidates[0].body != wanted.body
+            or candidates[0].ports != wanted.group.ports
+        ):
             yield from _judge(sight, family, pod, wanted, candidates)
     for pod, stale in shown.items():
-        text = "; ".join(sorted({addresses_text(_read(shown_endpoint.body)) for shown_endpoint in stale}))
-        yield SliceDifference(DifferenceKind.ENDPOINT_STALE, family, f"Pod {pod}", NOTHING, text, pod)
+        text = "; ".join(
+            sorted({addresses_text(_read(shown_endpoint.body)) for shown_endpoint in stale})
+        )
+        yield SliceDifference(
+            DifferenceKind.ENDPOINT_STALE, family, f"Pod {pod}", NOTHING, text, pod
+        )
 
 
-def _stray(family: str, stray: _Shown, namespace: str, shown: dict[str, list[_Shown]]) -> Iterator[SliceDifference]:
+def _stray(
+    family: str, stray: _Shown, namespace: str, shown: dict[str, list[_Shown]]
+) -> Iterator[SliceDifference]:
     """An endpoint of no pod of the namespace; or one that its slice has twice."""
     endpoint = _read(stray.body)
     target = endpoint.target_ref
@@ -143,7 +184,9 @@ def _stray(family: str, stray: _Shown, namespace: str, shown: dict[str, list[_Sh
 
 def _missing(family: str, pod: str, wanted: Desired) -> SliceDifference:
     text = addresses_text(_read(wanted.body))
-    return SliceDifference(DifferenceKind.ENDPOINT_MISSING, family, f"Pod {pod}", text, NOTHING, pod)
+    return SliceDifference(
+        DifferenceKind.ENDPOINT_MISSING, family, f"Pod {pod}", text, NOTHING, pod
+    )
 
 
 def _judge(
@@ -151,15 +194,27 @@ def _judge(
 ) -> Iterator[SliceDifference]:
     """The endpoint is there, maybe more than once; the one most like ours counts."""
     best = min(
-        candidates, key=lambda shown: (shown.ports != wanted.group.ports, shown.body != wanted.body, shown.slice)
+        candidates,
+        key=lambda shown: (
+            shown.ports != wanted.group.ports,
+            shown.body != wanted.body,
+            shown.slice,
+        ),
     )
     subject = f"Pod {pod}"
     if len(candidates) > 1:
         where = "in " + ", ".join(sorted(shown.slice for shown in candidates))
-        yield SliceDifference(DifferenceKind.ENDPOINT_DUPLICATE, family, subject, "once", where, pod)
+        yield SliceDifference(
+            DifferenceKind.ENDPOINT_DUPLICATE, family, subject, "once", where, pod
+        )
     if best.ports != wanted.group.ports:
         yield SliceDifference(
-            DifferenceKind.PORTS, family, subject, ports_text(wanted.group.ports), ports_text(best.ports), pod
+            DifferenceKind.PORTS,
+            family,
+            subject,
+            ports_text(wanted.group.ports),
+            ports_text(best.ports),
+            pod,
         )
     if best.body == wanted.body:
         return
@@ -171,10 +226,14 @@ def _judge(
     if ours.conditions.ready is not False:
         difference = _hints(ours, theirs, exact=sight.shape.hints is not HintMode.AUTO)
         if difference is not None:
-            yield SliceDifference(difference, family, subject, hints_text(ours.hints), hints_text(theirs.hints), pod)
+            yield SliceDifference(
+                difference, family, subject, hints_text(ours.hints), hints_text(theirs.hints), pod
+            )
 
 
-def _fields(ours: SliceEndpoint, theirs: SliceEndpoint) -> Iterator[tuple[DifferenceKind, str, str]]:
+def _fields(
+    ours: SliceEndpoint, theirs: SliceEndpoint
+) -> Iterator[tuple[DifferenceKind, str, str]]:
     mine = ours.conditions
     other = theirs.conditions
     yield DifferenceKind.ADDRESSES, addresses_text(ours), addresses_text(theirs)
@@ -182,7 +241,11 @@ def _fields(ours: SliceEndpoint, theirs: SliceEndpoint) -> Iterator[tuple[Differ
     yield DifferenceKind.READY, truth(mine.ready is not False), truth(other.ready is not False)
     if mine.serving is not None:  # our side says it only with the feature gate
         yield DifferenceKind.SERVING, truth(mine.serving), truth(other.serving is not False)
-        yield DifferenceKind.TERMINATING, truth(mine.terminating is True), truth(other.terminating is True)
+        yield (
+            DifferenceKind.TERMINATING,
+            truth(mine.terminating is True),
+            truth(other.terminating is True),
+        )
     yield DifferenceKind.HOSTNAME, ours.hostname or NOTHING, theirs.hostname or NOTHING
     yield DifferenceKind.NODE, ours.node_name or NOTHING, theirs.node_name or NOTHING
     yield DifferenceKind.ZONE, ours.zone or NOTHING, theirs.zone or NOTHING

@@ -1,10 +1,11 @@
-"""The shadow of the EndpointSlice controller: the same engine, which is never asked for a plan, beside slices that
-another controller writes; see ``shadow``.
+"""The shadow of the EndpointSlice controller: the same engine, which is never asked for a plan,
+beside slices that another controller writes; see ``shadow``.
 
-What is compared is service by service, soon after something of it changed.  Before a difference is reported it must
-have stood for the grace period, and then the server is read: the Service, its slices, and some of the Pods and Nodes
-concerned.  Only if our caches have exactly these versions does the difference stand, so it is never an artefact of a
-watch that is behind.  Jobs of this controller consist of reads.
+What is compared is service by service, soon after something of it changed. Before a difference is
+reported it must have stood for the grace period, and then the server is read: the Service, its
+slices, and some of the Pods and Nodes concerned. Only if our caches have exactly these versions
+does the difference stand, so it is never an artefact of a watch that is behind. Jobs of this
+controller consist of reads.
 """
 
 from __future__ import annotations
@@ -39,12 +40,14 @@ from sliceplane.watch.controller.keyed import QueueController
 
 #: most differences are the other controller's reaction time; comparing at once would find them all
 COMPARE_DELAY_S: Final = 0.5
-#: a service of this many endpoints is compared a second later still: comparing costs what the service is big
+#: a service of this many endpoints is compared a second later still: comparing costs what the
+#: service is big
 ENDPOINTS_PER_SECOND_OF_DELAY: Final = 10_000
 BIG_SERVICE_ENDPOINTS: Final = 1_000
 #: a cache that was found behind is asked again after this
 BEHIND_DELAY_S: Final = 1.0
-#: Pods and Nodes that one confirmation reads; an informer that is behind is so for all of its objects
+#: Pods and Nodes that one confirmation reads; an informer that is behind is so for all of its
+#: objects
 PODS_READ_MAX: Final = 4
 NODES_READ_MAX: Final = 2
 
@@ -73,7 +76,12 @@ class ShadowController(QueueController):
         super().__init__(
             ControllerInfo(
                 name="endpointslice-shadow",
-                watches=(Selection(Services), Selection(Pods), Selection(Nodes), Selection(EndpointSlices)),
+                watches=(
+                    Selection(Services),
+                    Selection(Pods),
+                    Selection(Nodes),
+                    Selection(EndpointSlices),
+                ),
                 queue="endpoint_slice_shadow",
             ),
             backoff=RETRY_BACKOFF,
@@ -88,7 +96,8 @@ class ShadowController(QueueController):
             changes=config.selector_changes,
         )
         self._unrest: dict[str, _Unrest] = {}
-        #: resourceVersions of Services and Nodes as last seen; those of Pods and slices the engine has
+        #: resourceVersions of Services and Nodes as last seen; those of Pods and slices the engine
+        #: has
         self._services: dict[str, str] = {}
         self._nodes: dict[str, str] = {}
         #: slices that a Service controls and no label gives a manager of: service -> names
@@ -99,7 +108,8 @@ class ShadowController(QueueController):
         #: how many endpoints big services had when they were last compared
         self._big: dict[str, int] = {}
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         match change.object:
@@ -115,7 +125,10 @@ class ShadowController(QueueController):
             case EndpointSlice():
                 before, after = change.typed(EndpointSlice)
                 self._ledger.managed += _is_managed(after) - _is_managed(before)
-                for key in (*self._engine.on_slice(before, after), *self._note_unlabelled(before, after)):
+                for key in (
+                    *self._engine.on_slice(before, after),
+                    *self._note_unlabelled(before, after),
+                ):
                     self._add(key, now)
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
@@ -164,14 +177,21 @@ class ShadowController(QueueController):
                 self._unlabelled.pop(before, None)
         if after and new is not None:
             self._unlabelled.setdefault(after, {})[new.metadata.name] = None
-        return tuple(dict.fromkeys(key for key in (before, after) if key)) if before != after else ()
+        return (
+            tuple(dict.fromkeys(key for key in (before, after) if key)) if before != after else ()
+        )
 
     def _add(self, key: str, now: float) -> None:
         # before the caches are filled there is nothing to wait for: every service is compared once
-        delay = COMPARE_DELAY_S + self._big.get(key, 0) / ENDPOINTS_PER_SECOND_OF_DELAY if self._synced else 0.0
+        delay = (
+            COMPARE_DELAY_S + self._big.get(key, 0) / ENDPOINTS_PER_SECOND_OF_DELAY
+            if self._synced
+            else 0.0
+        )
         self.enqueue_after(key, delay, now)
 
-    # -- work -------------------------------------------------------------------------------------------
+    # -- work
+    # -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
         if self._synced:
@@ -217,10 +237,14 @@ class ShadowController(QueueController):
         namespace, _, name = key.partition("/")
         pods = sorted({difference.pod for difference in due if difference.pod})[:PODS_READ_MAX]
         known = [self._engine.pod(namespace, pod) for pod in pods]
-        nodes = sorted({pod.spec.node_name for pod in known if pod is not None and pod.spec.node_name})[:NODES_READ_MAX]
+        nodes = sorted(
+            {pod.spec.node_name for pod in known if pod is not None and pod.spec.node_name}
+        )[:NODES_READ_MAX]
         selector = f"{LABEL_SERVICE_NAME}={name},{LABEL_MANAGED_BY}={MANAGED_BY_CONTROLLER}"
         reads = [
-            Write(verb="list", resource=EndpointSlices, namespace=namespace, label_selector=selector),
+            Write(
+                verb="list", resource=EndpointSlices, namespace=namespace, label_selector=selector
+            ),
             _get(Services, namespace, name),
             *(_get(Pods, namespace, pod) for pod in pods),
             *(_get(Nodes, "", node) for node in nodes),
@@ -228,7 +252,9 @@ class ShadowController(QueueController):
         return Job(key=key, writes=tuple(reads), token=_Asked(due, self._cached(key, reads, now)))
 
     def _cached(self, key: str, reads: list[Write] | tuple[Write, ...], now: float) -> _Versions:
-        """The versions that our caches have of what *reads* ask for; objects that are not there are missing."""
+        """The versions that our caches have of what *reads* ask for; objects that are not there are
+        missing.
+        """
         versions: _Versions = {}
         sight = self._engine.look(key, now)
         for name, stored in {} if sight is None else sight.slices.items():
@@ -259,13 +285,16 @@ class ShadowController(QueueController):
         fresh = _answers(done)
         cached = self._cached(key, done.job.writes, now)
         current = fresh.keys() == cached.keys() and all(
-            version in (cached[which], asked.versions.get(which)) for which, version in fresh.items()
+            version in (cached[which], asked.versions.get(which))
+            for which, version in fresh.items()
         )
         unrest = self._unrest.get(key) or _Unrest()
         if current and not unrest.everything:
             self._ledger.confirmations["confirmed"] += 1
             self._ledger.confirm(
-                key, (difference for difference in asked.due if difference.pod not in unrest.pods), now
+                key,
+                (difference for difference in asked.due if difference.pod not in unrest.pods),
+                now,
             )
             behind_s = 0.0
         else:
@@ -285,7 +314,9 @@ class ShadowController(QueueController):
 
 
 def _get(resource: Resource, namespace: str, name: str) -> Write:
-    return Write(verb="get", resource=resource, namespace=namespace, name=name, tolerate=("NotFound",))
+    return Write(
+        verb="get", resource=resource, namespace=namespace, name=name, tolerate=("NotFound",)
+    )
 
 
 class _Listed(msgspec.Struct):
@@ -293,7 +324,9 @@ class _Listed(msgspec.Struct):
 
 
 def _answers(done: Done) -> _Versions:
-    """What the server said; objects that are not there, or on their way out in the case of slices, are missing."""
+    """What the server said; objects that are not there, or on their way out in the case of slices,
+    are missing.
+    """
     versions: _Versions = {}
     for read, answer in zip(done.job.writes, done.results, strict=True):
         if read.verb == "list":
@@ -301,20 +334,34 @@ def _answers(done: Done) -> _Versions:
                 if item.metadata.deletion_timestamp is None:
                     versions[read.resource.key, item.metadata.name] = item.metadata.resource_version
         elif answer:
-            versions[read.resource.key, read.name] = decode(answer, Object).metadata.resource_version
+            versions[read.resource.key, read.name] = decode(
+                answer, Object
+            ).metadata.resource_version
     return versions
 
 
 def _is_managed(observed: EndpointSlice | None) -> bool:
-    return observed is not None and (observed.metadata.labels or {}).get(LABEL_MANAGED_BY) == MANAGED_BY_CONTROLLER
+    return (
+        observed is not None
+        and (observed.metadata.labels or {}).get(LABEL_MANAGED_BY) == MANAGED_BY_CONTROLLER
+    )
 
 
 def _unlabelled_of(observed: EndpointSlice | None) -> str:
-    """The service that controls a slice that no label gives a manager of; "" for any other slice."""
+    """The service that controls a slice that no label gives a manager of; "" for any other
+    slice.
+    """
     if observed is None or observed.metadata.deletion_timestamp is not None:
         return ""
     labels = observed.metadata.labels or {}
     name = labels.get(LABEL_SERVICE_NAME, "")
     owners = observed.metadata.owner_references or ()
-    controlled = any((o.kind, o.api_version, o.name, o.controller) == ("Service", "v1", name, True) for o in owners)
-    return f"{observed.metadata.namespace}/{name}" if controlled and not labels.get(LABEL_MANAGED_BY) else ""
+    controlled = any(
+        (o.kind, o.api_version, o.name, o.controller) == ("Service", "v1", name, True)
+        for o in owners
+    )
+    return (
+        f"{observed.metadata.namespace}/{name}"
+        if controlled and not labels.get(LABEL_MANAGED_BY)
+        else ""
+    )

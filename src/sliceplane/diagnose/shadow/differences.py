@@ -37,8 +37,10 @@ class DifferenceKind(StrEnum):
 
 
 class SliceDifference(NamedTuple):
-    """One difference of one service.  ``pod`` is the pod that it is about, ``subject`` what it is about in words:
-    ``Pod NAME``, ``EndpointSlice NAME``, ``address ADDRESS`` or "" for the service.  ``desired`` is our side."""
+    """One difference of one service. ``pod`` is the pod that it is about, ``subject`` what it is
+    about in words: ``Pod NAME``, ``EndpointSlice NAME``, ``address ADDRESS`` or "" for the service.
+    ``desired`` is our side.
+    """
 
     kind: DifferenceKind
     address_type: str
@@ -58,13 +60,19 @@ def addresses_text(endpoint: SliceEndpoint) -> str:
 
 def target_text(endpoint: SliceEndpoint) -> str:
     target = endpoint.target_ref
-    return NOTHING if target is None else f"{target.kind} {target.namespace}/{target.name} uid={target.uid}"
+    return (
+        NOTHING
+        if target is None
+        else f"{target.kind} {target.namespace}/{target.name} uid={target.uid}"
+    )
 
 
 def hints_text(hints: EndpointHints | None) -> str:
     zones = sorted(hint.name for hint in (hints.for_zones if hints else None) or ())
     nodes = sorted(hint.name for hint in (hints.for_nodes if hints else None) or ())
-    parts = [f"{what} {','.join(names)}" for what, names in (("zones", zones), ("nodes", nodes)) if names]
+    parts = [
+        f"{what} {','.join(names)}" for what, names in (("zones", zones), ("nodes", nodes)) if names
+    ]
     return " ".join(parts) or NOTHING
 
 

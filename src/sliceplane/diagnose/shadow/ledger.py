@@ -1,9 +1,10 @@
 """Which differences stand: a controller that is merely behind must not be accused.
 
-A difference is *pending* from when it was first seen.  Its time begins anew whenever what it was made of changed on
-our side in between (its pod, or anything that the whole service depends on), even if it looks the same afterwards.  One
-that is as old as the grace period is *due*; only its owner, by a read of the server that shows that our caches are
-current, makes it *standing* (``confirm``).  A standing one stays so until the two sides agree again.
+A difference is *pending* from when it was first seen. Its time begins anew whenever what it was
+made of changed on our side in between (its pod, or anything that the whole service depends on),
+even if it looks the same afterwards. One that is as old as the grace period is *due*; only its
+owner, by a read of the server that shows that our caches are current, makes it *standing*
+(``confirm``). A standing one stays so until the two sides agree again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ NEWS_MAX: Final = 10_000
 
 
 class StandingDifference(NamedTuple):
-    """A confirmed difference of service ``key``, since when it has been seen (seconds since the epoch)."""
+    """A confirmed difference of service ``key``, since when it has been seen (seconds since the
+    epoch).
+    """
 
     key: str
     difference: SliceDifference
@@ -37,7 +40,9 @@ class News(NamedTuple):
 
 
 class DifferenceLedger:
-    """Written by one ``ShadowController``, one life at a time; read by those that report, in the same loop."""
+    """Written by one ``ShadowController``, one life at a time; read by those that report, in the
+    same loop.
+    """
 
     def __init__(self, grace_s: float) -> None:
         assert grace_s >= 0, f"grace {grace_s} s is negative"
@@ -63,13 +68,21 @@ class DifferenceLedger:
         self.managed = 0
         self.version += 1
 
-    # -- for the controller -----------------------------------------------------------------------------
+    # -- for the controller
+    # -----------------------------------------------------------------------------
 
     def observe(
-        self, key: str, found: Sequence[SliceDifference], restless: Collection[str], *, unrest: bool, now: float
+        self,
+        key: str,
+        found: Sequence[SliceDifference],
+        restless: Collection[str],
+        *,
+        unrest: bool,
+        now: float,
     ) -> None:
-        """*found* are all differences of *key*.  *restless*: pods that changed since the last call; *unrest*: all may
-        have changed."""
+        """*found* are all differences of *key*. *restless*: pods that changed since the last call;
+        *unrest*: all may have changed.
+        """
         self.compared += 1
         pending = self._pending.pop(key, {})
         standing = self._standing.get(key, {})
@@ -77,7 +90,9 @@ class DifferenceLedger:
         self._beyond.pop(key, None)
         if len(found) > DIFFERENCES_PER_SERVICE_MAX:
             # Those that are known first: that others come must not look as if these went.
-            known_first = sorted(found, key=lambda each: each not in standing and each not in pending)
+            known_first = sorted(
+                found, key=lambda each: each not in standing and each not in pending
+            )
             kept = known_first[:DIFFERENCES_PER_SERVICE_MAX]
             self._beyond[key] = len(found) - len(kept)
         there = frozenset(kept)
@@ -86,7 +101,9 @@ class DifferenceLedger:
         if not standing:
             self._standing.pop(key, None)
         waiting = {
-            difference: now if unrest or difference.pod in restless else pending.get(difference, now)
+            difference: now
+            if unrest or difference.pod in restless
+            else pending.get(difference, now)
             for difference in kept
             if difference not in standing
         }
@@ -94,8 +111,12 @@ class DifferenceLedger:
             self._pending[key] = waiting
 
     def due(self, key: str, now: float) -> tuple[SliceDifference, ...]:
-        """Differences of *key* that are old enough to be confirmed: all whose time by ``next_due`` has come."""
-        return tuple(d for d, since in self._pending.get(key, {}).items() if now >= since + self.grace_s)
+        """Differences of *key* that are old enough to be confirmed: all whose time by ``next_due``
+        has come.
+        """
+        return tuple(
+            d for d, since in self._pending.get(key, {}).items() if now >= since + self.grace_s
+        )
 
     def next_due(self, key: str) -> float | None:
         """When ``due`` will have (more of) them."""
@@ -121,12 +142,18 @@ class DifferenceLedger:
             self._tell("resolved", key, difference, since, now)
 
     def _tell(
-        self, what: Literal["appeared", "resolved"], key: str, each: SliceDifference, since: float, at: float
+        self,
+        what: Literal["appeared", "resolved"],
+        key: str,
+        each: SliceDifference,
+        since: float,
+        at: float,
     ) -> None:
         self._news.append(News(what, at, StandingDifference(key, each, since)))
         self.version += 1
 
-    # -- for reports ------------------------------------------------------------------------------------
+    # -- for reports
+    # ------------------------------------------------------------------------------------
 
     def take_news(self) -> tuple[News, ...]:
         news = tuple(self._news)
@@ -164,7 +191,11 @@ class DifferenceLedger:
 
     def overdue(self, now: float) -> bool:
         """Something waits to be confirmed.  Costs O(pending)."""
-        return any(now >= since + self.grace_s for waiting in self._pending.values() for since in waiting.values())
+        return any(
+            now >= since + self.grace_s
+            for waiting in self._pending.values()
+            for since in waiting.values()
+        )
 
     def check(self) -> None:
         for key, standing in self._standing.items():

@@ -16,7 +16,12 @@ def shadow_metrics(ledger: DifferenceLedger, services: Callable[[], int]) -> Met
     """*services* are those that are compared."""
     metrics = Metrics()
     add = metrics.computed
-    add("counter", "sliceplane_shadow_comparisons_total", "Comparisons of a Service.", lambda: ledger.compared)
+    add(
+        "counter",
+        "sliceplane_shadow_comparisons_total",
+        "Comparisons of a Service.",
+        lambda: ledger.compared,
+    )
     add(
         "counter",
         "sliceplane_shadow_confirmations_total",
@@ -50,7 +55,9 @@ def shadow_metrics(ledger: DifferenceLedger, services: Callable[[], int]) -> Met
 def _differences(ledger: DifferenceLedger) -> list[tuple[Labels, float]]:
     series: dict[Labels, float] = {}
     for number, (key, kinds) in enumerate(ledger.kinds().items()):
-        namespace, _, name = key.partition("/") if number < SERVICES_WITH_SERIES_MAX else ("", "", "")
+        namespace, _, name = (
+            key.partition("/") if number < SERVICES_WITH_SERIES_MAX else ("", "", "")
+        )
         for kind, count in kinds.items():
             labels = (namespace, name, kind.value)
             series[labels] = series.get(labels, 0) + count

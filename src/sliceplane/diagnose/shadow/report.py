@@ -1,5 +1,5 @@
-"""A shadow run in words: differences as findings, which ``explain`` and ``lint`` print, too; JSON lines for programs,
-and back again for who explains a Service that a shadow looked at.
+"""A shadow run in words: differences as findings, which ``explain`` and ``lint`` print, too; JSON
+lines for programs, and back again for who explains a Service that a shadow looked at.
 """
 
 from __future__ import annotations
@@ -24,16 +24,24 @@ NO_CONTROLLER: Final = (
 )
 #: what the Service decides, and not its Pods
 _OF_SERVICE: Final = {
-    DifferenceKind.HINT_MISSING, DifferenceKind.HINT_UNEXPECTED, DifferenceKind.HINTS, DifferenceKind.PORTS,
-    DifferenceKind.LABELS, DifferenceKind.MANAGED_BY, DifferenceKind.OWNER, DifferenceKind.ADDRESS_TYPE,
-}  # fmt: skip
+    DifferenceKind.HINT_MISSING,
+    DifferenceKind.HINT_UNEXPECTED,
+    DifferenceKind.HINTS,
+    DifferenceKind.PORTS,
+    DifferenceKind.LABELS,
+    DifferenceKind.MANAGED_BY,
+    DifferenceKind.OWNER,
+    DifferenceKind.ADDRESS_TYPE,
+}
 #: entries of a finding that are shown
 _SHOWN_MAX: Final = 3
 
 
 class ShadowSummary(msgspec.Struct, frozen=True):
-    """Where a run stands.  ``differing``: services of which a difference stands; ``pending``: differences within the
-    grace period; ``beyond``: only counted; ``managed``: slices there are of the controller that is compared."""
+    """Where a run stands. ``differing``: services of which a difference stands; ``pending``:
+    differences within the grace period; ``beyond``: only counted; ``managed``: slices there are of
+    the controller that is compared.
+    """
 
     services: int
     differing: int
@@ -46,8 +54,12 @@ class ShadowSummary(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         waiting = f", {self.pending} younger than the grace period" if self.pending else ""
-        part = f"{self.differing} of " if self.differences and self.differing != self.services else ""
-        where = f"{part}{count(self.services, 'service')} after {count(self.comparisons, 'comparison')}"
+        part = (
+            f"{self.differing} of " if self.differences and self.differing != self.services else ""
+        )
+        where = (
+            f"{part}{count(self.services, 'service')} after {count(self.comparisons, 'comparison')}"
+        )
         said = f"{count(self.differences + self.beyond, 'difference')} in {where}{waiting}"
         return said + (f"\n{NO_CONTROLLER}" if self.lacks_controller else "")
 
@@ -60,19 +72,32 @@ class ShadowSummary(msgspec.Struct, frozen=True):
 def summary_of(ledger: DifferenceLedger, services: int) -> ShadowSummary:
     standing = sum(1 for _ in ledger.standing())
     return ShadowSummary(
-        services, ledger.differing, ledger.compared, standing, ledger.pending, ledger.beyond, ledger.managed
+        services,
+        ledger.differing,
+        ledger.compared,
+        standing,
+        ledger.pending,
+        ledger.beyond,
+        ledger.managed,
     )
 
 
 def findings(standing: Iterable[StandingDifference], now: float) -> Iterator[Finding]:
-    """In the order of *standing*; differences of one service that have their kind in common, and what is said of them,
-    are one finding."""
+    """In the order of *standing*; differences of one service that have their kind in common, and
+    what is said of them, are one finding.
+    """
     groups: dict[tuple[str, ...], list[StandingDifference]] = {}
     for entry in standing:
         difference = entry.difference
         # Of what is missing, and of what is too much, the addresses are each endpoint's own.
-        alike = _said("", difference) if difference.pod else f"{difference.subject} {_said('', difference)}"
-        groups.setdefault((entry.key, difference.address_type, difference.kind, alike), []).append(entry)
+        alike = (
+            _said("", difference)
+            if difference.pod
+            else f"{difference.subject} {_said('', difference)}"
+        )
+        groups.setdefault((entry.key, difference.address_type, difference.kind, alike), []).append(
+            entry
+        )
     for members in groups.values():
         yield _finding(members, now)
 
@@ -85,7 +110,13 @@ def _finding(members: list[StandingDifference], now: float | None) -> Finding:
     who = some(names, _SHOWN_MAX)
     family = f" ({first.address_type})" if first.address_type else ""
     age = "" if now is None else f", for {lasting(now - min(member.since for member in members))}"
-    code = "E16" if first.kind in _OF_SERVICE else "E12" if first.kind is DifferenceKind.ENDPOINT_DUPLICATE else "E1"
+    code = (
+        "E16"
+        if first.kind in _OF_SERVICE
+        else "E12"
+        if first.kind is DifferenceKind.ENDPOINT_DUPLICATE
+        else "E1"
+    )
     service = ObjectName("services", "Service", namespace, name)
     return Finding(
         code=code,
@@ -105,7 +136,10 @@ def _said(who: str, difference: SliceDifference) -> str:
         case DifferenceKind.ENDPOINT_DUPLICATE:
             return f"several times in the slices: {who}"
         case kind:
-            return f"{kind} of {who}: {clipped(difference.actual)}, should be {clipped(difference.desired)}"
+            return (
+                f"{kind} of {who}: {clipped(difference.actual)}, should be "
+                f"{clipped(difference.desired)}"
+            )
 
 
 def _evidence(service: ObjectName, difference: SliceDifference) -> Evidence:
@@ -113,7 +147,9 @@ def _evidence(service: ObjectName, difference: SliceDifference) -> Evidence:
     of_slice = ObjectName("endpointslices.discovery.k8s.io", what, service.namespace, name)
     return Evidence(
         subject=of_slice if what == "EndpointSlice" else service,
-        field=f"endpoints[{difference.pod}] {difference.kind}" if difference.pod else difference.kind,
+        field=f"endpoints[{difference.pod}] {difference.kind}"
+        if difference.pod
+        else difference.kind,
         value=difference.actual,
         wanted=difference.desired,
     )
@@ -122,7 +158,10 @@ def _evidence(service: ObjectName, difference: SliceDifference) -> Evidence:
 def line(news: News) -> str:
     """One piece of news for people."""
     finding = _finding([news.standing], news.at)
-    return f"{format_micro_time(news.at)} {news.what} {finding.code} {news.standing.key}: {finding.sentence}"
+    return (
+        f"{format_micro_time(news.at)} {news.what} {finding.code} {news.standing.key}: "
+        f"{finding.sentence}"
+    )
 
 
 # For programs
@@ -146,12 +185,15 @@ def json_line(news: News) -> bytes:
 
 
 def json_summary(summary: ShadowSummary, now: float) -> bytes:
-    return msgspec.json.encode({"time": format_micro_time(now), "event": "summary", **msgspec.to_builtins(summary)})
+    return msgspec.json.encode(
+        {"time": format_micro_time(now), "event": "summary", **msgspec.to_builtins(summary)}
+    )
 
 
 def findings_of_lines(lines: Iterable[bytes]) -> tuple[Finding, ...]:
-    """What stood at the end of the last run that *lines* tell of.  A line that is cut, or none of a shadow's, is
-    passed over: a full disk leaves such."""
+    """What stood at the end of the last run that *lines* tell of. A line that is cut, or none of a
+    shadow's, is passed over: a full disk leaves such.
+    """
     standing: dict[Finding, None] = {}
     is_over = False
     for text in lines:

@@ -1,13 +1,14 @@
 """A recording as Chrome's trace events, for ui.perfetto.dev or chrome://tracing.
 
-A process is a controller, or a node; a thread is what a job is for (of the slice controllers, a Service).  Spans may
-overlap, so they are asynchronous: a *change* lasts until a controller that was told of it wants to write, a *job* from
-there to the answer, a *slice* from the answer until the last node told that it holds it.  Arrows lead from each to the
-next.  A half whose other half is not in the recording (the ring let it go, or it ended) is closed where the recording
-begins or ends, and its argument ``cut`` says so.
+A process is a controller, or a node; a thread is what a job is for (of the slice controllers, a
+Service). Spans may overlap, so they are asynchronous: a *change* lasts until a controller that was
+told of it wants to write, a *job* from there to the answer, a *slice* from the answer until the
+last node told that it holds it. Arrows lead from each to the next. A half whose other half is not
+in the recording (the ring let it go, or it ended) is closed where the recording begins or ends, and
+its argument ``cut`` says so.
 
-The format is "Trace Event Format" (Chromium project, docs of catapult): ``ph`` b and e for spans, s and f for arrows,
-M for names; times in microseconds.
+The format is "Trace Event Format" (Chromium project, docs of catapult): ``ph`` b and e for spans, s
+and f for arrows, M for names; times in microseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from sliceplane.api.scheme import Leases
 from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_PREFIX
 from sliceplane.diagnose.timeline.words import change_text
 from sliceplane.kit.times import format_micro_time
-from sliceplane.watch.recorder.entries import Changed, Ended, Entry, LifeBegan, LifeEnded, Marked, Turned
+from sliceplane.watch.recorder.entries import (
+    Changed,
+    Ended,
+    Entry,
+    LifeBegan,
+    LifeEnded,
+    Marked,
+    Turned,
+)
 
 #: changes that wait for a controller to write because of them: more are shown as moments
 _WAITING_MAX: Final = 64
@@ -80,7 +89,12 @@ class ChromeTrace:
             case LifeBegan():
                 self._lives[entry.life] = _Life(entry.name, self._process(entry.name))
                 for key in entry.busy:
-                    self._begin_job(self._lives[entry.life], key, self._began, cut="it began before the recording")
+                    self._begin_job(
+                        self._lives[entry.life],
+                        key,
+                        self._began,
+                        cut="it began before the recording",
+                    )
             case LifeEnded():
                 life = self._lives.pop(entry.life, None)
                 for span in () if life is None else (*life.jobs.values(), *life.told):
@@ -92,9 +106,12 @@ class ChromeTrace:
             case Ended():
                 self._on_done(entry)
             case Marked():
-                self._moment(self._process("process"), entry.kind, f"{entry.kind}: {entry.text}", entry.at)
+                self._moment(
+                    self._process("process"), entry.kind, f"{entry.kind}: {entry.text}", entry.at
+                )
 
-    # -- what happens -----------------------------------------------------------------------------------
+    # -- what happens
+    # -----------------------------------------------------------------------------------
 
     def _on_change(self, entry: Changed) -> None:
         life = self._lives.get(entry.life)
@@ -105,7 +122,9 @@ class ChromeTrace:
         if span is None:
             by = f" by {entry.writer}" if entry.writer else ""
             what = f"{entry.change.resource} {entry.key}: {change_text(entry.change)}{by}"
-            span = self._begin("change", self._process("objects"), entry.change.resource, what, entry.at)
+            span = self._begin(
+                "change", self._process("objects"), entry.change.resource, what, entry.at
+            )
             self._steps[entry.step] = span
         if life is None:
             return
@@ -126,7 +145,9 @@ class ChromeTrace:
                 self._end(change, entry.at)
         life.told = []
 
-    def _begin_job(self, life: _Life, key: str, at: float, what: str = "", *, cut: str = "") -> _Span:
+    def _begin_job(
+        self, life: _Life, key: str, at: float, what: str = "", *, cut: str = ""
+    ) -> _Span:
         span = self._begin("job", life.process, key, what or key, at, cut=cut)
         life.jobs[key] = span
         return span
@@ -144,7 +165,13 @@ class ChromeTrace:
             written = answer.value
             if written is not None and self._nodes and isinstance(written, EndpointSlice):
                 revision = written.metadata.revision
-                span = self._begin("slice", job.process, entry.key, f"{written.metadata.key} reaches nodes", entry.at)
+                span = self._begin(
+                    "slice",
+                    job.process,
+                    entry.key,
+                    f"{written.metadata.key} reaches nodes",
+                    entry.at,
+                )
                 self._arrow(job, span, entry.at)
                 self._slices[revision] = span
 
@@ -164,20 +191,29 @@ class ChromeTrace:
                 self._end(span, entry.at)
                 del self._slices[revision]
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def _process(self, name: str) -> int:
         process = self._processes.get(name)
         if process is None:
             process = self._processes[name] = len(self._processes) + 1
-            self.events.append({"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}})
+            self.events.append(
+                {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
+            )
         return process
 
     def _thread(self, process: int, name: str) -> int:
         thread = self._threads.get((process, name))
         if thread is None:
             thread = self._threads[process, name] = len(self._threads) + 1
-            event = {"ph": "M", "pid": process, "tid": thread, "name": "thread_name", "args": {"name": name}}
+            event = {
+                "ph": "M",
+                "pid": process,
+                "tid": thread,
+                "name": "thread_name",
+                "args": {"name": name},
+            }
             self.events.append(event)
         return thread
 
@@ -195,7 +231,9 @@ class ChromeTrace:
             }
         )
 
-    def _begin(self, category: str, process: int, thread: str, name: str, at: float, *, cut: str = "") -> _Span:
+    def _begin(
+        self, category: str, process: int, thread: str, name: str, at: float, *, cut: str = ""
+    ) -> _Span:
         self._numbers += 1
         span = _Span(category, self._numbers, process, self._thread(process, thread), name)
         self._open[category, span.number] = span

@@ -1,7 +1,8 @@
 """A timeline where nothing was recorded: what objects themselves and Events tell.
 
-managedFields tell which manager last changed which members, to the second, and nothing of the times before; Events are
-counted together, and kept for an hour.  Nobody tells what the values were, nor what followed.
+managedFields tell which manager last changed which members, to the second, and nothing of the times
+before; Events are counted together, and kept for an hour. Nobody tells what the values were, nor
+what followed.
 """
 
 from __future__ import annotations
@@ -14,17 +15,26 @@ from sliceplane.kit.times import parse_time
 
 #: what a reader of these lines must know
 NOTICE: Final = (
-    "nothing is recorded there: this is what managedFields and Events tell, to the second, without values and effects"
+    "nothing is recorded there: this is what managedFields and Events tell, to the second, "
+    "without values and effects"
 )
 _FIELDS_MAX: Final = 4
 #: of a version: 64 bits
 _DIGITS_MAX: Final = 20
 
 
-def lines_of(objects: Iterable[dict[str, Any]], events: Iterable[dict[str, Any]], since: float) -> list[Line]:
-    """In the order of time; within a second in that of versions, which one etcd counts for all kinds."""
-    lines = [(line, _version(document)) for document in objects for line in _managed(document, since)]
-    lines += [(line, _version(event)) for event in events if (line := _event(event, since)) is not None]
+def lines_of(
+    objects: Iterable[dict[str, Any]], events: Iterable[dict[str, Any]], since: float
+) -> list[Line]:
+    """In the order of time; within a second in that of versions, which one etcd counts for all
+    kinds.
+    """
+    lines = [
+        (line, _version(document)) for document in objects for line in _managed(document, since)
+    ]
+    lines += [
+        (line, _version(event)) for event in events if (line := _event(event, since)) is not None
+    ]
     lines.sort(key=lambda entry: (int(entry[0].at), entry[1], entry[0].what))
     return [line for line, _ in lines]
 
@@ -47,7 +57,9 @@ def _managed(document: dict[str, Any], since: float) -> Iterable[Line]:
         if at is None or at < since:
             continue
         fields = list(_fields("", entry.get("fieldsV1") or {}))
-        shown = ", ".join(fields[:_FIELDS_MAX]) + (f" and {len(fields) - _FIELDS_MAX} more" if len(fields) > 4 else "")
+        shown = ", ".join(fields[:_FIELDS_MAX]) + (
+            f" and {len(fields) - _FIELDS_MAX} more" if len(fields) > 4 else ""
+        )
         yield _line(at, str(entry.get("manager", "")), f"{name}: set {shown}")
 
 
@@ -71,7 +83,11 @@ def _event(event: dict[str, Any], since: float) -> Line | None:
     often = f" ({count} times)" if count > 1 else ""
     who = event.get("reportingComponent") or (event.get("source") or {}).get("component") or ""
     text = event.get("message") or event.get("note") or ""
-    return _line(at, str(who), f"{about.get('kind')} {about.get('name')}: {event.get('reason')}: {text}{often}")
+    return _line(
+        at,
+        str(who),
+        f"{about.get('kind')} {about.get('name')}: {event.get('reason')}: {text}{often}",
+    )
 
 
 def _time(text: Any) -> float | None:

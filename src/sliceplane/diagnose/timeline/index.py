@@ -1,8 +1,10 @@
-"""What happened to a few objects, out of a recording of many: only blocks that are about them are read.
+"""What happened to a few objects, out of a recording of many: only blocks that are about them are
+read.
 
-The names of a block tell which objects and which jobs it is about.  ``load`` reads the blocks of the objects that a
-question is about, and keeps their steps; ``version`` makes an object when it is asked for, along the chain of
-differences that leads to it.  So a question about one Service costs what concerns that Service.
+The names of a block tell which objects and which jobs it is about. ``load`` reads the blocks of the
+objects that a question is about, and keeps their steps; ``version`` makes an object when it is
+asked for, along the chain of differences that leads to it. So a question about one Service costs
+what concerns that Service.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class ObjectKey(NamedTuple):
 
 
 class RecordedStep(NamedTuple):
-    """One change of one object.  ``old`` and ``new`` are numbers of versions, ``NONE`` where there is none.
+    """One change of one object. ``old`` and ``new`` are numbers of versions, ``NONE`` where there
+    is none.
 
     ``order`` tells those of one moment apart.
     """
@@ -116,7 +119,11 @@ class Index:
                         likely.append(key)
         likely = list(dict.fromkeys(likely))
         self.load(likely)
-        return tuple(key for key in likely if any(service_of(version) == service for version in self.versions(key)))
+        return tuple(
+            key
+            for key in likely
+            if any(service_of(version) == service for version in self.versions(key))
+        )
 
     def versions(self, key: ObjectKey) -> Iterator[Any]:
         """All that were there of a loaded object."""
@@ -148,8 +155,12 @@ class Index:
             self._made[link] = made
         return made
 
-    def load(self, keys: Iterable[ObjectKey], plans: Iterable[str] = (), since: float = 0.0) -> None:
-        """Steps of *keys*, and what was planned for keys of jobs.  *since*: older ones are not asked for."""
+    def load(
+        self, keys: Iterable[ObjectKey], plans: Iterable[str] = (), since: float = 0.0
+    ) -> None:
+        """Steps of *keys*, and what was planned for keys of jobs.  *since*: older ones are not
+        asked for.
+        """
         wanted = [key for key in dict.fromkeys(keys) if key not in self._loaded]
         self._loaded.update(wanted)
         texts = frozenset(plans) - self.plans.keys()
@@ -168,7 +179,9 @@ class Index:
 class _Loading:
     """Steps and plans out of one segment."""
 
-    def __init__(self, index: Index, segment: _SegmentNames, wanted: list[ObjectKey], texts: frozenset[str]) -> None:
+    def __init__(
+        self, index: Index, segment: _SegmentNames, wanted: list[ObjectKey], texts: frozenset[str]
+    ) -> None:
         self._index = index
         self._segment = segment
         self._keys = {number: key for key in wanted for number in segment.numbers.get(key, ())}
@@ -186,7 +199,9 @@ class _Loading:
                     self._index.first[key] = self._newest[number]
         keys, planned = self._keys.keys(), self._planned.keys()
         for block, names in enumerate(self._segment.blocks):
-            if names.ended < since or (keys.isdisjoint(names.touched) and planned.isdisjoint(names.planned)):
+            if names.ended < since or (
+                keys.isdisjoint(names.touched) and planned.isdisjoint(names.planned)
+            ):
                 continue
             self._read(self._segment.rows.block(block), (position << 48) + (block << 24))
 
@@ -196,7 +211,9 @@ class _Loading:
             code = row[0]
             if code == Code.STEP:
                 if row[1] in keys:
-                    self._step(row, rows[place + 1][1], order + place)  # a step is told at once, and maybe again later
+                    self._step(
+                        row, rows[place + 1][1], order + place
+                    )  # a step is told at once, and maybe again later
             elif code == Code.TURN:
                 if len(row) > 4:
                     self._plan(row)

@@ -1,4 +1,6 @@
-"""The reading side: rows of a segment back to entries with objects, in the order in which they were recorded."""
+"""The reading side: rows of a segment back to entries with objects, in the order in which they were
+recorded.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ class _SegmentReader:
         self._step = 0
 
     def entries(self, *, first: bool) -> Iterator[Entry]:
-        """*first*: no segment was read before this one, so what was under way when it began is told, too."""
+        """*first*: no segment was read before this one, so what was under way when it began is
+        told, too.
+        """
         present = tuple(self._object(row) for row in self._segment.objects())
         if first:
             changes = tuple(Change(key.resource.key, None, key.newest) for key in present)
@@ -143,7 +147,9 @@ class _SegmentReader:
             case Code.MARK:
                 return Marked(at=row[1], kind=self._texts[row[2]], text=row[3])
             case code:
-                raise RecordingError(f"an entry has the code {code!r}, which this version does not know")
+                raise RecordingError(
+                    f"an entry has the code {code!r}, which this version does not know"
+                )
         return None
 
     def _on_step(self, row: list[Any]) -> None:
@@ -177,8 +183,14 @@ class _SegmentReader:
             return key.answered
         known = key.newest
         if known is None:
-            raise RecordingError(f"{key.resource.key} {key.namespace}/{key.name} rests on an object that is gone")
-        return self._unpack_moved(known, difference) if base == Base.MOVED else self._unpack(known, difference)
+            raise RecordingError(
+                f"{key.resource.key} {key.namespace}/{key.name} rests on an object that is gone"
+            )
+        return (
+            self._unpack_moved(known, difference)
+            if base == Base.MOVED
+            else self._unpack(known, difference)
+        )
 
     def _job(self, row: list[Any]) -> RecordedJob:
         key, writes = row
@@ -188,7 +200,15 @@ class _SegmentReader:
         verb, resource, name, subresource, digest, size, *partial = row
         namespace, _, plain = self._texts[name].rpartition("/")
         return RecordedWrite(
-            *(VERBS[verb], self._texts[resource], namespace, plain, self._texts[subresource], digest, size),
+            *(
+                VERBS[verb],
+                self._texts[resource],
+                namespace,
+                plain,
+                self._texts[subresource],
+                digest,
+                size,
+            ),
             partial=bool(partial),
         )
 
@@ -200,12 +220,20 @@ class _SegmentReader:
                 return RecordedAnswer(Answer.UID, uid=row[1])
             case Answer.ITEMS:
                 kind = _resource(self._texts[row[1]]).projection
-                return RecordedAnswer(Answer.ITEMS, items=tuple(self._unpack_whole(kind, item) for item in row[2]))
+                return RecordedAnswer(
+                    Answer.ITEMS, items=tuple(self._unpack_whole(kind, item) for item in row[2])
+                )
             case Answer.WRITTEN:
                 _, number, version, generation = row
                 before = self._keys[number].newest
-                meta = before.metadata if before is not None else ObjectMeta(namespace=self._keys[number].namespace)
-                meta = msgspec.structs.replace(meta, resource_version=version, generation=generation)
+                meta = (
+                    before.metadata
+                    if before is not None
+                    else ObjectMeta(namespace=self._keys[number].namespace)
+                )
+                meta = msgspec.structs.replace(
+                    meta, resource_version=version, generation=generation
+                )
                 return RecordedAnswer(Answer.WRITTEN, Object(metadata=meta))
         _, number, base, difference = row
         key = self._keys[number]
@@ -220,7 +248,9 @@ def entries(recording: Recording, segment: int = 0) -> Iterator[Entry]:
         try:
             yield from _SegmentReader(rows, reading).entries(first=position == 0)
         except UNREADABLE as error:
-            raise RecordingError(f"segment {rows.number} cannot be read: {type(error).__name__}: {error}") from error
+            raise RecordingError(
+                f"segment {rows.number} cannot be read: {type(error).__name__}: {error}"
+            ) from error
 
 
 def last_time(recording: Recording) -> float:

@@ -1,12 +1,14 @@
 """The production cores, told again what they were told, at the times at which they were told it.
 
-Each life of the recording is a controller made anew.  What it wants written is compared, job by job, with the digests
-that were recorded; the answers are those that were recorded, so a replay goes on as long as both agree.  The first
-difference of a life ends that life's replay, since all that follows rests on it; others go on.
+Each life of the recording is a controller made anew. What it wants written is compared, job by job,
+with the digests that were recorded; the answers are those that were recorded, so a replay goes on
+as long as both agree. The first difference of a life ends that life's replay, since all that
+follows rests on it; others go on.
 
-A recording that begins in the middle begins with a checkpoint: the objects that caches held, and keys that had jobs
-under way.  A controller that starts there has lost what it had in mind (a retry, a batch that waits), so a key for
-which it wants to write at once, and one with a job under way, is *unsettled* and left out; the others are compared.
+A recording that begins in the middle begins with a checkpoint: the objects that caches held, and
+keys that had jobs under way. A controller that starts there has lost what it had in mind (a retry,
+a batch that waits), so a key for which it wants to write at once, and one with a job under way, is
+*unsettled* and left out; the others are compared.
 """
 
 from __future__ import annotations
@@ -49,8 +51,10 @@ _EVERYTHING: Final = 1 << 20
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first one of a life.  ``recorded`` and ``replayed`` say in words what either side did; ``seen`` is the object
-    as the server had it after the recorded write, and ``body`` what the replay wanted to write instead."""
+    """The first one of a life. ``recorded`` and ``replayed`` say in words what either side did;
+    ``seen`` is the object as the server had it after the recorded write, and ``body`` what the
+    replay wanted to write instead.
+    """
 
     controller: str
     life: int
@@ -135,7 +139,8 @@ class Replay:
                 life.fault = f"{type(error).__name__}: {error}"
         return report
 
-    # -- lives ------------------------------------------------------------------------------------------
+    # -- lives
+    # ------------------------------------------------------------------------------------------
 
     def _begin(self, entry: LifeBegan) -> None:
         make = self._makers.get(entry.name)
@@ -143,7 +148,9 @@ class Replay:
             self.report.skipped[entry.name] = _UNKNOWN
             return
         if entry.checkpoint and not entry.synced:
-            self.report.skipped[entry.name] = "its caches were being filled where the recording begins"
+            self.report.skipped[entry.name] = (
+                "its caches were being filled where the recording begins"
+            )
             return
         controller = make()
         life = _Life(entry.life, entry.name, controller, set(entry.busy))
@@ -154,7 +161,8 @@ class Replay:
             if self._is_watched(life, change):
                 controller.on_change(change, entry.at)
         controller.on_synced(entry.at)
-        # What a controller that begins here wants at once is what the recorded one had done, or had in mind.
+        # What a controller that begins here wants at once is what the recorded one had done, or had
+        # in mind.
         life.unsettled.update(job.key for job in controller.take_work(entry.at, _EVERYTHING).jobs)
         self.report.unsettled += len(life.unsettled)
 
@@ -163,8 +171,13 @@ class Replay:
         return any(
             selection.resource.key == change.resource
             and selection.namespace in ("", meta.namespace)
-            and (not selection.field_selector or selected_name(selection.field_selector) == meta.name)
-            and (not selection.label_selector or parse_labels(selection.label_selector).matches(meta.labels or {}))
+            and (
+                not selection.field_selector or selected_name(selection.field_selector) == meta.name
+            )
+            and (
+                not selection.label_selector
+                or parse_labels(selection.label_selector).matches(meta.labels or {})
+            )
             for selection in life.controller.info.watches
         )
 
@@ -193,7 +206,8 @@ class Replay:
             seen = "gone" if change.new is None else _text(encode(change.new))
             self.report.differences[at] = replace(self.report.differences[at], seen=seen)
 
-    # -- jobs -------------------------------------------------------------------------------------------
+    # -- jobs
+    # -------------------------------------------------------------------------------------------
 
     def _turn(self, life: _Life, entry: Turned) -> None:
         work = life.controller.take_work(entry.at, entry.room)
@@ -208,30 +222,57 @@ class Replay:
             self._differ(life, entry.at, job.key, "no job", self._told(job), body=_bodies(job))
         elif len(recorded) > len(wanted):
             theirs = recorded[len(wanted)]
-            self._differ(life, entry.at, theirs.key, _words(theirs.writes), "no job", write=theirs.writes[0])
+            self._differ(
+                life, entry.at, theirs.key, _words(theirs.writes), "no job", write=theirs.writes[0]
+            )
 
     def _agree(self, life: _Life, at: float, job: Job, theirs: RecordedJob) -> bool:
         self.report.jobs += 1
         if job.key == theirs.key:
             partial = [write.partial for write in theirs.writes]
             ours = [
-                self._written(write, life.wrote.get((job.key, write.name)) if partial[at : at + 1] == [True] else None)
+                self._written(
+                    write,
+                    life.wrote.get((job.key, write.name))
+                    if partial[at : at + 1] == [True]
+                    else None,
+                )
                 for at, write in enumerate(job.writes)
             ]
-            life.wrote.update(((job.key, write.name), write.parts) for write in job.writes if write.parts)
+            life.wrote.update(
+                ((job.key, write.name), write.parts) for write in job.writes if write.parts
+            )
             if ours == list(theirs.writes):
                 self.report.writes += len(ours)
                 return True
             at_write = next(
-                (place for place, pair in enumerate(zip(ours, theirs.writes, strict=False)) if pair[0] != pair[1]),
+                (
+                    place
+                    for place, pair in enumerate(zip(ours, theirs.writes, strict=False))
+                    if pair[0] != pair[1]
+                ),
                 min(len(ours), len(theirs.writes)),
             )
             body = _text(job.writes[at_write].body) if at_write < len(ours) else ""
             recorded = theirs.writes[at_write:]
             write = recorded[0] if recorded else None
-            self._differ(life, at, job.key, _words(recorded), _words(tuple(ours[at_write:])), body=body, write=write)
+            self._differ(
+                life,
+                at,
+                job.key,
+                _words(recorded),
+                _words(tuple(ours[at_write:])),
+                body=body,
+                write=write,
+            )
         else:
-            self._differ(life, at, job.key, f"{theirs.key}: {_words(theirs.writes)}", f"{job.key}: {self._told(job)}")
+            self._differ(
+                life,
+                at,
+                job.key,
+                f"{theirs.key}: {_words(theirs.writes)}",
+                f"{job.key}: {self._told(job)}",
+            )
         return False
 
     def _written(self, write: Write, before: Collection[bytes] | None = None) -> RecordedWrite:
@@ -252,7 +293,9 @@ class Replay:
         job = life.jobs.pop(entry.key, None)
         if job is None:
             return  # of an unsettled key
-        results = tuple(_result(write, answer) for write, answer in zip(job.writes, entry.answers, strict=False))
+        results = tuple(
+            _result(write, answer) for write, answer in zip(job.writes, entry.answers, strict=False)
+        )
         life.controller.on_done(Done(job, results, entry.error), entry.at)
 
     def _differ(
@@ -274,7 +317,13 @@ class Replay:
             self._unseen[write.resource, write.namespace, write.name] = len(self.report.differences)
         self.report.differences.append(
             Difference(
-                controller=life.name, life=life.number, at=at, key=key, recorded=recorded, replayed=replayed, body=body
+                controller=life.name,
+                life=life.number,
+                at=at,
+                key=key,
+                recorded=recorded,
+                replayed=replayed,
+                body=body,
             )
         )
         del self._lives[life.number]
@@ -294,7 +343,9 @@ def _hides(controller: Controller, change: Change[Object]) -> bool:
 def _words(writes: tuple[RecordedWrite, ...]) -> str:
     if not writes:
         return "nothing more"
-    return ", ".join(f"{write} (digest {write.digest:08x}, {write.size_bytes} bytes)" for write in writes)
+    return ", ".join(
+        f"{write} (digest {write.digest:08x}, {write.size_bytes} bytes)" for write in writes
+    )
 
 
 def _text(body: bytes) -> str:
@@ -313,7 +364,14 @@ def _result(write: Write, answer: RecordedAnswer) -> bytes:
         case Answer.STATUS:
             return b'{"kind":"Status","apiVersion":"v1","status":"Success"}'
         case Answer.UID:
-            return encode({"kind": "Status", "apiVersion": "v1", "status": "Success", "details": {"uid": answer.uid}})
+            return encode(
+                {
+                    "kind": "Status",
+                    "apiVersion": "v1",
+                    "status": "Success",
+                    "details": {"uid": answer.uid},
+                }
+            )
         case Answer.ITEMS:
             return encode({"items": answer.items})
     assert answer.value is not None, "an answer with an object has one"

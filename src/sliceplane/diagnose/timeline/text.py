@@ -1,8 +1,9 @@
 """Lines of a timeline for people and for programs.
 
-For a program that reads text a line is one row.  On a screen it is a block of the screen's width: when and who, what,
-what became of Pods, what followed.  A line that is opened shows a row for each change in it, and a row for each Pod
-with the times at which something became of it: a rollout of a hundred Pods is a hundred rows, not six hundred.
+For a program that reads text a line is one row. On a screen it is a block of the screen's width:
+when and who, what, what became of Pods, what followed. A line that is opened shows a row for each
+change in it, and a row for each Pod with the times at which something became of it: a rollout of a
+hundred Pods is a hundred rows, not six hundred.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from sliceplane.api.findings.wording import count
-from sliceplane.diagnose.timeline.timeline import POD_WORDS, Line, Membership, TimelineEffect, TimelineSent
+from sliceplane.diagnose.timeline.timeline import (
+    POD_WORDS,
+    Line,
+    Membership,
+    TimelineEffect,
+    TimelineSent,
+)
 from sliceplane.kit.columns import table
 from sliceplane.kit.terminal_text import printable
 from sliceplane.kit.times import format_micro_time
@@ -37,8 +44,16 @@ def line_text(line: Line, *, opened: bool = False, width: int | None = None) -> 
 
 def _harmless(line: Line) -> Line:
     """*line* with names and values as parts of a row: none of them may begin a row of its own."""
-    opened = tuple(sub._replace(who=printable(sub.who), what=printable(sub.what)) for sub in line.opened)
-    return replace(line, who=printable(line.who), what=printable(line.what), pods=printable(line.pods), opened=opened)
+    opened = tuple(
+        sub._replace(who=printable(sub.who), what=printable(sub.what)) for sub in line.opened
+    )
+    return replace(
+        line,
+        who=printable(line.who),
+        what=printable(line.what),
+        pods=printable(line.pods),
+        opened=opened,
+    )
 
 
 def line_document(line: Line) -> dict[str, Any]:
@@ -52,31 +67,47 @@ def line_document(line: Line) -> dict[str, Any]:
         "slices": None if line.effect is None else effect.slices,
         "writes": effect.writes,
         "bytes": effect.size_bytes,
-        "sent": None if sent is None else {"fewest": sent.fewest, "most": sent.most, "bytes": sent.size_bytes},
+        "sent": None
+        if sent is None
+        else {"fewest": sent.fewest, "most": sent.most, "bytes": sent.size_bytes},
         "nodes": {name: round(seconds, 3) for name, seconds in sorted(effect.nodes.items())},
         "nodesKnown": effect.nodes_known,
         "followed": "; ".join(_followed(line)),
-        "opened": [{"time": format_micro_time(sub.at), "who": sub.who, "what": sub.what} for sub in line.opened],
+        "opened": [
+            {"time": format_micro_time(sub.at), "who": sub.who, "what": sub.what}
+            for sub in line.opened
+        ],
     }
 
 
 def membership_text(membership: Membership) -> str:
-    rows = [f"- {member} {state}" for member, state in membership.before.items() if member not in membership.after]
-    rows += [f"+ {member} {state}" for member, state in membership.after.items() if member not in membership.before]
+    rows = [
+        f"- {member} {state}"
+        for member, state in membership.before.items()
+        if member not in membership.after
+    ]
+    rows += [
+        f"+ {member} {state}"
+        for member, state in membership.after.items()
+        if member not in membership.before
+    ]
     rows += [
         f"  {member} {state} -> {membership.after[member]}"
         for member, state in membership.before.items()
         if membership.after.get(member, state) != state
     ]
     same = sum(membership.after.get(member) == state for member, state in membership.before.items())
-    rows.append(f"{same} of {len(membership.before)} endpoints as they were, {len(membership.after)} then")
+    rows.append(
+        f"{same} of {len(membership.before)} endpoints as they were, {len(membership.after)} then"
+    )
     return "\n".join(rows)
 
 
 def _row(line: Line) -> str:
     what = "; ".join(_what(line))
     return (
-        f"{format_micro_time(line.at)} {line.who or _UNKNOWN:<24} {'; '.join([what + _during(line), *_followed(line)])}"
+        f"{format_micro_time(line.at)} {line.who or _UNKNOWN:<24} "
+        f"{'; '.join([what + _during(line), *_followed(line)])}"
     )
 
 
@@ -91,7 +122,9 @@ def _wrapped(text: str, width: int | None) -> list[str]:
     if width is None:
         return [_INDENT + text]
     room = max(width, _WIDTH_MIN)
-    return textwrap.wrap(text, room, initial_indent=_INDENT, subsequent_indent=2 * _INDENT, break_on_hyphens=False)
+    return textwrap.wrap(
+        text, room, initial_indent=_INDENT, subsequent_indent=2 * _INDENT, break_on_hyphens=False
+    )
 
 
 def _what(line: Line) -> list[str]:
@@ -104,7 +137,9 @@ def _during(line: Line) -> str:
 
 
 def _opened(line: Line, width: int | None) -> list[str]:
-    """Changes, then Pods.  What is shown of a Pod is what became of it, and no other change of its status."""
+    """Changes, then Pods.  What is shown of a Pod is what became of it, and no other change of its
+    status.
+    """
     pods: dict[str, dict[str, list[float]]] = {}
     rows: list[str] = []
     for sub in line.opened:
@@ -115,7 +150,10 @@ def _opened(line: Line, width: int | None) -> list[str]:
             rows += _wrapped(f"{_after([after])} {sub.who or _UNKNOWN}: {sub.what}", width)
     words = [word for word in POD_WORDS if any(word in became for became in pods.values())]
     if pods:
-        cells = [(name, *(_after(became.get(word, [])) for word in words)) for name, became in pods.items()]
+        cells = [
+            (name, *(_after(became.get(word, [])) for word in words))
+            for name, became in pods.items()
+        ]
         rows += table(("Pod", *words), cells, indent=_INDENT, width=width)
     return rows
 
@@ -132,7 +170,9 @@ def _followed(line: Line) -> list[str]:
     if effect is None:
         return []
     if not effect.slices:
-        return ["what followed is in the next line" if line.next_at < line.until else "no slice changed"]
+        return [
+            "what followed is in the next line" if line.next_at < line.until else "no slice changed"
+        ]
     parts = [_slices(effect)]
     if effect.sent is not None:
         parts.append(_sent_text(effect.sent))
@@ -153,12 +193,15 @@ def _slices(effect: TimelineEffect) -> str:
 
 
 def _sent_text(sent: TimelineSent) -> str:
-    """To how many watchers each event went; they may be others each time, so the most is "up to".  A watcher that asks
-    for protobuf or a table gets less than what was written."""
+    """To how many watchers each event went; they may be others each time, so the most is "up to". A
+    watcher that asks for protobuf or a table gets less than what was written.
+    """
     if not sent.most:
         return "sent to no watcher"
     most = count(sent.most, "watcher")
-    return f"{_bytes(sent.size_bytes)} sent to {most if sent.fewest == sent.most else f'up to {most}'}"
+    return (
+        f"{_bytes(sent.size_bytes)} sent to {most if sent.fewest == sent.most else f'up to {most}'}"
+    )
 
 
 def _bytes(size_bytes: int) -> str:

@@ -1,11 +1,13 @@
 """What happened to a Service: who changed what, in words, and what followed from it.
 
-A line is a *cause*: a change that a person or a program made, with all that belongs to it.  A rollout is one line:
-changes of Pods that have one owner, none of them more than ``GAP_S`` after the one before, begin with the change of
-their Deployment (or other owner) if there was one.  What followed are the slices that the controller wrote for the
-Service until the next cause, and the nodes that told that they hold them.
+A line is a *cause*: a change that a person or a program made, with all that belongs to it. A
+rollout is one line: changes of Pods that have one owner, none of them more than ``GAP_S`` after the
+one before, begin with the change of their Deployment (or other owner) if there was one. What
+followed are the slices that the controller wrote for the Service until the next cause, and the
+nodes that told that they hold them.
 
-The Service's Pods are those that its slices name, and those that its selector matches among their owners' Pods.
+The Service's Pods are those that its slices name, and those that its selector matches among their
+owners' Pods.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ _ECHO_S: Final = 1.0
 #: what a slice's write may lag behind its cause and still follow from it
 _FOLLOW_S: Final = 30.0
 _OWNERS: Final = {
-    resource.kind: resource for resource in (ReplicaSets, Deployments, StatefulSets, DaemonSets, ReplicationControllers)
+    resource.kind: resource
+    for resource in (ReplicaSets, Deployments, StatefulSets, DaemonSets, ReplicationControllers)
 }
 _READY: Final = "Ready"
 #: what becomes of Pods, in the order in which a line tells it
@@ -51,8 +54,9 @@ POD_WORDS: Final = ("made", "ready", "not ready", "terminating", "gone")
 
 
 class SubLine(NamedTuple):
-    """``pod``: the Pod that it is about, and ``became`` what became of it, one of ``POD_WORDS``; or "".
-    ``status_only``: no other member changed."""
+    """``pod``: the Pod that it is about, and ``became`` what became of it, one of ``POD_WORDS``; or
+    "". ``status_only``: no other member changed.
+    """
 
     at: float
     what: str
@@ -63,7 +67,9 @@ class SubLine(NamedTuple):
 
 
 class TimelineSent(NamedTuple):
-    """Events of slices: the fewest and the most watchers to which the server sent one, and bytes to all of them."""
+    """Events of slices: the fewest and the most watchers to which the server sent one, and bytes to
+    all of them.
+    """
 
     fewest: int
     most: int
@@ -71,8 +77,10 @@ class TimelineSent(NamedTuple):
 
 
 class TimelineEffect(NamedTuple):
-    """``size_bytes``: as the controller wrote them.  ``sent``: ``None`` where that was not recorded of each event.
-    ``nodes``: node -> seconds after the last of these writes at which it told that it holds them."""
+    """``size_bytes``: as the controller wrote them. ``sent``: ``None`` where that was not recorded
+    of each event. ``nodes``: node -> seconds after the last of these writes at which it told that
+    it holds them.
+    """
 
     slices: int = 0
     #: of them, by the controller or others
@@ -84,8 +92,9 @@ class TimelineEffect(NamedTuple):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """``pods``: what became of Pods, where *what* is of something else.  ``effect``: ``None`` where none is known.
-    ``next_at``: when the next line begins; what follows later is told there."""
+    """``pods``: what became of Pods, where *what* is of something else. ``effect``: ``None`` where
+    none is known. ``next_at``: when the next line begins; what follows later is told there.
+    """
 
     at: float
     until: float
@@ -133,7 +142,11 @@ class Timeline:
     @property
     def known(self) -> bool:
         """The recording has something of the Service."""
-        return bool(self._slices) or self._service in self._index.steps or self._service in self._index.first
+        return (
+            bool(self._slices)
+            or self._service in self._index.steps
+            or self._service in self._index.first
+        )
 
     def lines(self, since: float) -> list[Line]:
         """In the order of time; those that began before *since* are left out."""
@@ -149,7 +162,8 @@ class Timeline:
     def membership(self, before: float, after: float) -> Membership:
         return Membership(self._endpoints(before), self._endpoints(after))
 
-    # -- what belongs to the Service --------------------------------------------------------------------
+    # -- what belongs to the Service
+    # --------------------------------------------------------------------
 
     def _any_version(self, key: ObjectKey) -> Any:
         return next(iter(self._index.versions(key)), None)
@@ -170,7 +184,8 @@ class Timeline:
         self._leases = tuple(key for key in keys if key.name.startswith(LEASE_PREFIX))
         self._index.load(self._leases, since=since)
 
-    # -- causes -----------------------------------------------------------------------------------------
+    # -- causes
+    # -----------------------------------------------------------------------------------------
 
     def _causes(self, since: float) -> list[_Cause]:
         causes: list[_Cause] = []
@@ -178,7 +193,8 @@ class Timeline:
         for step, root, begins in self._rooted_steps(since):
             cause = open_of.get(root)
             if cause is not None and begins and _is_echo(cause, step):
-                # Another informer was quicker: what a controller did of it was seen before the change itself.
+                # Another informer was quicker: what a controller did of it was seen before the
+                # change itself.
                 cause.steps.insert(0, step)
                 continue
             if cause is None or begins or step.at - cause.last > GAP_S:
@@ -188,7 +204,9 @@ class Timeline:
         return causes
 
     def _rooted_steps(self, since: float) -> list[tuple[RecordedStep, str, bool]]:
-        """Steps that may be causes or parts of them, with whose they are, and whether each is a cause by itself."""
+        """Steps that may be causes or parts of them, with whose they are, and whether each is a
+        cause by itself.
+        """
         earliest = since - GAP_S
         rooted: list[tuple[RecordedStep, str, bool]] = []
         owners: dict[ObjectKey, str] = {}
@@ -201,7 +219,9 @@ class Timeline:
         for key, root in owners.items():
             for step in self._index.steps.get(key, ()):
                 if step.at >= earliest and self._is_wanted(step):
-                    rooted.append((step, root, bool(step.writer) and not _is_controller(step.writer)))
+                    rooted.append(
+                        (step, root, bool(step.writer) and not _is_controller(step.writer))
+                    )
         for key in (self._service, *self._slices):
             own = key is not self._service
             for step in self._index.steps.get(key, ()):
@@ -213,7 +233,9 @@ class Timeline:
         return rooted
 
     def _root(self, key: ObjectKey, owners: dict[ObjectKey, str]) -> str:
-        """In words: the Deployment behind a Pod, or what else owns it.  Owners on the way are put into *owners*."""
+        """In words: the Deployment behind a Pod, or what else owns it.  Owners on the way are put
+        into *owners*.
+        """
         path: list[ObjectKey] = []
         kind = Pods.kind
         while True:
@@ -251,9 +273,13 @@ class Timeline:
             return True
         old, new = self._index.version(step.old), self._index.version(step.new)
         changes = field_changes(old, new)
-        return any(not change.path.startswith(("status", "metadata.annotations[deployment")) for change in changes)
+        return any(
+            not change.path.startswith(("status", "metadata.annotations[deployment"))
+            for change in changes
+        )
 
-    # -- lines ------------------------------------------------------------------------------------------
+    # -- lines
+    # ------------------------------------------------------------------------------------------
 
     def _line(self, cause: _Cause, next_at: float) -> Line:
         head = cause.steps[0]
@@ -277,18 +303,24 @@ class Timeline:
 
     def _opened(self, step: RecordedStep) -> SubLine:
         if step.key.resource != Pods.key:
-            return SubLine(step.at, f"{_kind(step.key)} {step.key.name}: {self._what(step)}", step.writer)
+            return SubLine(
+                step.at, f"{_kind(step.key)} {step.key.name}: {self._what(step)}", step.writer
+            )
         became = self._pod_text(step)
         word = became if became in POD_WORDS else ""
         what = f"{Pods.kind} {step.key.name}: {became}"
-        return SubLine(step.at, what, step.writer, step.key.name, word, not word and not self._is_wanted(step))
+        return SubLine(
+            step.at, what, step.writer, step.key.name, word, not word and not self._is_wanted(step)
+        )
 
     def _what(self, step: RecordedStep) -> str:
         old, new = self._index.version(step.old), self._index.version(step.new)
         change: Change[Object] = Change(step.key.resource, old, new)
         if old is None or new is None:
             return change_text(change)
-        changes = [found for found in field_changes(old, new) if not found.path.startswith("status")]
+        changes = [
+            found for found in field_changes(old, new) if not found.path.startswith("status")
+        ]
         return ", ".join(map(str, changes[:4])) if changes else change_text(change)
 
     def _pod_text(self, step: RecordedStep) -> str:
@@ -311,9 +343,12 @@ class Timeline:
         if len(steps) == 1:
             return f"Pod {steps[0].key.name} {self._pod_text(steps[0])}"
         parts = [f"{len(counts[word])} {word}" for word in POD_WORDS if word in counts]
-        return ", ".join(parts) if parts else f"{len({step.key.name for step in steps})} Pods changed"
+        return (
+            ", ".join(parts) if parts else f"{len({step.key.name for step in steps})} Pods changed"
+        )
 
-    # -- what followed ----------------------------------------------------------------------------------
+    # -- what followed
+    # ----------------------------------------------------------------------------------
 
     def _effect(self, since: float, until: float) -> TimelineEffect:
         service = f"{self._service.namespace}/{self._service.name}"
@@ -395,12 +430,19 @@ def _is_leaving(pod: Any) -> bool:
 
 
 def _is_ready(pod: Any) -> bool:
-    return any(condition.type == _READY and condition.status == "True" for condition in pod.status.conditions or ())
+    return any(
+        condition.type == _READY and condition.status == "True"
+        for condition in pod.status.conditions or ()
+    )
 
 
 def _kind(key: ObjectKey) -> str:
     kinds = {resource.key: kind for kind, resource in _OWNERS.items()}
-    kinds |= {Services.key: Services.kind, Pods.key: Pods.kind, EndpointSlices.key: EndpointSlices.kind}
+    kinds |= {
+        Services.key: Services.kind,
+        Pods.key: Pods.kind,
+        EndpointSlices.key: EndpointSlices.kind,
+    }
     return kinds.get(key.resource, key.resource)
 
 

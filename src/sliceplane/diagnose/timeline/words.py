@@ -26,7 +26,13 @@ from sliceplane.watch.recorder.redact import TOKEN
 
 #: what every write changes, and nobody asked for
 _BOOKKEEPING: Final = frozenset(
-    ("metadata.resourceVersion", "metadata.generation", "metadata.managedFields", "apiVersion", "kind")
+    (
+        "metadata.resourceVersion",
+        "metadata.generation",
+        "metadata.managedFields",
+        "apiVersion",
+        "kind",
+    )
 )
 #: names of elements, in the order in which they are looked for
 _NAMES: Final = ("type", "name", "key", "ip")
@@ -107,16 +113,27 @@ def entry_document(entry: Entry, names: dict[int, str]) -> dict[str, Any]:
                 "key": entry.key,
                 "step": entry.step,
                 "writer": entry.writer,
-                "change": "made" if entry.change.old is None else "removed" if entry.change.new is None else "changed",
-                "fields": [{"path": path, "old": _plain(old), "new": _plain(new)} for path, old, new in fields],
+                "change": "made"
+                if entry.change.old is None
+                else "removed"
+                if entry.change.new is None
+                else "changed",
+                "fields": [
+                    {"path": path, "old": _plain(old), "new": _plain(new)}
+                    for path, old, new in fields
+                ],
             }
         case Turned():
             jobs = [
-                {"key": job.key, "writes": [msgspec.to_builtins(write) for write in job.writes]} for job in entry.jobs
+                {"key": job.key, "writes": [msgspec.to_builtins(write) for write in job.writes]}
+                for job in entry.jobs
             ]
             document |= {"room": entry.room, "jobs": jobs}
         case Ended():
-            document |= {"key": entry.key, "error": None if entry.error is None else str(entry.error)}
+            document |= {
+                "key": entry.key,
+                "error": None if entry.error is None else str(entry.error),
+            }
         case _:
             document["text"] = text.partition(" ")[2]
     return document
@@ -127,14 +144,18 @@ def _walk(path: str, old: Any, new: Any) -> Iterator[FieldChange]:
         return
     if type(old) is type(new) and hasattr(new, "__struct_fields__"):
         for name, shown in zip(new.__struct_fields__, new.__struct_encode_fields__, strict=True):
-            yield from _walk(f"{path}.{shown}" if path else shown, getattr(old, name), getattr(new, name))
+            yield from _walk(
+                f"{path}.{shown}" if path else shown, getattr(old, name), getattr(new, name)
+            )
     elif isinstance(new, tuple | list) or isinstance(old, tuple | list):
         yield from _walk_elements(path, old or (), new or ())
     elif isinstance(new, dict) or isinstance(old, dict):
         before, after = old or {}, new or {}
         for name in sorted({*before, *after}):
             # In a template a dictionary is an object, elsewhere it is a map.
-            member = f"{path}.{name}" if ".template" in path and name.isalnum() else f"{path}[{name}]"
+            member = (
+                f"{path}.{name}" if ".template" in path and name.isalnum() else f"{path}[{name}]"
+            )
             yield from _walk(member, before.get(name), after.get(name))
     else:
         yield FieldChange(path, old, new)
@@ -178,4 +199,8 @@ def _shown(value: Any) -> str:
         return "there"
     else:
         text = msgspec.json.encode(value).decode()
-    return text if len(text) <= _VALUE_CHARACTERS_MAX else f"{text[: _VALUE_CHARACTERS_MAX - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return (
+        text
+        if len(text) <= _VALUE_CHARACTERS_MAX
+        else f"{text[: _VALUE_CHARACTERS_MAX - 1]}\N{HORIZONTAL ELLIPSIS}"
+    )

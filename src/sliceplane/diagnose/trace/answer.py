@@ -39,8 +39,10 @@ class NodeView(AnswerPart, frozen=True, kw_only=True):
 
 
 class TracedService(AnswerPart, frozen=True, kw_only=True):
-    """``role``: what the destination is to the Service.  ``policy`` is the value of ``policy_field``; ``used`` is the
-    list that counted, which for a client on the node is Cluster also under ``externalTrafficPolicy: Local``."""
+    """``role``: what the destination is to the Service. ``policy`` is the value of
+    ``policy_field``; ``used`` is the list that counted, which for a client on the node is Cluster
+    also under ``externalTrafficPolicy: Local``.
+    """
 
     namespace: str
     name: str
@@ -58,7 +60,9 @@ class TracedService(AnswerPart, frozen=True, kw_only=True):
 
 
 class HintsView(AnswerPart, frozen=True, kw_only=True):
-    """``node`` and ``zone`` are outcomes as ``consume.usable.HintOutcome`` names them; "": hints were not looked at."""
+    """``node`` and ``zone`` are outcomes as ``consume.usable.HintOutcome`` names them; "": hints
+    were not looked at.
+    """
 
     node: str = ""
     zone: str = ""
@@ -66,7 +70,9 @@ class HintsView(AnswerPart, frozen=True, kw_only=True):
 
 
 class TracedEndpoint(AnswerPart, frozen=True, kw_only=True):
-    """``share`` is exact ("1/3", "0" if it gets nothing) and ``probability`` the same as a number."""
+    """``share`` is exact ("1/3", "0" if it gets nothing) and ``probability`` the same as a
+    number.
+    """
 
     address: str
     port: int
@@ -97,9 +103,11 @@ class TracedSlice(AnswerPart, frozen=True, kw_only=True):
 
 
 class TraceAnswer(AnswerPart, frozen=True, kw_only=True):
-    """``targets`` get the connection, ``others`` are the rest of the Service's endpoints; ``chains`` are those of the
-    node's table that were decisive, ``element`` is the element that was where no chain is needed (one endpoint).
-    ``findings``: the cause of a refusal, where the catalogue has it."""
+    """``targets`` get the connection, ``others`` are the rest of the Service's endpoints;
+    ``chains`` are those of the node's table that were decisive, ``element`` is the element that was
+    where no chain is needed (one endpoint). ``findings``: the cause of a refusal, where the
+    catalogue has it.
+    """
 
     verdict: Verdict
     reason: str
@@ -137,8 +145,10 @@ class XdsClientView(AnswerPart, frozen=True, kw_only=True):
 
 
 class XdsTraceAnswer(AnswerPart, frozen=True, kw_only=True):
-    """What a client of xDS is given for a Service's port, and picks.  ``cluster``: the name of its assignment;
-    ``balancing``: how one of ``targets`` is picked; ``version``: that of the assignment."""
+    """What a client of xDS is given for a Service's port, and picks. ``cluster``: the name of its
+    assignment; ``balancing``: how one of ``targets`` is picked; ``version``: that of the
+    assignment.
+    """
 
     verdict: Literal["picks", "fails"]
     reason: str

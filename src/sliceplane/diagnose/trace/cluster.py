@@ -18,8 +18,9 @@ _FINISHED = ("Succeeded", "Failed")
 
 
 class TracedCluster(msgspec.Struct, frozen=True, dict=True):
-    """``pods``: those that have one of the addresses of the question.  ``unread``: what the server did not let us list,
-    a sentence each."""
+    """``pods``: those that have one of the addresses of the question. ``unread``: what the server
+    did not let us list, a sentence each.
+    """
 
     services: tuple[Service, ...] = ()
     nodes: tuple[Node, ...] = ()
@@ -30,18 +31,26 @@ class TracedCluster(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def by_key(self) -> dict[ServiceKey, Service]:
         """Sorted by key."""
-        services = {ServiceKey(service.metadata.namespace, service.metadata.name): service for service in self.services}
+        services = {
+            ServiceKey(service.metadata.namespace, service.metadata.name): service
+            for service in self.services
+        }
         return {key: services[key] for key in sorted(services)}
 
     @cached_property
     def node_by_name(self) -> dict[str, Node]:
-        return {node.metadata.name: node for node in sorted(self.nodes, key=lambda node: node.metadata.name)}
+        return {
+            node.metadata.name: node
+            for node in sorted(self.nodes, key=lambda node: node.metadata.name)
+        }
 
     def ports(self, key: ServiceKey, family: Family) -> tuple[ServedPort, ...]:
         """Those that a proxy serves."""
         if (key, family) not in self._served:
             service = self.by_key.get(key)
-            self._served[key, family] = service_ports(service, family) if service is not None else ()
+            self._served[key, family] = (
+                service_ports(service, family) if service is not None else ()
+            )
         return self._served[key, family]
 
     @cached_property
@@ -50,15 +59,25 @@ class TracedCluster(msgspec.Struct, frozen=True, dict=True):
 
     def node_of(self, ip: str) -> Node | None:
         """Whose own address *ip* is."""
-        return next((node for node in self.node_by_name.values() if ip in node_addresses(node, family_of(ip))), None)
+        return next(
+            (
+                node
+                for node in self.node_by_name.values()
+                if ip in node_addresses(node, family_of(ip))
+            ),
+            None,
+        )
 
     def pod_of(self, ip: str) -> Pod | None:
-        """The Pod that has *ip* now, the newest first where the cache of the server shows several."""
+        """The Pod that has *ip* now, the newest first where the cache of the server shows
+        several.
+        """
         family = family_of(ip)
         pods = [
             pod
             for pod in self.pods
-            if pod.status.phase not in _FINISHED and ip in {canonical_of(text, family) for text in pod_addresses(pod)}
+            if pod.status.phase not in _FINISHED
+            and ip in {canonical_of(text, family) for text in pod_addresses(pod)}
         ]
         pods.sort(key=lambda pod: (pod.metadata.deletion_timestamp is not None, pod.metadata.key))
         return pods[0] if pods else None
@@ -71,7 +90,9 @@ class TracedCluster(msgspec.Struct, frozen=True, dict=True):
         roles = [
             f"{role} of Service {key}"
             for key in self.by_key
-            for role in dict.fromkeys(role_of(service_port, ip, port) for service_port in self.ports(key, family))
+            for role in dict.fromkeys(
+                role_of(service_port, ip, port) for service_port in self.ports(key, family)
+            )
             if role and (role != "node port" or node is not None)
         ]
         if node is not None:
@@ -79,7 +100,10 @@ class TracedCluster(msgspec.Struct, frozen=True, dict=True):
         if pod is not None:
             roles.append(f"address of Pod {pod.metadata.key}")
         if not roles:
-            roles += [f"cluster IP of Service {key}, which no proxy serves: {why}" for key, why in self._unserved(ip)]
+            roles += [
+                f"cluster IP of Service {key}, which no proxy serves: {why}"
+                for key, why in self._unserved(ip)
+            ]
         if not roles and (inside := self.range_of(ip)):
             roles.append(f"unallocated, in the range {inside} of cluster IPs")
         return tuple(roles)
@@ -90,18 +114,28 @@ class TracedCluster(msgspec.Struct, frozen=True, dict=True):
             (key, why_not_served(service))
             for key, service in self.by_key.items()
             if why_not_served(service)
-            and ip in {canonical_of(text, family) for text in service.spec.cluster_ips or (service.spec.cluster_ip,)}
+            and ip
+            in {
+                canonical_of(text, family)
+                for text in service.spec.cluster_ips or (service.spec.cluster_ip,)
+            }
         ]
 
     def range_of(self, ip: str) -> str:
-        texts = [text for service_cidr in self.service_cidrs for text in service_cidr.spec.cidrs or ()]
+        texts = [
+            text for service_cidr in self.service_cidrs for text in service_cidr.spec.cidrs or ()
+        ]
         address = ipaddress.ip_address(ip)
         ranges = networks(texts, family_of(ip))
         return next((text for text in ranges if address in ipaddress.ip_network(text)), "")
 
-    def claimants(self, family: Family, targets: Iterable[tuple[str, int]]) -> frozenset[ServiceKey]:
-        """The Services that can have a part in what becomes of a packet to any of *targets* (address, port): those that
-        claim the address, whatever the port, and those that claim the port as a node port.  O(Services)."""
+    def claimants(
+        self, family: Family, targets: Iterable[tuple[str, int]]
+    ) -> frozenset[ServiceKey]:
+        """The Services that can have a part in what becomes of a packet to any of *targets*
+        (address, port): those that claim the address, whatever the port, and those that claim the
+        port as a node port. O(Services).
+        """
         wanted = list(targets)
         ips = {ip for ip, _ in wanted}
         ports = {port for _, port in wanted}
@@ -109,12 +143,15 @@ class TracedCluster(msgspec.Struct, frozen=True, dict=True):
             key
             for key in self.by_key
             for port in self.ports(key, family)
-            if port.node_port in ports or not ips.isdisjoint((port.cluster_ip, *port.external_ips, *port.vips))
+            if port.node_port in ports
+            or not ips.isdisjoint((port.cluster_ip, *port.external_ips, *port.vips))
         )
 
 
 def role_of(port: ServedPort, ip: str, number: int) -> str:
-    """What a packet to *ip* and *number* is to a service port, its own number not looked at; "": nothing."""
+    """What a packet to *ip* and *number* is to a service port, its own number not looked at; "":
+    nothing.
+    """
     if ip == port.cluster_ip:
         return "cluster IP"
     if ip in port.external_ips:

@@ -1,7 +1,8 @@
 """What decided over a packet: which service port, which of its lists, and with which outcome.
 
-Which service port it was is told by the chains that the packet entered, or by the element that translated or refused
-it; which list counted, by the kind of chain, or by the policy that the element is for.
+Which service port it was is told by the chains that the packet entered, or by the element that
+translated or refused it; which list counted, by the kind of chain, or by the policy that the
+element is for.
 """
 
 from __future__ import annotations
@@ -49,13 +50,21 @@ class PacketDecision:
     def owners(self) -> dict[str, PortState]:
         """Chain -> the service port that it belongs to."""
         facts = self.run.plane.facts
-        return {chain.name: state for state in self.states for chain in build_service((state,), facts).chains}
+        return {
+            chain.name: state
+            for state in self.states
+            for chain in build_service((state,), facts).chains
+        }
 
     @cached_property
     def chains(self) -> tuple[str, ...]:
-        """Those of service ports that were entered on the way, in order; without those of single endpoints."""
+        """Those of service ports that were entered on the way, in order; without those of single
+        endpoints.
+        """
         entered = dict.fromkeys(name for trail in self.run.trails for name in trail.packet.chains)
-        return tuple(name for name in entered if name in self.owners and not name.startswith("endpoint-"))
+        return tuple(
+            name for name in entered if name in self.owners and not name.startswith("endpoint-")
+        )
 
     @cached_property
     def check(self) -> str:
@@ -85,7 +94,9 @@ class PacketDecision:
 
     @cached_property
     def element(self) -> str:
-        """The one that translated the packet where no chain did, as ``nft`` writes it; "": a chain did, or nothing."""
+        """The one that translated the packet where no chain did, as ``nft`` writes it; "": a chain
+        did, or nothing.
+        """
         if self._decisive or not self._translated:
             return ""
         before = self.inquiry.flight.packet
@@ -93,7 +104,9 @@ class PacketDecision:
         key = (before.daddr, before.proto, before.dport)
         if room := room_of(self.run.trails[0].packet.chains):
             return f"{members_of(room).name} {{ {item_text(key, None)} }}"
-        return f"{SINGLE_ENDPOINTS.name} {{ {item_text(key, DnatTarget(after.daddr, after.dport))} }}"
+        return (
+            f"{SINGLE_ENDPOINTS.name} {{ {item_text(key, DnatTarget(after.daddr, after.dport))} }}"
+        )
 
     @property
     def _translated(self) -> bool:
@@ -102,7 +115,9 @@ class PacketDecision:
     @property
     def _decisive(self) -> tuple[str, ...]:
         """``chains`` without those that a translated packet merely passed."""
-        return tuple(name for name in self.chains if not (self._translated and name.startswith("firewall-")))
+        return tuple(
+            name for name in self.chains if not (self._translated and name.startswith("firewall-"))
+        )
 
     @cached_property
     def used(self) -> Policy:
@@ -128,7 +143,11 @@ class PacketDecision:
     @cached_property
     def verdict(self) -> Verdict:
         trail = self.run.trails[0]  # those that arrive come first
-        return "dnat" if trail.packet.dnat and trail.outcome.verdict == "accept" else trail.outcome.verdict
+        return (
+            "dnat"
+            if trail.packet.dnat and trail.outcome.verdict == "accept"
+            else trail.outcome.verdict
+        )
 
     @cached_property
     def refusals(self) -> dict[ServiceKey, ClaimRefusal]:
@@ -139,7 +158,9 @@ class PacketDecision:
         places = [(packet.daddr, protocol, packet.dport)]
         if packet.daddr in self.inquiry.flight.own:
             places.append(("", protocol, packet.dport))
-        refusals = {key: claims.refusal(key, place) for place in places for key in self.inquiry.services}
+        refusals = {
+            key: claims.refusal(key, place) for place in places for key in self.inquiry.services
+        }
         return {key: refusal for key, refusal in sorted(refusals.items()) if refusal is not None}
 
     @property

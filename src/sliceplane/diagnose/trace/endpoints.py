@@ -31,7 +31,9 @@ def targets(decision: PacketDecision) -> tuple[TracedEndpoint, ...]:
     return tuple(made)
 
 
-def _target(decision: PacketDecision, origin: EndpointOrigin, trails: list[Trail]) -> TracedEndpoint:
+def _target(
+    decision: PacketDecision, origin: EndpointOrigin, trails: list[Trail]
+) -> TracedEndpoint:
     assert decision.state is not None, "no Service decided"
     share = sum((trail.share for trail in trails), Fraction(0))
     outcome = trails[0].outcome
@@ -49,8 +51,12 @@ def _target(decision: PacketDecision, origin: EndpointOrigin, trails: list[Trail
     )
 
 
-def others(decision: PacketDecision, state: PortState, chosen: set[tuple[str, int]]) -> tuple[TracedEndpoint, ...]:
-    """The endpoints that get nothing: those that the model left out, then those that another slice knows better."""
+def others(
+    decision: PacketDecision, state: PortState, chosen: set[tuple[str, int]]
+) -> tuple[TracedEndpoint, ...]:
+    """The endpoints that get nothing: those that the model left out, then those that another slice
+    knows better.
+    """
     tracker = decision.run.plane.tracker
     name = state.port.name
     made = []
@@ -66,7 +72,11 @@ def others(decision: PacketDecision, state: PortState, chosen: set[tuple[str, in
         for origin in tracker.origins(name.service, slice_key).get(name, []):
             winner = winners[origin.endpoint.ip, origin.endpoint.port]
             if winner.slice != slice_key:
-                made.append(_view(origin, f"the same address in slice {reasons.name_of(winner.slice)} counts"))
+                made.append(
+                    _view(
+                        origin, f"the same address in slice {reasons.name_of(winner.slice)} counts"
+                    )
+                )
     return tuple(made)
 
 
@@ -79,7 +89,10 @@ def slices(decision: PacketDecision) -> tuple[TracedSlice, ...]:
     tracker = decision.run.plane.tracker
     made = []
     for endpoint_slice in decision.inquiry.slices(name.service):
-        if endpoint_slice.address_type in {"IPv4", "IPv6"} and endpoint_slice.address_type != family:
+        if (
+            endpoint_slice.address_type in {"IPv4", "IPv6"}
+            and endpoint_slice.address_type != family
+        ):
             continue
         why = decision.inquiry.why_unread(endpoint_slice)
         if not why and endpoint_slice.address_type != family:

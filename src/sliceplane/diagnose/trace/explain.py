@@ -1,7 +1,9 @@
-"""From what decided to the answer.  Everything is looked up in what the model made, and in ``decision.PacketDecision``.
+"""From what decided to the answer. Everything is looked up in what the model made, and in
+``decision.PacketDecision``.
 
-Why a packet does not arrive is told as a finding of the catalogue, where what the tracer reads suffices to name one.
-It reads Services and slices, not Pods: why a Service has no usable endpoint is ``sliceplane explain``'s to say.
+Why a packet does not arrive is told as a finding of the catalogue, where what the tracer reads
+suffices to name one. It reads Services and slices, not Pods: why a Service has no usable endpoint
+is ``sliceplane explain``'s to say.
 """
 
 from __future__ import annotations
@@ -33,14 +35,20 @@ def causes(decision: PacketDecision, reason: str) -> Iterator[Finding]:
     packet = decision.inquiry.flight.packet
     if state is None:
         if decision.check == CLUSTER_IPS_CHECK:
-            there = [other.port for other in decision.states if other.port.cluster_ip == packet.daddr]
+            there = [
+                other.port for other in decision.states if other.port.cluster_ip == packet.daddr
+            ]
             code = "S3" if any(port.port == packet.dport for port in there) else "S2"
             if there:
                 ports = ", ".join(f"{port.port}/{port.name.protocol}" for port in there)
                 yield _finding(code, there[0].name.service, reason, "spec.ports", ports)
             return
-        for key in [key for key, refusal in decision.refusals.items() if refusal.why == "other Service"][:1]:
-            yield _finding("S7", key, reason, "spec.ports", f"{packet.dport}/{packet.proto.upper()}")
+        for key in [
+            key for key, refusal in decision.refusals.items() if refusal.why == "other Service"
+        ][:1]:
+            yield _finding(
+                "S7", key, reason, "spec.ports", f"{packet.dport}/{packet.proto.upper()}"
+            )
         return
     service = state.port.name.service
     if decision.check in decision.owners:
@@ -73,7 +81,9 @@ def _answer(decision: PacketDecision) -> TraceAnswer:
     targets = endpoints.targets(decision)
     others: tuple[TracedEndpoint, ...] = ()
     if decision.state is not None:
-        others = endpoints.others(decision, decision.state, {(target.address, target.port) for target in targets})
+        others = endpoints.others(
+            decision, decision.state, {(target.address, target.port) for target in targets}
+        )
     decisive = (decision.check,) if decision.check and decision.check not in decision.chains else ()
     reason = _reason(decision, len(targets))
     return TraceAnswer(
@@ -105,7 +115,9 @@ def _reason(decision: PacketDecision, count: int) -> str:
     packet = decision.inquiry.flight.packet
     if decision.state is None:
         if decision.check == CLUSTER_IPS_CHECK:
-            ports = [state.port for state in decision.states if state.port.cluster_ip == packet.daddr]
+            ports = [
+                state.port for state in decision.states if state.port.cluster_ip == packet.daddr
+            ]
             return reasons.no_such_port(packet, ports, cluster.range_of(packet.daddr))
         for key, refusal in decision.refusals.items():
             return reasons.refused(key, refusal)
@@ -118,7 +130,9 @@ def _reason(decision: PacketDecision, count: int) -> str:
             for endpoint_slice in decision.inquiry.slices(decision.state.port.name.service)
         )
         has_any = decision.state.categories.has_any
-        return reasons.unusable(decision.state.port.name, decision.used, decision.policy_field, listed, has_any=has_any)
+        return reasons.unusable(
+            decision.state.port.name, decision.used, decision.policy_field, listed, has_any=has_any
+        )
     sentence = reasons.translated(decision.state.port.name, decision.used, count)
     return sentence if decision.verdict == "dnat" else f"{sentence}, and each is refused there"
 
@@ -152,7 +166,9 @@ def _hints(decision: PacketDecision) -> HintsView | None:
     if use is None:
         return HintsView(sentence=f"not looked at: {decision.policy_field} is Local")
     endpoints_there = [origin.endpoint for origin in decision.origins]
-    return HintsView(node=use.node, zone=use.zone, sentence=reasons.hints(use, endpoints_there, decision.choice))
+    return HintsView(
+        node=use.node, zone=use.zone, sentence=reasons.hints(use, endpoints_there, decision.choice)
+    )
 
 
 def _masquerade(decision: PacketDecision, targets: tuple[TracedEndpoint, ...]) -> str:
@@ -178,17 +194,29 @@ def _notes(decision: PacketDecision, targets: tuple[TracedEndpoint, ...]) -> tup
     if decision.state is None:
         return (*notes, *refused[1:])  # the first is the reason
     service = decision.state.port.name.service
-    if decision.check and not decision.state.categories.has_any and decision.check not in decision.owners:
-        notes.append(f"why it has none: sliceplane explain service {service.name} -n {service.namespace}")
+    if (
+        decision.check
+        and not decision.state.categories.has_any
+        and decision.check not in decision.owners
+    ):
+        notes.append(
+            f"why it has none: sliceplane explain service {service.name} -n {service.namespace}"
+        )
     if targets and decision.is_local and decision.used == "Cluster":
-        notes.append("externalTrafficPolicy Local is for clients outside: those on this node may use every endpoint")
+        notes.append(
+            "externalTrafficPolicy Local is for clients outside: those on this node may use every "
+            "endpoint"
+        )
     if (
         decision.role == "cluster IP"
         and decision.run.plane.facts.detector is None
         and not decision.inquiry.settings.rules.masquerade_all
         and decision.inquiry.flight.source_kind != "Pod"
     ):
-        notes.append("without --cluster-cidr Pods are not told from clients outside, and neither is masqueraded")
+        notes.append(
+            "without --cluster-cidr Pods are not told from clients outside, and neither is "
+            "masqueraded"
+        )
     lost = sum(Fraction(target.share) for target in targets if target.verdict != "dnat")
     if lost:
         notes.append(f"{lost} of the connections are refused after the translation")

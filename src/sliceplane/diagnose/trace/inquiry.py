@@ -1,9 +1,10 @@
 """One question, from what is read to the answer.
 
-The caller (``diagnose.io.tracing``) gives what is cheap to list, then reads the slices of the Services that are
-``wanted`` until nothing is.  That is at most two rounds: the Services that claim the packet's destination; then those
-that claim an address of one of their endpoints, since a packet that was translated to an endpoint still passes the
-checks for Services without endpoints.  Nothing is translated twice, so no other Service can have a part in it.
+The caller (``diagnose.io.tracing``) gives what is cheap to list, then reads the slices of the
+Services that are ``wanted`` until nothing is. That is at most two rounds: the Services that claim
+the packet's destination; then those that claim an address of one of their endpoints, since a packet
+that was translated to an endpoint still passes the checks for Services without endpoints. Nothing
+is translated twice, so no other Service can have a part in it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class TracedProxy(msgspec.Struct, frozen=True):
 
 
 class Inquiry:
-    """See the module.  ``wanted`` and ``on_slices`` in turn until nothing is wanted, then ``run``."""
+    """See the module.  ``wanted`` and ``on_slices`` in turn until nothing is wanted, then
+    ``run``.
+    """
 
     def __init__(self, question: Question, cluster: TracedCluster, settings: TracedProxy) -> None:
         """Raises ``question.Unanswerable``."""
@@ -52,7 +55,9 @@ class Inquiry:
         """Whether a Service wants it for clients outside."""
         family = self.flight.family
         return any(
-            ip in (*port.external_ips, *port.vips) for key in self._first for port in self.cluster.ports(key, family)
+            ip in (*port.external_ips, *port.vips)
+            for key in self._first
+            for port in self.cluster.ports(key, family)
         )
 
     def wanted(self) -> tuple[ServiceKey, ...]:
@@ -68,7 +73,11 @@ class Inquiry:
             for endpoint_slice in self._slices[key]:
                 ports = [port.port or 0 for port in endpoint_slice.ports or ()]
                 for endpoint in endpoint_slice.endpoints or ():
-                    ip = canonical_of(endpoint.addresses[0], self.flight.family) if endpoint.addresses else None
+                    ip = (
+                        canonical_of(endpoint.addresses[0], self.flight.family)
+                        if endpoint.addresses
+                        else None
+                    )
                     if ip is not None:
                         yield from ((ip, port) for port in ports)
 
@@ -94,7 +103,11 @@ class Inquiry:
             return ""
         if LABEL_HEADLESS in labels:
             return f"label {LABEL_HEADLESS}"
-        subsets = [f"{label}={labels[label]}" for label in (LABEL_FOR_ZONE, LABEL_FOR_REGION) if label in labels]
+        subsets = [
+            f"{label}={labels[label]}"
+            for label in (LABEL_FOR_ZONE, LABEL_FOR_REGION)
+            if label in labels
+        ]
         return f"for others: {', '.join(subsets)}"
 
     def run(self) -> Run:
@@ -104,12 +117,16 @@ class Inquiry:
 
 
 class Run:
-    """The node's data plane as it would be with the Services of the question alone, and every way of the packet."""
+    """The node's data plane as it would be with the Services of the question alone, and every way
+    of the packet.
+    """
 
     def __init__(self, inquiry: Inquiry) -> None:
         flight = inquiry.flight
         name = flight.node.metadata.name
-        self.plane = nft_plane(flight.family, NodePlaneConfig(node_name=name, rules=inquiry.settings.rules))
+        self.plane = nft_plane(
+            flight.family, NodePlaneConfig(node_name=name, rules=inquiry.settings.rules)
+        )
         for node in inquiry.cluster.nodes:
             self.plane.on_any_node(node.metadata.name, node, 0.0)
         self.plane.on_node(flight.node, 0.0)

@@ -14,7 +14,8 @@ Protocol = Literal["TCP", "UDP", "SCTP"]
 
 NAMESPACE_DEFAULT: Final = "default"
 OUTSIDE: Final = "outside"
-#: where ``outside`` sends from: addresses for documentation (RFC 5737, RFC 3849), which no cluster has
+#: where ``outside`` sends from: addresses for documentation (RFC 5737, RFC 3849), which no cluster
+#: has
 OUTSIDE_ADDRESSES: Final[dict[Family, str]] = {"IPv4": "203.0.113.1", "IPv6": "2001:db8::1"}
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -55,7 +56,9 @@ class NamedSource(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """*source* is canonical; without *protocol* it is the Service's, or TCP; *node* may be "" where it follows."""
+    """*source* is canonical; without *protocol* it is the Service's, or TCP; *node* may be "" where
+    it follows.
+    """
 
     source: str
     to: AddressTarget | NameTarget
@@ -70,13 +73,17 @@ def parse_source(text: str, namespace: str = NAMESPACE_DEFAULT) -> str | NamedSo
         return ip
     kind, _, name = text.rpartition("/")
     if kind not in ("", "pod", "node") or not _NAME.fullmatch(name):
-        raise Unanswerable(f"--from {text!r} is neither an IP address nor [pod/]NAME nor node/NAME nor {OUTSIDE}")
+        raise Unanswerable(
+            f"--from {text!r} is neither an IP address nor [pod/]NAME nor node/NAME nor {OUTSIDE}"
+        )
     return NamedSource("" if kind == "node" else namespace, name)
 
 
 def parse_to(text: str, in_namespace: str = NAMESPACE_DEFAULT) -> AddressTarget | NameTarget:
-    """``ADDRESS:PORT``, ``[ADDRESS]:PORT`` or ``SERVICE[.NAMESPACE][:PORT]``; what DNS adds to a Service's name
-    (``.svc`` and the cluster's domain) is passed over.  A name alone is of *in_namespace*."""
+    """``ADDRESS:PORT``, ``[ADDRESS]:PORT`` or ``SERVICE[.NAMESPACE][:PORT]``; what DNS adds to a
+    Service's name (``.svc`` and the cluster's domain) is passed over. A name alone is of
+    *in_namespace*.
+    """
     bare = canonical(text.removeprefix("[").removesuffix("]"))
     if bare is not None:
         return AddressTarget(bare, 0)
@@ -92,7 +99,9 @@ def parse_to(text: str, in_namespace: str = NAMESPACE_DEFAULT) -> AddressTarget 
     name, _, rest = host.partition(".")
     namespace = re.sub(r"(^|\.)svc(\..*)?$", "", rest) or in_namespace
     if not _NAME.fullmatch(host) or "." in namespace:
-        raise Unanswerable(f"--to {text!r} is neither an address and a port nor SERVICE[.NAMESPACE][:PORT]")
+        raise Unanswerable(
+            f"--to {text!r} is neither an address and a port nor SERVICE[.NAMESPACE][:PORT]"
+        )
     return NameTarget(namespace, name, port)
 
 

@@ -24,13 +24,19 @@ def translated(port: ServicePortName, used: Policy, count: int) -> str:
     return f"Service {port_of(port)} leads to {endpoints}{where}"
 
 
-def unusable(port: ServicePortName, used: Policy, field: PolicyField, listed: int, *, has_any: bool) -> str:
-    """Why the list *used* is empty; *listed*: how many endpoints the Service's slices have, for whatever port;
-    *has_any*: another place may use some."""
+def unusable(
+    port: ServicePortName, used: Policy, field: PolicyField, listed: int, *, has_any: bool
+) -> str:
+    """Why the list *used* is empty; *listed*: how many endpoints the Service's slices have, for
+    whatever port; *has_any*: another place may use some.
+    """
     name = port_of(port)
     if has_any:
         assert used == "Local", f"{name} has usable endpoints and a Cluster list without any"
-        return f"{field} of Service {name} is Local, and no endpoint of this node is usable; others are elsewhere"
+        return (
+            f"{field} of Service {name} is Local, and no endpoint of this node is usable; others "
+            "are elsewhere"
+        )
     if not listed:
         return f"Service {name} has no endpoints"
     return f"none of the {listed} endpoints of Service {name} is usable for this port"
@@ -38,7 +44,9 @@ def unusable(port: ServicePortName, used: Policy, field: PolicyField, listed: in
 
 def out_of_ranges(packet: Packet, port: ServedPort) -> str:
     ranges = some(port.source_ranges)
-    return f"{packet.saddr} is in no loadBalancerSourceRanges of Service {port.name.service}: {ranges}"
+    return (
+        f"{packet.saddr} is in no loadBalancerSourceRanges of Service {port.name.service}: {ranges}"
+    )
 
 
 def no_such_port(packet: Packet, there: Sequence[ServedPort], inside: str) -> str:
@@ -52,7 +60,10 @@ def no_such_port(packet: Packet, there: Sequence[ServedPort], inside: str) -> st
 
 def untouched(packet: Packet, roles: Sequence[str]) -> str:
     if any(role.startswith(("external IP", "load balancer address")) for role in roles):
-        return f"no Service has the port {packet.dport}/{packet.proto.upper()} there: the packet goes on as it is"
+        return (
+            f"no Service has the port {packet.dport}/{packet.proto.upper()} there: the packet "
+            "goes on as it is"
+        )
     return f"no Service translates it ({packet.daddr}: {', '.join(roles)})"
 
 
@@ -93,14 +104,20 @@ def of_endpoint(endpoint: NodeEndpoint, choice: Choice[NodeEndpoint], field: Pol
 
 
 def hints(use: HintUse, endpoints: Sequence[NodeEndpoint], choice: Choice[NodeEndpoint]) -> str:
-    """What became of the hints of *endpoints*, in one sentence; the endpoint that is to blame is the first."""
+    """What became of the hints of *endpoints*, in one sentence; the endpoint that is to blame is
+    the first.
+    """
     place = choice.place
     mine = len(choice.endpoints)
     ready = [endpoint for endpoint in endpoints if endpoint.ready]
     if use.node == "honoured":
-        return f"honoured: every ready endpoint names nodes, {mine} of {len(ready)} node {place.node}"
+        return (
+            f"honoured: every ready endpoint names nodes, {mine} of {len(ready)} node {place.node}"
+        )
     if use.zone == "honoured":
-        return f"honoured: every ready endpoint names zones, {mine} of {len(ready)} zone {place.zone}"
+        return (
+            f"honoured: every ready endpoint names zones, {mine} of {len(ready)} zone {place.zone}"
+        )
     if use.zone == "nobody ready":
         return "not looked at: no endpoint is ready"
     if not any(endpoint.zone_hints or endpoint.node_hints for endpoint in ready):
@@ -115,13 +132,19 @@ def hints(use: HintUse, endpoints: Sequence[NodeEndpoint], choice: Choice[NodeEn
             parts.append(f"every ready endpoint names zones, none of them {place.zone}")
         case _:
             lacking = [endpoint.ip for endpoint in ready if not endpoint.zone_hints]
-            parts.append(f"{part(len(lacking), len(ready), 'ready endpoint')} without a zone: {some(lacking)}")
+            parts.append(
+                f"{part(len(lacking), len(ready), 'ready endpoint')} without a zone: "
+                f"{some(lacking)}"
+            )
     return f"passed over: {'; '.join(parts)}"
 
 
 def lacks_port(name: ServicePortName, ports: Sequence[EndpointPort]) -> str:
     there = [f"{port.name or '(no name)'}/{port.protocol or 'TCP'}" for port in ports]
-    return f"has no port {name.port or '(no name)'}/{name.protocol}; it has {some(there, CHOICES_MAX) or 'none'}"
+    return (
+        f"has no port {name.port or '(no name)'}/{name.protocol}; it has "
+        f"{some(there, CHOICES_MAX) or 'none'}"
+    )
 
 
 # Names

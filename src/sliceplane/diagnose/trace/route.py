@@ -1,4 +1,6 @@
-"""From a question to a packet on a node: who sends it, what it is sent to, and where it is looked at."""
+"""From a question to a packet on a node: who sends it, what it is sent to, and where it is looked
+at.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,17 @@ from sliceplane.diagnose.trace.question import (
 from sliceplane.kit.ip import Family
 from sliceplane.node.nft.trace import Packet, Path
 
-#: what packets of a node's own Pods come in through, for detectors that go by interface: its real name does not matter
+#: what packets of a node's own Pods come in through, for detectors that go by interface: its real
+#: name does not matter
 POD_INTERFACE: Final = "pods"
 
 SourceKind = Literal["Pod", "Node", "other"]
 
 
 class Flight(msgspec.Struct, frozen=True):
-    """One packet and the node that it is looked at on.  ``source_name`` is "" for an address that the cluster does not
-    know."""
+    """One packet and the node that it is looked at on. ``source_name`` is "" for an address that
+    the cluster does not know.
+    """
 
     family: Family
     packet: Packet
@@ -59,12 +63,18 @@ def resolve(question: Question, cluster: TracedCluster) -> Flight:
         ip = question.to.ip
         number = _number(question.to, cluster)
     if family_of(ip) != family:
-        raise Unanswerable(f"{question.source} is {family} and {ip} is {family_of(ip)}: no packet has both")
+        raise Unanswerable(
+            f"{question.source} is {family} and {ip} is {family_of(ip)}: no packet has both"
+        )
     _check_known(ip, number, cluster)
     place = _place(question, ip, cluster)
     pod = cluster.pod_of(question.source)
-    is_own_pod = place.kind == "Pod" and pod is not None and pod.spec.node_name == place.node.metadata.name
-    packet = Packet(question.source, ip, protocol.lower(), number, iif=POD_INTERFACE if is_own_pod else "")
+    is_own_pod = (
+        place.kind == "Pod" and pod is not None and pod.spec.node_name == place.node.metadata.name
+    )
+    packet = Packet(
+        question.source, ip, protocol.lower(), number, iif=POD_INTERFACE if is_own_pod else ""
+    )
     path: Path = "local" if question.source in node_addresses(place.node, family) else "forwarded"
     return Flight(family, packet, path, place.node, place.kind, place.name, place.notes)
 
@@ -72,17 +82,24 @@ def resolve(question: Question, cluster: TracedCluster) -> Flight:
 # What it is sent to
 
 
-def _port_of(question: Question, to: NameTarget, cluster: TracedCluster, family: Family) -> ServedPort:
+def _port_of(
+    question: Question, to: NameTarget, cluster: TracedCluster, family: Family
+) -> ServedPort:
     service = _service_of(to, cluster)
     ports = service_ports(service, family)
     if not ports:
-        raise Unanswerable(f"Service {to} has no {family} address, and {question.source} is {family}")
+        raise Unanswerable(
+            f"Service {to} has no {family} address, and {question.source} is {family}"
+        )
     wanted = [
         port
         for port in ports
-        if to.port in {"", port.name.port, str(port.port)} and question.protocol in {None, port.name.protocol}
+        if to.port in {"", port.name.port, str(port.port)}
+        and question.protocol in {None, port.name.protocol}
     ]
-    there = some([f"{port.name.port or port.port}/{port.name.protocol}" for port in ports], CHOICES_MAX)
+    there = some(
+        [f"{port.name.port or port.port}/{port.name.protocol}" for port in ports], CHOICES_MAX
+    )
     if not wanted:
         which = "/".join(filter(None, (to.port, question.protocol)))
         raise Unanswerable(f"Service {to} has no port {which}; it has {there}")
@@ -123,7 +140,8 @@ def _check_known(ip: str, port: int, cluster: TracedCluster) -> None:
     if not cluster.roles(ip, port):
         unknown = "" if not cluster.unread else f" (not looked at: {some(cluster.unread)})"
         raise Unanswerable(
-            f"{ip} is nothing here: no cluster IP, external IP or load balancer address of a Service, no address of a "
+            f"{ip} is nothing here: no cluster IP, external IP or load balancer address of a "
+            "Service, no address of a "
             f"Pod or Node, and in no range of cluster IPs{unknown}"
         )
 
@@ -145,18 +163,27 @@ def _place(question: Question, ip: str, cluster: TracedCluster) -> _TracedPlace:
     pod = cluster.pod_of(source)
     kind: SourceKind = "Node" if home is not None else "Pod" if pod is not None else "other"
     name = home.metadata.name if home is not None else pod.metadata.key if pod is not None else ""
-    lives_on = home.metadata.name if home is not None else pod.spec.node_name if pod is not None else ""
+    lives_on = (
+        home.metadata.name if home is not None else pod.spec.node_name if pod is not None else ""
+    )
     asked = question.node or lives_on
     notes = []
     if not asked:
         addressed = cluster.node_of(ip) or _entrance(question, cluster)
         if addressed is None:
             unread = f" ({some(cluster.unread)})" if cluster.unread else ""
-            who = f"Pod {name}, which is on no node yet" if pod is not None else f"no address of a Pod or Node{unread}"
+            who = (
+                f"Pod {name}, which is on no node yet"
+                if pod is not None
+                else f"no address of a Pod or Node{unread}"
+            )
             raise Unanswerable(f"{source} is {who}: say with --node which node the packet comes to")
         asked = addressed.metadata.name
         if source in OUTSIDE_ADDRESSES.values() and len(cluster.nodes) > 1:
-            notes.append(f"a client outside may come to any node; of {asked} this is the answer, --node names another")
+            notes.append(
+                f"a client outside may come to any node; of {asked} this is the answer, --node "
+                "names another"
+            )
     node = cluster.node_by_name.get(asked)
     if node is None:
         raise Unanswerable(no_such("Node", asked, cluster.node_by_name))
@@ -165,18 +192,23 @@ def _place(question: Question, ip: str, cluster: TracedCluster) -> _TracedPlace:
     addressed = cluster.node_of(ip)
     if addressed is not None and addressed.metadata.name != asked:
         other = addressed.metadata.name
-        notes.append(f"{ip} is an address of node {other}: what becomes of the packet there, --node {other} tells")
+        notes.append(
+            f"{ip} is an address of node {other}: what becomes of the packet there, --node "
+            f"{other} tells"
+        )
     return _TracedPlace(node, kind, name, tuple(notes))
 
 
 def _entrance(question: Question, cluster: TracedCluster) -> Node | None:
-    """The first Node that is Ready, else the first: where a client outside comes in if nothing says another one.
-    ``None`` for other senders."""
+    """The first Node that is Ready, else the first: where a client outside comes in if nothing says
+    another one. ``None`` for other senders.
+    """
     if question.source not in OUTSIDE_ADDRESSES.values():
         return None
     if not cluster.nodes:
         raise Unanswerable(
-            "there is no Node, so no node proxy leads packets: sliceplane up --proxy registers this host"
+            "there is no Node, so no node proxy leads packets: sliceplane up --proxy registers "
+            "this host"
         )
     nodes = cluster.node_by_name.values()
     return next((node for node in nodes if node.is_ready), next(iter(nodes)))

@@ -1,4 +1,6 @@
-"""The answer for people: what becomes of the packet, then what led there, then every endpoint with its reason."""
+"""The answer for people: what becomes of the packet, then what led there, then every endpoint with
+its reason.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,15 @@ def _wrapped(line: str, width: int | None) -> Iterator[str]:
         yield line.rstrip()
         return
     yield from textwrap.wrap(
-        line, width, subsequent_indent=" " * _LABEL_WIDTH, break_long_words=False, break_on_hyphens=False,
-        drop_whitespace=True, replace_whitespace=False, expand_tabs=False,
-    )  # fmt: skip
+        line,
+        width,
+        subsequent_indent=" " * _LABEL_WIDTH,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+        replace_whitespace=False,
+        expand_tabs=False,
+    )
 
 
 def _lines(answer: TraceAnswer, width: int | None) -> Iterator[str]:
@@ -42,19 +50,28 @@ def _lines(answer: TraceAnswer, width: int | None) -> Iterator[str]:
     source = answer.source
     destination = answer.destination
     node = answer.node
-    yield fact("from", _also(source.address, (f"{source.kind} {source.name}",) if source.name else ()))
+    yield fact(
+        "from", _also(source.address, (f"{source.kind} {source.name}",) if source.name else ())
+    )
     to = f"{joined(destination.address, destination.port)}/{destination.protocol}"
     yield fact("to", _also(to, destination.is_))
-    yield fact("at", f"node {node.name}" + (f", zone {node.zone}" if node.zone else ", without a zone"))
+    yield fact(
+        "at", f"node {node.name}" + (f", zone {node.zone}" if node.zone else ", without a zone")
+    )
     service = answer.service
     if service is not None:
         yield fact("policy", f"{service.policy_field} {service.policy}")
     if answer.hints is not None:
         asked = service.traffic_distribution if service is not None else ""
-        yield fact("hints", answer.hints.sentence + (f" (trafficDistribution {asked})" if asked else ""))
+        yield fact(
+            "hints", answer.hints.sentence + (f" (trafficDistribution {asked})" if asked else "")
+        )
     if service is not None:
         seconds = service.session_affinity_seconds
-        kept = f"ClientIP: a client stays where its first connection went, for {seconds} s after its last"
+        kept = (
+            f"ClientIP: a client stays where its first connection went, for {seconds} s after its "
+            "last"
+        )
         yield fact("affinity", kept if seconds else "none")
     if answer.targets:
         yield fact("masquerade", answer.masquerade)
@@ -72,10 +89,15 @@ def endpoint_tables(answer: TraceAnswer | XdsTraceAnswer, width: int | None) -> 
         targets = [(_share(target), *_row(target)) for target in answer.targets]
         yield from _table("goes to", ("SHARE", *_HEADS), targets, width)
     if answer.others:
-        yield from _table("does not go to", _HEADS, [_row(endpoint) for endpoint in answer.others], width)
+        yield from _table(
+            "does not go to", _HEADS, [_row(endpoint) for endpoint in answer.others], width
+        )
     unused = [endpoint_slice for endpoint_slice in answer.slices if endpoint_slice.why]
     if unused:
-        rows = [(endpoint_slice.name, str(endpoint_slice.endpoints), endpoint_slice.why) for endpoint_slice in unused]
+        rows = [
+            (endpoint_slice.name, str(endpoint_slice.endpoints), endpoint_slice.why)
+            for endpoint_slice in unused
+        ]
         yield from _table("slices that do not count", ("SLICE", "ENDPOINTS", "WHY"), rows, width)
 
 
@@ -83,8 +105,14 @@ _HEADS = ("ENDPOINT", "POD", "SLICE", "NODE", "ZONE", "HINTS", "CONDITIONS", "WH
 
 
 def _row(endpoint: TracedEndpoint) -> tuple[str, ...]:
-    hints = [f"node {name}" for name in endpoint.node_hints] + [f"zone {name}" for name in endpoint.zone_hints]
-    conditions = (("ready", endpoint.ready), ("serving", endpoint.serving), ("terminating", endpoint.terminating))
+    hints = [f"node {name}" for name in endpoint.node_hints] + [
+        f"zone {name}" for name in endpoint.zone_hints
+    ]
+    conditions = (
+        ("ready", endpoint.ready),
+        ("serving", endpoint.serving),
+        ("terminating", endpoint.terminating),
+    )
     return (
         joined(endpoint.address, endpoint.port),
         endpoint.pod or "-",
@@ -112,4 +140,6 @@ def fact(label: str, text: str) -> str:
 def _table(title: str, heads: Row, rows: Sequence[Row], width: int | None) -> Iterator[str]:
     yield ""
     yield title
-    yield from table(heads, rows, indent="  ", width=width, rows_max=ROWS_MAX, elsewhere="--output json has all")
+    yield from table(
+        heads, rows, indent="  ", width=width, rows_max=ROWS_MAX, elsewhere="--output json has all"
+    )

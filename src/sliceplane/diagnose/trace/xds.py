@@ -1,8 +1,8 @@
 """What a client of xDS at a place is given for a name, and what it picks of that.
 
-The catalog of the xDS server is fed with one Service, its slices and the Nodes; the answer is read from the octets that
-the client would get, and words are those of the other traces.  Who may see the Service is not asked: that depends on
-the client's credentials.
+The catalog of the xDS server is fed with one Service, its slices and the Nodes; the answer is read
+from the octets that the client would get, and words are those of the other traces. Who may see the
+Service is not asked: that depends on the client's credentials.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ _FIELD: Final = "internalTrafficPolicy"
 
 
 class XdsQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """*service* and *port* (a name, a number, or ""): as ``question_of`` reads them.  *node*, *zone*: where the client
-    is; "" where that is not known."""
+    """*service* and *port* (a name, a number, or ""): as ``question_of`` reads them. *node*,
+    *zone*: where the client is; "" where that is not known.
+    """
 
     service: ServiceKey
     port: str
@@ -54,20 +55,30 @@ class XdsQuestion(msgspec.Struct, frozen=True, kw_only=True):
     zone: str = ""
 
 
-def question_of(text: str, namespace: str, domains: tuple[str, ...], *, node: str = "", zone: str = "") -> XdsQuestion:
-    """*text*: what a user writes behind ``xds:///`` (with it or without), or the name of a cluster of Envoy.
-    Raises ``Unanswerable``."""
+def question_of(
+    text: str, namespace: str, domains: tuple[str, ...], *, node: str = "", zone: str = ""
+) -> XdsQuestion:
+    """*text*: what a user writes behind ``xds:///`` (with it or without), or the name of a cluster
+    of Envoy. Raises ``Unanswerable``.
+    """
     name = text.removeprefix(_SCHEME)
     meant = parse_key(name) or parse_target(name, namespace, domains)
     if meant is None:
-        raise Unanswerable(f"--to {text!r} is neither SERVICE[.NAMESPACE][:PORT] nor NAMESPACE/SERVICE:PORT")
+        raise Unanswerable(
+            f"--to {text!r} is neither SERVICE[.NAMESPACE][:PORT] nor NAMESPACE/SERVICE:PORT"
+        )
     return XdsQuestion(service=meant.service, port=meant.port, node=node, zone=zone)
 
 
 def explain_xds(
-    question: XdsQuestion, service: Service, slices: Iterable[EndpointSlice], nodes: tuple[Node, ...] | None
+    question: XdsQuestion,
+    service: Service,
+    slices: Iterable[EndpointSlice],
+    nodes: tuple[Node, ...] | None,
 ) -> XdsTraceAnswer:
-    """*slices*: those of the Service; *nodes*: ``None``, if they may not be listed.  Raises ``Unanswerable``."""
+    """*slices*: those of the Service; *nodes*: ``None``, if they may not be listed.  Raises
+    ``Unanswerable``.
+    """
     known = {node.metadata.name for node in nodes or ()}
     if nodes is not None and question.node and question.node not in known:
         raise Unanswerable(no_such("Node", question.node, known))
@@ -92,7 +103,9 @@ class _Trace:
         self._nodes_are_read = nodes_are_read
         self._served = catalog.services[question.service]
         self._settings = self._port()
-        self._view: XdsView = catalog.view(XdsClient(kind="grpc", node=question.node, zone=question.zone))
+        self._view: XdsView = catalog.view(
+            XdsClient(kind="grpc", node=question.node, zone=question.zone)
+        )
         resource = self._view.get(ASSIGNMENT, str(self._settings.key))
         endpoints = self._view.endpoints(str(self._settings.key))
         assert resource is not None, "each port has an assignment"
@@ -108,10 +121,19 @@ class _Trace:
         if settings is not None:
             return settings
         key = self._question.service
-        names = some([f"{held.key.port} ({held.number})" for held in self._served.settings.values()], CHOICES_MAX)
+        names = some(
+            [f"{held.key.port} ({held.number})" for held in self._served.settings.values()],
+            CHOICES_MAX,
+        )
         if not names:
-            raise Unanswerable(f"xDS serves TCP ports of Services but ExternalName, and Service {key} has none")
-        which = f"no TCP port {self._question.port}; it has" if self._question.port else "several ports, name one:"
+            raise Unanswerable(
+                f"xDS serves TCP ports of Services but ExternalName, and Service {key} has none"
+            )
+        which = (
+            f"no TCP port {self._question.port}; it has"
+            if self._question.port
+            else "several ports, name one:"
+        )
         raise Unanswerable(f"Service {key} has {which} {names}")
 
     @property
@@ -155,7 +177,10 @@ class _Trace:
         if count:
             return reasons.translated(self._name, self._choice.policy, count)
         if self._settings.is_local and not self._view.place.node:
-            return f"{_FIELD} of Service {self._name.service} is Local, and the node of the client is not known"
+            return (
+                f"{_FIELD} of Service {self._name.service} is Local, and the node of the client "
+                "is not known"
+            )
         listed = sum(len(held.endpoints or ()) for held in self._slices)
         elsewhere = self._settings.is_local and any(source.ready for source in self._sources())
         return reasons.unusable(self._name, self._choice.policy, _FIELD, listed, has_any=elsewhere)
@@ -170,12 +195,16 @@ class _Trace:
             return None
         if use is None:
             return HintsView(sentence=f"not looked at: {_FIELD} is Local")
-        return HintsView(node=use.node, zone=use.zone, sentence=reasons.hints(use, sources, self._choice))
+        return HintsView(
+            node=use.node, zone=use.zone, sentence=reasons.hints(use, sources, self._choice)
+        )
 
     def _rows(self) -> Iterator[TracedEndpoint]:
         """Every endpoint that counts, by id."""
         drawn = sum(not draining for draining in self._given.values())
-        for (endpoint, other), source in zip(self._endpoints.endpoints(), self._sources(), strict=True):
+        for (endpoint, other), source in zip(
+            self._endpoints.endpoints(), self._sources(), strict=True
+        ):
             why = reasons.of_endpoint(source, self._choice, _FIELD)
             draining = self._given.get((endpoint.address, endpoint.port))
             if draining:
@@ -185,14 +214,24 @@ class _Trace:
             if other is not None:
                 why += f"; also at {joined(other.address, other.port)}"
             share = Fraction(1, drawn) if draining is False else Fraction(0)
-            yield _row(endpoint, reasons.name_of(self._endpoints.slice_of(endpoint)), why, share, source.is_local)
+            yield _row(
+                endpoint,
+                reasons.name_of(self._endpoints.slice_of(endpoint)),
+                why,
+                share,
+                source.is_local,
+            )
 
     def _hidden(self) -> Iterator[TracedEndpoint]:
-        """What slices say and no client is told: what another slice knows better, and what has no usable address."""
+        """What slices say and no client is told: what another slice knows better, and what has no
+        usable address.
+        """
         where: dict[str, str] = {}
         for endpoint, other in self._endpoints.endpoints():
             for entry in (endpoint, *((other,) if other is not None else ())):
-                where[entry.authority] = where[entry.id] = reasons.name_of(self._endpoints.slice_of(entry))
+                where[entry.authority] = where[entry.id] = reasons.name_of(
+                    self._endpoints.slice_of(entry)
+                )
         for held in self._slices:
             number, problem = self._number(held)
             if problem or self._why_unread(held):
@@ -204,7 +243,9 @@ class _Trace:
                 if at == held.metadata.name:
                     continue
                 why = (
-                    f"the same Pod or address in slice {at} counts" if at else "no address that every client could use"
+                    f"the same Pod or address in slice {at} counts"
+                    if at
+                    else "no address that every client could use"
                 )
                 yield _row(endpoint_of(source, address, number), held.metadata.name, why)
 
@@ -216,7 +257,11 @@ class _Trace:
         if held.address_type not in FAMILIES:
             return f"its addresses are {held.address_type}s"
         if not self._served.audience(self._view.place).reads(held):
-            subsets = [f"{label}={labels[label]}" for label in (LABEL_FOR_ZONE, LABEL_FOR_REGION) if label in labels]
+            subsets = [
+                f"{label}={labels[label]}"
+                for label in (LABEL_FOR_ZONE, LABEL_FOR_REGION)
+                if label in labels
+            ]
             return f"for others: {', '.join(subsets)}"
         if held.address_type not in self._settings.families:
             return f"the Service has no {held.address_type}"
@@ -256,7 +301,11 @@ def _address(source: SliceEndpoint, held: EndpointSlice) -> str:
 
 
 def _row(
-    endpoint: Endpoint, slice_name: str, why: str, share: Fraction = Fraction(0), local: bool = False
+    endpoint: Endpoint,
+    slice_name: str,
+    why: str,
+    share: Fraction = Fraction(0),
+    local: bool = False,
 ) -> TracedEndpoint:
     return TracedEndpoint(
         address=endpoint.address,
@@ -285,14 +334,19 @@ def as_text(answer: XdsTraceAnswer, width: int | None = None) -> str:
 def _lines(answer: XdsTraceAnswer, width: int | None) -> Iterator[str]:
     yield fact("verdict", f"{answer.verdict}: {answer.reason}")
     client = answer.client
-    at = [f"{word} {name}" for word, name in (("node", client.node), ("zone", client.zone), ("region", client.region))]
+    at = [
+        f"{word} {name}"
+        for word, name in (("node", client.node), ("zone", client.zone), ("region", client.region))
+    ]
     known = [text for text in at if not text.endswith(" ")]
     yield fact("client", ", ".join(known) or "at a place that is not known")
     yield fact("cluster", f"{answer.cluster}, version {answer.version}")
     yield fact("policy", f"{answer.service.policy_field} {answer.service.policy}")
     if answer.hints is not None:
         asked = answer.service.traffic_distribution
-        yield fact("hints", answer.hints.sentence + (f" (trafficDistribution {asked})" if asked else ""))
+        yield fact(
+            "hints", answer.hints.sentence + (f" (trafficDistribution {asked})" if asked else "")
+        )
     yield fact("balancing", answer.balancing)
     for number, note in enumerate(answer.notes):
         yield fact("" if number else "notes", note)

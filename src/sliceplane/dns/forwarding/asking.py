@@ -1,16 +1,17 @@
 """Asking upstreams one question: which, how often, over what, and which reply is believed.
 
-A *flight* is one question under way.  It makes *attempts*, one upstream after the other, each with a random number, the
-name in random case (draft-vixie-dnsext-dns0x20) and, in the shell, a socket of its own with a random port (RFC 5452).
-While a later attempt is out, an earlier one may still win.
+A *flight* is one question under way. It makes *attempts*, one upstream after the other, each with a
+random number, the name in random case (draft-vixie-dnsext-dns0x20) and, in the shell, a socket of
+its own with a random port (RFC 5452). While a later attempt is out, an earlier one may still win.
 
-A datagram that is not the reply, by its number, question or spelling, means that the path is not to be trusted: the
-attempt goes on over TCP, which nobody off the path can answer.  A truncated reply goes on over TCP, too, and one that
-does not understand EDNS without it (RFC 6891, 6.2.2).  An error of a server (SERVFAIL, REFUSED, a referral) asks the
-next one; where none is left, and where time is over, the question failed.
+A datagram that is not the reply, by its number, question or spelling, means that the path is not to
+be trusted: the attempt goes on over TCP, which nobody off the path can answer. A truncated reply
+goes on over TCP, too, and one that does not understand EDNS without it (RFC 6891, 6.2.2). An error
+of a server (SERVFAIL, REFUSED, a referral) asks the next one; where none is left, and where time is
+over, the question failed.
 
-Everything that is due comes in the order in which it was made, for it is due the same time after: dictionaries are the
-queues, and nothing is searched.
+Everything that is due comes in the order in which it was made, for it is due the same time after:
+dictionaries are the queues, and nothing is searched.
 """
 
 from __future__ import annotations
@@ -23,19 +24,31 @@ from sliceplane.dns.forwarding.cache import DENIAL_TTL_MAX_S, TTL_MAX_S, CacheKe
 from sliceplane.dns.forwarding.counts import PROXY, ForwardCounts
 from sliceplane.dns.forwarding.message import Content, Reply, content_of, encode_query, read_reply
 from sliceplane.dns.forwarding.upstreams import SocketAddress, Upstream, UpstreamZone
-from sliceplane.dns.wire import CD, FORMERR, NOERROR, NS, NXDOMAIN, RCODE_NAMES, ROOT, SOA, TC, WireError
+from sliceplane.dns.wire import (
+    CD,
+    FORMERR,
+    NOERROR,
+    NS,
+    NXDOMAIN,
+    RCODE_NAMES,
+    ROOT,
+    SOA,
+    TC,
+    WireError,
+)
 
 #: an attempt has so long before the next one is made beside it, and a probe altogether
 TRY_S: Final = 1.0
-#: after so long no attempt is begun, so that there is an answer ``TRY_S`` later: a client asks again, or elsewhere,
-#: after 5 s (resolv.conf(5), timeout)
+#: after so long no attempt is begun, so that there is an answer ``TRY_S`` later: a client asks
+#: again, or elsewhere, after 5 s (resolv.conf(5), timeout)
 FLIGHT_S: Final = 3.5
 TRIES_MAX: Final = 6
 
 
 class SendQuery(NamedTuple):
-    """Send *packet* to *server* from a new socket with a random port, over TCP without its length.  What comes back is
-    ``on_reply`` of *attempt*, what fails ``on_failed``."""
+    """Send *packet* to *server* from a new socket with a random port, over TCP without its length.
+    What comes back is ``on_reply`` of *attempt*, what fails ``on_failed``.
+    """
 
     attempt: int
     server: SocketAddress
@@ -50,8 +63,9 @@ class EndAttempt(NamedTuple):
 
 
 class FlightOutcome(NamedTuple):
-    """Of one flight.  ``content`` is ``None`` if it failed; then ``part`` is what a truncated reply had, and ``error``
-    an extended error that an upstream gave."""
+    """Of one flight. ``content`` is ``None`` if it failed; then ``part`` is what a truncated reply
+    had, and ``error`` an extended error that an upstream gave.
+    """
 
     key: CacheKey
     zone: UpstreamZone
@@ -120,14 +134,20 @@ class Asker:
         return outcomes
 
     def next_deadline(self) -> float | None:
-        due = [at for queue in (self._flights_due, self._probes_due) for at in list(queue.values())[:1]]
-        due += [upstream.probe_at for upstream in self._unwell.values() if upstream.probe_at is not None]
+        due = [
+            at for queue in (self._flights_due, self._probes_due) for at in list(queue.values())[:1]
+        ]
+        due += [
+            upstream.probe_at for upstream in self._unwell.values() if upstream.probe_at is not None
+        ]
         return min(due, default=None)
 
     def keep(self, upstreams: Iterable[Upstream]) -> None:
         """There are no others any more: others are not probed."""
         kept = {upstream.address for upstream in upstreams}
-        self._unwell = {address: upstream for address, upstream in self._unwell.items() if address in kept}
+        self._unwell = {
+            address: upstream for address, upstream in self._unwell.items() if address in kept
+        }
 
     def ask(self, key: CacheKey, zone: UpstreamZone, now: float) -> None:
         assert key not in self._flights, f"{key} is under way"
@@ -158,7 +178,9 @@ class Asker:
         if reply.name not in (None, attempt.name):
             upstream.keeps_case = False
         rcode = RCODE_NAMES.get(reply.rcode, str(reply.rcode))
-        self._counts.durations.of(PROXY, str(upstream.address), rcode).observe(now - attempt.began_at)
+        self._counts.durations.of(PROXY, str(upstream.address), rcode).observe(
+            now - attempt.began_at
+        )
         upstream.on_answer()
         self._unwell.pop(upstream.address, None)
         if attempt.flight is None:
@@ -167,23 +189,33 @@ class Asker:
         else:
             self._judge(number, attempt, attempt.flight, reply, now)
 
-    def _judge(self, number: int, attempt: _Attempt, flight: _UnderWay, reply: Reply, now: float) -> None:
+    def _judge(
+        self, number: int, attempt: _Attempt, flight: _UnderWay, reply: Reply, now: float
+    ) -> None:
         """What a reply of the upstream itself means for its flight."""
         name, kind, do, _ = flight.key
-        content = content_of(reply, name, kind, do=do, ttl_max=TTL_MAX_S, denial_ttl_max=DENIAL_TTL_MAX_S)
+        content = content_of(
+            reply, name, kind, do=do, ttl_max=TTL_MAX_S, denial_ttl_max=DENIAL_TTL_MAX_S
+        )
         if reply.rcode == FORMERR and attempt.edns:
             self._retry(number, attempt, flight, tcp=attempt.tcp, edns=False, now=now)
         elif reply.flags & TC and not attempt.tcp:
             flight.part = content
             self._retry(number, attempt, flight, tcp=True, edns=attempt.edns, now=now)
-        elif reply.name is not None and reply.rcode in (NOERROR, NXDOMAIN) and not _is_referral(reply, content):
+        elif (
+            reply.name is not None
+            and reply.rcode in (NOERROR, NXDOMAIN)
+            and not _is_referral(reply, content)
+        ):
             self._finish(flight, content)
         else:
             flight.error = reply.error
             self._give_up_on(number, attempt, flight, now)
 
     def on_failed(self, number: int, now: float) -> None:
-        """The socket of an attempt gives nothing more: it was refused, there is no way, TCP ended."""
+        """The socket of an attempt gives nothing more: it was refused, there is no way, TCP
+        ended.
+        """
         attempt = self._attempts.get(number)
         if attempt is None:
             return
@@ -215,7 +247,9 @@ class Asker:
                 self._probes_due[number] = now + TRY_S
 
     def _try_next(self, flight: _UnderWay, now: float) -> None:
-        """The next upstream is asked, if one may be; if none may and nothing is out, the flight failed."""
+        """The next upstream is asked, if one may be; if none may and nothing is out, the flight
+        failed.
+        """
         if now >= flight.give_up_at:
             if not flight.attempts:
                 self._finish(flight, None)
@@ -226,7 +260,9 @@ class Asker:
             upstream = flight.candidates.pop(0)
             flight.candidates.append(upstream)
             flight.tries += 1
-            flight.attempts.append(self._attempt(upstream, flight, flight.key.name, flight.key.kind, now=now))
+            flight.attempts.append(
+                self._attempt(upstream, flight, flight.key.name, flight.key.kind, now=now)
+            )
         elif not flight.attempts:
             self._finish(flight, None)
 
@@ -259,7 +295,16 @@ class Asker:
         upper = name.upper()
         return bytes(upper[at] if bits >> at & 1 else octet for at, octet in enumerate(name))
 
-    def _retry(self, number: int, attempt: _Attempt, flight: _UnderWay, *, tcp: bool, edns: bool, now: float) -> None:
+    def _retry(
+        self,
+        number: int,
+        attempt: _Attempt,
+        flight: _UnderWay,
+        *,
+        tcp: bool,
+        edns: bool,
+        now: float,
+    ) -> None:
         """The same upstream once more, in another way, if there is time."""
         if now >= flight.give_up_at:
             self._give_up_on(number, attempt, flight, now)
@@ -269,7 +314,9 @@ class Asker:
         self._flights_due.pop(flight.key)
         self._flights_due[flight.key] = now + TRY_S
         name, kind, _, _ = flight.key
-        flight.attempts.append(self._attempt(attempt.upstream, flight, name, kind, tcp=tcp, edns=edns, now=now))
+        flight.attempts.append(
+            self._attempt(attempt.upstream, flight, name, kind, tcp=tcp, edns=edns, now=now)
+        )
 
     def _distrust(self, number: int, attempt: _Attempt, reason: str, now: float) -> None:
         self._counts.ignored.of(reason).value += 1
@@ -303,7 +350,9 @@ class Asker:
             self._end(number)
         del self._flights[flight.key]
         del self._flights_due[flight.key]
-        self._outcomes.append(FlightOutcome(flight.key, flight.zone, content, flight.part, flight.error))
+        self._outcomes.append(
+            FlightOutcome(flight.key, flight.zone, content, flight.part, flight.error)
+        )
 
     def _end(self, number: int) -> None:
         del self._attempts[number]
@@ -315,7 +364,9 @@ class Asker:
             due = list(queue.values())
             assert due == sorted(due), "what is due later stands first"
         owned = [number for flight in self._flights.values() for number in flight.attempts]
-        assert sorted([*owned, *self._probes_due]) == sorted(self._attempts), "an attempt is of no flight and no probe"
+        assert sorted([*owned, *self._probes_due]) == sorted(self._attempts), (
+            "an attempt is of no flight and no probe"
+        )
         for key, flight in self._flights.items():
             assert flight.key == key
             assert flight.attempts, f"nothing is out for {key}"
@@ -325,7 +376,9 @@ class Asker:
 
 
 def _fault_of(reply: Reply, attempt: _Attempt) -> str | None:
-    """Why *reply* is none to *attempt*.  Only an error may lack the question; over TCP its case may differ."""
+    """Why *reply* is none to *attempt*.  Only an error may lack the question; over TCP its case may
+    differ.
+    """
     if reply.id != attempt.id:
         return "id"
     if reply.name is None:

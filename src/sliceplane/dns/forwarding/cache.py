@@ -1,12 +1,14 @@
 """Answers of upstreams, kept for as long as they say.
 
-Two shelves, one for answers and one for denials (RFC 2308), so that a flood of names that are not there takes no answer
-away; a question is on one of them at most.  Each is bounded in entries and bytes, and gives up what was not asked for
-longest; if the client of a new answer has more than half of a shelf, it gives up one of that client's, so that no
-client empties the cache of all others.  A third remembers failures (RFC 9520): the first for a second, then for twice
-as long each time, at most five.
+Two shelves, one for answers and one for denials (RFC 2308), so that a flood of names that are not
+there takes no answer away; a question is on one of them at most. Each is bounded in entries and
+bytes, and gives up what was not asked for longest; if the client of a new answer has more than half
+of a shelf, it gives up one of that client's, so that no client empties the cache of all others. A
+third remembers failures (RFC 9520): the first for a second, then for twice as long each time, at
+most five.
 
-With ``stale_s`` an answer is kept so much longer, to be used where no upstream gives a new one (RFC 8767).
+With ``stale_s`` an answer is kept so much longer, to be used where no upstream gives a new one (RFC
+8767).
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ _RECORD_BYTES: Final = 200
 
 
 class CacheKey(NamedTuple):
-    """A question as upstreams are asked it: ``name`` in lower case, DO and CD, for they change the answer."""
+    """A question as upstreams are asked it: ``name`` in lower case, DO and CD, for they change the
+    answer.
+    """
 
     name: bytes
     kind: int
@@ -107,8 +111,9 @@ class AnswerCache:
         return None
 
     def put(self, key: CacheKey, content: Content, now: float, account: str = "") -> None:
-        """An upstream answered; what was known before is gone, and so is a failure.  *account*: of the client that
-        asked first."""
+        """An upstream answered; what was known before is gone, and so is a failure. *account*: of
+        the client that asked first.
+        """
         self._failures.pop(key, None)
         for shelf in SHELVES:
             self._remove(shelf, key)
@@ -163,11 +168,17 @@ class AnswerCache:
             self._counts.entries[shelf].value = len(self._shelves[shelf])
 
     def check(self) -> None:
-        assert not self._shelves["denial"].keys() & self._shelves["success"].keys(), "a question is on two shelves"
+        assert not self._shelves["denial"].keys() & self._shelves["success"].keys(), (
+            "a question is on two shelves"
+        )
         assert len(self._failures) <= self.entries_max
         for shelf, entries in self._shelves.items():
             assert len(entries) <= self.entries_max, (shelf, len(entries))
-            assert self._bytes[shelf] == sum(entry.size for entry in entries.values()) <= self.bytes_max, shelf
+            assert (
+                self._bytes[shelf]
+                == sum(entry.size for entry in entries.values())
+                <= self.bytes_max
+            ), shelf
             assert self._counts.entries[shelf].value == len(entries), shelf
             owned = self._owned[shelf]
             assert sum(of.size for of in owned.values()) == self._bytes[shelf], shelf
@@ -179,4 +190,8 @@ class AnswerCache:
 
 def _size(key: CacheKey, content: Content) -> int:
     records = (*content.answer, *content.authority)
-    return _ENTRY_BYTES + len(key.name) + sum(_RECORD_BYTES + len(r.owner) + len(r.data) for r in records)
+    return (
+        _ENTRY_BYTES
+        + len(key.name)
+        + sum(_RECORD_BYTES + len(r.owner) + len(r.data) for r in records)
+    )

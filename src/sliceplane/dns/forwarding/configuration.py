@@ -1,8 +1,9 @@
 """Where names of others are asked for: flags and ``resolv.conf`` in, frozen values out.
 
-``--forward`` names servers (``1.1.1.1``, ``[2606:4700::1111]:5353``) or files in the form of ``resolv.conf(5)``, of
-which the lines ``nameserver`` and ``options rotate`` count; ``none`` forwards nothing.  ``--stub ZONE=SERVER,...``
-names the servers of one zone.  Whatever is wrong raises ``ValueError`` with a sentence for the person who wrote it.
+``--forward`` names servers (``1.1.1.1``, ``[2606:4700::1111]:5353``) or files in the form of
+``resolv.conf(5)``, of which the lines ``nameserver`` and ``options rotate`` count; ``none``
+forwards nothing. ``--stub ZONE=SERVER,...`` names the servers of one zone. Whatever is wrong raises
+``ValueError`` with a sentence for the person who wrote it.
 """
 
 from __future__ import annotations
@@ -45,15 +46,18 @@ def parse_server(text: str, port: int = PORT) -> SocketAddress:
     bare, percent, zone = host.partition("%")
     address = parse_strict(bare)
     if address is None or colon not in ("", ":") or (zone and ":" not in bare):
-        raise ValueError(f"{text!r} is no name server: an IP address is expected, with or without :PORT")
+        raise ValueError(
+            f"{text!r} is no name server: an IP address is expected, with or without :PORT"
+        )
     if colon and not (digits.isascii() and digits.isdecimal() and 0 < int(digits[:6]) < 65536):
         raise ValueError(f"{text!r} is no name server: its port is none")
     return SocketAddress(f"{address}{percent}{zone}", int(digits) if colon else port)
 
 
 def parse_resolv_conf(text: str) -> ZoneServers | None:
-    """Its name servers, as the root zone's; ``None``: it names none.  What is wrong in it is passed over, as every
-    resolver does."""
+    """Its name servers, as the root zone's; ``None``: it names none. What is wrong in it is passed
+    over, as every resolver does.
+    """
     servers: dict[SocketAddress, None] = {}
     policy: Policy = "sequential"
     for line in text.splitlines():
@@ -76,23 +80,33 @@ def parse_stub(text: str) -> ZoneServers:
     except WireError as error:
         raise ValueError(str(error)) from None
     if not equals or not zone.strip():
-        raise ValueError(f"{text!r} is no stub zone: ZONE=SERVER is expected, as corp.example=10.0.0.2")
-    return ZoneServers(name, tuple(dict.fromkeys(parse_server(server) for server in servers.split(","))))
+        raise ValueError(
+            f"{text!r} is no stub zone: ZONE=SERVER is expected, as corp.example=10.0.0.2"
+        )
+    return ZoneServers(
+        name, tuple(dict.fromkeys(parse_server(server) for server in servers.split(",")))
+    )
 
 
-def check_zones(zones: Iterable[ZoneServers], own: Callable[[SocketAddress], bool]) -> tuple[ZoneServers, ...]:
-    """*zones*, each once, those with most labels first.  Refused is what would ask ourselves (*own*), for it would ask
-    for ever."""
+def check_zones(
+    zones: Iterable[ZoneServers], own: Callable[[SocketAddress], bool]
+) -> tuple[ZoneServers, ...]:
+    """*zones*, each once, those with most labels first. Refused is what would ask ourselves
+    (*own*), for it would ask for ever.
+    """
     checked: dict[bytes, ZoneServers] = {}
     for zone in zones:
         if zone.zone in checked:
             raise ValueError(f"the zone {zone.text} is given twice; name all its servers at once")
         if len(zone.servers) > UPSTREAMS_MAX:
-            raise ValueError(f"the zone {zone.text} has {len(zone.servers)} servers; {UPSTREAMS_MAX} is the most")
+            raise ValueError(
+                f"the zone {zone.text} has {len(zone.servers)} servers; {UPSTREAMS_MAX} is the most"
+            )
         for server in zone.servers:
             if own(server):
                 raise ValueError(
-                    f"{server}, which names under {zone.text} are to be asked of, is this server itself: name another "
+                    f"{server}, which names under {zone.text} are to be asked of, is this server "
+                    "itself: name another "
                     "one with --forward, or listen on another address"
                 )
         checked[zone.zone] = zone

@@ -1,15 +1,18 @@
-"""Forwarding as a machine: questions, replies, failures and moments in; queries, answers and notices out.
+"""Forwarding as a machine: questions, replies, failures and moments in; queries, answers and
+notices out.
 
-A question is answered here if it is special, in the hosts table, in the cache, or failed lately.  Else it is asked of
-the upstreams of its zone, once at a time for a name, type, DO and CD: clients that ask the same meanwhile wait for the
-same reply.  What is beyond a limit is refused at once; questions under way, and those that wait for them, are shared by
-client: each may have as many as it leaves for all others.
+A question is answered here if it is special, in the hosts table, in the cache, or failed lately.
+Else it is asked of the upstreams of its zone, once at a time for a name, type, DO and CD: clients
+that ask the same meanwhile wait for the same reply. What is beyond a limit is refused at once;
+questions under way, and those that wait for them, are shared by client: each may have as many as it
+leaves for all others.
 
-Upstreams say nothing about the cluster's own names: an answer ends where its chain of CNAMEs reaches one, also an
-answer of the cache.  The client asks for that name next, if it wants to, and gets what the cluster says.
+Upstreams say nothing about the cluster's own names: an answer ends where its chain of CNAMEs
+reaches one, also an answer of the cache. The client asks for that name next, if it wants to, and
+gets what the cluster says.
 
-A loop is found by asking for a random name: if it comes in here, the upstreams forward to us, and names of their zone
-fail at once until such a name stays away.
+A loop is found by asking for a random name: if it comes in here, the upstreams forward to us, and
+names of their zone fail at once until such a name stays away.
 """
 
 from __future__ import annotations
@@ -91,8 +94,9 @@ class _Waiter(NamedTuple):
 
 
 class Forwarder:
-    """Owned by one shell.  *draw* gives 64 random bits; *is_own*: a name is the cluster's; *server* is a label of
-    metrics."""
+    """Owned by one shell. *draw* gives 64 random bits; *is_own*: a name is the cluster's; *server*
+    is a label of metrics.
+    """
 
     def __init__(
         self,
@@ -120,24 +124,35 @@ class Forwarder:
         self._waiting = Shares(WAITING_BYTES_MAX)
         #: replies that came, and who waits for them
         self._owed: deque[tuple[_Waiter, Content, int]] = deque()
-        #: when waiters may be given a stale answer: always the same time after they came, so in order
+        #: when waiters may be given a stale answer: always the same time after they came, so in
+        #: order
         self._impatient: deque[tuple[float, CacheKey]] = deque()
-        #: names that are asked for to see whether they come back; ``None``: one that did, or that is of no zone now
+        #: names that are asked for to see whether they come back; ``None``: one that did, or that
+        #: is of no zone now
         self._nonces: dict[bytes, UpstreamZone | None] = {}
         self._actions: list[Action] = []
 
-    # -- what happens --------------------------------------------------------------------------------------
+    # -- what happens
+    # --------------------------------------------------------------------------------------
 
     def on_zones(self, zones: tuple[ZoneServers, ...], now: float) -> None:
-        """Where to ask from now on (``check_zones`` has seen them).  What others answered is forgotten."""
+        """Where to ask from now on (``check_zones`` has seen them).  What others answered is
+        forgotten.
+        """
         if zones == self._configured:
             return
         self._configured = zones
-        known = {upstream.address: upstream for zone in self._zones.values() for upstream in zone.upstreams}
+        known = {
+            upstream.address: upstream
+            for zone in self._zones.values()
+            for upstream in zone.upstreams
+        }
         for address in (server for zone in zones for server in zone.servers):
             known.setdefault(address, Upstream(address))
         self._zones = {
-            zone.zone: UpstreamZone(zone.zone, [known[server] for server in zone.servers], zone.policy)
+            zone.zone: UpstreamZone(
+                zone.zone, [known[server] for server in zone.servers], zone.policy
+            )
             for zone in zones
         }
         self._asker.keep(upstream for zone in self._zones.values() for upstream in zone.upstreams)
@@ -161,11 +176,11 @@ class Forwarder:
         target: bytes | None = None,
         before: tuple[WholeRecord, ...] = (),
     ) -> bool:
-        """A question of class IN, with RD, of a client that may ask it; its answer may have *size* bytes.  *account*:
-        of its client.  Returns True if an upstream is asked for it.
+        """A question of class IN, with RD, of a client that may ask it; its answer may have *size*
+        bytes. *account*: of its client. Returns True if an upstream is asked for it.
 
-        With a *target* this name is asked for, and the answer stands after the records *before*: how a CNAME of our own
-        leads to it.
+        With a *target* this name is asked for, and the answer stands after the records *before*:
+        how a CNAME of our own leads to it.
         """
         name = question.key if target is None else target.lower()
         waiter = _Waiter(question, size, before, token, account)
@@ -182,7 +197,9 @@ class Forwarder:
             self._refuse(waiter, EDE_NOT_AUTHORITATIVE, "no upstream is named for it")
             return False
         do = question.edns is not None and question.edns.do
-        return self._look_up(CacheKey(name, question.type, do, bool(question.flags & CD)), zone, waiter, now)
+        return self._look_up(
+            CacheKey(name, question.type, do, bool(question.flags & CD)), zone, waiter, now
+        )
 
     def _own_answer(self, name: bytes, kind: int) -> Content | None:
         content = answer_meta(name, kind) or self._hosts.answer(name, kind)
@@ -208,7 +225,9 @@ class Forwarder:
             self._answer(waiter, self._stale(key, now) or Content(SERVFAIL, error=_EDE_CACHED))
         elif zone.looping:
             failed = Content(SERVFAIL, error=_EDE_OTHER)
-            self._answer(waiter, self._stale(key, now) or failed, text="the upstreams forward to this server")
+            self._answer(
+                waiter, self._stale(key, now) or failed, text="the upstreams forward to this server"
+            )
         elif not self._is_admitted(key, waiter):
             self._counts.rejects.value += 1
             self._refuse(waiter, _EDE_OTHER, "too many questions are under way")
@@ -216,7 +235,11 @@ class Forwarder:
             waiting = self._waiters.setdefault(key, [])
             waiting.append(waiter)
             # One entry for each question under way, which are bounded.
-            if len(waiting) == 1 and self._cache.stale_s and self._cache.get_stale(key, now) is not None:
+            if (
+                len(waiting) == 1
+                and self._cache.stale_s
+                and self._cache.get_stale(key, now) is not None
+            ):
                 self._impatient.append((now + STALE_AFTER_S, key))
             if not self._asker.is_asked(key):
                 self._asker.ask(key, zone, now)
@@ -225,7 +248,9 @@ class Forwarder:
         return False
 
     def _is_admitted(self, key: CacheKey, waiter: _Waiter) -> bool:
-        """There is room for another that waits, and for another question under way if it needs one."""
+        """There is room for another that waits, and for another question under way if it
+        needs one.
+        """
         if not self._waiting.take(waiter.account, waiter.cost):
             return False
         if self._asker.is_asked(key):
@@ -260,7 +285,8 @@ class Forwarder:
             if zone.looping and zone.loop_probe_at <= now:
                 self._probe_loop(zone, now)
 
-    # -- what follows --------------------------------------------------------------------------------------
+    # -- what follows
+    # --------------------------------------------------------------------------------------
 
     def _take_outcomes(self, now: float) -> None:
         for outcome in self._asker.take_outcomes():
@@ -315,27 +341,39 @@ class Forwarder:
         """Without an upstream: what stands before is all that there is."""
         self._answer(waiter, Content(NOERROR if waiter.before else REFUSED, error=error), text=text)
 
-    def _answer(self, waiter: _Waiter, content: Content, *, age_s: int = 0, flags: int = RA, text: str = "") -> int:
+    def _answer(
+        self, waiter: _Waiter, content: Content, *, age_s: int = 0, flags: int = RA, text: str = ""
+    ) -> int:
         """The octets of the answer."""
         question, size, before, token, _ = waiter
         content = self._without_own(content, question.key)
         if before:
             flags |= AA  # which is said of the first name (RFC 1035, 4.1.1)
-        packet = encode_answer(question, content, size, age_s=age_s, before=before, flags=flags, text=text)
+        packet = encode_answer(
+            question, content, size, age_s=age_s, before=before, flags=flags, text=text
+        )
         self._actions.append(SendAnswer(token, packet))
         return len(packet)
 
     def _without_own(self, content: Content, name: bytes) -> Content:
-        """*content*, which answers *name*, without what an upstream says of the cluster's names.  Where its chain
-        leads to one, neither is the name at the chain's end denied, nor are there records of it."""
+        """*content*, which answers *name*, without what an upstream says of the cluster's names.
+        Where its chain leads to one, neither is the name at the chain's end denied, nor are there
+        records of it.
+        """
         for at, record in enumerate(content.answer):
             owner = record.owner.lower()
             if owner != name and self._is_own(owner):
                 return self._cut(content, at)
             if record.type == CNAME and self._is_own(record.data.lower()):
                 return self._cut(content, at + 1)
-        authority = tuple(record for record in content.authority if not self._is_own(record.owner.lower()))
-        return content if len(authority) == len(content.authority) else content._replace(authority=authority)
+        authority = tuple(
+            record for record in content.authority if not self._is_own(record.owner.lower())
+        )
+        return (
+            content
+            if len(authority) == len(content.authority)
+            else content._replace(authority=authority)
+        )
 
     def _cut(self, content: Content, at: int) -> Content:
         self._counts.ignored.of("own name").value += 1
@@ -358,7 +396,8 @@ class Forwarder:
         zone.loop_probe_at = now + LOOP_AGAIN_S
         servers = ", ".join(str(upstream.address) for upstream in zone.upstreams)
         text = (
-            f"what is asked of {servers} for {text_of(zone.zone)} comes back to this server: such names fail until the "
+            f"what is asked of {servers} for {text_of(zone.zone)} comes back to this server: such "
+            "names fail until the "
             "loop is gone; name other servers with --forward"
         )
         self._actions.append(ForwardNotice("ForwardingLoop", text, is_well=False))
@@ -370,10 +409,13 @@ class Forwarder:
             text = f"names under {text_of(zone.zone)} are forwarded again: the loop is gone"
             self._actions.append(ForwardNotice("ForwardingLoopGone", text, is_well=True))
 
-    # -- what is to be done --------------------------------------------------------------------------------
+    # -- what is to be done
+    # --------------------------------------------------------------------------------
 
     def take_actions(self) -> list[Action]:
-        """Answers and notices in the order in which they were decided, after what is sent to upstreams."""
+        """Answers and notices in the order in which they were decided, after what is sent to
+        upstreams.
+        """
         sends: list[Action] = [*self._asker.take_actions()]
         actions, self._actions = self._actions, []
         return sends + actions

@@ -1,12 +1,12 @@
 """Names that are answered here and asked of no upstream: special names and a table of hosts.
 
-Special are ``localhost`` (RFC 6761, 6.3), ``invalid`` (RFC 6761, 6.4), ``onion`` (RFC 7686), ``local``, which is
-multicast DNS's (RFC 6762, 22.1), ``test`` (RFC 6761, 6.2), and ``alt`` (RFC 9476); a stub zone at or below one of them
-takes its names back.  Types above 127 are questions about messages, not names: none is forwarded, and ANY is answered
-with one record (RFC 8482, 4.2).
+Special are ``localhost`` (RFC 6761, 6.3), ``invalid`` (RFC 6761, 6.4), ``onion`` (RFC 7686),
+``local``, which is multicast DNS's (RFC 6762, 22.1), ``test`` (RFC 6761, 6.2), and ``alt`` (RFC
+9476); a stub zone at or below one of them takes its names back. Types above 127 are questions about
+messages, not names: none is forwarded, and ANY is answered with one record (RFC 8482, 4.2).
 
-The table is that of ``hosts(5)``: an address and its names, lines of comments.  A name of the table is answered from it
-alone, whatever the type.
+The table is that of ``hosts(5)``: an address and its names, lines of comments. A name of the table
+is answered from it alone, whatever the type.
 """
 
 from __future__ import annotations
@@ -17,7 +17,19 @@ from typing import Final
 import msgspec
 
 from sliceplane.dns.forwarding.message import Content, WholeRecord, names_above
-from sliceplane.dns.wire import AAAA, ANY, HINFO, NOERROR, NXDOMAIN, PTR, REFUSED, SOA, A, WireError, name_of
+from sliceplane.dns.wire import (
+    AAAA,
+    ANY,
+    HINFO,
+    NOERROR,
+    NXDOMAIN,
+    PTR,
+    REFUSED,
+    SOA,
+    A,
+    WireError,
+    name_of,
+)
 from sliceplane.kit.ip import Address, parse_lenient
 
 HOSTS_TTL_S: Final = 60
@@ -34,7 +46,9 @@ _META_TYPES: Final = range(128, 256)
 
 
 class HostTable(msgspec.Struct, frozen=True):
-    """``names``: for each name in wire form the data of its records by type.  ``problems``: lines that say nothing."""
+    """``names``: for each name in wire form the data of its records by type.  ``problems``: lines
+    that say nothing.
+    """
 
     names: Mapping[bytes, Mapping[int, tuple[bytes, ...]]] = msgspec.field(default_factory=dict)
     problems: tuple[str, ...] = ()
@@ -67,7 +81,9 @@ def parse_hosts(text: str) -> HostTable:
                 continue
             entries += 1
             if entries > HOSTS_MAX:
-                problems.append(f"line {number}: more than {HOSTS_MAX} names; the rest is passed over")
+                problems.append(
+                    f"line {number}: more than {HOSTS_MAX} names; the rest is passed over"
+                )
                 return _frozen(names, problems)
             kind = A if address.version == 4 else AAAA
             _add(names, name, kind, address.packed)
@@ -82,7 +98,10 @@ def _add(names: dict[bytes, dict[int, list[bytes]]], name: bytes, kind: int, dat
 
 
 def _frozen(names: dict[bytes, dict[int, list[bytes]]], problems: list[str]) -> HostTable:
-    table = {name: {kind: tuple(data) for kind, data in records.items()} for name, records in names.items()}
+    table = {
+        name: {kind: tuple(data) for kind, data in records.items()}
+        for name, records in names.items()
+    }
     return HostTable(table, tuple(problems[:20]))
 
 
@@ -104,7 +123,9 @@ def special_zone(name: bytes) -> bytes | None:
 
 
 def answer_special(zone: bytes, name: bytes, kind: int) -> Content:
-    """Of a name in a special *zone*: loopback for localhost and what is below it, elsewhere no such name."""
+    """Of a name in a special *zone*: loopback for localhost and what is below it, elsewhere no such
+    name.
+    """
     denial = (_soa(zone, SPECIAL_TTL_S),)
     if zone != _LOCALHOST:
         return Content(NXDOMAIN, (), denial)

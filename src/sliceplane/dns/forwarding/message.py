@@ -1,11 +1,14 @@
-"""Messages of the forwarder: queries to upstreams, their replies, and the answers that are made of them.
+"""Messages of the forwarder: queries to upstreams, their replies, and the answers that are made of
+them.
 
-A reply is read strictly: every count is met, names within data are made whole, an address has the length of its family.
-What breaks a rule raises ``WireError`` and nothing else, whatever the bytes are; names that pointers repeat are read
-once, and all names of a reply have ``NAMES_BYTES_MAX`` together, so that no reply takes long to read.
+A reply is read strictly: every count is met, names within data are made whole, an address has the
+length of its family. What breaks a rule raises ``WireError`` and nothing else, whatever the bytes
+are; names that pointers repeat are read once, and all names of a reply have ``NAMES_BYTES_MAX``
+together, so that no reply takes long to read.
 
-Of a reply an answer keeps what the question's own chain of CNAMEs leads to, no additional records, and of the authority
-section the SOA alone; with DO set also what proves a denial (RFC 4035, 3.1.3), which is used for no other name.
+Of a reply an answer keeps what the question's own chain of CNAMEs leads to, no additional records,
+and of the authority section the SOA alone; with DO set also what proves a denial (RFC 4035, 3.1.3),
+which is used for no other name.
 """
 
 from __future__ import annotations
@@ -62,8 +65,8 @@ _POINTER_MAX: Final = 0x3FFF
 
 _header: Final = Struct("!6H")
 _two: Final = Struct("!2H")
-#: where names stand in data, which a sender may have compressed (RFC 1035, 3.3; RFC 3597, 4): bytes before them, their
-#: number, bytes after them
+#: where names stand in data, which a sender may have compressed (RFC 1035, 3.3; RFC 3597, 4): bytes
+#: before them, their number, bytes after them
 _NAMES_IN_DATA: Final = {
     **dict.fromkeys((NS, 3, 4, CNAME, 7, 8, 9, PTR, DNAME), (0, 1, 0)),
     **dict.fromkeys((14, 17), (0, 2, 0)),
@@ -86,7 +89,9 @@ class WholeRecord(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """``name`` is ``None`` if the reply has no question; ``error``: an extended error (RFC 8914)."""
+    """``name`` is ``None`` if the reply has no question; ``error``: an extended error (RFC
+    8914).
+    """
 
     id: int
     flags: int
@@ -99,7 +104,9 @@ class Reply(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What is answered to a question, whoever asks it; ``ttl``: how long it may be kept, 0: not at all."""
+    """What is answered to a question, whoever asks it; ``ttl``: how long it may be kept, 0: not at
+    all.
+    """
 
     rcode: int
     answer: tuple[WholeRecord, ...] = ()
@@ -115,8 +122,9 @@ class Content(NamedTuple):
 
 
 def encode_query(number: int, name: bytes, kind: int, *, edns: bool, do: bool, flags: int) -> bytes:
-    """CD as in *flags*, those of a client.  AD asks for the bit of the same name in the reply (RFC 6840, 5.7).  The OPT
-    carries no option: a client's subnet goes to no upstream."""
+    """CD as in *flags*, those of a client. AD asks for the bit of the same name in the reply (RFC
+    6840, 5.7). The OPT carries no option: a client's subnet goes to no upstream.
+    """
     asked = header(number, RD | AD | flags & CD, 1, more=int(edns)) + name + _two.pack(kind, IN)
     return asked + opt(do=do) if edns else asked
 
@@ -131,7 +139,9 @@ class _Names:
         self._bytes_left = NAMES_BYTES_MAX
 
     def at(self, offset: int) -> tuple[bytes, int]:
-        """Reads like ``read_name``.  Raises ``WireError``, too, if the reply's names are too long together."""
+        """Reads like ``read_name``.  Raises ``WireError``, too, if the reply's names are too long
+        together.
+        """
         pointer = int.from_bytes(self._packet[offset : offset + 2], "big")
         name = self._read.get(pointer)
         if name is not None:
@@ -219,18 +229,28 @@ def names_above(name: bytes) -> Iterable[tuple[int, bytes]]:
         at += name[at] + 1
 
 
-def content_of(reply: Reply, name: bytes, kind: int, *, do: bool, ttl_max: int, denial_ttl_max: int) -> Content:
-    """What of *reply* answers the question for *name*.  It is kept as long as its shortest TTL says, a denial as its
-    SOA does (RFC 2308, 5), and what denies without an SOA is not kept."""
+def content_of(
+    reply: Reply, name: bytes, kind: int, *, do: bool, ttl_max: int, denial_ttl_max: int
+) -> Content:
+    """What of *reply* answers the question for *name*. It is kept as long as its shortest TTL says,
+    a denial as its SOA does (RFC 2308, 5), and what denies without an SOA is not kept.
+    """
     chain, end = _chain(reply.answer, name.lower(), kind, do=do)
     ttl = min((ttl_max, *(record.ttl for record in chain)))
     authority: tuple[WholeRecord, ...] = ()
     if not any(record.type == kind for record in chain):
         zones = {b"\0", *(zone for _, zone in names_above(end))}
-        soas = [record for record in reply.authority if record.type == SOA and record.owner.lower() in zones]
+        soas = [
+            record
+            for record in reply.authority
+            if record.type == SOA and record.owner.lower() in zones
+        ]
         if soas:
             soa = soas[0]._replace(ttl=min(soas[0].ttl, int.from_bytes(soas[0].data[-4:], "big")))
-            authority = (soa, *(record for record in reply.authority if do and record.type in _PROOFS))
+            authority = (
+                soa,
+                *(record for record in reply.authority if do and record.type in _PROOFS),
+            )
         ttl = min(ttl, denial_ttl_max, soa.ttl) if soas else 0
     return Content(reply.rcode, chain, authority, bool(reply.flags & AD), reply.error, ttl)
 
@@ -238,7 +258,9 @@ def content_of(reply: Reply, name: bytes, kind: int, *, do: bool, ttl_max: int, 
 def _chain(
     records: Iterable[WholeRecord], name: bytes, kind: int, *, do: bool
 ) -> tuple[tuple[WholeRecord, ...], bytes]:
-    """The records that *name* leads to, in their order, and the name at the end of the chain of CNAMEs."""
+    """The records that *name* leads to, in their order, and the name at the end of the chain of
+    CNAMEs.
+    """
     by_owner: dict[bytes, list[WholeRecord]] = {}
     for record in records:
         by_owner.setdefault(record.owner.lower(), []).append(record)
@@ -246,9 +268,15 @@ def _chain(
     for _ in range(CHAIN_MAX + 1):
         if do:
             for _, above in list(names_above(name))[1:]:
-                chain += _of_one_ttl(record for record in by_owner.get(above, ()) if record.type in (DNAME, RRSIG))
+                chain += _of_one_ttl(
+                    record for record in by_owner.get(above, ()) if record.type in (DNAME, RRSIG)
+                )
         here = by_owner.pop(name, [])  # so that a circle ends
-        chain += _of_one_ttl(record for record in here if record.type in (kind, CNAME) or (do and record.type == RRSIG))
+        chain += _of_one_ttl(
+            record
+            for record in here
+            if record.type in (kind, CNAME) or (do and record.type == RRSIG)
+        )
         aliases = [record.data.lower() for record in here if record.type == CNAME]
         if not aliases or any(record.type == kind for record in here):
             break
@@ -275,9 +303,11 @@ def encode_answer(
     flags: int = RA,
     text: str = "",
 ) -> bytes:
-    """*content* of *age_s* for one client, after the records *before* it; *text* goes with an extended error.
+    """*content* of *age_s* for one client, after the records *before* it; *text* goes with an
+    extended error.
 
-    What does not fit in *size* is left out, with TC (RFC 2181, 9): a client without TCP uses the part that came.
+    What does not fit in *size* is left out, with TC (RFC 2181, 9): a client without TCP uses the
+    part that came.
     """
     edns = b""
     if question.edns is not None:
@@ -286,7 +316,9 @@ def encode_answer(
     places = {name: _POINTER | HEADER_BYTES + at for at, name in names_above(question.key)}
     counts = [0, 0]
     sections = ((0, 0, before), (0, age_s, content.answer), (1, age_s, content.authority))
-    for section, record, age in ((section, record, age) for section, age, records in sections for record in records):
+    for section, record, age in (
+        (section, record, age) for section, age, records in sections for record in records
+    ):
         start = len(packet)
         place = places.get(record.owner.lower())
         owner = record.owner if place is None else place.to_bytes(2, "big")
@@ -300,7 +332,9 @@ def encode_answer(
         if record.type == CNAME:
             _remember(places, record.data.lower(), len(packet) - len(record.data))
     flags |= reply_flags(question.flags) | content.rcode & 15
-    if content.authenticated and (question.flags & AD or (question.edns is not None and question.edns.do)):
+    if content.authenticated and (
+        question.flags & AD or (question.edns is not None and question.edns.do)
+    ):
         flags |= AD
     packet[:HEADER_BYTES] = header(
         question.id, flags, 1, counts[0], authority=counts[1], more=int(question.edns is not None)

@@ -1,10 +1,12 @@
 """Upstreams of one zone, and which of them is asked next.
 
-As CoreDNS's plugin forward: two failures in a row (``FAILS_MAX``) and an upstream is taken for dead; from the first one
-on it is probed, ever less often, until it answers something.  Dead ones are asked only where all are dead.
+As CoreDNS's plugin forward: two failures in a row (``FAILS_MAX``) and an upstream is taken for
+dead; from the first one on it is probed, ever less often, until it answers something. Dead ones are
+asked only where all are dead.
 
-An upstream that answers in another case than it was asked in, and does so over TCP too, is asked in lower case from
-then on: fewer bits for a forger to guess, and the rest of the defences (RFC 5452) stand.
+An upstream that answers in another case than it was asked in, and does so over TCP too, is asked in
+lower case from then on: fewer bits for a forger to guess, and the rest of the defences (RFC 5452)
+stand.
 """
 
 from __future__ import annotations
@@ -67,9 +69,11 @@ class Upstream:
 
 
 class UpstreamZone:
-    """The upstreams for names at and below ``zone``, in wire form and lower case; the root has those for all others.
+    """The upstreams for names at and below ``zone``, in wire form and lower case; the root has
+    those for all others.
 
-    ``looping``: what they are asked comes back to us.  ``loop_probe_at``: when this may be looked at again.
+    ``looping``: what they are asked comes back to us. ``loop_probe_at``: when this may be looked at
+    again.
     """
 
     __slots__ = ("loop_probe_at", "looping", "policy", "upstreams", "zone")
@@ -85,5 +89,7 @@ class UpstreamZone:
     def order(self, draw: Callable[[], int]) -> list[Upstream]:
         """All of them, in the order in which one question tries them: the living first."""
         turn = [draw() if self.policy == "random" else 0 for _ in self.upstreams]
-        places = sorted(range(len(turn)), key=lambda place: (self.upstreams[place].is_dead, turn[place]))
+        places = sorted(
+            range(len(turn)), key=lambda place: (self.upstreams[place].is_dead, turn[place])
+        )
         return [self.upstreams[place] for place in places]

@@ -1,1 +1,3 @@
-"""A cluster's name server as a process: its sockets, its informers, its pages; ``dns`` is its core."""
+"""A cluster's name server as a process: its sockets, its informers, its pages; ``dns`` is its
+core.
+"""

@@ -1,10 +1,13 @@
-"""The name server of an embedded plane (``sliceplane up --dns``): a process of its own, and a Service that leads to it.
+"""The name server of an embedded plane (``sliceplane up --dns``): a process of its own, and a
+Service that leads to it.
 
-A process, for a list of 100,000 endpoints that the plane serves must not hold up answers.  It is started again if it
-dies.  It ends with the plane, or outlives it by ``GRACE_S``, so that names go on while the plane is started again.
+A process, for a list of 100,000 endpoints that the plane serves must not hold up answers. It is
+started again if it dies. It ends with the plane, or outlives it by ``GRACE_S``, so that names go on
+while the plane is started again.
 
-``kube-system/kube-dns`` has the tenth address of the Service range, as in every cluster, and a slice with the address
-at which the process listens: so whoever runs a node proxy reaches it at port 53.
+``kube-system/kube-dns`` has the tenth address of the Service range, as in every cluster, and a
+slice with the address at which the process listens: so whoever runs a node proxy reaches it at port
+53.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ _log = get_logger("dns")
 class DnsService(ChildService):
     """``sliceplane dns``; *outlives*: it answers on for ``GRACE_S`` when the plane has ended."""
 
-    def __init__(self, listen: tuple[str, int], service_cidrs: Sequence[str], *, outlives: bool = False) -> None:
+    def __init__(
+        self, listen: tuple[str, int], service_cidrs: Sequence[str], *, outlives: bool = False
+    ) -> None:
         super().__init__("dns", "--listen", listen, RULES, grace_s=GRACE_S if outlives else 0)
         self._cidrs = tuple(service_cidrs)
         self._outlives = outlives
@@ -73,7 +78,9 @@ class DnsService(ChildService):
         stream.close()
 
     async def started(self, context: ServiceContext) -> None:
-        await write_service(context.client("system:admin", "sliceplane-dns"), self._cidrs, self.address)
+        await write_service(
+            context.client("system:admin", "sliceplane-dns"), self._cidrs, self.address
+        )
 
 
 def service_address(cidrs: Sequence[str]) -> str:
@@ -81,10 +88,19 @@ def service_address(cidrs: Sequence[str]) -> str:
 
 
 def reachable(host: str) -> str:
-    """The address under which others reach what listens on *host*; "": they do not, as on loopback."""
+    """The address under which others reach what listens on *host*; "": they do not, as on
+    loopback.
+    """
     address = ipaddress.ip_address(host)
     if address.is_unspecified:
-        return next((text for text in addresses(ipv6=address.version == 6) if (":" in text) == (":" in host)), "")
+        return next(
+            (
+                text
+                for text in addresses(ipv6=address.version == 6)
+                if (":" in text) == (":" in host)
+            ),
+            "",
+        )
     return "" if address.is_loopback or address.is_link_local else host
 
 
@@ -93,20 +109,34 @@ def resolv_conf(
 ) -> tuple[str, ...]:
     """Lines of a resolv.conf(5) for this machine; none where it cannot name the server.
 
-    *proxied*: a node proxy leads the Service's address to *listen*.  A second server is one that *path* names now: a
-    resolver asks it when the first one does not answer, so names of others outlast the plane.
+    *proxied*: a node proxy leads the Service's address to *listen*. A second server is one that
+    *path* names now: a resolver asks it when the first one does not answer, so names of others
+    outlast the plane.
     """
     host = reachable(listen[0])
-    server = service_address(cidrs) if proxied and host else (host or listen[0]) if listen[1] == _PORT else ""
+    server = (
+        service_address(cidrs)
+        if proxied and host
+        else (host or listen[0])
+        if listen[1] == _PORT
+        else ""
+    )
     if not server:
         return ()
     try:
         before = parse_resolv_conf(path.read_text(errors="replace"))
     except OSError:
         before = None
-    others = [other.host for other in before.servers if other.host not in (server, host)] if before is not None else []
+    others = (
+        [other.host for other in before.servers if other.host not in (server, host)]
+        if before is not None
+        else []
+    )
     servers = [f"nameserver {address}" for address in (server, *others[:1])]
-    return (*servers, f"search {' '.join(f'{part}{DOMAIN}' for part in ('default.svc.', 'svc.', ''))}")
+    return (
+        *servers,
+        f"search {' '.join(f'{part}{DOMAIN}' for part in ('default.svc.', 'svc.', ''))}",
+    )
 
 
 async def write_service(client: Client, cidrs: Sequence[str], listening: tuple[str, int]) -> None:
@@ -114,7 +144,8 @@ async def write_service(client: Client, cidrs: Sequence[str], listening: tuple[s
     host, port = reachable(listening[0]), listening[1]
     if not host:
         _log.warning(
-            "kube-dns has no endpoint: a loopback address can be none; nodes reach another one", address=listening[0]
+            "kube-dns has no endpoint: a loopback address can be none; nodes reach another one",
+            address=listening[0],
         )
     ports = [{"name": name, "protocol": protocol, "port": _PORT} for name, protocol in _PORTS]
     service: Document = {
@@ -126,7 +157,10 @@ async def write_service(client: Client, cidrs: Sequence[str], listening: tuple[s
         "metadata": {
             "name": f"{SERVICE}-sliceplane",
             "namespace": NAMESPACE,
-            "labels": {LABEL_SERVICE_NAME: SERVICE, "endpointslice.kubernetes.io/managed-by": "dns.sliceplane.dev"},
+            "labels": {
+                LABEL_SERVICE_NAME: SERVICE,
+                "endpointslice.kubernetes.io/managed-by": "dns.sliceplane.dev",
+            },
         },
         "addressType": family,
         "endpoints": [{"addresses": [host], "conditions": {"ready": True}}] if host else [],
@@ -153,12 +187,20 @@ async def _put(client: Client, resource: Resource, document: Document, *, replac
         raise StartError(f"--dns: {NAMESPACE}/{name} cannot be written: {error}") from error
 
 
-async def _replace(client: Client, resource: Resource, name: str, body: bytes, create: Write) -> None:
-    """Updates the object in place, so that rules that lead to the name server stay; recreates it for another family."""
+async def _replace(
+    client: Client, resource: Resource, name: str, body: bytes, create: Write
+) -> None:
+    """Updates the object in place, so that rules that lead to the name server stay; recreates it
+    for another family.
+    """
     try:
-        await client.perform(Write(verb="update", resource=resource, namespace=NAMESPACE, name=name, body=body))
+        await client.perform(
+            Write(verb="update", resource=resource, namespace=NAMESPACE, name=name, body=body)
+        )
     except StatusError as error:
         if error.reason != "Invalid":
             raise
-        await client.perform(Write(verb="delete", resource=resource, namespace=NAMESPACE, name=name))
+        await client.perform(
+            Write(verb="delete", resource=resource, namespace=NAMESPACE, name=name)
+        )
         await client.perform(create)

@@ -1,7 +1,7 @@
 """A cluster's name server as a running thing: informers feed its core, sockets ask it.
 
-Before every list is complete it answers SERVFAIL; from then on it answers whatever becomes of the API server.  Used by
-``sliceplane dns``, and by the node proxy that has names, too.
+Before every list is complete it answers SERVFAIL; from then on it answers whatever becomes of the
+API server. Used by ``sliceplane dns``, and by the node proxy that has names, too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.events import EventRecorder
 from sliceplane.watch.io.reflect import RunningInformer
 
-#: how often it is looked whether the API server is away, and clients have their shares of work anew: a second
+#: how often it is looked whether the API server is away, and clients have their shares of work
+#: anew: a second
 _LOOK_S: Final = 1.0
 #: a watch that is quiet and healthy is asked about sooner; a cache that is older hears nothing
 STALE_S: Final = 120.0
@@ -59,7 +60,17 @@ STALE_S: Final = 120.0
 _SIZE_BUCKETS: Final = tuple(
     map(float, (0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16000, 32000, 48000, 64000))
 )
-_DURATION_BUCKETS: Final = (0.00001, 0.00002, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, *DEFAULT_BUCKETS)
+_DURATION_BUCKETS: Final = (
+    0.00001,
+    0.00002,
+    0.00005,
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    *DEFAULT_BUCKETS,
+)
 
 _log = get_logger("dns")
 
@@ -79,7 +90,12 @@ class Resolver:
     """``listen``, then ``follow`` until cancelled, then ``close``."""
 
     def __init__(
-        self, zone: ZoneConfig, config: AnswerConfig, *, clock: Callable[[], float], forward: ForwardFlags | None = None
+        self,
+        zone: ZoneConfig,
+        config: AnswerConfig,
+        *,
+        clock: Callable[[], float],
+        forward: ForwardFlags | None = None,
     ) -> None:
         self.server: Final = NameServer(zone, config)
         self._clock = clock
@@ -91,7 +107,9 @@ class Resolver:
         self._upstreams = (
             None
             if forward is None
-            else Upstreams(forward, clock=clock, own=self._is_own, is_own_name=self.server.view.is_own)
+            else Upstreams(
+                forward, clock=clock, own=self._is_own, is_own_name=self.server.view.is_own
+            )
         )
         self._listening: tuple[tuple[str, int], ...] = ()
         self._told_staleness_s: Callable[[], float] | None = None
@@ -110,43 +128,72 @@ class Resolver:
         if self._upstreams is not None:
             metrics.include(self._upstreams.metrics.families)
         labels = ("server", "zone", "view")
-        metrics.gauges("coredns_build_info", "Which program this is.", "version", "revision", "goversion").of(
-            f"sliceplane-{__version__}", "", ""
-        ).value = 1
+        metrics.gauges(
+            "coredns_build_info", "Which program this is.", "version", "revision", "goversion"
+        ).of(f"sliceplane-{__version__}", "", "").value = 1
         enabled = metrics.gauges("coredns_plugin_enabled", "What it does.", *labels, "name")
-        for plugin in ("kubernetes", *(("forward", "cache", "hosts") if self._upstreams is not None else ())):
+        for plugin in (
+            "kubernetes",
+            *(("forward", "cache", "hosts") if self._upstreams is not None else ()),
+        ):
             enabled.of(*_ALL, plugin).value = 1
-        self._panics = metrics.counter("coredns_panics_total", "Faults of this program that a query met.")
-        metrics.computed(
-            "histogram", "coredns_dns_request_duration_seconds", "From a wake to its answers, for each of these.",
-            lambda: [(_ALL, Distribution(_DURATION_BUCKETS, tuple(self._took), self._took_s))], *labels,
-        )  # fmt: skip
-        for name, what, sizes in (("request", "Queries", self._asked), ("response", "Answers", self._answered)):
-            read = partial(_sizes, sizes)
-            metrics.computed("histogram", f"coredns_dns_{name}_size_bytes", f"{what} by size.", read, *labels)
-        metrics.computed("gauge", "sliceplane_dns_staleness_seconds", "Age of the oldest cache.", self._ages)
-        metrics.computed(
-            "gauge", "sliceplane_dns_connections", "Connections that are open.", lambda: float(self._streams.open_count)
+        self._panics = metrics.counter(
+            "coredns_panics_total", "Faults of this program that a query met."
         )
         metrics.computed(
-            "counter", "sliceplane_dns_connections_refused_total", "Connections beyond the limits.",
+            "histogram",
+            "coredns_dns_request_duration_seconds",
+            "From a wake to its answers, for each of these.",
+            lambda: [(_ALL, Distribution(_DURATION_BUCKETS, tuple(self._took), self._took_s))],
+            *labels,
+        )
+        for name, what, sizes in (
+            ("request", "Queries", self._asked),
+            ("response", "Answers", self._answered),
+        ):
+            read = partial(_sizes, sizes)
+            metrics.computed(
+                "histogram", f"coredns_dns_{name}_size_bytes", f"{what} by size.", read, *labels
+            )
+        metrics.computed(
+            "gauge", "sliceplane_dns_staleness_seconds", "Age of the oldest cache.", self._ages
+        )
+        metrics.computed(
+            "gauge",
+            "sliceplane_dns_connections",
+            "Connections that are open.",
+            lambda: float(self._streams.open_count),
+        )
+        metrics.computed(
+            "counter",
+            "sliceplane_dns_connections_refused_total",
+            "Connections beyond the limits.",
             lambda: float(self._streams.refused),
-        )  # fmt: skip
+        )
         metrics.computed(
-            "counter", "sliceplane_dns_connections_dropped_total", "Idle connections closed to make room for others.",
+            "counter",
+            "sliceplane_dns_connections_dropped_total",
+            "Idle connections closed to make room for others.",
             lambda: float(self._streams.dropped),
-        )  # fmt: skip
+        )
         metrics.computed(
-            "counter", "sliceplane_dns_datagrams_lost_total", "Answers that a socket did not take.",
+            "counter",
+            "sliceplane_dns_datagrams_lost_total",
+            "Answers that a socket did not take.",
             lambda: float(sum(one.lost for one in self._datagrams)),
-        )  # fmt: skip
+        )
         return metrics
 
-    # -- the cluster -------------------------------------------------------------------------------------
+    # -- the cluster
+    # -------------------------------------------------------------------------------------
 
-    async def follow(self, client: Client, rng: Rng, selections: Iterable[Selection], *, tells: str = "") -> None:
-        """Until cancelled; what is not of *selections* comes by ``on_changes``.  *tells*: a name of its own under which
-        it tells how far it is, for barriers of drains to wait for it; "" for none."""
+    async def follow(
+        self, client: Client, rng: Rng, selections: Iterable[Selection], *, tells: str = ""
+    ) -> None:
+        """Until cancelled; what is not of *selections* comes by ``on_changes``. *tells*: a name of
+        its own under which it tells how far it is, for barriers of drains to wait for it; "" for
+        none.
+        """
         for selection in selections:
             informer = RunningInformer[Object](client, selection, clock=self._clock, rng=rng.fork())
             informer.add_handler(self.on_changes, self.on_list)
@@ -163,10 +210,15 @@ class Resolver:
                 group.create_task(self._upstreams.follow(), name="dns: files of the forwarder")
                 recorder = EventRecorder(client, clock=self._clock)
                 group.create_task(recorder.run(), name="dns: Events")
-                group.create_task(self._tell_trouble(self._upstreams, recorder), name="dns: trouble of the forwarder")
+                group.create_task(
+                    self._tell_trouble(self._upstreams, recorder),
+                    name="dns: trouble of the forwarder",
+                )
 
     def is_told(self, staleness: Callable[[], float]) -> None:
-        """Another reader calls ``on_changes``, too.  *staleness* in seconds, infinite before all was told."""
+        """Another reader calls ``on_changes``, too.  *staleness* in seconds, infinite before all
+        was told.
+        """
         self._told_staleness_s = staleness
 
     def on_changes(self, changes: tuple[Change[Object], ...]) -> None:
@@ -175,7 +227,9 @@ class Resolver:
     def on_list(self) -> None:
         """A kind that the cluster keeps from us is done without."""
         told = self._told_staleness_s is None or math.isfinite(self._told_staleness_s())
-        listed = bool(self._informers) and all(informer.synced or informer.absent for informer in self._informers)
+        listed = bool(self._informers) and all(
+            informer.synced or informer.absent for informer in self._informers
+        )
         if told and listed and not self._ready.is_set():
             self.server.on_synced()
             self._ready.set()
@@ -222,7 +276,8 @@ class Resolver:
     async def wait_ready(self) -> None:
         await self._ready.wait()
 
-    # -- sockets -----------------------------------------------------------------------------------------
+    # -- sockets
+    # -----------------------------------------------------------------------------------------
 
     async def listen(
         self,
@@ -231,12 +286,15 @@ class Resolver:
         *,
         shared: bool = False,
     ) -> tuple[tuple[str, int], ...]:
-        """Where it listens now.  *within*: opens sockets elsewhere, in another network namespace.  *shared*: as of
-        ``bound``.  Raises ``ListenError``, and ``OSError`` if one cannot go there."""
+        """Where it listens now. *within*: opens sockets elsewhere, in another network namespace.
+        *shared*: as of ``bound``. Raises ``ListenError``, and ``OSError`` if one cannot go there.
+        """
         listening = []
         for address, port in places:
             datagrams, stream = await within(partial(bound, address, port, shared=shared))
-            self._datagrams.append(Datagrams(datagrams, self._on_query, self._on_forward, self._on_batch))
+            self._datagrams.append(
+                Datagrams(datagrams, self._on_query, self._on_forward, self._on_batch)
+            )
             await self._streams.serve(stream)
             listening.append((address, datagrams.getsockname()[1]))
         self._listening = tuple(listening)
@@ -270,7 +328,9 @@ class Resolver:
             answer = self.server.answer(packet, client, "tcp" if over_tcp else "udp", now)
         except Exception as error:
             self._panics.value += 1
-            _log.error("a query met a fault", client=client, query=packet[:64].hex(), exc_info=error)
+            _log.error(
+                "a query met a fault", client=client, query=packet[:64].hex(), exc_info=error
+            )
             answer = _failed(packet)
         if isinstance(answer, bytes):
             self._answered[len(answer)] += 1
@@ -308,7 +368,9 @@ _ALL: Final = ("dns://", ".", "")
 
 def _sizes(counts_by_size: list[int]) -> list[tuple[tuple[str, ...], Distribution]]:
     ends = [int(bound) + 1 for bound in _SIZE_BUCKETS]
-    counts = [sum(counts_by_size[start:end]) for start, end in zip([0, *ends], [*ends, None], strict=True)]
+    counts = [
+        sum(counts_by_size[start:end]) for start, end in zip([0, *ends], [*ends, None], strict=True)
+    ]
     total = sum(map(operator.mul, counts_by_size, range(len(counts_by_size))))
     return [(_ALL, Distribution(_SIZE_BUCKETS, tuple(counts), float(total)))]
 

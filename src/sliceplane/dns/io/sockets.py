@@ -1,13 +1,15 @@
 """The sockets of a name server: datagrams in batches, connections within limits.
 
-A wake reads up to ``BATCH`` datagrams of a socket and then lets others have their turn, so that neither queries hold up
-the informers nor a list of theirs the queries.  A socket that is bound to every address answers from the one that was
-asked (RFC 1123 section 6.1.3.1 has the reason: clients drop what comes from elsewhere).
+A wake reads up to ``BATCH`` datagrams of a socket and then lets others have their turn, so that
+neither queries hold up the informers nor a list of theirs the queries. A socket that is bound to
+every address answers from the one that was asked (RFC 1123 section 6.1.3.1 has the reason: clients
+drop what comes from elsewhere).
 
-Over TCP messages are pipelined and answered in any order (RFC 7766).  In each ``IDLE_S`` a connection must bring a
-whole message or take its answers: single bytes count for nothing.  A network of clients has as many connections as it
-leaves for all others, a client ``PER_CLIENT_MAX``; beyond that, its connection that did nothing for longest makes room.
-A client that does not read its answers is not read either.
+Over TCP messages are pipelined and answered in any order (RFC 7766). In each ``IDLE_S`` a
+connection must bring a whole message or take its answers: single bytes count for nothing. A network
+of clients has as many connections as it leaves for all others, a client ``PER_CLIENT_MAX``; beyond
+that, its connection that did nothing for longest makes room. A client that does not read its
+answers is not read either.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from sliceplane.kit.shares import Shares
 
 #: what sends an answer, now or later
 Send = Callable[[bytes], None]
-#: a query, its client, and whether it came over TCP: the answer, ``None`` for none, or what ``OnForward`` is told
+#: a query, its client, and whether it came over TCP: the answer, ``None`` for none, or what
+#: ``OnForward`` is told
 OnQuery = Callable[[bytes, str, bool], "bytes | Forward | None"]
 OnForward = Callable[[Forward, Send], None]
 
@@ -49,9 +52,11 @@ AWAITED_BYTES_MAX: Final = 128 * 1024
 #: octets that one wake reads from a connection
 _READ_BYTES: Final = 16 * 1024
 _RECEIVE_BYTES: Final = 4 * 1024 * 1024
-#: memory of datagrams that wait in the kernel, 832 bytes each; more is an overload, some 150 ms of work
+#: memory of datagrams that wait in the kernel, 832 bytes each; more is an overload, some 150 ms of
+#: work
 WAITING_BYTES_MAX: Final = 4 << 20
-#: not in every Python's ``socket``: <linux/in.h>, <asm-generic/socket.h>; <linux/sock_diag.h> has the fields
+#: not in every Python's ``socket``: <linux/in.h>, <asm-generic/socket.h>; <linux/sock_diag.h> has
+#: the fields
 _IP_PKTINFO: Final = 8
 _SO_MEMINFO: Final = 55
 _MEMORY: Final = struct.Struct("9I")
@@ -71,8 +76,9 @@ async def here(open_sockets: Callable[[], Bound]) -> Bound:
 
 
 def bound(address: str, port: int, *, shared: bool = False) -> Bound:
-    """Of UDP and TCP, at the same port; 0 picks one.  *shared*: another process of this user that shares it, too, may
-    have it (``SO_REUSEPORT``).  Raises ``ListenError``."""
+    """Of UDP and TCP, at the same port; 0 picks one. *shared*: another process of this user that
+    shares it, too, may have it (``SO_REUSEPORT``). Raises ``ListenError``.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for attempt in range(10):
         datagrams = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -100,10 +106,16 @@ def bound(address: str, port: int, *, shared: bool = False) -> Bound:
 
 
 class Datagrams:
-    """One socket.  ``on_batch``: is told how many datagrams a wake had and how long they took together."""
+    """One socket.  ``on_batch``: is told how many datagrams a wake had and how long they took
+    together.
+    """
 
     def __init__(
-        self, own: socket.socket, on_query: OnQuery, on_forward: OnForward, on_batch: Callable[[int, float], None]
+        self,
+        own: socket.socket,
+        on_query: OnQuery,
+        on_forward: OnForward,
+        on_batch: Callable[[int, float], None],
     ) -> None:
         self._socket = own
         self._on_query = on_query
@@ -127,10 +139,13 @@ class Datagrams:
         self._socket.close()
 
     def is_overloaded(self) -> bool:
-        """Returns True if many datagrams wait, or some were lost since the last call.  Where the kernel does not report
-        it, more than a batch is many."""
+        """Returns True if many datagrams wait, or some were lost since the last call. Where the
+        kernel does not report it, more than a batch is many.
+        """
         try:
-            memory = _MEMORY.unpack(self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMORY.size))
+            memory = _MEMORY.unpack(
+                self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMORY.size)
+            )
         except (OSError, struct.error):
             return self._has_more
         waiting: int = memory[0]
@@ -148,7 +163,9 @@ class Datagrams:
             while count < BATCH and (count & 3 or time.perf_counter() - began < BATCH_S):
                 if self._any:
                     packet, ancillary, _, source = own.recvmsg(QUERY_BYTES_MAX, _ANCILLARY_BYTES)
-                    asked = [(level, kind, _answering(level, data)) for level, kind, data in ancillary]
+                    asked = [
+                        (level, kind, _answering(level, data)) for level, kind, data in ancillary
+                    ]
                 else:
                     packet, source = own.recvfrom(QUERY_BYTES_MAX)
                 count += 1
@@ -166,7 +183,9 @@ class Datagrams:
         if count:
             self._on_batch(count, time.perf_counter() - began)
 
-    def send(self, packet: bytes, client: tuple[str, int], ancillary: Iterable[tuple[int, int, bytes]]) -> None:
+    def send(
+        self, packet: bytes, client: tuple[str, int], ancillary: Iterable[tuple[int, int, bytes]]
+    ) -> None:
         """What the socket does not take is lost, as datagrams are: the client asks again."""
         try:
             if ancillary:
@@ -178,12 +197,16 @@ class Datagrams:
 
 
 def _answering(level: int, data: bytes) -> bytes:
-    """The packet information of an answer: from the address that was asked; IPv4's is in its second field."""
+    """The packet information of an answer: from the address that was asked; IPv4's is in its second
+    field.
+    """
     return b"\0\0\0\0" + data[4:8] + b"\0\0\0\0" if level == socket.IPPROTO_IP else data
 
 
 class Streams:
-    """All connections of a name server.  ``metrics`` reads ``open_count``, ``refused`` and ``dropped``."""
+    """All connections of a name server.  ``metrics`` reads ``open_count``, ``refused`` and
+    ``dropped``.
+    """
 
     def __init__(self, on_query: OnQuery, on_forward: OnForward) -> None:
         self.on_query = on_query
@@ -222,7 +245,9 @@ class Streams:
             return False
         if not self._shares.take(connection.network):
             same = [other for other in self._connections if other.network == connection.network]
-            if not self._drop_idle(same or self._connections) or not self._shares.take(connection.network):
+            if not self._drop_idle(same or self._connections) or not self._shares.take(
+                connection.network
+            ):
                 self.refused += 1
                 return False
         self._connections[connection] = None
@@ -230,8 +255,12 @@ class Streams:
         return True
 
     def _drop_idle(self, connections: Iterable[DnsConnection]) -> bool:
-        """Closes the one of *connections* that did nothing for longest, unless all of them wait for an answer."""
-        idle = min((other for other in connections if not other.awaits), key=_last_progress, default=None)
+        """Closes the one of *connections* that did nothing for longest, unless all of them wait for
+        an answer.
+        """
+        idle = min(
+            (other for other in connections if not other.awaits), key=_last_progress, default=None
+        )
         if idle is None:
             return False
         self.dropped += 1
@@ -253,8 +282,8 @@ class Streams:
 class DnsConnection(asyncio.BufferedProtocol):
     """Messages with their length before them (RFC 1035 section 4.2.2).
 
-    It is read as long as its answers are: what was sent after more than ``AWAITED_MAX`` names of others, or to a client
-    that leaves ``UNREAD_BYTES_MAX`` unread, stays in the kernel.
+    It is read as long as its answers are: what was sent after more than ``AWAITED_MAX`` names of
+    others, or to a client that leaves ``UNREAD_BYTES_MAX`` unread, stays in the kernel.
     """
 
     def __init__(self, streams: Streams) -> None:
@@ -276,7 +305,9 @@ class DnsConnection(asyncio.BufferedProtocol):
         return self._awaited > 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport = transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's is none by inheritance
         self.client = (transport.get_extra_info("peername") or ("",))[0]
         loop = asyncio.get_running_loop()
         self.progress_at = loop.time()
@@ -297,7 +328,9 @@ class DnsConnection(asyncio.BufferedProtocol):
             self._answer_some()
 
     def _answer_some(self) -> None:
-        """Up to ``BATCH`` messages, and then others have their turn; more is read when all are answered."""
+        """Up to ``BATCH`` messages, and then others have their turn; more is read when all are
+        answered.
+        """
         self._goes_on = False
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -403,8 +436,15 @@ def _with_length(packet: bytes) -> bytes:
 def _end_of_message(unread: bytes, offset: int) -> int:
     """Of the message whose length begins at *offset*; 0: it is not all there, or too long."""
     end = offset + 2 + int.from_bytes(unread[offset : offset + 2], "big")
-    return end if offset + 2 <= len(unread) and end <= len(unread) and not _is_too_long(unread, offset) else 0
+    return (
+        end
+        if offset + 2 <= len(unread) and end <= len(unread) and not _is_too_long(unread, offset)
+        else 0
+    )
 
 
 def _is_too_long(unread: bytes, offset: int) -> bool:
-    return offset + 2 <= len(unread) and int.from_bytes(unread[offset : offset + 2], "big") > QUERY_BYTES_MAX
+    return (
+        offset + 2 <= len(unread)
+        and int.from_bytes(unread[offset : offset + 2], "big") > QUERY_BYTES_MAX
+    )

@@ -1,8 +1,8 @@
 """The forwarder's sockets and files: performs what ``dns.forwarding`` decides.
 
-Each datagram goes out of a socket of its own, connected, so that the kernel draws its port and takes replies from the
-asked server alone (RFC 5452).  Files are looked at now and then, and count anew when they changed; a table that cannot
-be read leaves the old one in place.
+Each datagram goes out of a socket of its own, connected, so that the kernel draws its port and
+takes replies from the asked server alone (RFC 5452). Files are looked at now and then, and count
+anew when they changed; a table that cannot be read leaves the old one in place.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ _log = get_logger("dns")
 
 
 class ForwardFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """``forward``: servers and files in the form of ``resolv.conf``; ``skip``: addresses that files name and that lead
-    here, as the Service's does; ``stubs``: ``ZONE=SERVER``; ``hosts``: a table, "" for none."""
+    """``forward``: servers and files in the form of ``resolv.conf``; ``skip``: addresses that files
+    name and that lead here, as the Service's does; ``stubs``: ``ZONE=SERVER``; ``hosts``: a table,
+    "" for none.
+    """
 
     forward: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
@@ -55,8 +57,10 @@ class ForwardFlags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Upstreams:
-    """``ask`` from within the loop, once ``begin`` read the files; ``follow`` until cancelled, then ``close``.  *own*:
-    whether an address is one at which we listen; *is_own_name*: whether a name is the cluster's."""
+    """``ask`` from within the loop, once ``begin`` read the files; ``follow`` until cancelled, then
+    ``close``. *own*: whether an address is one at which we listen; *is_own_name*: whether a name is
+    the cluster's.
+    """
 
     def __init__(
         self,
@@ -101,8 +105,9 @@ class Upstreams:
         target: bytes | None = None,
         before: Iterable[tuple[bytes, int, bytes]] = (),
     ) -> bool:
-        """*before*: owner, TTL and target of each CNAME that leads to *target*.  Returns True if an upstream is asked
-        for it."""
+        """*before*: owner, TTL and target of each CNAME that leads to *target*. Returns True if an
+        upstream is asked for it.
+        """
         aliases = tuple(WholeRecord(owner, CNAME, ttl, data) for owner, ttl, data in before)
         is_asked = self._forwarder.on_query(
             question, send, self._clock(), size=size, account=account, target=target, before=aliases
@@ -125,10 +130,14 @@ class Upstreams:
         for attempt in [*self._sockets, *self._streams]:
             self._end(attempt)
 
-    # -- files -------------------------------------------------------------------------------------------
+    # -- files
+    # -------------------------------------------------------------------------------------------
 
     def _files(self) -> list[str]:
-        return [*(text for text in self._flags.forward if "/" in text), *filter(None, (self._flags.hosts,))]
+        return [
+            *(text for text in self._flags.forward if "/" in text),
+            *filter(None, (self._flags.hosts,)),
+        ]
 
     def _states(self) -> dict[str, object]:
         states: dict[str, object] = {}
@@ -147,19 +156,31 @@ class Upstreams:
             if "/" in text:
                 configured = parse_resolv_conf(self._resolv_conf(text))
                 policy = policy or configured
-                servers |= dict.fromkeys(self._others(text, configured.servers if configured is not None else ()))
+                servers |= dict.fromkeys(
+                    self._others(text, configured.servers if configured is not None else ())
+                )
             else:
                 servers[parse_server(text)] = None
         zones = [parse_stub(text) for text in self._flags.stubs]
         if servers:
-            zones.append(ZoneServers(ROOT, tuple(servers), "sequential" if policy is None else policy.policy))
+            zones.append(
+                ZoneServers(ROOT, tuple(servers), "sequential" if policy is None else policy.policy)
+            )
         return check_zones(zones, self._own)
 
     def _others(self, file: str, named: tuple[SocketAddress, ...]) -> tuple[SocketAddress, ...]:
-        """Returns the servers of *file* that are not this one: a machine whose resolv.conf names it asks it for all."""
-        kept = tuple(server for server in named if server.host not in self._flags.skip and not self._own(server))
+        """Returns the servers of *file* that are not this one: a machine whose resolv.conf names it
+        asks it for all.
+        """
+        kept = tuple(
+            server
+            for server in named
+            if server.host not in self._flags.skip and not self._own(server)
+        )
         if named and not kept:
-            _log.warning("the file names no server but this one: names of others are refused", file=file)
+            _log.warning(
+                "the file names no server but this one: names of others are refused", file=file
+            )
         return kept
 
     @staticmethod
@@ -174,7 +195,9 @@ class Upstreams:
     def _read_hosts(self) -> None:
         table: HostTable = parse_hosts(_read(self._flags.hosts))
         for problem in table.problems:
-            _log.warning("a line of the table of hosts says nothing", file=self._flags.hosts, problem=problem)
+            _log.warning(
+                "a line of the table of hosts says nothing", file=self._flags.hosts, problem=problem
+            )
         self._forwarder.on_hosts(table)
 
     def _read_again(self) -> None:
@@ -183,10 +206,13 @@ class Upstreams:
                 self._read_hosts()
             self._forwarder.on_zones(self._zones(), self._clock())
         except (OSError, ValueError) as error:
-            _log.error("a file of the forwarder is not used: what it said before stands", error=str(error))
+            _log.error(
+                "a file of the forwarder is not used: what it said before stands", error=str(error)
+            )
         self._perform()
 
-    # -- sockets -----------------------------------------------------------------------------------------
+    # -- sockets
+    # -----------------------------------------------------------------------------------------
 
     def _perform(self) -> None:
         """Until nothing is left to do, and then when something is due."""
@@ -200,14 +226,18 @@ class Upstreams:
                     case SendAnswer():
                         cast("Callable[[bytes], None]", action.token)(action.packet)
                     case ForwardNotice():
-                        (_log.info if action.is_well else _log.error)(action.text, reason=action.reason)
+                        (_log.info if action.is_well else _log.error)(
+                            action.text, reason=action.reason
+                        )
                         self.trouble = None if action.is_well else action
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         due = self._forwarder.next_deadline()
         if due is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(due - self._clock(), 0.0), self._on_time)
+            self._timer = asyncio.get_running_loop().call_later(
+                max(due - self._clock(), 0.0), self._on_time
+            )
 
     def _on_time(self) -> None:
         self._timer = None
@@ -217,7 +247,9 @@ class Upstreams:
     def _send(self, query: SendQuery) -> None:
         loop = asyncio.get_running_loop()
         if query.tcp:
-            self._streams[query.attempt] = loop.create_task(self._exchange(query), name=f"dns over TCP: {query.server}")
+            self._streams[query.attempt] = loop.create_task(
+                self._exchange(query), name=f"dns over TCP: {query.server}"
+            )
             return
         family = socket.AF_INET6 if ":" in query.server.host else socket.AF_INET
         own: socket.socket | None = None

@@ -3,9 +3,9 @@
     receive(bytes) --> StreamRequest, StreamData, StreamGone ...
     send_headers, send_data, send_trailers --> take_output()
 
-What is sent waits in the ``outbox``.  What is received is handed on at once, so windows are refilled at once; they are
-large, as the first request of an Envoy is 60 KiB.  How cut the bytes come makes no difference.  PRIORITY is read past,
-as are frames of unknown kinds.
+What is sent waits in the ``outbox``. What is received is handed on at once, so windows are refilled
+at once; they are large, as the first request of an Envoy is 60 KiB. How cut the bytes come makes no
+difference. PRIORITY is read past, as are frames of unknown kinds.
 """
 
 from __future__ import annotations
@@ -47,8 +47,19 @@ _SETTINGS: Final = frames.settings(
 _SETTINGS_ACK: Final = frames.frame(frames.SETTINGS, frames.ACK, 0)
 _PING: Final = frames.frame(frames.PING, 0, 0, b"sliceplh")
 #: length that a payload must have, where there is only one
-_LENGTHS: Final = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
-_OF_STREAMS: Final = (frames.DATA, frames.HEADERS, frames.PRIORITY, frames.RST_STREAM, frames.CONTINUATION)
+_LENGTHS: Final = {
+    frames.PRIORITY: 5,
+    frames.RST_STREAM: 4,
+    frames.PING: 8,
+    frames.WINDOW_UPDATE: 4,
+}
+_OF_STREAMS: Final = (
+    frames.DATA,
+    frames.HEADERS,
+    frames.PRIORITY,
+    frames.RST_STREAM,
+    frames.CONTINUATION,
+)
 _OF_CONNECTION: Final = (frames.SETTINGS, frames.PING, frames.GOAWAY)
 
 
@@ -102,7 +113,8 @@ class Http2Connection:
         self._block_head = (0, 0)
         self._block_frames = 0
         self._unread = bytearray()
-        #: so many bytes must be there before it is worth a look; what is no preface shows at its first wrong byte
+        #: so many bytes must be there before it is worth a look; what is no preface shows at its
+        #: first wrong byte
         self._needed = 1
         self._has_preface = False
         self._has_settings = False
@@ -161,7 +173,9 @@ class Http2Connection:
     # Receiving
 
     def receive(self, data: bytes, now: float) -> Iterator[StreamEvent]:
-        """What *data* completes.  The caller takes all of it; what it does about an event counts for what follows."""
+        """What *data* completes.  The caller takes all of it; what it does about an event counts
+        for what follows.
+        """
         self._now = self._heard = now
         self._pinged = None
         if self.fault is not None:
@@ -214,12 +228,16 @@ class Http2Connection:
         self._unread += memoryview(data)[start:]
 
     def _on_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if self._block is not None and (kind != frames.CONTINUATION or stream_id != self._block_head[0]):
+        if self._block is not None and (
+            kind != frames.CONTINUATION or stream_id != self._block_head[0]
+        ):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a header block was not continued")
         if not self._has_settings and (kind != frames.SETTINGS or flags & frames.ACK):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
         if (kind in _OF_STREAMS) if stream_id == 0 else (kind in _OF_CONNECTION):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{frames.NAMES[kind]} on stream {stream_id}")
+            raise ConnectionFault(
+                ErrorCode.PROTOCOL_ERROR, f"{frames.NAMES[kind]} on stream {stream_id}"
+            )
         if _LENGTHS.get(kind, len(payload)) != len(payload):
             text = f"{frames.NAMES[kind]} of {len(payload)} bytes"
             fault = StreamFault if kind == frames.PRIORITY else ConnectionFault
@@ -253,7 +271,9 @@ class Http2Connection:
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._receive_left -= len(payload)
         if self._receive_left < 0:
-            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+            raise ConnectionFault(
+                ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window"
+            )
         if self._receive_left < CONNECTION_WINDOW // 2:
             self._outbox.put(frames.window_update(0, CONNECTION_WINDOW - self._receive_left))
             self._receive_left = CONNECTION_WINDOW
@@ -283,12 +303,16 @@ class Http2Connection:
         assert stream.declared is not None, "there is a content-length"
         stream.declared -= size
         if stream.declared < 0 or (ended and stream.declared):
-            raise StreamFault(ErrorCode.PROTOCOL_ERROR, "the body has another length than content-length says")
+            raise StreamFault(
+                ErrorCode.PROTOCOL_ERROR, "the body has another length than content-length says"
+            )
 
     def _check_stray(self, stream_id: int, what: str) -> None:
         """A frame of a stream that is not open."""
         if stream_id > self._last_id or not stream_id % 2:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}, which is not open")
+            raise ConnectionFault(
+                ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}, which is not open"
+            )
         if stream_id not in self._resets:
             raise StreamFault(ErrorCode.STREAM_CLOSED, f"{what} on a stream that is over")
 
@@ -296,7 +320,9 @@ class Http2Connection:
         block = frames.unpadded(flags, payload)
         if flags & frames.HAS_PRIORITY:
             if len(block) < 5:
-                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for their priority")
+                raise ConnectionFault(
+                    ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for their priority"
+                )
             block = block[5:]
         if flags & frames.END_HEADERS:
             self._on_block(flags, stream_id, block)
@@ -311,7 +337,9 @@ class Http2Connection:
         self._block += payload
         self._block_frames += 1
         if len(self._block) > BLOCK_BYTES_MAX or self._block_frames > BLOCK_FRAMES_MAX:
-            text = f"a header block of more than {BLOCK_BYTES_MAX} bytes or {BLOCK_FRAMES_MAX} frames"
+            text = (
+                f"a header block of more than {BLOCK_BYTES_MAX} bytes or {BLOCK_FRAMES_MAX} frames"
+            )
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text, "continuation")
         if flags & frames.END_HEADERS:
             block = bytes(self._block)
@@ -324,7 +352,9 @@ class Http2Connection:
         is_new = stream is None and stream_id > self._last_id
         if is_new:
             if not stream_id % 2:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a client opened stream {stream_id}")
+                raise ConnectionFault(
+                    ErrorCode.PROTOCOL_ERROR, f"a client opened stream {stream_id}"
+                )
             self._last_id = stream_id
         listed = self._fields.read(block)
         if is_new:
@@ -347,12 +377,16 @@ class Http2Connection:
         if self._is_leaving:
             raise StreamFault(ErrorCode.REFUSED_STREAM, "the connection takes no new streams")
         if len(self._streams) >= STREAMS_MAX:
-            raise StreamFault(ErrorCode.REFUSED_STREAM, f"{STREAMS_MAX} streams are open", "streams")
+            raise StreamFault(
+                ErrorCode.REFUSED_STREAM, f"{STREAMS_MAX} streams are open", "streams"
+            )
         declared = None
         if b"content-length" in fields:
             text = fields[b"content-length"]
             if not text.isdigit() or len(text) > 18 or (ended and int(text)):
-                raise StreamFault(ErrorCode.PROTOCOL_ERROR, "a content-length that is not the body's")
+                raise StreamFault(
+                    ErrorCode.PROTOCOL_ERROR, "a content-length that is not the body's"
+                )
             declared = int(text)
         stream = self._streams[stream_id] = _Stream(declared)
         self._outbox.open(stream_id)
@@ -365,7 +399,9 @@ class Http2Connection:
             self._drop(stream_id)
             self._events.append(StreamGone(stream_id, f"the client reset the stream, code {code}"))
         elif stream_id > self._last_id or not stream_id % 2:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {stream_id}, which is not open")
+            raise ConnectionFault(
+                ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {stream_id}, which is not open"
+            )
 
     def _on_ping(self, flags: int, payload: bytes) -> None:
         self._charge("PING")
@@ -391,8 +427,12 @@ class Http2Connection:
         self._outbox.put(_SETTINGS_ACK)
 
     def _on_window_update(self, stream_id: int, more: int) -> None:
-        if stream_id not in self._streams and (stream_id > self._last_id or (stream_id and not stream_id % 2)):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {stream_id}, which is not open")
+        if stream_id not in self._streams and (
+            stream_id > self._last_id or (stream_id and not stream_id % 2)
+        ):
+            raise ConnectionFault(
+                ErrorCode.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {stream_id}, which is not open"
+            )
         self._outbox.on_window_update(stream_id, more)
 
     # Ends

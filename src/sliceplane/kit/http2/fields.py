@@ -1,7 +1,9 @@
-"""Header lists: those of requests are checked as RFC 9113 section 8 says, our own are written without a table.
+"""Header lists: those of requests are checked as RFC 9113 section 8 says, our own are written
+without a table.
 
-The dynamic table of HPACK saves bytes where many streams of a connection have the same headers.  An xDS connection has
-one or two streams, so ours uses none: an answer's headers are the same bytes on every connection.
+The dynamic table of HPACK saves bytes where many streams of a connection have the same headers. An
+xDS connection has one or two streams, so ours uses none: an answer's headers are the same bytes on
+every connection.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ FIELD_BYTES: Final = 32
 _REQUIRED: Final = (b":method", b":scheme", b":path")
 _PSEUDO: Final = (*_REQUIRED, b":authority")
 #: of HTTP/1.1's connections; HTTP/2 forbids them (section 8.2.2)
-_FORBIDDEN: Final = (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
+_FORBIDDEN: Final = (
+    b"connection",
+    b"keep-alive",
+    b"proxy-connection",
+    b"transfer-encoding",
+    b"upgrade",
+)
 _NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
 _VALUE: Final = re.compile(rb"(?:[^\0\r\n \t](?:[^\0\r\n]*[^\0\r\n \t])?)?")
 
@@ -29,20 +37,29 @@ Fields = dict[bytes, bytes]
 
 
 class FieldReader:
-    """The decoder of one connection: every block must go through it, or the next ones cannot be read."""
+    """The decoder of one connection: every block must go through it, or the next ones cannot be
+    read.
+    """
 
     def __init__(self) -> None:
         self._decoder = Decoder(DECODED_BYTES_MAX)
 
     def read(self, block: bytes) -> list[tuple[bytes, bytes]]:
-        """Raises ``ConnectionFault``; ``StreamFault`` when the block was read and is too large for a request."""
+        """Raises ``ConnectionFault``; ``StreamFault`` when the block was read and is too large for
+        a request.
+        """
         try:
-            fields = [(bytes(field[0]), bytes(field[1])) for field in self._decoder.decode(block, raw=True)]
+            fields = [
+                (bytes(field[0]), bytes(field[1]))
+                for field in self._decoder.decode(block, raw=True)
+            ]
         except OversizedHeaderListError:
             text = f"a header list of more than {DECODED_BYTES_MAX} bytes"
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text, "header-list") from None
         except HPACKError:  # its text names addresses in memory
-            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "HPACK cannot read a header block") from None
+            raise ConnectionFault(
+                ErrorCode.COMPRESSION_ERROR, "HPACK cannot read a header block"
+            ) from None
         size = sum(len(name) + len(value) + FIELD_BYTES for name, value in fields)
         if size > LIST_BYTES_MAX:
             text = f"a header list of {size} bytes; {LIST_BYTES_MAX} are taken"
@@ -51,7 +68,9 @@ class FieldReader:
 
 
 def request_fields(listed: Iterable[tuple[bytes, bytes]]) -> Fields:
-    """A request's headers by name; of one that comes twice the values, joined by a comma.  Raises ``StreamFault``."""
+    """A request's headers by name; of one that comes twice the values, joined by a comma.  Raises
+    ``StreamFault``.
+    """
     fields: Fields = {}
     is_regular = False
     for name, value in listed:

@@ -63,7 +63,9 @@ class ErrorCode(enum.IntEnum):
 
 
 class ConnectionFault(Exception):
-    """What a peer did that ends its connection.  ``limit``: the word of the limit that it met, or ""."""
+    """What a peer did that ends its connection.  ``limit``: the word of the limit that it met, or
+    "".
+    """
 
     def __init__(self, code: ErrorCode, text: str, limit: str = "") -> None:
         super().__init__(text)
@@ -91,7 +93,9 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 
 
 def settings(values: dict[int, int]) -> bytes:
-    return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HL", name, value) for name, value in values.items()))
+    return frame(
+        SETTINGS, 0, 0, b"".join(struct.pack(">HL", name, value) for name, value in values.items())
+    )
 
 
 def window_update(stream_id: int, size: int) -> bytes:
@@ -111,7 +115,9 @@ def header_block(block: bytes, stream_id: int, *, end_stream: bool) -> bytes:
     flags = END_STREAM if end_stream else 0
     if len(block) <= FRAME_BYTES_MAX:
         return frame(HEADERS, flags | END_HEADERS, stream_id, block)
-    pieces = [block[start : start + FRAME_BYTES_MAX] for start in range(0, len(block), FRAME_BYTES_MAX)]
+    pieces = [
+        block[start : start + FRAME_BYTES_MAX] for start in range(0, len(block), FRAME_BYTES_MAX)
+    ]
     made = [frame(HEADERS, flags, stream_id, pieces[0])]
     made += [frame(CONTINUATION, 0, stream_id, piece) for piece in pieces[1:-1]]
     return b"".join((*made, frame(CONTINUATION, END_HEADERS, stream_id, pieces[-1])))

@@ -1,10 +1,11 @@
-"""Calls and messages of gRPC over one HTTP/2 connection ("gRPC over HTTP2", a document of grpc/grpc).
+"""Calls and messages of gRPC over one HTTP/2 connection ("gRPC over HTTP2", a document of
+grpc/grpc).
 
     CallOpened --> CallMessage ... --> CallHalfClosed        a call of ours to ``finish`` ends it
        '---------------'------------------'----> CallClosed, when it ended otherwise: reset, too large, out of time
 
-Events of a call come in that order; after ``finish`` there are none.  Messages are not compressed: a request that says
-otherwise gets UNIMPLEMENTED.  Headers of an answer leave with its first message.
+Events of a call come in that order; after ``finish`` there are none. Messages are not compressed: a
+request that says otherwise gets UNIMPLEMENTED. Headers of an answer leave with its first message.
 """
 
 from __future__ import annotations
@@ -117,9 +118,13 @@ class GrpcConnection:
         """Also when nothing is due."""
         late = [call_id for call_id, deadline in self._deadlines.items() if deadline <= now]
         for call_id in late:
-            self.finish(call_id, GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed")
+            self.finish(
+                call_id, GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed"
+            )
         self.http.on_time(now)
-        closed: list[CallEvent] = [CallClosed(call_id, "its deadline has passed") for call_id in late]
+        closed: list[CallEvent] = [
+            CallClosed(call_id, "its deadline has passed") for call_id in late
+        ]
         if self.http.fault is not None:
             closed += [CallClosed(call_id, self.http.fault.text) for call_id in self._calls]
             self._forget_all()
@@ -145,13 +150,25 @@ class GrpcConnection:
                         events.append(CallClosed(call_id, text))
         return events
 
-    def _on_request(self, call_id: int, fields: Fields, ended: bool, now: float, events: list[CallEvent]) -> None:
+    def _on_request(
+        self, call_id: int, fields: Fields, ended: bool, now: float, events: list[CallEvent]
+    ) -> None:
         if fields[b":method"] != b"POST":
-            self._refuse(call_id, b"405", GrpcStatus.UNIMPLEMENTED, "the method of a gRPC call is POST")
+            self._refuse(
+                call_id, b"405", GrpcStatus.UNIMPLEMENTED, "the method of a gRPC call is POST"
+            )
         elif not re.match(rb"application/grpc(?:[+;]|$)", fields.get(b"content-type", b"")):
-            self._refuse(call_id, b"415", GrpcStatus.INTERNAL, "the content-type of a gRPC call is application/grpc")
+            self._refuse(
+                call_id,
+                b"415",
+                GrpcStatus.INTERNAL,
+                "the content-type of a gRPC call is application/grpc",
+            )
         elif (encoding := fields.get(b"grpc-encoding", _IDENTITY)) != _IDENTITY:
-            text = f"grpc-encoding {encoding[:40].decode('latin-1')} is not taken: send messages as they are"
+            text = (
+                f"grpc-encoding {encoding[:40].decode('latin-1')} is not taken: send messages as "
+                "they are"
+            )
             self._refuse(call_id, b"200", GrpcStatus.UNIMPLEMENTED, text)
         else:
             timeout = _TIMEOUT.fullmatch(fields.get(b"grpc-timeout", b"99999999H"))
@@ -160,7 +177,9 @@ class GrpcConnection:
                 return
             call = self._calls[call_id] = _Call(None)
             if b"grpc-timeout" in fields:
-                self._deadlines[call_id] = call.deadline = now + int(timeout[1]) * _UNITS_S[timeout[2]]
+                self._deadlines[call_id] = call.deadline = (
+                    now + int(timeout[1]) * _UNITS_S[timeout[2]]
+                )
             headers = {
                 name.decode("ascii"): value.decode("latin-1")
                 for name, value in fields.items()
@@ -172,8 +191,12 @@ class GrpcConnection:
 
     def _refuse(self, call_id: int, http_status: bytes, status: GrpcStatus, text: str) -> None:
         first = _OK if http_status == b"200" else literals(((b":status", http_status),))
-        accept = ((b"grpc-accept-encoding", _IDENTITY),) if status is GrpcStatus.UNIMPLEMENTED else ()
-        self.http.send_trailers(call_id, first + literals((*_CONTENT, *accept)) + _trailers(status, text))
+        accept = (
+            ((b"grpc-accept-encoding", _IDENTITY),) if status is GrpcStatus.UNIMPLEMENTED else ()
+        )
+        self.http.send_trailers(
+            call_id, first + literals((*_CONTENT, *accept)) + _trailers(status, text)
+        )
 
     def _on_data(self, call_id: int, data: bytes, ended: bool, events: list[CallEvent]) -> None:
         call = self._calls.get(call_id)
@@ -191,12 +214,18 @@ class GrpcConnection:
             self.finish(call_id, fault.status, fault.text)
             events.append(CallClosed(call_id, fault.text))
 
-    def _take_messages(self, call_id: int, call: _Call, data: bytes, events: list[CallEvent]) -> None:
+    def _take_messages(
+        self, call_id: int, call: _Call, data: bytes, events: list[CallEvent]
+    ) -> None:
         partial = call.partial
         if partial:
             partial += data
             self._partial_bytes += len(data)
-            if len(partial) < _PREFIX_BYTES + int.from_bytes(partial[1:5], "big") <= MESSAGE_BYTES_MAX:
+            if (
+                len(partial)
+                < _PREFIX_BYTES + int.from_bytes(partial[1:5], "big")
+                <= MESSAGE_BYTES_MAX
+            ):
                 self._check_partial()
                 return
             data = bytes(partial)
@@ -206,7 +235,9 @@ class GrpcConnection:
         while len(data) - start >= _PREFIX_BYTES:
             compressed, size = _PREFIX.unpack_from(data, start)
             if compressed:
-                raise _CallFault(GrpcStatus.INTERNAL, "a message is compressed, and no grpc-encoding says how")
+                raise _CallFault(
+                    GrpcStatus.INTERNAL, "a message is compressed, and no grpc-encoding says how"
+                )
             if size > MESSAGE_BYTES_MAX:
                 text = f"a message of {size} bytes; {MESSAGE_BYTES_MAX} are taken"
                 raise _CallFault(GrpcStatus.RESOURCE_EXHAUSTED, text, "message")
@@ -222,7 +253,10 @@ class GrpcConnection:
 
     def _check_partial(self) -> None:
         if self._partial_bytes > PARTIAL_BYTES_MAX:
-            text = f"the calls of this connection have sent {self._partial_bytes} bytes of messages that are not whole"
+            text = (
+                f"the calls of this connection have sent {self._partial_bytes} bytes of messages "
+                "that are not whole"
+            )
             raise _CallFault(GrpcStatus.RESOURCE_EXHAUSTED, text, "partial-messages")
 
     def _forget(self, call_id: int) -> bool:
@@ -256,7 +290,9 @@ class GrpcConnection:
 
     def check(self) -> None:
         self.http.check()
-        assert self._partial_bytes == sum(len(call.partial) for call in self._calls.values()), "bytes are lost"
+        assert self._partial_bytes == sum(len(call.partial) for call in self._calls.values()), (
+            "bytes are lost"
+        )
         assert self._deadlines.keys() <= self._calls.keys(), "a call that is over has a deadline"
 
 
@@ -270,4 +306,7 @@ def _trailers(status: int, text: str) -> bytes:
 def _percent_encoded(text: str) -> bytes:
     """What ``grpc-message`` may hold: printable ASCII but "%"."""
     octets = text[:_TEXT_MAX].encode("utf-8", "replace")
-    return b"".join(b"%c" % octet if 0x20 <= octet < 0x7F and octet != 0x25 else b"%%%02X" % octet for octet in octets)
+    return b"".join(
+        b"%c" % octet if 0x20 <= octet < 0x7F and octet != 0x25 else b"%%%02X" % octet
+        for octet in octets
+    )

@@ -1,8 +1,9 @@
-"""What a peer may make us hold, do and wait for.  Each limit has a word that is counted when a peer meets it.
+"""What a peer may make us hold, do and wait for. Each limit has a word that is counted when a peer
+meets it.
 
-What costs a peer nothing and us something (PING, SETTINGS, resets, empty frames) takes from an ``Allowance``, which
-grows with time and with what we send: gRPC's clients ping to measure the bandwidth each time that they are sent
-something.  When it is used up, the peer is flooding.
+What costs a peer nothing and us something (PING, SETTINGS, resets, empty frames) takes from an
+``Allowance``, which grows with time and with what we send: gRPC's clients ping to measure the
+bandwidth each time that they are sent something. When it is used up, the peer is flooding.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ BLOCK_FRAMES_MAX: Final = 16
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 #: of messages that are not whole, of all calls of a connection
 PARTIAL_BYTES_MAX: Final = 16 * 1024 * 1024
-#: what a client may send on a stream, and on a connection, before it hears of us; no request of an Envoy waits for us
+#: what a client may send on a stream, and on a connection, before it hears of us; no request of an
+#: Envoy waits for us
 STREAM_WINDOW: Final = 1024 * 1024
 CONNECTION_WINDOW: Final = 4 * 1024 * 1024
 #: what is written to a socket at once
@@ -37,7 +39,8 @@ IDLE_S_MAX: Final = 300.0
 #: of the allowance: at once, and then a second
 BURST: Final = 1000.0
 A_SECOND: Final = 100.0
-#: what a frame takes, where it is not 1: a reset stream has cost a request, SETTINGS a walk over all streams
+#: what a frame takes, where it is not 1: a reset stream has cost a request, SETTINGS a walk over
+#: all streams
 _COSTS: Final = {"RST_STREAM": 10.0, "SETTINGS": 10.0, "refused streams": 10.0}
 
 

@@ -1,8 +1,9 @@
-"""What is sent on one HTTP/2 connection, and what waits: for the stream's window, the connection's, and the socket.
+"""What is sent on one HTTP/2 connection, and what waits: for the stream's window, the connection's,
+and the socket.
 
-``take`` gives no more than ``OUTPUT_BYTES`` a call, and whoever writes it asks again when the socket has taken that.
-Streams have turns of one frame.  What waits is kept as it was given, not copied: a message to a thousand slow clients
-is in memory once.
+``take`` gives no more than ``OUTPUT_BYTES`` a call, and whoever writes it asks again when the
+socket has taken that. Streams have turns of one frame. What waits is kept as it was given, not
+copied: a message to a thousand slow clients is in memory once.
 """
 
 from __future__ import annotations
@@ -109,7 +110,9 @@ class Outbox:
             if more == 0:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
             if self._window > frames.MAX_31:
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "WINDOW_UPDATE makes a window too large")
+                raise ConnectionFault(
+                    ErrorCode.FLOW_CONTROL_ERROR, "WINDOW_UPDATE makes a window too large"
+                )
             return
         stream = self._streams.get(stream_id)
         if stream is None:
@@ -118,11 +121,15 @@ class Outbox:
         if more == 0:
             raise StreamFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
         if stream.window > frames.MAX_31:
-            raise StreamFault(ErrorCode.FLOW_CONTROL_ERROR, "WINDOW_UPDATE makes a window too large")
+            raise StreamFault(
+                ErrorCode.FLOW_CONTROL_ERROR, "WINDOW_UPDATE makes a window too large"
+            )
         self._wake(stream)
 
     def on_first_window(self, size: int) -> None:
-        """SETTINGS_INITIAL_WINDOW_SIZE counts for open streams too, and may leave them less than nothing."""
+        """SETTINGS_INITIAL_WINDOW_SIZE counts for open streams too, and may leave them less than
+        nothing.
+        """
         if size > frames.MAX_31:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {size}")
         more = size - self._first_window
@@ -130,7 +137,9 @@ class Outbox:
         for stream in self._streams.values():
             stream.window += more
             if stream.window > frames.MAX_31:
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE makes a window too large")
+                raise ConnectionFault(
+                    ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE makes a window too large"
+                )
             self._wake(stream)
 
     def _wake(self, stream: _Sending) -> None:
@@ -175,8 +184,14 @@ class Outbox:
 
     def check(self) -> None:
         for stream in self._streams.values():
-            assert stream.queued == sum(map(len, stream.queue)), f"stream {stream.number} has another queue"
-            assert bool(stream.queue) or not stream.trailers, f"stream {stream.number} is over and still there"
+            assert stream.queued == sum(map(len, stream.queue)), (
+                f"stream {stream.number} has another queue"
+            )
+            assert bool(stream.queue) or not stream.trailers, (
+                f"stream {stream.number} is over and still there"
+            )
             waits = bool(stream.queue) and stream.window > 0
-            assert waits == (stream.number in self._waiting), f"stream {stream.number} would wait for ever"
+            assert waits == (stream.number in self._waiting), (
+                f"stream {stream.number} would wait for ever"
+            )
         assert self._waiting.keys() <= self._streams.keys(), "a stream that is over waits"

@@ -1,6 +1,7 @@
 """The folder where ``sliceplane up`` keeps its data, and the plane that runs from it now.
 
-Its layout is ``server.io.datadir``'s.  Clients look here for the plane of this user if there is no kubeconfig.
+Its layout is ``server.io.datadir``'s. Clients look here for the plane of this user if there is no
+kubeconfig.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ KUBECONFIG: Final = "admin.kubeconfig"
 
 
 def default_data_dir() -> Path:
-    """``$XDG_DATA_HOME/sliceplane``, by default ``~/.local/share/sliceplane`` (XDG base directories).
+    """``$XDG_DATA_HOME/sliceplane``, by default ``~/.local/share/sliceplane`` (XDG base
+    directories).
 
-    Raises ``StartError`` for a user without a home."""
+    Raises ``StartError`` for a user without a home.
+    """
     base = os.environ.get("XDG_DATA_HOME", "")
     # The specification says to ignore a relative path.
     if base.startswith("/"):
@@ -26,14 +29,17 @@ def default_data_dir() -> Path:
         return Path.home() / ".local" / "share" / "sliceplane"
     except RuntimeError as error:
         raise StartError(
-            "there is no home directory for the data: set HOME or XDG_DATA_HOME, or name a folder with --data-dir"
+            "there is no home directory for the data: set HOME or XDG_DATA_HOME, or name a folder "
+            "with --data-dir"
         ) from error
 
 
 def running_plane() -> Path | None:
-    """The kubeconfig of the plane that runs from this user's default data folder; ``None`` if none runs there.
+    """The kubeconfig of the plane that runs from this user's default data folder; ``None`` if none
+    runs there.
 
-    The kernel's list of locks is asked, not the lock itself: taking it for a moment could keep a plane from starting.
+    The kernel's list of locks is asked, not the lock itself: taking it for a moment could keep a
+    plane from starting.
     """
     try:
         folder = default_data_dir()

@@ -1,8 +1,9 @@
-"""File descriptors: every connection, pipe and socket is one, and a process has only so many (``RLIMIT_NOFILE``).
+"""File descriptors: every connection, pipe and socket is one, and a process has only so many
+(``RLIMIT_NOFILE``).
 
-Running out of them, or of the kernel's memory for them, must not end a process, and is reported with what to do.  What
-strangers can open (connections to pages, ports that Services ask for) gets a share, so that the rest is there for what
-the process is for.
+Running out of them, or of the kernel's memory for them, must not end a process, and is reported
+with what to do. What strangers can open (connections to pages, ports that Services ask for) gets a
+share, so that the rest is there for what the process is for.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE})
 REPORT_AGAIN_S = 60.0
 
 _DESCRIPTORS = "out of file descriptors; what needs one waits until there are some again"
-_MEMORY = "the kernel has no memory for a socket or process; what needs one waits until there is some again"
+_MEMORY = (
+    "the kernel has no memory for a socket or process; what needs one waits until there is some "
+    "again"
+)
 _RAISE = "raise the limit (ulimit -n, LimitNOFILE= of systemd), or find what holds so many"
 #: what to log, and what to do about it
 _WORDS = {
@@ -48,13 +52,17 @@ def raise_limit() -> None:
 
 
 class _Teller:
-    """Owns the moments at which each was last reported: a process without descriptors fails many times a second."""
+    """Owns the moments at which each was last reported: a process without descriptors fails many
+    times a second.
+    """
 
     def __init__(self) -> None:
         self._reported_at: dict[int, float] = {}
 
     def tell(self, error: BaseException, what: str) -> bool:
-        """Log that *what* failed, now and then, if it is for lack of descriptors or memory; whether it is."""
+        """Log that *what* failed, now and then, if it is for lack of descriptors or memory; whether
+        it is.
+        """
         words = _WORDS.get(error.errno or 0) if isinstance(error, OSError) else None
         if words is None:
             return False
@@ -73,11 +81,15 @@ tell = _teller.tell
 
 
 def tell_of_exhaustion(loop: asyncio.AbstractEventLoop) -> None:
-    """Have *loop* tell in one line of connections that it cannot accept, where it would show a traceback for each."""
+    """Have *loop* tell in one line of connections that it cannot accept, where it would show a
+    traceback for each.
+    """
 
     def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if error is None or not tell(error, str(context.get("message", "accept")).partition("\n")[0]):
+        if error is None or not tell(
+            error, str(context.get("message", "accept")).partition("\n")[0]
+        ):
             loop.default_exception_handler(context)
 
     loop.set_exception_handler(on_error)

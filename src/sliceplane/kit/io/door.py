@@ -1,16 +1,19 @@
-"""What guards every plain HTTP port of a process that is no API server: health, metrics, health check node ports.
+"""What guards every plain HTTP port of a process that is no API server: health, metrics, health
+check node ports.
 
-They are open to the network and anonymous, and a load balancer or a kubelet must get its answer whatever else comes.
-So a connection is one question and one answer, and everything about it is bounded:
+They are open to the network and anonymous, and a load balancer or a kubelet must get its answer
+whatever else comes. So a connection is one question and one answer, and everything about it is
+bounded:
 
-* the question is there within ``HEAD_S_MAX``, all is over within ``LIFE_S_MAX``, and neither moves when
-  a peer sends or takes drop by drop;
+* the question is there within ``HEAD_S_MAX``, all is over within ``LIFE_S_MAX``, and neither moves
+  when a peer sends or takes drop by drop;
 * it brings at most ``BYTES_MAX``;
-* all ports of a process together have at most ``CONNECTIONS_MAX`` connections, and an eighth of its descriptors.  One
-  more takes the place of the oldest that has asked nothing yet: who asks at once is answered, however many are silent.
+* all ports of a process together have at most ``CONNECTIONS_MAX`` connections, and an eighth of its
+  descriptors. One more takes the place of the oldest that has asked nothing yet: who asks at once
+  is answered, however many are silent.
 
-The HTTP is aiohttp's; this is a protocol around its protocol.  A request whose framing is ambiguous gets 400, and none
-that a client sends wrongly is logged: a stranger could fill the log with them.
+The HTTP is aiohttp's; this is a protocol around its protocol. A request whose framing is ambiguous
+gets 400, and none that a client sends wrongly is logged: a stranger could fill the log with them.
 """
 
 from __future__ import annotations
@@ -51,8 +54,12 @@ class Door:
         #: of the ports and of the log, which every such process has
         self.metrics = Metrics()
         self.metrics.include(log.metrics.families)
-        self.metrics.computed("gauge", "sliceplane_pages_connections", "Open connections to health and metrics ports.",
-            lambda: len(self))  # fmt: skip
+        self.metrics.computed(
+            "gauge",
+            "sliceplane_pages_connections",
+            "Open connections to health and metrics ports.",
+            lambda: len(self),
+        )
         self.cut = self.metrics.counters(
             "sliceplane_pages_cut_connections_total",
             "Connections to health and metrics ports that were cut, by the bound that they met.",
@@ -144,7 +151,9 @@ class _Guarded(asyncio.Protocol):
 
 
 def is_ambiguous(request: web.BaseRequest) -> bool:
-    """Returns True if readers could differ on where the request ends (RFC 9112 6.1), beyond what aiohttp refuses."""
+    """Returns True if readers could differ on where the request ends (RFC 9112 6.1), beyond what
+    aiohttp refuses.
+    """
     encodings = [value.lower() for value in request.headers.getall("Transfer-Encoding", ())]
     if encodings and (encodings != ["chunked"] or request.version != (1, 1)):
         return True
@@ -181,14 +190,18 @@ class GuardedPort:
             response.force_close()
             return response
 
-        self._server: web.Server = web.Server(once, access_log=None, lingering_time=0, logger=http_logger())
+        self._server: web.Server = web.Server(
+            once, access_log=None, lingering_time=0, logger=http_logger()
+        )
         self._guard = guard
         self._listening: list[asyncio.Server] = []
 
     async def listen(self, sock: socket.socket) -> None:
         """Serve *sock*, which is the port's from here on.  Raises ``OSError``."""
         try:
-            self._listening.append(await asyncio.get_running_loop().create_server(self._protocol, sock=sock))
+            self._listening.append(
+                await asyncio.get_running_loop().create_server(self._protocol, sock=sock)
+            )
         except BaseException:
             sock.close()
             raise

@@ -1,4 +1,6 @@
-"""What an installation may lack: the modules that only an extra brings, and the words to install it with."""
+"""What an installation may lack: the modules that only an extra brings, and the words to install it
+with.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ PACKAGE = "sliceplane"
 
 
 def requirement(extra: str) -> str:
-    """What to tell pip, quoted for a shell: from where this package came, if that is no package index (PEP 610)."""
+    """What to tell pip, quoted for a shell: from where this package came, if that is no package
+    index (PEP 610).
+    """
     import json
     from importlib import metadata  # 30 ms that a start need not pay
 

@@ -1,15 +1,18 @@
-"""The one reader of files that a command line names: manifests, configurations, kubeconfigs, keys, tokens, recordings.
+"""The one reader of files that a command line names: manifests, configurations, kubeconfigs, keys,
+tokens, recordings.
 
-A file may come from a stranger, or not be a file at all.  Every reader gives its bound in bytes and gets, beyond the
-content, one kind of error: ``OSError`` with a sentence as ``strerror`` and the name as ``filename``.
+A file may come from a stranger, or not be a file at all. Every reader gives its bound in bytes and
+gets, beyond the content, one kind of error: ``OSError`` with a sentence as ``strerror`` and the
+name as ``filename``.
 
 - A directory, a device and a socket are refused; reading one could last for ever or change it.
-- A pipe is read, because a shell makes one of ``<(command)``.  Opening it never waits, a pipe without a writer is
-  refused, and a writer may be silent for ``PIPE_WAIT_S``.
-- A file that is longer than its bound is refused when it is opened, and one that grows meanwhile when it has.
+- A pipe is read, because a shell makes one of ``<(command)``. Opening it never waits, a pipe
+  without a writer is refused, and a writer may be silent for ``PIPE_WAIT_S``.
+- A file that is longer than its bound is refused when it is opened, and one that grows meanwhile
+  when it has.
 
-What the content expands to is the matter of the parsers: ``manifests`` beside this module for YAML and JSON, and
-``watch.recorder.blocks`` for recordings.
+What the content expands to is the matter of the parsers: ``manifests`` beside this module for YAML
+and JSON, and ``watch.recorder.blocks`` for recordings.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ CONFIG_BYTES_MAX: Final = 4 << 20
 CREDENTIAL_BYTES_MAX: Final = 1 << 20
 #: objects of a cluster: what ``kubectl get -o json`` prints
 MANIFEST_BYTES_MAX: Final = 128 << 20
-#: lines of logs and reports; the API server's audit log has lines of 3 MiB at the level RequestResponse
+#: lines of logs and reports; the API server's audit log has lines of 3 MiB at the level
+#: RequestResponse
 LINE_BYTES_MAX: Final = 16 << 20
 #: how long a pipe may have no writer, and how long its writer may be silent
 WRITER_WAIT_S: Final = 1.0
@@ -68,11 +72,15 @@ def decoded(raw: bytes, path: Path) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         column = error.start - raw.rfind(b"\n", 0, error.start)
-        raise _refused(errno.EILSEQ, f"is no text: line {line}, column {column} is not UTF-8", path) from error
+        raise _refused(
+            errno.EILSEQ, f"is no text: line {line}, column {column} is not UTF-8", path
+        ) from error
 
 
 @contextlib.contextmanager
-def opened_lines(path: Path, *, bytes_max: int = sys.maxsize, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[Lines]:
+def opened_lines(
+    path: Path, *, bytes_max: int = sys.maxsize, line_bytes_max: int = LINE_BYTES_MAX
+) -> Iterator[Lines]:
     """The lines of *path*, one at a time in memory.  Raises ``OSError``, while iterating too."""
     with _opened(path) as descriptor:
         status = os.fstat(descriptor)
@@ -87,9 +95,13 @@ def opened_lines(path: Path, *, bytes_max: int = sys.maxsize, line_bytes_max: in
 
 
 class Lines:
-    """An iterator over lines with their ends, each of a bounded length.  ``size_bytes`` is of the whole file."""
+    """An iterator over lines with their ends, each of a bounded length.  ``size_bytes`` is of the
+    whole file.
+    """
 
-    def __init__(self, file: BufferedReader | BytesIO, path: Path, line_bytes_max: int, size_bytes: int) -> None:
+    def __init__(
+        self, file: BufferedReader | BytesIO, path: Path, line_bytes_max: int, size_bytes: int
+    ) -> None:
         self.size_bytes = size_bytes
         self._file = file
         self._path = path
@@ -134,7 +146,9 @@ def _is_ready(descriptor: int, timeout_s: float) -> bool:
 def _read(descriptor: int, bytes_max: int, path: Path) -> bytes:
     read = bytearray()
     # A pipe without a writer reads as an empty file; its writer may need a moment to open it.
-    is_written = not stat.S_ISFIFO(os.fstat(descriptor).st_mode) or _is_ready(descriptor, WRITER_WAIT_S)
+    is_written = not stat.S_ISFIFO(os.fstat(descriptor).st_mode) or _is_ready(
+        descriptor, WRITER_WAIT_S
+    )
     while True:
         try:
             portion = os.read(descriptor, _PORTION_BYTES)

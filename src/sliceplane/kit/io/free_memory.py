@@ -1,13 +1,14 @@
 """Memory that is free inside the C library's heap goes back to the system.
 
-A burst of writes leaves the heap full of holes: what history held is freed when it is compacted, and glibc keeps the
-pages because something small lives above them.  One ``malloc_trim`` returns the pages between.  It takes some
-milliseconds per 100 MB, so it is done when the burst's history is gone, and not while much is written.
+A burst of writes leaves the heap full of holes: what history held is freed when it is compacted,
+and glibc keeps the pages because something small lives above them. One ``malloc_trim`` returns the
+pages between. It takes some milliseconds per 100 MB, so it is done when the burst's history is
+gone, and not while much is written.
 
-Lists and answers are large blocks that live for milliseconds.  glibc gives the first few of them pages of their own and
-takes later ones from the heap, and each thread has a heap of its own (mallopt(3)).  Memory that is freed there stays.
-``bound_heap`` has one heap for all threads, which hold the interpreter's lock when they allocate, and pages of its own
-for each large block.
+Lists and answers are large blocks that live for milliseconds. glibc gives the first few of them
+pages of their own and takes later ones from the heap, and each thread has a heap of its own
+(mallopt(3)). Memory that is freed there stays. ``bound_heap`` has one heap for all threads, which
+hold the interpreter's lock when they allocate, and pages of its own for each large block.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class FreeMemory:
         self._revision = compacted
 
     def on_tick(self, compacted: int, revision: int) -> bool:
-        """Whether to trim: enough history is gone since the last time, and little happened since the last tick."""
+        """Whether to trim: enough history is gone since the last time, and little happened since
+        the last tick.
+        """
         quiet = max(compacted - self._compacted, revision - self._revision) < QUIET_REVISIONS
         self._compacted = compacted
         self._revision = revision
@@ -47,7 +50,9 @@ class FreeMemory:
 
 
 def bound_heap() -> None:
-    """Has freed memory go back to the system, where the C library knows how (glibc).  Call it before threads start."""
+    """Has freed memory go back to the system, where the C library knows how (glibc).  Call it
+    before threads start.
+    """
     import ctypes
 
     library = ctypes.CDLL(None)

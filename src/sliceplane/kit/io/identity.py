@@ -1,7 +1,9 @@
-"""Other processes of this machine: which one a process id means, its command, and which one has a port.
+"""Other processes of this machine: which one a process id means, its command, and which one has a
+port.
 
-A process id is used again; with the time of its start and the boot of the machine it means one process for ever.  All
-of it is read from ``/proc``: where that is missing or hidden, the answers are ``None`` and "".
+A process id is used again; with the time of its start and the boot of the machine it means one
+process for ever. All of it is read from ``/proc``: where that is missing or hidden, the answers are
+``None`` and "".
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from sliceplane.kit.io.lifeline import VARIABLE
 
 _PROC: Final = Path("/proc")
 _BOOT_ID: Final = _PROC / "sys/kernel/random/boot_id"
-#: fields of proc_pid_stat(5) after the command, which may hold spaces: state, parent, and the start in clock ticks
+#: fields of proc_pid_stat(5) after the command, which may hold spaces: state, parent, and the start
+#: in clock ticks
 _STATE: Final = 0
 _PARENT: Final = 1
 _START: Final = 19
@@ -31,7 +34,9 @@ _SHOWN: Final = 80
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """One process, and never another: *start* is in clock ticks since *boot*, an id of the kernel."""
+    """One process, and never another: *start* is in clock ticks since *boot*, an id of the
+    kernel.
+    """
 
     pid: int
     start: int
@@ -48,13 +53,19 @@ def identity(pid: int) -> ProcessIdentity | None:
     """``None``: there is no such process, or the system does not tell."""
     fields = _stat(pid)
     try:
-        return ProcessIdentity(pid, int(fields[_START]), _BOOT_ID.read_text().strip()) if fields else None
+        return (
+            ProcessIdentity(pid, int(fields[_START]), _BOOT_ID.read_text().strip())
+            if fields
+            else None
+        )
     except OSError:
         return None
 
 
 def command_of(pid: int) -> str:
-    """The command line of *pid* as a person may see it, with ours in short; "" if it cannot be read."""
+    """The command line of *pid* as a person may see it, with ours in short; "" if it cannot be
+    read.
+    """
     try:
         words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -68,7 +79,8 @@ def command_of(pid: int) -> str:
 
 
 def holder_of(address: str, port: int) -> str:
-    """A clause for the message that *port* of *address* is in use: which process has it, and how to end a leftover.
+    """A clause for the message that *port* of *address* is in use: which process has it, and how to
+    end a leftover.
 
     "" where that cannot be found out.
     """
@@ -79,7 +91,9 @@ def holder_of(address: str, port: int) -> str:
     command = command_of(pid)
     clause = f"process {pid}{f' ({command})' if command else ''} has it"
     if _is_orphan(pid):
-        return f"{clause}, a child of an earlier `sliceplane up` that is gone; end it with: kill {pid}"
+        return (
+            f"{clause}, a child of an earlier `sliceplane up` that is gone; end it with: kill {pid}"
+        )
     return f"{clause}; if it should not run, end it with: kill {pid}"
 
 
@@ -116,7 +130,9 @@ def _inodes(address: str, port: int) -> Iterator[str]:
             for line in (_PROC / "net" / protocol).read_text().splitlines()[1:]:
                 fields = line.split()
                 host, _, number = fields[1].partition(":")
-                if int(number, 16) != port or (protocol.startswith("tcp") and fields[3] != _LISTENS):
+                if int(number, 16) != port or (
+                    protocol.startswith("tcp") and fields[3] != _LISTENS
+                ):
                     continue
                 found = ip_address(_packed(host))
                 if found == wanted or found.is_unspecified or wanted.is_unspecified:

@@ -1,4 +1,6 @@
-"""The addresses of this machine's own interfaces, asked of the kernel (rtnetlink(7), RTM_GETADDR)."""
+"""The addresses of this machine's own interfaces, asked of the kernel (rtnetlink(7),
+RTM_GETADDR).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ _ANSWER_BYTES_MAX = 1 << 17
 
 
 def addresses(*, ipv6: bool) -> tuple[str, ...]:
-    """IPv4 addresses of every interface, with *ipv6* those too; sorted, without loopback and link-local ones.
+    """IPv4 addresses of every interface, with *ipv6* those too; sorted, without loopback and
+    link-local ones.
 
     Nothing where the kernel does not say.
     """
@@ -37,8 +40,12 @@ def addresses(*, ipv6: bool) -> tuple[str, ...]:
 
 
 def outward(version: int) -> str:
-    """The address that this machine's packets to others leave with, else its first one; "" where it has none."""
-    family, elsewhere = (socket.AF_INET, "192.0.2.1") if version == 4 else (socket.AF_INET6, "2001:db8::1")
+    """The address that this machine's packets to others leave with, else its first one; "" where it
+    has none.
+    """
+    family, elsewhere = (
+        (socket.AF_INET, "192.0.2.1") if version == 4 else (socket.AF_INET6, "2001:db8::1")
+    )
     try:
         with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
             probe.connect((elsewhere, 9))  # no packet: the kernel chooses a route
@@ -60,14 +67,16 @@ def _asked(*, ipv6: bool) -> tuple[str, ...]:
 async def addresses_of(netns: str) -> tuple[str, ...] | None:
     """``addresses`` of both families in the network namespace *netns*; "" is our own.
 
-    ``None`` where they cannot be read: that is not "none", and rules must not go because there was no descriptor to ask
-    with.
+    ``None`` where they cannot be read: that is not "none", and rules must not go because there was
+    no descriptor to ask with.
     """
     try:
         if not netns:
             return _asked(ipv6=True)
         process = await asyncio.create_subprocess_exec(
-            *("ip", "-n", netns, "-j", "address"), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+            *("ip", "-n", netns, "-j", "address"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
         )
         output, _ = await process.communicate()
         if process.returncode:
@@ -82,7 +91,10 @@ async def addresses_of(netns: str) -> tuple[str, ...] | None:
         if entry.get("local")
     }
     kept = [address for address in listed if not (address.is_loopback or address.is_link_local)]
-    return tuple(str(address) for address in sorted(kept, key=lambda address: (address.version, address.packed)))
+    return tuple(
+        str(address)
+        for address in sorted(kept, key=lambda address: (address.version, address.packed))
+    )
 
 
 def _dump(link: socket.socket, family: int) -> Iterator[str]:

@@ -1,17 +1,22 @@
-"""Child processes of this program that end with their parent, whatever ends it: SIGKILL and the OOM killer included.
+"""Child processes of this program that end with their parent, whatever ends it: SIGKILL and the OOM
+killer included.
 
 A child that runs our own code ends itself, by two means that do not depend on each other:
 
-* the kernel's parent-death signal (``prctl(2)``, ``PR_SET_PDEATHSIG``), where there is one.  It reaches a child that is
-  stopped or busy too.  The kernel sends it when the *thread* that started the child ends; children are started by the
-  thread of the event loop, which lasts as long as what the children are for;
-* a pipe whose write end only the parent has.  A thread of the child reads it, and its end is the parent's end.
+* the kernel's parent-death signal (``prctl(2)``, ``PR_SET_PDEATHSIG``), where there is one. It
+  reaches a child that is stopped or busy too. The kernel sends it when the *thread* that started
+  the child ends; children are started by the thread of the event loop, which lasts as long as what
+  the children are for;
+* a pipe whose write end only the parent has. A thread of the child reads it, and its end is the
+  parent's end.
 
-Either way the child ends at once, as by SIGKILL: its server is gone, so there is nothing to sign off from.  A child
-that is useful without its parent for a while has a *grace*: a pipe of its own, which the parent may close before it
-ends, and no signal; the child ends so many seconds later.  Meanwhile it logs nothing: the terminal is others' by then.
+Either way the child ends at once, as by SIGKILL: its server is gone, so there is nothing to sign
+off from. A child that is useful without its parent for a while has a *grace*: a pipe of its own,
+which the parent may close before it ends, and no signal; the child ends so many seconds later.
+Meanwhile it logs nothing: the terminal is others' by then.
 
-A foreign program (a check, a program under test, a child of the agent) knows neither: ``kit.io.orphans``.
+A foreign program (a check, a program under test, a child of the agent) knows neither:
+``kit.io.orphans``.
 """
 
 from __future__ import annotations
@@ -44,10 +49,13 @@ class Lifeline(NamedTuple):
 
 
 def lifeline(grace_s: int = 0) -> Lifeline:
-    """For ``env`` and ``pass_fds`` of a child's start.  With a grace it is for one child alone, and its descriptors are
-    the caller's to close.  Raises ``OSError``."""
+    """For ``env`` and ``pass_fds`` of a child's start. With a grace it is for one child alone, and
+    its descriptors are the caller's to close. Raises ``OSError``.
+    """
     reading, held = os.pipe() if grace_s else (_pipe(os.getpid()), -1)
-    return Lifeline({**os.environ, VARIABLE: f"{os.getpid()}:{reading}:{grace_s}"}, (reading,), held)
+    return Lifeline(
+        {**os.environ, VARIABLE: f"{os.getpid()}:{reading}:{grace_s}"}, (reading,), held
+    )
 
 
 @cache
@@ -58,7 +66,9 @@ def _pipe(_: int) -> int:
 
 
 def end_with_parent() -> None:
-    """In the child, before anything else: nothing, for a process that was started without a ``lifeline``."""
+    """In the child, before anything else: nothing, for a process that was started without a
+    ``lifeline``.
+    """
     words = os.environ.pop(VARIABLE, "").split(":")
     if len(words) != 3 or not all(word.isdecimal() for word in words):
         return
@@ -83,7 +93,9 @@ def end_with_parent() -> None:
 
 
 def end_with_pool(parent: int) -> None:
-    """The same in a worker process of ``multiprocessing``, which has a pipe of its own; *parent* is its parent's id."""
+    """The same in a worker process of ``multiprocessing``, which has a pipe of its own; *parent* is
+    its parent's id.
+    """
     from multiprocessing import parent_process  # which most processes never need
 
     owner = parent_process()

@@ -1,15 +1,15 @@
 """Lines for a file that may be slow, full, or read by no one: a caller never waits.
 
-``put`` appends to a queue; a thread takes what waits there, a run of lines at a time, and writes it.  Only that thread
-ever meets the file: a terminal stopped with ^S, a pipe without a reader, a FIFO that is not even open, a hung network
-file system hold up it and nothing else.  The queue has a bound in bytes; what comes beyond it is lost and counted, and
-so is what the file refuses.
+``put`` appends to a queue; a thread takes what waits there, a run of lines at a time, and writes
+it. Only that thread ever meets the file: a terminal stopped with ^S, a pipe without a reader, a
+FIFO that is not even open, a hung network file system hold up it and nothing else. The queue has a
+bound in bytes; what comes beyond it is lost and counted, and so is what the file refuses.
 
-The thread is a daemon and starts with the first line.  At the end ``close`` gives it a few seconds to write what waits;
-a process does not outlive its work because of its log.
+The thread is a daemon and starts with the first line. At the end ``close`` gives it a few seconds
+to write what waits; a process does not outlive its work because of its log.
 
-``logging.handlers.QueueHandler`` with its listener is the same idea without what matters here: its bound counts records
-and not bytes, and its ``stop`` waits for ever.
+``logging.handlers.QueueHandler`` with its listener is the same idea without what matters here: its
+bound counts records and not bytes, and its ``stop`` waits for ever.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ RUN_BYTES_MAX = 256 * 1024
 
 
 class LineWriter:
-    """Owns the queue and the thread; *write* owns the file.  ``put`` and ``close`` from any thread."""
+    """Owns the queue and the thread; *write* owns the file.  ``put`` and ``close`` from any
+    thread.
+    """
 
     def __init__(
         self,
@@ -34,8 +36,10 @@ class LineWriter:
         bytes_max: int,
         at_start: Callable[[], object] = lambda: None,
     ) -> None:
-        """*write* is called in the thread with a run of lines; it returns how many of them are lost, and raises
-        ``OSError`` if all are.  *at_start* is called there once, before anything else: it may open the file."""
+        """*write* is called in the thread with a run of lines; it returns how many of them are
+        lost, and raises ``OSError`` if all are. *at_start* is called there once, before anything
+        else: it may open the file.
+        """
         self._name = name
         self._write = write
         self._at_start = at_start
@@ -67,7 +71,9 @@ class LineWriter:
                 return False
             self._waiting_bytes += len(line)
             self._lines.append(line)
-            with contextlib.suppress(RuntimeError):  # no room for one more thread: the next line tries again
+            with contextlib.suppress(
+                RuntimeError
+            ):  # no room for one more thread: the next line tries again
                 self._start()
             self._changed.notify_all()
             return True
@@ -78,7 +84,9 @@ class LineWriter:
             return self._changed.wait_for(lambda: not self._lines and not self._writing, timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Write what waits, for *timeout_s* at most; later lines are lost.  Whether the thread has ended."""
+        """Write what waits, for *timeout_s* at most; later lines are lost.  Whether the thread has
+        ended.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()

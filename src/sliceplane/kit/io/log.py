@@ -1,12 +1,12 @@
 """Structured logs on stderr; structlog is loaded by the first line that is written.
 
-Loading structlog takes a quarter of a second, more than the whole rest of a start, so no module imports it
-at module level: ``get_logger`` hands out a proxy that binds on first use.
+Loading structlog takes a quarter of a second, more than the whole rest of a start, so no module
+imports it at module level: ``get_logger`` hands out a proxy that binds on first use.
 
-**A line holds no caller up.**  Lines for a file go through a queue to a thread (``line_writer``), so a pipe without a
-reader, a terminal stopped with ^S, a full disk or a slow network file system costs lines, never a moment of the event
-loop.  What is lost is counted, and reported by the next line that is taken.  What a line looks like is the matter of
-``log_lines``.
+**A line holds no caller up.**  Lines for a file go through a queue to a thread (``line_writer``),
+so a pipe without a reader, a terminal stopped with ^S, a full disk or a slow network file system
+costs lines, never a moment of the event loop. What is lost is counted, and reported by the next
+line that is taken. What a line looks like is the matter of ``log_lines``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ _colour = False
 
 
 def configure(level: str, form: str = "text", *, colour: bool = False) -> None:
-    """Choose the least severe level that is written and the form of lines (one of ``log_lines.FORMATS``), and have what
-    libraries log written the same way: by themselves they would write to stderr at once, and wait for it.  With
-    *colour*, text on a terminal has colours.  Call once, before the first line."""
+    """Choose the least severe level that is written and the form of lines (one of
+    ``log_lines.FORMATS``), and have what libraries log written the same way: by themselves they
+    would write to stderr at once, and wait for it. With *colour*, text on a terminal has colours.
+    Call once, before the first line.
+    """
     global _level, _json, _colour  # settings of the process, made by its command line
     _level, _json, _colour = LEVELS[level], form == "json", colour
     root = logging.getLogger()
@@ -59,8 +61,9 @@ class _Bridge(logging.Handler):
 class _Stderr:
     """Whatever ``sys.stderr`` is at the time of a line: test runners and shells replace it.
 
-    A line that cannot be written (the disk is full, the reader of a pipe is gone or asleep) is lost, and never an error
-    of the caller, least of all of the one that reports that the disk is full.
+    A line that cannot be written (the disk is full, the reader of a pipe is gone or asleep) is
+    lost, and never an error of the caller, least of all of the one that reports that the disk is
+    full.
     """
 
     def __init__(self) -> None:
@@ -73,7 +76,9 @@ class _Stderr:
         self._torn = False
 
     def begin(self) -> None:
-        """With a queue and a thread of this process: a fork has neither (programs of others that use our client)."""
+        """With a queue and a thread of this process: a fork has neither (programs of others that
+        use our client).
+        """
         self._writer = LineWriter("log", self._write_lines, bytes_max=QUEUE_BYTES_MAX)
 
     @property
@@ -108,7 +113,10 @@ class _Stderr:
         lost = self.lost
         if lost > self._lost_reported:
             notice = _plainly(
-                "warning", "log", "lines were lost: stderr took no more", {"lines": lost - self._lost_reported}
+                "warning",
+                "log",
+                "lines were lost: stderr took no more",
+                {"lines": lost - self._lost_reported},
             )
             if self._write_line(notice.encode()):
                 self._lost_reported = lost
@@ -145,7 +153,13 @@ def _descriptor() -> int | None:
 
 def _plainly(level: str, component: str, event: str, values: dict[str, Any]) -> str:
     """A line, with its end, that no library is needed for."""
-    line = {"timestamp": log_lines.now(), "level": level, "component": component, "event": event, **values}
+    line = {
+        "timestamp": log_lines.now(),
+        "level": level,
+        "component": component,
+        "event": event,
+        **values,
+    }
     return (log_lines.as_json(line) if _json else log_lines.plain_text(line)) + "\n"
 
 
@@ -159,11 +173,15 @@ def lost_lines() -> int:
 
 
 metrics = Metrics()
-metrics.computed("gauge", "sliceplane_log_lost_lines", "Log lines that stderr did not take in time.", lost_lines)
+metrics.computed(
+    "gauge", "sliceplane_log_lost_lines", "Log lines that stderr did not take in time.", lost_lines
+)
 
 
 def settle(timeout_s: float) -> bool:
-    """Wait until every line so far has been written, for *timeout_s* at most; whether that came about."""
+    """Wait until every line so far has been written, for *timeout_s* at most; whether that came
+    about.
+    """
     return _stderr.settle(timeout_s)
 
 

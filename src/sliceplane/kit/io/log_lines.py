@@ -1,9 +1,11 @@
-"""What a line of the log looks like: logfmt for people (``text``), or one JSON object (``json``) for programs.
+"""What a line of the log looks like: logfmt for people (``text``), or one JSON object (``json``)
+for programs.
 
-Both begin with the same four keys, in this order: ``timestamp``, ``level``, ``component``, ``event``; what varies
-follows in the order in which it was given, ``exception`` last.  A line has a bound, and nothing in it can move a
-terminal's cursor, colour it or make a second line of JSON: part of a line may be what a stranger sent.  Colours are put
-on last, by this program alone, and only where a line's beginning is ours.
+Both begin with the same four keys, in this order: ``timestamp``, ``level``, ``component``,
+``event``; what varies follows in the order in which it was given, ``exception`` last. A line has a
+bound, and nothing in it can move a terminal's cursor, colour it or make a second line of JSON: part
+of a line may be what a stranger sent. Colours are put on last, by this program alone, and only
+where a line's beginning is ours.
 """
 
 from __future__ import annotations
@@ -62,13 +64,17 @@ def _cut(value: Any) -> Any:
     text = value if isinstance(value, str) else str(value)
     if len(text) <= _VALUE_CHARACTERS_MAX:
         return text
-    return f"{text[:_VALUE_CHARACTERS_MAX]}... ({len(text) - _VALUE_CHARACTERS_MAX} characters more)"
+    return (
+        f"{text[:_VALUE_CHARACTERS_MAX]}... ({len(text) - _VALUE_CHARACTERS_MAX} characters more)"
+    )
 
 
 def plain_text(values: Mapping[str, Any]) -> str:
     """logfmt, by nothing but Python: for lines about what keeps the library from being read."""
     return " ".join(
-        f"{key}={value}" if re.fullmatch(r"[\w.:+-]+", str(value)) else f"{key}={json.dumps(str(value))}"
+        f"{key}={value}"
+        if re.fullmatch(r"[\w.:+-]+", str(value))
+        else f"{key}={json.dumps(str(value))}"
         for key, value in values.items()
     )
 
@@ -76,12 +82,16 @@ def plain_text(values: Mapping[str, Any]) -> str:
 def fit_text(text: str) -> str:
     """*text* with its end, as a terminal may see it."""
     if len(text) > LINE_CHARACTERS_MAX:
-        text = f"{text[:LINE_CHARACTERS_MAX]}... ({len(text) - LINE_CHARACTERS_MAX} characters more)\n"
+        text = (
+            f"{text[:LINE_CHARACTERS_MAX]}... ({len(text) - LINE_CHARACTERS_MAX} characters more)\n"
+        )
     return printable_lines(text)
 
 
 def painted(line: str) -> str:
-    """A line of ``fit_text`` with colours: the level by its weight, the event bold, time and component dim."""
+    """A line of ``fit_text`` with colours: the level by its weight, the event bold, time and
+    component dim.
+    """
     head = _HEAD.match(line)
     if head is None:
         return line

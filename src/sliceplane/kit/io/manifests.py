@@ -1,7 +1,8 @@
 """YAML and JSON of files: configurations with one document, manifests with many.
 
-What a file becomes in memory is bounded by the number of its values, not by its bytes alone: ``[[],[],...`` takes
-twenty times its length, a YAML alias any multiple.  Neither is decoded before it is bounded.
+What a file becomes in memory is bounded by the number of its values, not by its bytes alone:
+``[[],[],...`` takes twenty times its length, a YAML alias any multiple. Neither is decoded before
+it is bounded.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from sliceplane.kit.yaml_documents import YamlError, parse_yaml_stream
 
 #: levels of lists and mappings; an API server takes 10,000, but no object has 50
 DEPTH_MAX: Final = 100
-#: values of a manifest in YAML, about 100 bytes of memory and 3 microseconds each; larger ones are written as JSON
+#: values of a manifest in YAML, about 100 bytes of memory and 3 microseconds each; larger ones are
+#: written as JSON
 YAML_EVENTS_MAX: Final = 1_000_000
 #: values of a manifest in JSON, at most 72 bytes each
 JSON_VALUES_MAX: Final = 4_000_000
@@ -28,11 +30,15 @@ _VALUES_OF_JSON: Final = (b",", b"[", b"{")
 
 
 class BadDocument(ValueError):
-    """A sentence: why *raw* is no YAML or JSON within the bounds; with its line, where there is one."""
+    """A sentence: why *raw* is no YAML or JSON within the bounds; with its line, where there is
+    one.
+    """
 
 
 def config_document(path: Path) -> Any:
-    """The only document of *path*; ``None`` if it is empty.  Raises ``OSError`` and ``BadDocument``."""
+    """The only document of *path*; ``None`` if it is empty.  Raises ``OSError`` and
+    ``BadDocument``.
+    """
     raw = read_bytes(path, CONFIG_BYTES_MAX)
     decoded(raw, path)
     documents = _yaml_documents(raw, CONFIG_EVENTS_MAX)
@@ -69,7 +75,12 @@ def _yaml_documents(raw: bytes, events_max: int) -> list[Any]:
         parsed = parse_yaml_stream(raw, depth_max=DEPTH_MAX, events_max=events_max)
     except YamlError as error:
         raise BadDocument(error.placed.removeprefix("yaml: ")) from error
-    problems = [line.strip() for document in parsed for problem in document.problems for line in problem.splitlines()]
+    problems = [
+        line.strip()
+        for document in parsed
+        for problem in document.problems
+        for line in problem.splitlines()
+    ]
     if problems:
         raise BadDocument("; ".join(problems[1:6]))
     return [document.value for document in parsed]

@@ -1,12 +1,14 @@
-"""Foreign programs that must not outlive this process: their process groups are ended when it is gone.
+"""Foreign programs that must not outlive this process: their process groups are ended when it is
+gone.
 
-A program that we did not write cannot be asked to end with its parent, and what it starts even less.  So a small
-process stands by (``python -I orphans.py``, standard library alone), is told by a pipe which groups there are, and at
-the end of the pipe ends those that are left: SIGTERM, and SIGKILL for what remains after a time of each.  It is started
-with the first group, and costs nothing for each program after that.
+A program that we did not write cannot be asked to end with its parent, and what it starts even
+less. So a small process stands by (``python -I orphans.py``, standard library alone), is told by a
+pipe which groups there are, and at the end of the pipe ends those that are left: SIGTERM, and
+SIGKILL for what remains after a time of each. It is started with the first group, and costs nothing
+for each program after that.
 
-A group is known by its first process's id and start time (``proc_pid_stat(5)``): an id that means another process by
-then is left alone.
+A group is known by its first process's id and start time (``proc_pid_stat(5)``): an id that means
+another process by then is left alone.
 """
 
 from __future__ import annotations
@@ -49,11 +51,16 @@ class _Standby:
                 return
             except OSError:
                 self.close()
-        with contextlib.suppress(OSError):  # no process can be had: programs are ended by their parent alone
+        with contextlib.suppress(
+            OSError
+        ):  # no process can be had: programs are ended by their parent alone
             self._process = subprocess.Popen(
                 (sys.executable, "-I", "-S", *_own_program()),
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
             assert self._process.stdin is not None, "it is a pipe"
             os.write(self._process.stdin.fileno(), "".join(self._groups.values()).encode())
 
@@ -70,7 +77,9 @@ atexit.register(_standby.close)
 
 
 def _own_program() -> tuple[str, ...]:
-    """The arguments with which an interpreter runs this module: its file, or its text if the file is in an archive."""
+    """The arguments with which an interpreter runs this module: its file, or its text if the file
+    is in an archive.
+    """
     if Path(__file__).exists():
         return (__file__,)
     return ("-c", str(__spec__.loader.get_source(__name__)))  # type: ignore[union-attr]  # zipimporter has it
@@ -78,8 +87,9 @@ def _own_program() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def ended_with_us(pid: int, grace_s: float = 0.0) -> Iterator[None]:
-    """The group of *pid*, which leads it, does not outlive this process within the block; *grace_s*: its time between
-    SIGTERM and SIGKILL.  What ends it otherwise is the caller's matter."""
+    """The group of *pid*, which leads it, does not outlive this process within the block;
+    *grace_s*: its time between SIGTERM and SIGKILL. What ends it otherwise is the caller's matter.
+    """
     _standby.add(pid, grace_s)
     try:
         yield
@@ -107,7 +117,11 @@ def stand_by() -> None:
         else:
             groups.pop(int(pid), None)
     began = time.monotonic()
-    left = {pid: grace_s for pid, (start, grace_s) in groups.items() if _signal(pid, start, signal.SIGTERM)}
+    left = {
+        pid: grace_s
+        for pid, (start, grace_s) in groups.items()
+        if _signal(pid, start, signal.SIGTERM)
+    }
     while left:
         for pid, grace_s in tuple(left.items()):
             over = time.monotonic() - began >= grace_s

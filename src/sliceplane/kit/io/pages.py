@@ -1,8 +1,8 @@
-"""A few read-only pages over plain HTTP beside a command that serves nothing else, health and metrics; and metrics as
-Prometheus reads them.
+"""A few read-only pages over plain HTTP beside a command that serves nothing else, health and
+metrics; and metrics as Prometheus reads them.
 
-Who asks is anonymous and may be hostile: ``door`` bounds what a connection may cost.  ``prometheus_client``, which only
-renders ``kit.metrics``, is loaded by the first scrape.
+Who asks is anonymous and may be hostile: ``door`` bounds what a connection may cost.
+``prometheus_client``, which only renders ``kit.metrics``, is loaded by the first scrape.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from sliceplane.kit.io.door import Door, GuardedPort, door
 from sliceplane.kit.io.identity import in_use
 from sliceplane.kit.metrics import Distribution, Family
 
-#: the library wants every counter's name to end in _total; some of upstream's do not, and pass through as untyped
+#: the library wants every counter's name to end in _total; some of upstream's do not, and pass
+#: through as untyped
 _BARE_COUNTER = re.compile(rb"(# TYPE \w+) untyped")
 
 
@@ -38,9 +39,12 @@ class Page(msgspec.Struct, frozen=True):
 PageMaker = Callable[[], Page | Awaitable[Page]]
 
 
-def follower_pages(stopping: Callable[[], bool], listed: Callable[[], bool]) -> dict[str, PageMaker]:
-    """Of a program that answers from what it follows: it stays ready while the API server is away, as what it knows is
-    better than nothing."""
+def follower_pages(
+    stopping: Callable[[], bool], listed: Callable[[], bool]
+) -> dict[str, PageMaker]:
+    """Of a program that answers from what it follows: it stays ready while the API server is away,
+    as what it knows is better than nothing.
+    """
 
     def live() -> Page:
         return Page(b"ok\n")
@@ -57,7 +61,9 @@ def follower_pages(stopping: Callable[[], bool], listed: Callable[[], bool]) -> 
 async def serve_pages(
     pages: Mapping[str, PageMaker], address: str, port: int, guard: Door = door
 ) -> AsyncIterator[int]:
-    """Serves *pages* by path while the context lasts; yields the port (0 picks a free one).  Raises ``PageError``."""
+    """Serves *pages* by path while the context lasts; yields the port (0 picks a free one).  Raises
+    ``PageError``.
+    """
     from aiohttp import web  # here: half of all starts do not want the pages
 
     async def answer(request: web.BaseRequest) -> web.Response:
@@ -88,8 +94,9 @@ async def serve_pages(
 
 
 def expose(families: Iterable[Family], accept: str = "") -> tuple[bytes, bytes]:
-    """*families*, and figures of the process, in the form that *accept* asks for, text or OpenMetrics; and its content
-    type."""
+    """*families*, and figures of the process, in the form that *accept* asks for, text or
+    OpenMetrics; and its content type.
+    """
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import choose_encoder
     from prometheus_client.process_collector import ProcessCollector
@@ -124,7 +131,9 @@ def _metric_of(family: Family) -> Any:
         )
         for sample in family.samples:
             assert not isinstance(sample.value, Distribution), f"{family.name} is a {family.kind}"
-            metric.add_sample(family.name, dict(zip(family.labels, sample.labels, strict=True)), sample.value)
+            metric.add_sample(
+                family.name, dict(zip(family.labels, sample.labels, strict=True)), sample.value
+            )
         return metric
     histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
     for sample in family.samples:
@@ -137,7 +146,9 @@ def _rows_of(distribution: Distribution) -> list[tuple[str, int]]:
     """Cumulative, by upper bound."""
     rows = []
     running = 0
-    for bound, count in zip((*map(repr, distribution.bounds), "+Inf"), distribution.counts, strict=True):
+    for bound, count in zip(
+        (*map(repr, distribution.bounds), "+Inf"), distribution.counts, strict=True
+    ):
         running += count
         rows.append((bound, running))
     return rows

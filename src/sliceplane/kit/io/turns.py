@@ -1,7 +1,9 @@
-"""Work that thousands of connections have at the same moment, a few at a time, so that others run in between.
+"""Work that thousands of connections have at the same moment, a few at a time, so that others run
+in between.
 
-An event for thousands of watches makes as many writes, each of which encrypts and sends; a client that goes cuts as
-many connections.  Were all of that done in one iteration of the loop, no request would be read meanwhile.
+An event for thousands of watches makes as many writes, each of which encrypts and sends; a client
+that goes cuts as many connections. Were all of that done in one iteration of the loop, no request
+would be read meanwhile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""What a right consumer believes after each step: read from the objects alone, as plainly as it can be said.
+"""What a right consumer believes after each step: read from the objects alone, as plainly as it can
+be said.
 
-KEP-0752, "EndpointSlice consumers": the endpoints of a Service are the union of all slices that carry its name, each
-address once.  It knows nothing of our own consumers' code, for it judges them, too.
+KEP-0752, "EndpointSlice consumers": the endpoints of a Service are the union of all slices that
+carry its name, each address once. It knows nothing of our own consumers' code, for it judges them,
+too.
 """
 
 from __future__ import annotations
@@ -11,46 +13,80 @@ from collections.abc import Iterator, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from sliceplane.lab.conformance.story import NODE, SERVICE, ZONE, AskedPort, Claim, Delete, Document, Put, Step
+from sliceplane.lab.conformance.story import (
+    NODE,
+    SERVICE,
+    ZONE,
+    AskedPort,
+    Claim,
+    Delete,
+    Document,
+    Put,
+    Step,
+)
 
 #: ``address:port`` of each endpoint that gets requests
 Belief = frozenset[str]
 
 
 class State(msgspec.Struct, frozen=True):
-    """The slices that the API server holds, by name, and the Service's ``internalTrafficPolicy``."""
+    """The slices that the API server holds, by name, and the Service's
+    ``internalTrafficPolicy``.
+    """
 
     slices: Mapping[str, Document] = msgspec.field(default_factory=dict)
     policy: str = "Cluster"
 
     def after(self, step: Step) -> State:
         if isinstance(step, Put) and step.object["kind"] == "EndpointSlice":
-            return replace(self, slices={**self.slices, step.object["metadata"]["name"]: step.object})
+            return replace(
+                self, slices={**self.slices, step.object["metadata"]["name"]: step.object}
+            )
         if isinstance(step, Put) and step.object["metadata"]["name"] == SERVICE:
             return replace(self, policy=step.object["spec"].get("internalTrafficPolicy", "Cluster"))
         if isinstance(step, Delete) and step.kind == "EndpointSlice":
-            return replace(self, slices={name: held for name, held in self.slices.items() if name != step.name})
+            return replace(
+                self, slices={name: held for name, held in self.slices.items() if name != step.name}
+            )
         return self
 
     def believed(self, asked_port: AskedPort, claims: frozenset[Claim]) -> Belief:
         """What a consumer with these *claims* must come to believe."""
         local = self.policy == "Local" and "local" in claims
-        candidates = [pair for pair in self._endpoints(asked_port) if not local or pair[0].get("nodeName") == NODE]
-        ready = [(endpoint, shown) for endpoint, shown in candidates if _condition(endpoint, "ready", True)]
+        candidates = [
+            pair
+            for pair in self._endpoints(asked_port)
+            if not local or pair[0].get("nodeName") == NODE
+        ]
+        ready = [
+            (endpoint, shown)
+            for endpoint, shown in candidates
+            if _condition(endpoint, "ready", True)
+        ]
         if ready:
-            return frozenset(shown for _, shown in (_closest(ready) if "hints" in claims and not local else ready))
+            return frozenset(
+                shown
+                for _, shown in (_closest(ready) if "hints" in claims and not local else ready)
+            )
         if "fallback" in claims:
-            return frozenset(shown for endpoint, shown in candidates if _serves_to_the_end(endpoint))
+            return frozenset(
+                shown for endpoint, shown in candidates if _serves_to_the_end(endpoint)
+            )
         return frozenset()
 
     def _endpoints(self, asked_port: AskedPort) -> Iterator[tuple[Document, str]]:
         for name in sorted(self.slices):
             document = self.slices[name]
             labels = document["metadata"]["labels"]
-            if labels.get("kubernetes.io/service-name") != SERVICE or document["addressType"] != asked_port.family:
+            if (
+                labels.get("kubernetes.io/service-name") != SERVICE
+                or document["addressType"] != asked_port.family
+            ):
                 continue
             for port in document["ports"]:
-                if (port.get("name") or "") != asked_port.port or port.get("protocol", "TCP") != "TCP":
+                if (port.get("name") or "") != asked_port.port or port.get(
+                    "protocol", "TCP"
+                ) != "TCP":
                     continue
                 for endpoint in document["endpoints"]:
                     yield endpoint, authority(endpoint["addresses"][0], port["port"])
@@ -70,10 +106,14 @@ def _serves_to_the_end(endpoint: Document) -> bool:
 
 
 def _closest(ready: list[tuple[Document, str]]) -> list[tuple[Document, str]]:
-    """All or nothing: hints count only where every ready endpoint has one and one of them is for our place; those for
-    nodes before those for zones (KEP-2433, KEP-3015)."""
+    """All or nothing: hints count only where every ready endpoint has one and one of them is for
+    our place; those for nodes before those for zones (KEP-2433, KEP-3015).
+    """
     for kind, place in (("forNodes", NODE), ("forZones", ZONE)):
-        hinted = [[hint["name"] for hint in (endpoint.get("hints") or {}).get(kind, ())] for endpoint, _ in ready]
+        hinted = [
+            [hint["name"] for hint in (endpoint.get("hints") or {}).get(kind, ())]
+            for endpoint, _ in ready
+        ]
         ours = [pair for pair, places in zip(ready, hinted, strict=True) if place in places]
         if all(hinted) and ours:
             return ours

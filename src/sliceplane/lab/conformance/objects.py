@@ -1,4 +1,6 @@
-"""The objects of cases, written short: Pods as endpoints, slices of the Service, the Service itself."""
+"""The objects of cases, written short: Pods as endpoints, slices of the Service, the Service
+itself.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ def pod(
     endpoint: dict[str, Any] = {
         "addresses": [ip(at or number, family)],
         "conditions": dict(conditions),
-        "targetRef": {"kind": "Pod", "name": f"web-{number}", "uid": f"{number:08x}-0000-4000-8000-000000000000"},
+        "targetRef": {
+            "kind": "Pod",
+            "name": f"web-{number}",
+            "uid": f"{number:08x}-0000-4000-8000-000000000000",
+        },
         "nodeName": f"{zone}-1",
         "zone": zone,
     }
@@ -60,7 +66,9 @@ def slice_(
     family: str = "IPv4",
     note: str = "",
 ) -> Put:
-    """An EndpointSlice; *service* ``None`` leaves the label out, *note* changes nothing that matters."""
+    """An EndpointSlice; *service* ``None`` leaves the label out, *note* changes nothing that
+    matters.
+    """
     labels = {_SERVICE_NAME: service, _MANAGED_BY: manager}
     metadata: dict[str, Any] = {
         "name": name,

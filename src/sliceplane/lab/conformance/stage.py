@@ -1,9 +1,9 @@
 """Play cases on a real API server in memory, and hear what a consumer believes.
 
-Each run of a case has a namespace of its own, so that nothing of one is seen in another.  The stage applies a step and
-goes on at once; only a checkpoint waits.  Order within a checkpoint: first the belief becomes right, or the patience of
-the consumer ends; then it has to stay right for a moment; then all that it believed since the checkpoint before must
-have held what was right all that time.
+Each run of a case has a namespace of its own, so that nothing of one is seen in another. The stage
+applies a step and goes on at once; only a checkpoint waits. Order within a checkpoint: first the
+belief becomes right, or the patience of the consumer ends; then it has to stay right for a moment;
+then all that it believed since the checkpoint before must have held what was right all that time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ import msgspec
 from msgspec.structs import replace
 
 from sliceplane.api.errors import StatusError
-from sliceplane.lab.conformance.consumers.consumer import FollowedService, FollowingConsumer, JudgedConsumer
+from sliceplane.lab.conformance.consumers.consumer import (
+    FollowedService,
+    FollowingConsumer,
+    JudgedConsumer,
+)
 from sliceplane.lab.conformance.model import Belief, State
 from sliceplane.lab.conformance.objects import pod, service, slice_
 from sliceplane.lab.conformance.story import (
@@ -41,7 +45,13 @@ from sliceplane.lab.conformance.story import (
     Silence,
     Step,
 )
-from sliceplane.lab.conformance.verdict import CaseVerdict, difference, history, missing_meanwhile, sort_of
+from sliceplane.lab.conformance.verdict import (
+    CaseVerdict,
+    difference,
+    history,
+    missing_meanwhile,
+    sort_of,
+)
 from sliceplane.lab.testing.faults import Fault
 from sliceplane.lab.testing.plane import Plane
 
@@ -55,16 +65,20 @@ _NODE: Final = {
 }
 #: a belief that became right has to stay so
 STAYS_S: Final = 0.2
-#: runs that a failed history may cost until it is short enough, and the part of the patience that each of them has
+#: runs that a failed history may cost until it is short enough, and the part of the patience that
+#: each of them has
 SHRINK_RUNS: Final = 24
 SHRINK_PATIENCE: Final = 0.25
 #: what any consumer can tell, asked of one that told nothing
-_PLAIN: Final = Case("plain", "Two ready endpoints", (), given=(slice_("a", pod(1), pod(2)),), story=(CHECK,))
+_PLAIN: Final = Case(
+    "plain", "Two ready endpoints", (), given=(slice_("a", pod(1), pod(2)),), story=(CHECK,)
+)
 
 
 class SilentConsumer(Exception):
-    """It told no belief of a Service with two ready endpoints: it is no consumer that the kit can hear.  The text is
-    what it did instead."""
+    """It told no belief of a Service with two ready endpoints: it is no consumer that the kit can
+    hear. The text is what it did instead.
+    """
 
 
 class _Run(msgspec.Struct, frozen=True):
@@ -91,12 +105,16 @@ class Stage:
         self._heard = False
 
     async def judge(self, case: Case, *, shrink: bool = True) -> CaseVerdict:
-        """What *case* shows.  A history that fails is made shorter, step by step, as long as it fails.
+        """What *case* shows. A history that fails is made shorter, step by step, as long as it
+        fails.
 
-        Raises ``SilentConsumer`` if nothing was ever told, of this case or of a plain one."""
+        Raises ``SilentConsumer`` if nothing was ever told, of this case or of a plain one.
+        """
         unable = sorted(case.needs - self._consumer.ables - self._consumer.claims)
         if unable:
-            return CaseVerdict(case, "not asked", f"{self._consumer.name} is not asked about: {', '.join(unable)}")
+            return CaseVerdict(
+                case, "not asked", f"{self._consumer.name} is not asked about: {', '.join(unable)}"
+            )
         began = time.monotonic()
         run = await self._run(case)
         seconds = time.monotonic() - began
@@ -115,10 +133,14 @@ class Stage:
                 run = again
             else:  # right after all, with the whole patience
                 short = whole
-        return CaseVerdict(case, "failed", run.fault, history((*short.given, *short.story)), seconds)
+        return CaseVerdict(
+            case, "failed", run.fault, history((*short.given, *short.story)), seconds
+        )
 
     async def _shortened(self, case: Case, fault: str) -> Case:
-        """Leave out half of the steps, a quarter, ... a single one, as long as the rest fails in the same way."""
+        """Leave out half of the steps, a quarter, ... a single one, as long as the rest fails in
+        the same way.
+        """
         runs = 0
         sort = sort_of(fault)
         size = max(1, len(case.story) // 2)
@@ -144,7 +166,9 @@ class Stage:
     async def _run(self, case: Case, patience_s: float | None = None) -> _Run:
         self._runs += 1
         namespace = f"case-{self._runs}"
-        self._plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        self._plane.apply(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        )
         if self._consumer.has_cluster_ip:
             self._cluster_ip = _cluster_ip(self._runs, case.asked_port.family)
         state = State()
@@ -152,14 +176,18 @@ class Stage:
         for step in (service(), *case.given):
             self._perform(step, namespace)
             state = state.after(step)
-        asked = FollowedService(self._plane.kubeconfig, namespace, SERVICE, case.asked_port, self._cluster_ip)
+        asked = FollowedService(
+            self._plane.kubeconfig, namespace, SERVICE, case.asked_port, self._cluster_ip
+        )
         try:
             async with self._consumer.follow(asked) as follower:
                 if patience_s is not None:  # which begins when the consumer has
                     await _begun(follower, self._consumer.patience_s)
                 patience_s = patience_s or self._consumer.patience_s
                 fault, played = await self._play(case, namespace, state, follower, patience_s)
-                return _Run(fault, played, bool(follower.beliefs), follower.other_words, requests.hits)
+                return _Run(
+                    fault, played, bool(follower.beliefs), follower.other_words, requests.hits
+                )
         finally:
             self._perform(Back(), namespace)
             self._plane.faults.clear()
@@ -168,7 +196,12 @@ class Stage:
                     self._plane.delete(kind, document["metadata"]["name"], namespace=namespace)
 
     async def _play(
-        self, case: Case, namespace: str, state: State, follower: FollowingConsumer, patience_s: float
+        self,
+        case: Case,
+        namespace: str,
+        state: State,
+        follower: FollowingConsumer,
+        patience_s: float,
     ) -> tuple[str, int]:
         right = state.believed(case.asked_port, self._consumer.claims)
         always: Belief = frozenset()  # before the first checkpoint nothing has to be known
@@ -193,7 +226,11 @@ class Stage:
 
     def _addressed(self, document: Document) -> Document:
         """The Service with a cluster IP, if the consumer needs one."""
-        if not self._cluster_ip or document["kind"] != "Service" or document["metadata"]["name"] != SERVICE:
+        if (
+            not self._cluster_ip
+            or document["kind"] != "Service"
+            or document["metadata"]["name"] != SERVICE
+        ):
             return document
         family = "IPv6" if ":" in self._cluster_ip else "IPv4"
         spec = {**document["spec"], "clusterIP": self._cluster_ip, "ipFamilies": [family]}
@@ -228,7 +265,11 @@ class Stage:
 
 
 def _silence(run: _Run) -> str:
-    words = f"the last line it printed: {run.other_words}" if run.other_words else "it printed no other line"
+    words = (
+        f"the last line it printed: {run.other_words}"
+        if run.other_words
+        else "it printed no other line"
+    )
     requests = f"requests it sent to the API server: {run.requests}"
     return "; ".join((f"{run.fault}, though two endpoints are ready", requests, words))
 
@@ -268,7 +309,9 @@ def _keeps_the_service(step: Step) -> bool:
 
 
 def _cluster_ip(run: int, family: str) -> str:
-    """One of the ranges that a plane has by itself; the first addresses are the API server's and others'."""
+    """One of the ranges that a plane has by itself; the first addresses are the API server's and
+    others'.
+    """
     number = 0x1000 + run
     return f"fd00:10:96::{number:x}" if family == "IPv6" else f"10.96.{number >> 8}.{number & 255}"
 
@@ -284,10 +327,16 @@ def _legal(case: Case) -> bool:
 
 
 async def run(
-    consumer: JudgedConsumer, cases: Sequence[Case], tell: Callable[[CaseVerdict], None], *, shrink: bool
+    consumer: JudgedConsumer,
+    cases: Sequence[Case],
+    tell: Callable[[CaseVerdict], None],
+    *,
+    shrink: bool,
 ) -> None:
-    """Judge *consumer* by *cases* on a server of its own, and tell each verdict as it comes.  Raises ``OSError`` and
-    ``TimeoutError`` for a consumer that does not start, ``SilentConsumer`` for one that tells nothing."""
+    """Judge *consumer* by *cases* on a server of its own, and tell each verdict as it comes. Raises
+    ``OSError`` and ``TimeoutError`` for a consumer that does not start, ``SilentConsumer`` for one
+    that tells nothing.
+    """
     async with Plane(controllers=False) as plane:
         plane.apply(_NODE)
         stage = Stage(plane, consumer)

@@ -1,7 +1,7 @@
 """What a case is made of: frozen values, which the stage plays and the model reads.
 
-A *step* is a write, a trouble of the server, or a checkpoint.  Writes carry whole objects, so that a step means the
-same whatever came before, and a shrunk history stays legal.
+A *step* is a write, a trouble of the server, or a checkpoint. Writes carry whole objects, so that a
+step means the same whatever came before, and a shrunk history stays legal.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ NODE_ADDRESS: Final = "192.0.2.1"
 #: of the Service itself, before its endpoints' ports
 SERVICE_PORT: Final = 80
 
-#: what a consumer may honour beyond the ready endpoints: hints for its place, serving endpoints that terminate where
-#: none is ready (KEP-1669), and ``internalTrafficPolicy: Local`` (KEP-2086)
+#: what a consumer may honour beyond the ready endpoints: hints for its place, serving endpoints
+#: that terminate where none is ready (KEP-1669), and ``internalTrafficPolicy: Local`` (KEP-2086)
 Claim = Literal["hints", "fallback", "local"]
-#: what a consumer may be unable to tell, so that a case says nothing of it; "families" is one address type of several
+#: what a consumer may be unable to tell, so that a case says nothing of it; "families" is one
+#: address type of several
 Need = Literal["large", "unnamed-port", "families", "silence"]
 
 
@@ -65,7 +66,9 @@ class Back(msgspec.Struct, frozen=True):
 
 
 class Expire(msgspec.Struct, frozen=True):
-    """The history is forgotten and watches are cut: who goes on from what it knows gets 410 Gone."""
+    """The history is forgotten and watches are cut: who goes on from what it knows gets 410
+    Gone.
+    """
 
     def __str__(self) -> str:
         return "forget the history: 410 Gone"
@@ -93,7 +96,10 @@ class Refuse(msgspec.Struct, frozen=True):
     watches: bool = False
 
     def __str__(self) -> str:
-        return f"refuse {self.times} {'watches' if self.watches else 'requests for slices'} with {self.code}"
+        return (
+            f"refuse {self.times} {'watches' if self.watches else 'requests for slices'} with "
+            f"{self.code}"
+        )
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -113,14 +119,18 @@ BOOKMARK: Final = Bookmark()
 
 
 class AskedPort(msgspec.Struct, frozen=True):
-    """What the consumer is asked all the time: the endpoints of the Service *web* at one port and family."""
+    """What the consumer is asked all the time: the endpoints of the Service *web* at one port and
+    family.
+    """
 
     port: str = "http"
     family: Literal["IPv4", "IPv6"] = "IPv4"
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One history.  *name* is unique and stays; *cites* are public issues (``owner/repo#number``) or documents."""
+    """One history.  *name* is unique and stays; *cites* are public issues (``owner/repo#number``)
+    or documents.
+    """
 
     name: str
     title: str
@@ -140,7 +150,9 @@ def told(document: Document) -> str:
     """A slice in a line, for people who look for the step that hurts."""
     if document["kind"] != "EndpointSlice":
         policy = document["spec"].get("internalTrafficPolicy")
-        ports = "ports " + ", ".join(str(port.get("name")) for port in document["spec"].get("ports", ()))
+        ports = "ports " + ", ".join(
+            str(port.get("name")) for port in document["spec"].get("ports", ())
+        )
         return f"{ports}, internalTrafficPolicy {policy}" if policy else ports
     endpoints = document["endpoints"]
     shown = [_endpoint(endpoint) for endpoint in endpoints[:4]]
@@ -148,7 +160,13 @@ def told(document: Document) -> str:
         shown.append(f"and {len(endpoints) - len(shown)} more")
     words = [", ".join(shown) or "no endpoints"]
     if document["ports"] != [{"name": "http", "port": 8080, "protocol": "TCP"}]:
-        words.append("at " + (", ".join(f"{port['name']} {port['port']}" for port in document["ports"]) or "no port"))
+        words.append(
+            "at "
+            + (
+                ", ".join(f"{port['name']} {port['port']}" for port in document["ports"])
+                or "no port"
+            )
+        )
     service = document["metadata"]["labels"].get("kubernetes.io/service-name")
     if service != SERVICE:
         words.append(f"for {service}" if service else "for no Service")
@@ -156,7 +174,9 @@ def told(document: Document) -> str:
 
 
 def _endpoint(endpoint: Document) -> str:
-    conditions = [f"{name}={str(value).lower()}" for name, value in (endpoint.get("conditions") or {}).items()]
+    conditions = [
+        f"{name}={str(value).lower()}" for name, value in (endpoint.get("conditions") or {}).items()
+    ]
     return " ".join([endpoint["addresses"][0], *conditions])
 
 

@@ -14,12 +14,15 @@ from sliceplane.lab.conformance.story import Case, Claim, Step
 Outcome = Literal["passed", "failed", "not asked"]
 #: addresses that a sentence names before it counts
 _NAMED = 4
-_PARTICULARS = re.compile(r"^after [0-9.]+ s |(\[[0-9a-f:]+\]|[0-9.]+):[0-9]+(, | and [0-9]+ more)?")
+_PARTICULARS = re.compile(
+    r"^after [0-9.]+ s |(\[[0-9a-f:]+\]|[0-9.]+):[0-9]+(, | and [0-9]+ more)?"
+)
 
 
 class CaseVerdict(msgspec.Struct, frozen=True):
-    """*why* is a sentence: what was believed and what is right, or why the case was not asked.  *history* is what led
-    there, a step a line, as short as it was made."""
+    """*why* is a sentence: what was believed and what is right, or why the case was not asked.
+    *history* is what led there, a step a line, as short as it was made.
+    """
 
     case: Case
     outcome: Outcome
@@ -74,7 +77,9 @@ class ConsumerReport(msgspec.Struct, frozen=True):
                 continue
             lines.append(f"{verdict.outcome:9} {verdict.case.name}: {verdict.case.title}")
             lines.append(f"          {verdict.why}")
-            lines += [f"            {number}. {line}" for number, line in enumerate(verdict.history, 1)]
+            lines += [
+                f"            {number}. {line}" for number, line in enumerate(verdict.history, 1)
+            ]
             if verdict.outcome == "failed":
                 lines.append(f"          seen in {', '.join(verdict.case.cites)}")
         return "\n".join([*lines, self.summary])
@@ -83,11 +88,20 @@ class ConsumerReport(msgspec.Struct, frozen=True):
         claims = ", ".join(sorted(self.claims)) or "nothing beyond ready endpoints"
         lines = [f"# {self.consumer}", "", f"{self.summary}. It claims {claims}.", ""]
         lines += ["| case | outcome | |", "|---|---|---|"]
-        lines += [f"| {v.case.name} | {v.outcome} | {v.why if v.outcome != 'passed' else ''} |" for v in self.verdicts]
+        lines += [
+            f"| {v.case.name} | {v.outcome} | {v.why if v.outcome != 'passed' else ''} |"
+            for v in self.verdicts
+        ]
         for verdict in self.verdicts:
             if verdict.outcome != "failed":
                 continue
-            lines += ["", f"## {verdict.case.name}", "", f"{verdict.case.title} ({', '.join(verdict.case.cites)}).", ""]
+            lines += [
+                "",
+                f"## {verdict.case.name}",
+                "",
+                f"{verdict.case.title} ({', '.join(verdict.case.cites)}).",
+                "",
+            ]
             lines += [f"{number}. {line}" for number, line in enumerate(verdict.history, 1)]
             lines += ["", verdict.why]
         return "\n".join(lines) + "\n"

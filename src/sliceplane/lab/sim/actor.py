@@ -1,7 +1,8 @@
-"""What processes of a simulation have in common: a name, a life, and times in which they stand still.
+"""What processes of a simulation have in common: a name, a life, and times in which they stand
+still.
 
-A process that stands still (a paused machine, SIGSTOP) looks at nothing that comes; afterwards it looks at everything
-in the order in which it came.
+A process that stands still (a paused machine, SIGSTOP) looks at nothing that comes; afterwards it
+looks at everything in the order in which it came.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What is going to happen, in the order of virtual time, and what happened.
 
-Of deeds for one moment the one that was asked for first comes first.  The trace has one line an event: virtual time,
-actor, verb, object, result, revision.  Two runs are the same exactly if the digests of their traces are.
+Of deeds for one moment the one that was asked for first comes first. The trace has one line an
+event: virtual time, actor, verb, object, result, revision. Two runs are the same exactly if the
+digests of their traces are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ KEPT_LINES_MAX: Final = 20_000
 
 
 class Agenda:
-    """Virtual time, and the deeds that wait for it.  Owned by one simulation; all its parts may add deeds."""
+    """Virtual time, and the deeds that wait for it.  Owned by one simulation; all its parts may add
+    deeds.
+    """
 
     def __init__(self, now: float) -> None:
         #: seconds since the epoch, as controllers see it
@@ -33,7 +36,9 @@ class Agenda:
         self.at(self.now + delay_s, deed)
 
     def at(self, when: float, deed: Deed) -> None:
-        """At *when* exactly (what has passed: next), so that deeds for one moment keep their order."""
+        """At *when* exactly (what has passed: next), so that deeds for one moment keep their
+        order.
+        """
         self._asked += 1
         heapq.heappush(self._deeds, (when, self._asked, deed))
 
@@ -49,10 +54,14 @@ class Agenda:
 
 
 class Alarm:
-    """Calls *ring* at the earliest of the moments that it was set to; *ring* sets it again, or a change of the
-    next moment does.  Each ring goes through *receive*, by which a process that stands still hears of it later."""
+    """Calls *ring* at the earliest of the moments that it was set to; *ring* sets it again, or a
+    change of the next moment does. Each ring goes through *receive*, by which a process that stands
+    still hears of it later.
+    """
 
-    def __init__(self, agenda: Agenda, ring: Deed, receive: Callable[[Deed], None] = lambda deed: deed()) -> None:
+    def __init__(
+        self, agenda: Agenda, ring: Deed, receive: Callable[[Deed], None] = lambda deed: deed()
+    ) -> None:
         self._agenda = agenda
         self._ring = ring
         self._receive = receive
@@ -80,7 +89,9 @@ class Trace:
         self._kept: deque[str] = deque(maxlen=KEPT_LINES_MAX)
         self.lines = 0
 
-    def note(self, now: float, actor: str, verb: str, what: str, result: str = "", *, revision: int = 0) -> None:
+    def note(
+        self, now: float, actor: str, verb: str, what: str, result: str = "", *, revision: int = 0
+    ) -> None:
         at = f"{now - self._began:12.6f}"
         line = f"{at} {actor} {verb} {what} {result or '-'} {revision or '-'}"
         self.lines += 1

@@ -1,8 +1,10 @@
-"""Several instances of one controller, of which only the leader works: ``watch.controller.election`` over the network.
+"""Several instances of one controller, of which only the leader works:
+``watch.controller.election`` over the network.
 
-What the production host does (``watch.io.hosting.election``), on virtual time: a term begins with a new process that
-knows nothing, and its end kills that process; an instance whose requests get no answer notices by the clock.  A leader
-must be alone: the moment at which a term begins is checked against all other instances.
+What the production host does (``watch.io.hosting.election``), on virtual time: a term begins with a
+new process that knows nothing, and its end kills that process; an instance whose requests get no
+answer notices by the clock. A leader must be alone: the moment at which a term begins is checked
+against all other instances.
 
 To the simulation all instances together are one part, as a process is.
 """
@@ -30,7 +32,9 @@ Spawn = Callable[[str], Process]
 
 
 class SimulatedCandidate(Actor):
-    """One instance.  Owned by ``Candidates``; *claim* is asked when a term begins, and raises if another leads."""
+    """One instance.  Owned by ``Candidates``; *claim* is asked when a term begins, and raises if
+    another leads.
+    """
 
     def __init__(
         self,
@@ -101,11 +105,15 @@ class SimulatedCandidate(Actor):
             self._request += 1
             number = self._request
             self._network.send(
-                self.actor, request, lambda answer: self._receive(lambda: self._answered(number, answer))
+                self.actor,
+                request,
+                lambda answer: self._receive(lambda: self._answered(number, answer)),
             )
             due = self._core.next_deadline()
             left = self._config.renew_deadline_s if due is None else max(0.0, due - now)
-            self._agenda.after(left, lambda: self._receive(lambda: self._answered(number, unreachable("timeout"))))
+            self._agenda.after(
+                left, lambda: self._receive(lambda: self._answered(number, unreachable("timeout")))
+            )
         due = self._core.next_deadline()
         if due is not None:
             self._alarm.set(max(due, now + PAST_DEADLINE_S))
@@ -133,7 +141,9 @@ class SimulatedCandidate(Actor):
 
 
 class Candidates:
-    """All instances of one controller.  Owned by one simulation, which takes them for one process."""
+    """All instances of one controller.  Owned by one simulation, which takes them for one
+    process.
+    """
 
     def __init__(self, name: str, count: int, network: Network, rng: Rng, *, spawn: Spawn) -> None:
         assert count > 1, f"{count} instances need no election"
@@ -162,7 +172,11 @@ class Candidates:
         self.terms += 1
         for other in self._candidates:
             if other is not candidate and other.leading():
-                raise Broken("one-leader", other.actor, f"{candidate.actor} comes to lead, and {other.actor} leads")
+                raise Broken(
+                    "one-leader",
+                    other.actor,
+                    f"{candidate.actor} comes to lead, and {other.actor} leads",
+                )
 
     @property
     def leader(self) -> SimulatedCandidate:
@@ -216,7 +230,11 @@ class Candidates:
     def check(self) -> None:
         for candidate in self._candidates:
             candidate.check()
-        acting = [other.actor for other in self._candidates if other.process is not None and other.leading()]
+        acting = [
+            other.actor
+            for other in self._candidates
+            if other.process is not None and other.leading()
+        ]
         if len(acting) != 1:
             raise Broken("one-leader", self.actor, f"of {self.actor} {acting or 'nobody'} leads")
 

@@ -1,8 +1,10 @@
-"""A cluster without sockets or a clock: the production registry, store and controllers on virtual time.
+"""A cluster without sockets or a clock: the production registry, store and controllers on virtual
+time.
 
-Everything is instant and nothing is lost here: each commit is durable at once and reaches every controller
-before the next one is planned.  Time moves only when no controller has anything to do, and then straight to the
-earliest deadline.  So a test reads as a story: do something, ``settle``, look.
+Everything is instant and nothing is lost here: each commit is durable at once and reaches every
+controller before the next one is planned. Time moves only when no controller has anything to do,
+and then straight to the earliest deadline. So a test reads as a story: do something, ``settle``,
+look.
 
 ``BurstPace`` makes a cluster less instant: how much of a burst a controller sees at once.
 """
@@ -37,8 +39,10 @@ MAX_JOBS: Final = 16
 class BurstPace(msgspec.Struct, frozen=True, kw_only=True):
     """How writes of controllers follow each other.
 
-    ``jobs_max``: jobs of a controller before others see what they did.  ``write_s``: seconds that a write takes; the
-    *eager* controller, of which the name is given, then works after each write of another one."""
+    ``jobs_max``: jobs of a controller before others see what they did. ``write_s``: seconds that a
+    write takes; the *eager* controller, of which the name is given, then works after each write of
+    another one.
+    """
 
     jobs_max: int = MAX_JOBS
     write_s: float = 0.0
@@ -46,7 +50,9 @@ class BurstPace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cluster(Server):
-    """Made by one test or one question, which alone calls it.  The others of its arguments are what it begins with."""
+    """Made by one test or one question, which alone calls it.  The others of its arguments are what
+    it begins with.
+    """
 
     def __init__(
         self,
@@ -61,7 +67,9 @@ class Cluster(Server):
     ) -> None:
         self._agenda = Agenda(began)
         self._pace = pace or BurstPace()
-        super().__init__(self._agenda, Rng(seed), config, records, revision=revision, field_manager=field_manager)
+        super().__init__(
+            self._agenda, Rng(seed), config, records, revision=revision, field_manager=field_manager
+        )
         self.notes: list[EventNote] = []
         #: every write that a controller made, with its answer's code
         self.writes: list[tuple[str, Write]] = []
@@ -86,27 +94,41 @@ class Cluster(Server):
                 for record in self.records(selection.resource):
                     new: Object = decode(record.body, projection)
                     controller.on_change(Change(selection.resource.key, None, new), self.now)
-                self._mark(controller, Mark(selection.resource.key, str(self.store.revision), listed=True))
+                self._mark(
+                    controller, Mark(selection.resource.key, str(self.store.revision), listed=True)
+                )
             controller.on_synced(self.now)
 
     # The user's side
 
-    def create(self, resource: Resource, document: Document, namespace: str = "default") -> Document:
+    def create(
+        self, resource: Resource, document: Document, namespace: str = "default"
+    ) -> Document:
         return self._ask("create", resource, namespace, document)
 
     def patch(
-        self, resource: Resource, name: str, change: Document, *, namespace: str = "default", subresource: str = ""
+        self,
+        resource: Resource,
+        name: str,
+        change: Document,
+        *,
+        namespace: str = "default",
+        subresource: str = "",
     ) -> Document:
         """A merge patch."""
         return self._ask("patch", resource, namespace, change, name=name, subresource=subresource)
 
-    def delete(self, resource: Resource, name: str, namespace: str = "default", **options: Any) -> Document:
+    def delete(
+        self, resource: Resource, name: str, namespace: str = "default", **options: Any
+    ) -> Document:
         return self._ask("delete", resource, namespace, options, name=name)
 
     def get(self, resource: Resource, name: str, namespace: str = "default") -> Document:
         return self._ask("get", resource, namespace, name=name)
 
-    def list(self, resource: Resource, namespace: str = "default", **options: Any) -> list[Document]:
+    def list(
+        self, resource: Resource, namespace: str = "default", **options: Any
+    ) -> list[Document]:
         target = Target(resource=resource, namespace=namespace if resource.namespaced else "")
         page = self.registry.list(self._context(), target, ListOptions(**options))
         return [decode_document(record.body) for record in page.records]
@@ -188,7 +210,9 @@ class Cluster(Server):
                     pass
 
     def settle(self, *, limit_s: float = 600.0) -> float:
-        """Run until no controller has anything to do before ``now + limit_s``.  Returns how many seconds passed."""
+        """Run until no controller has anything to do before ``now + limit_s``.  Returns how many
+        seconds passed.
+        """
         began = self.now
         deadline = self.now + limit_s
         for _ in range(STEPS_MAX):

@@ -1,7 +1,9 @@
-"""Nothing that has an owner is collected: each deletion by the garbage collector is held against the server's truth.
+"""Nothing that has an owner is collected: each deletion by the garbage collector is held against
+the server's truth.
 
-Plainer than the collector itself: an owner holds an object if it is there, as the reference tells it, and is not being
-deleted.  An owner of an unknown kind, and a namespaced one of a cluster-wide object, hold it for ever.
+Plainer than the collector itself: an owner holds an object if it is there, as the reference tells
+it, and is not being deleted. An owner of an unknown kind, and a namespaced one of a cluster-wide
+object, hold it for ever.
 """
 
 from __future__ import annotations
@@ -23,14 +25,18 @@ def check_deletion(server: Server, actor: str, write: Write) -> None:
     preconditions = decode_document(write.body).get("preconditions") or {}
     where = f"{write.resource.plural}/{write.namespace}/{write.name}"
     if not preconditions.get("uid") or not preconditions.get("resourceVersion"):
-        raise Broken("no-premature-collection", write.name, f"{where} is deleted whatever it is now")
+        raise Broken(
+            "no-premature-collection", write.name, f"{where} is deleted whatever it is now"
+        )
     victim = server.find(write.resource, write.namespace, write.name)
     if victim is None or victim["metadata"]["resourceVersion"] != preconditions["resourceVersion"]:
         return  # it will be refused
     for owner in victim["metadata"].get("ownerReferences") or ():
         if _holds(server, owner, write.namespace):
             raise Broken(
-                "no-premature-collection", write.name, f"{where} goes, and {owner['kind']} {owner['name']} lives"
+                "no-premature-collection",
+                write.name,
+                f"{where} goes, and {owner['kind']} {owner['name']} lives",
             )
 
 

@@ -1,7 +1,8 @@
-"""What people and machines do besides in the ``full`` workload: zones, hints, subsets, owners, quotas.
+"""What people and machines do besides in the ``full`` workload: zones, hints, subsets, owners,
+quotas.
 
-Nodes here have CPUs and conditions, Services ask for hints in every way there is, objects get owners at random, and a
-quota lets no further slice in for a while.
+Nodes here have CPUs and conditions, Services ask for hints in every way there is, objects get
+owners at random, and a quota lets no further slice in for a while.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ _UID_OF_NO_OBJECT = "00000000-0000-4000-8000-00000000000{}"
 def begin(workload: SimulatedWorkload) -> None:
     """Once, after the workload's own beginning."""
     for which in range(BARE_NODES):
-        workload.write("patch", Nodes, "", _node_status("2", ready=True), f"bare-{which}", subresource="status")
+        workload.write(
+            "patch", Nodes, "", _node_status("2", ready=True), f"bare-{which}", subresource="status"
+        )
 
 
 # Nodes and hints
@@ -49,7 +52,9 @@ def begin(workload: SimulatedWorkload) -> None:
 
 def _node_status(cpu: str, *, ready: bool) -> Document:
     condition = {"type": "Ready", "status": "True" if ready else "False"}
-    return {"status": {"allocatable": {"cpu": cpu}, "capacity": {"cpu": cpu}, "conditions": [condition]}}
+    return {
+        "status": {"allocatable": {"cpu": cpu}, "capacity": {"cpu": cpu}, "conditions": [condition]}
+    }
 
 
 def node_turns(workload: SimulatedWorkload) -> None:
@@ -63,7 +68,9 @@ def node_recovers(workload: SimulatedWorkload) -> None:
     """All of them, with zones: what hints need."""
     for which, node in enumerate(workload.server.documents(Nodes)):
         workload.patch(Nodes, node, _node_status("2", ready=True), "status")
-        workload.patch(Nodes, node, {"metadata": {"labels": {LABEL_ZONE: ZONES[which % len(ZONES)]}}})
+        workload.patch(
+            Nodes, node, {"metadata": {"labels": {LABEL_ZONE: ZONES[which % len(ZONES)]}}}
+        )
 
 
 def node_takes_a_role(workload: SimulatedWorkload) -> None:
@@ -75,9 +82,15 @@ def service_asks_for_hints(workload: SimulatedWorkload) -> None:
     rng = workload.rng
     which = rng.below(4)
     if which == 0:
-        change: Document = {"metadata": {"annotations": {MODE: ("Auto", "auto", "Disabled", None)[rng.below(4)]}}}
+        change: Document = {
+            "metadata": {"annotations": {MODE: ("Auto", "auto", "Disabled", None)[rng.below(4)]}}
+        }
     elif which == 1:
-        change = {"metadata": {"annotations": {OLDER_MODE: ("Auto", "Disabled", None, None)[rng.below(4)]}}}
+        change = {
+            "metadata": {
+                "annotations": {OLDER_MODE: ("Auto", "Disabled", None, None)[rng.below(4)]}
+            }
+        }
     else:
         change = {"spec": {"trafficDistribution": DISTRIBUTIONS[rng.below(len(DISTRIBUTIONS))]}}
     workload.patch(Services, workload.users_service(), change)
@@ -85,7 +98,11 @@ def service_asks_for_hints(workload: SimulatedWorkload) -> None:
 
 def service_asks_for_subsets(workload: SimulatedWorkload) -> None:
     approach = APPROACHES[workload.rng.below(len(APPROACHES))]
-    workload.patch(Services, workload.users_service(), {"metadata": {"annotations": {ANNOTATION_SUBSETTING: approach}}})
+    workload.patch(
+        Services,
+        workload.users_service(),
+        {"metadata": {"annotations": {ANNOTATION_SUBSETTING: approach}}},
+    )
 
 
 def pods_come(workload: SimulatedWorkload) -> None:
@@ -132,7 +149,9 @@ def thing_comes(workload: SimulatedWorkload) -> None:
     head: Document = {"name": f"thing-{rng.below(THINGS_MAX)}"}
     if rng.below(2):
         head["ownerReferences"] = _owners(workload, namespace)
-    workload.write("create", ConfigMaps, namespace, {"metadata": head, "data": {"n": str(rng.below(9))}})
+    workload.write(
+        "create", ConfigMaps, namespace, {"metadata": head, "data": {"n": str(rng.below(9))}}
+    )
 
 
 def thing_goes(workload: SimulatedWorkload) -> None:
@@ -148,7 +167,9 @@ def owners_change(workload: SimulatedWorkload) -> None:
     candidates = [(ConfigMaps, thing) for thing in _things(workload, "")]
     candidates += [(Pods, pod) for pod in workload.bare_pods()][:6]
     slices = server.documents(EndpointSlices)
-    candidates += [(EndpointSlices, item) for item in slices if item["metadata"]["name"].startswith("theirs-")]
+    candidates += [
+        (EndpointSlices, item) for item in slices if item["metadata"]["name"].startswith("theirs-")
+    ]
     service = workload.users_service()
     if service is not None:
         candidates.append((Services, service))
@@ -156,13 +177,21 @@ def owners_change(workload: SimulatedWorkload) -> None:
         return
     resource, chosen = candidates[rng.below(len(candidates))]
     mine = chosen["metadata"]["uid"]
-    owners = [owner for owner in _owners(workload, chosen["metadata"]["namespace"]) if owner["uid"] != mine]
-    workload.patch(resource, chosen, {"metadata": {"ownerReferences": owners if rng.below(4) else None}})
+    owners = [
+        owner
+        for owner in _owners(workload, chosen["metadata"]["namespace"])
+        if owner["uid"] != mine
+    ]
+    workload.patch(
+        resource, chosen, {"metadata": {"ownerReferences": owners if rng.below(4) else None}}
+    )
 
 
 def authority_is_spoiled(workload: SimulatedWorkload) -> None:
     objects = workload.server.documents(ConfigMaps)
-    chosen = workload.choose([item for item in objects if item["metadata"]["name"] == "kube-root-ca.crt"])
+    chosen = workload.choose(
+        [item for item in objects if item["metadata"]["name"] == "kube-root-ca.crt"]
+    )
     if chosen is None:
         return
     which = workload.rng.below(3)
@@ -179,7 +208,9 @@ def quota_binds(workload: SimulatedWorkload) -> None:
     """No further slices in namespace shop: for a while, or until it is opened by another deed."""
     few = workload.rng.below(SLICES_FEW_MAX)
     if _limit_slices(workload, few) and workload.rng.below(3):
-        workload.agenda.after(workload.rng.uniform(0.0, _OPENED_MAX_S), lambda: quota_opens(workload))
+        workload.agenda.after(
+            workload.rng.uniform(0.0, _OPENED_MAX_S), lambda: quota_opens(workload)
+        )
 
 
 def quota_opens(workload: SimulatedWorkload) -> None:
@@ -190,7 +221,9 @@ def quota_opens(workload: SimulatedWorkload) -> None:
 
 
 def _look_opened(workload: SimulatedWorkload, *, late: bool) -> None:
-    """What counts is the quota's status: where nobody wrote that for long, people make another change then."""
+    """What counts is the quota's status: where nobody wrote that for long, people make another
+    change then.
+    """
     quota = workload.server.find(ResourceQuotas, "shop", "limits")
     if quota is None or quota["spec"]["hard"].get(QUOTA_SLICES) != str(SLICES_MANY):
         return

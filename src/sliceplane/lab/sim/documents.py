@@ -1,4 +1,6 @@
-"""What people write in a simulation: Services, Deployments, Pods without a kubelet, Nodes, slices of others."""
+"""What people write in a simulation: Services, Deployments, Pods without a kubelet, Nodes, slices
+of others.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ FOREIGN_MANAGER = "somebody.example.com"
 PORTS: tuple[list[Document], ...] = (
     [{"name": "http", "port": 80, "targetPort": 8080}],
     [{"name": "http", "port": 80, "targetPort": "web"}],
-    [{"name": "http", "port": 80, "targetPort": "web"}, {"name": "admin", "port": 81, "targetPort": "admin"}],
+    [
+        {"name": "http", "port": 80, "targetPort": "web"},
+        {"name": "admin", "port": 81, "targetPort": "admin"},
+    ],
     [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53}],
 )
 DISTRIBUTIONS = (None, None, "PreferClose", "PreferSameZone", "PreferSameNode")
@@ -69,7 +74,10 @@ def service_edit(app: str, rng: Rng) -> Document:
 
 
 def _template(app: str, image: str) -> Document:
-    ports = [{"name": "web", "containerPort": 8080}, {"name": "admin", "containerPort": 9000 + len(image) % 3}]
+    ports = [
+        {"name": "web", "containerPort": 8080},
+        {"name": "admin", "containerPort": 9000 + len(image) % 3},
+    ]
     containers = [{"name": "main", "image": image, "ports": ports}]
     return {"metadata": {"labels": {"app": app}}, "spec": {"containers": containers}}
 
@@ -83,20 +91,31 @@ def deployment(name: str, app: str, replicas: int, image: str) -> Document:
 
 
 def image_change(image: str) -> Document:
-    return {"spec": {"template": {"spec": {"containers": _template("", image)["spec"]["containers"]}}}}
+    return {
+        "spec": {"template": {"spec": {"containers": _template("", image)["spec"]["containers"]}}}
+    }
 
 
 def bare_pod(name: str, app: str, node_name: str, rng: Rng) -> Document:
     labels = {"app": app, **({"tier": "front"} if rng.below(2) else {})}
-    ports = [{"name": "web", "containerPort": 8080 + rng.below(2)}, {"name": "admin", "containerPort": 9000}]
-    spec: Document = {"nodeName": node_name, "containers": [{"name": "main", "image": "bare", "ports": ports}]}
+    ports = [
+        {"name": "web", "containerPort": 8080 + rng.below(2)},
+        {"name": "admin", "containerPort": 9000},
+    ]
+    spec: Document = {
+        "nodeName": node_name,
+        "containers": [{"name": "main", "image": "bare", "ports": ports}],
+    }
     if rng.below(4) == 0:
         spec |= {"hostname": name, "subdomain": app}
     return {"metadata": {"name": name, "labels": labels}, "spec": spec}
 
 
 def pod_status(addresses: list[str], *, ready: bool, phase: str = "Running") -> Document:
-    status = {"phase": phase, "conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
+    status = {
+        "phase": phase,
+        "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+    }
     if addresses:
         status |= {"podIP": addresses[0], "podIPs": [{"ip": address} for address in addresses]}
     return {"status": status}

@@ -1,9 +1,10 @@
 """``drained-is-drained``: a barrier that looks on, and the kernels of all nodes to hold it to.
 
-The production core (``consume.drain.cluster``) over the simulator's informers, which lose, delay and
-relist as those of controllers do.  Every Pod is a Pod to be drained.  When the barrier first says so of one that was
-used, each node's kernel is looked at as it is, whatever the node tells: what it holds of the Pod's Services must not
-have it used, unless the kernel is already ahead of all that the barrier was told (``is_ahead``).
+The production core (``consume.drain.cluster``) over the simulator's informers, which lose, delay
+and relist as those of controllers do. Every Pod is a Pod to be drained. When the barrier first says
+so of one that was used, each node's kernel is looked at as it is, whatever the node tells: what it
+holds of the Pod's Services must not have it used, unless the kernel is already ahead of all that
+the barrier was told (``is_ahead``).
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ class DrainWatch(Actor):
                 self._used.discard(one)
                 self.proven += 1
                 self._trace.note(now, self.actor, "drained", key)
-                for node in (node for node in facts if node.held is not None and now - node.until <= FORGET_S):
+                for node in (
+                    node for node in facts if node.held is not None and now - node.until <= FORGET_S
+                ):
                     self._check(subject, node.name)
 
     def _check(self, subject: DrainSubject, node: str) -> None:
@@ -117,24 +120,40 @@ class DrainWatch(Actor):
                     if seen.address_type == family
                     for endpoint in seen.endpoints or ()
                 ]
-                used = [*choose(found, Locality(node)).endpoints]  # without hints, which leave out only more
+                used = [
+                    *choose(found, Locality(node)).endpoints
+                ]  # without hints, which leave out only more
                 own = self._services.get(service)
-                if own and "Local" in (own.spec.internal_traffic_policy, own.spec.external_traffic_policy):
+                if own and "Local" in (
+                    own.spec.internal_traffic_policy,
+                    own.spec.external_traffic_policy,
+                ):
                     used += choose_local(found, Locality(node)).endpoints
                 if any(endpoint.pod == subject.uid for endpoint in used):
-                    what = f"{self.actor} says that {key} is drained, and {node} sends to it for {service} ({family})"
+                    what = (
+                        f"{self.actor} says that {key} is drained, and {node} sends to it for "
+                        f"{service} ({family})"
+                    )
                     raise Broken("drained-is-drained", key, what)
 
     def _exists(self, slice_key: str) -> bool:
         namespace, _, name = slice_key.partition("/")
-        return self._network.server.store.get(Key(EndpointSlices.storage_key, namespace, name)) is not None
+        return (
+            self._network.server.store.get(Key(EndpointSlices.storage_key, namespace, name))
+            is not None
+        )
 
 
 def is_ahead(
-    kernel: Iterable[EndpointSlice], known: Iterable[str], revision: int, exists: Callable[[str], bool]
+    kernel: Iterable[EndpointSlice],
+    known: Iterable[str],
+    revision: int,
+    exists: Callable[[str], bool],
 ) -> bool:
-    """Whether a kernel with these slices has what came after *revision*, up to which the barrier knows all: a newer
-    slice; or it lacks one of those that are *known*, which are keys, and the server has it no longer either."""
+    """Whether a kernel with these slices has what came after *revision*, up to which the barrier
+    knows all: a newer slice; or it lacks one of those that are *known*, which are keys, and the
+    server has it no longer either.
+    """
     held = {seen.metadata.key: seen.metadata.revision for seen in kernel}
     return any(newest > revision for newest in held.values()) or any(
         key not in held and not exists(key) for key in known

@@ -1,8 +1,8 @@
 """What may go wrong, and how often.
 
-A plan gives each kind of fault a *weight*: the probability that it strikes at one opportunity (a request, a message
-of a watch, a step of the workload).  Each kind draws from a generator of its own, so that leaving one kind out leaves
-the others where they were as far as that is possible.
+A plan gives each kind of fault a *weight*: the probability that it strikes at one opportunity (a
+request, a message of a watch, a step of the workload). Each kind draws from a generator of its own,
+so that leaving one kind out leaves the others where they were as far as that is possible.
 """
 
 from __future__ import annotations
@@ -25,31 +25,63 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
 
 KINDS: Final[Mapping[str, FaultKind]] = {
     "watch-delay": FaultKind(
-        weight=0.3, per="watch", what="a stream lags by up to 5 s, so that order across watches differs"
+        weight=0.3,
+        per="watch",
+        what="a stream lags by up to 5 s, so that order across watches differs",
     ),
-    "watch-burst": FaultKind(weight=0.01, per="message", what="a stream stalls for up to 20 s, then all comes at once"),
-    "watch-cut": FaultKind(weight=0.01, per="message", what="a stream breaks; what was under way in it is lost"),
+    "watch-burst": FaultKind(
+        weight=0.01, per="message", what="a stream stalls for up to 20 s, then all comes at once"
+    ),
+    "watch-cut": FaultKind(
+        weight=0.01, per="message", what="a stream breaks; what was under way in it is lost"
+    ),
     "watch-silence": FaultKind(
         weight=0.0005, per="message", what="a stream is half open: nothing comes, not even its end"
     ),
     "compaction": FaultKind(
-        weight=0.03, per="step", what="the server forgets its history: 410 for a client that resumes"
+        weight=0.03,
+        per="step",
+        what="the server forgets its history: 410 for a client that resumes",
     ),
-    "request-lost": FaultKind(weight=0.02, per="request", what="a request never arrives; the sender times out"),
-    "response-lost": FaultKind(weight=0.02, per="request", what="a write is applied, and its sender sees a timeout"),
-    "request-twice": FaultKind(weight=0.02, per="request", what="a write is applied twice; the second answer counts"),
-    "request-late": FaultKind(weight=0.005, per="request", what="a write is applied a minute after its sender gave up"),
-    "server-error": FaultKind(weight=0.03, per="request", what="500 InternalError, nothing applied"),
-    "throttled": FaultKind(weight=0.03, per="request", what="429 with Retry-After, nothing applied"),
+    "request-lost": FaultKind(
+        weight=0.02, per="request", what="a request never arrives; the sender times out"
+    ),
+    "response-lost": FaultKind(
+        weight=0.02, per="request", what="a write is applied, and its sender sees a timeout"
+    ),
+    "request-twice": FaultKind(
+        weight=0.02, per="request", what="a write is applied twice; the second answer counts"
+    ),
+    "request-late": FaultKind(
+        weight=0.005, per="request", what="a write is applied a minute after its sender gave up"
+    ),
+    "server-error": FaultKind(
+        weight=0.03, per="request", what="500 InternalError, nothing applied"
+    ),
+    "throttled": FaultKind(
+        weight=0.03, per="request", what="429 with Retry-After, nothing applied"
+    ),
     "foreign-edit": FaultKind(
         weight=0.03, per="step", what="another writer edits, relabels or deletes a slice of ours"
     ),
-    "crash": FaultKind(weight=0.02, per="step", what="a controller dies with all it knew and starts again"),
-    "overlap": FaultKind(weight=0.01, per="step", what="a second instance starts before the first has stopped"),
-    "pause": FaultKind(weight=0.02, per="step", what="a process stands still for up to 30 s; its caches grow stale"),
-    "slow-node": FaultKind(weight=0.02, per="step", what="a node's agent stands still for up to 30 s"),
-    "clock-skew": FaultKind(weight=0.01, per="step", what="the server's clock is set, by up to 15 minutes either way"),
-    "short-list": FaultKind(weight=0.2, per="list", what="a list lacks over half of what its reader holds, once"),
+    "crash": FaultKind(
+        weight=0.02, per="step", what="a controller dies with all it knew and starts again"
+    ),
+    "overlap": FaultKind(
+        weight=0.01, per="step", what="a second instance starts before the first has stopped"
+    ),
+    "pause": FaultKind(
+        weight=0.02, per="step", what="a process stands still for up to 30 s; its caches grow stale"
+    ),
+    "slow-node": FaultKind(
+        weight=0.02, per="step", what="a node's agent stands still for up to 30 s"
+    ),
+    "clock-skew": FaultKind(
+        weight=0.01, per="step", what="the server's clock is set, by up to 15 minutes either way"
+    ),
+    "short-list": FaultKind(
+        weight=0.2, per="list", what="a list lacks over half of what its reader holds, once"
+    ),
 }
 
 LEVELS: Final[Mapping[str, float]] = {"none": 0.0, "light": 0.3, "normal": 1.0, "heavy": 3.0}
@@ -65,7 +97,9 @@ def parse_faults(text: str) -> dict[str, float]:
         name, equals, weight = part.strip().partition("=")
         if not equals:
             if name not in LEVELS or index:
-                raise ValueError(f"{part.strip()!r} is neither a level ({', '.join(LEVELS)}) nor NAME=WEIGHT")
+                raise ValueError(
+                    f"{part.strip()!r} is neither a level ({', '.join(LEVELS)}) nor NAME=WEIGHT"
+                )
             weights = {fault: min(kind.weight * LEVELS[name], 0.9) for fault, kind in KINDS.items()}
             continue
         if name not in KINDS:

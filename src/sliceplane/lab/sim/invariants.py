@@ -1,9 +1,10 @@
 """What must hold at every quiet point, by name.
 
-Each is a small function of the world that raises ``Broken``; ``INVARIANTS`` is the list that reports and
-``docs/invariants.md`` go by.  Others hold all the time and are checked where they happen: ``no-lost-endpoint``
-(``steady``), ``told-is-never-held`` and ``held-within-bound`` (``removals``), ``no-premature-collection``
-(``collection``), ``no-part-fails`` and ``quiescence`` (``simulation``).
+Each is a small function of the world that raises ``Broken``; ``INVARIANTS`` is the list that
+reports and ``docs/invariants.md`` go by. Others hold all the time and are checked where they
+happen: ``no-lost-endpoint`` (``steady``), ``told-is-never-held`` and ``held-within-bound``
+(``removals``), ``no-premature-collection`` (``collection``), ``no-part-fails`` and ``quiescence``
+(``simulation``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from sliceplane.api.core import Pod, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.quantity import exact
-from sliceplane.api.scheme import ConfigMaps, Deployments, ReplicaSets, ServiceAccounts, by_storage_key
+from sliceplane.api.scheme import (
+    ConfigMaps,
+    Deployments,
+    ReplicaSets,
+    ServiceAccounts,
+    by_storage_key,
+)
 from sliceplane.emulation.rollout import limits
 from sliceplane.lab.sim.endpoints_invariants import check_endpoints, check_mirror
 from sliceplane.lab.sim.proxies import Proxies
@@ -51,7 +58,8 @@ ACCEPTED: Final = "TrafficDistributionAccepted"
 PROGRAMMED: Final = "TrafficDistributionProgrammed"
 HONORED: Final = "TrafficDistributionHonored"
 CONDITIONS: Final = (ACCEPTED, PROGRAMMED, HONORED)
-#: writes of controllers between two quiet points, without anything happening and for each thing that does
+#: writes of controllers between two quiet points, without anything happening and for each thing
+#: that does
 WRITES_BASE, WRITES_PER_INPUT = 500, 10
 
 
@@ -106,10 +114,15 @@ def _merged(world: World) -> None:
                     oracle.subset_of(endpoint_slice),
                 )
                 groups.setdefault(group, []).append(len(endpoint_slice.endpoints or ()))
-        for (kind, _, zone), fills in sorted(groups.items(), key=lambda item: (item[0][0], item[0][2], item[1])):
+        for (kind, _, zone), fills in sorted(
+            groups.items(), key=lambda item: (item[0][0], item[0][2], item[1])
+        ):
             least = max(1, -(-sum(fills) // world.setup.max_endpoints))
             if len(fills) > least:
-                what = f"{service.metadata.key} {kind} {zone} keeps {sorted(fills)} in {len(fills)} slices"
+                what = (
+                    f"{service.metadata.key} {kind} {zone} keeps {sorted(fills)} in {len(fills)} "
+                    "slices"
+                )
                 raise Broken("slices-merged", service.metadata.key, f"{what} and needs {least}")
 
 
@@ -117,16 +130,23 @@ def _per_namespace(world: World) -> None:
     """A ServiceAccount and the authority in each namespace that is not going."""
     server = world.view.server
     for space in world.view.namespaces:
-        if "serviceaccount" in world.controllers and server.find(ServiceAccounts, space, "default") is None:
+        if (
+            "serviceaccount" in world.controllers
+            and server.find(ServiceAccounts, space, "default") is None
+        ):
             raise Broken("every-namespace", space, f"{space} has no ServiceAccount default")
         if "root-ca" in world.controllers:
             config_map = server.find(ConfigMaps, space, "kube-root-ca.crt")
             if config_map is None or (config_map.get("data") or {}).get("ca.crt") != AUTHORITY:
-                raise Broken("every-namespace", space, f"{space} is told the authority {config_map}")
+                raise Broken(
+                    "every-namespace", space, f"{space} is told the authority {config_map}"
+                )
 
 
 def _conditions(world: World) -> None:
-    """From the Service, its slices and the fact that all node proxies hold all that there is, or that there is none."""
+    """From the Service, its slices and the fact that all node proxies hold all that there is, or
+    that there is none.
+    """
     if "traffic-distribution" not in world.controllers:
         return
     view = world.view
@@ -134,24 +154,38 @@ def _conditions(world: World) -> None:
         slices = [
             endpoint_slice
             for endpoint_slice in view.slices.get(service.metadata.namespace, ())
-            if (endpoint_slice.metadata.labels or {}).get(LABEL_SERVICE_NAME) == service.metadata.name
+            if (endpoint_slice.metadata.labels or {}).get(LABEL_SERVICE_NAME)
+            == service.metadata.name
         ]
         conditions = {
-            condition.type: condition for condition in service.status.conditions or () if condition.type in CONDITIONS
+            condition.type: condition
+            for condition in service.status.conditions or ()
+            if condition.type in CONDITIONS
         }
         statuses = {name: condition.status for name, condition in conditions.items()}
         wanted = _wanted_conditions(service, slices, proxies=world.proxies is not None)
         if statuses != wanted:
             raise Broken(
-                "conditions-true", service.metadata.key, f"{service.metadata.key}: {statuses}, must be {wanted}"
+                "conditions-true",
+                service.metadata.key,
+                f"{service.metadata.key}: {statuses}, must be {wanted}",
             )
         for name, condition in sorted(conditions.items()):
             if (condition.observed_generation or 0) != service.metadata.generation:
-                what = f"{service.metadata.key} {name} is of generation {condition.observed_generation}"
-                raise Broken("conditions-true", service.metadata.key, f"{what}, not {service.metadata.generation}")
+                what = (
+                    f"{service.metadata.key} {name} is of generation "
+                    f"{condition.observed_generation}"
+                )
+                raise Broken(
+                    "conditions-true",
+                    service.metadata.key,
+                    f"{what}, not {service.metadata.generation}",
+                )
 
 
-def _wanted_conditions(service: Service, slices: Sequence[EndpointSlice], *, proxies: bool) -> dict[str, str]:
+def _wanted_conditions(
+    service: Service, slices: Sequence[EndpointSlice], *, proxies: bool
+) -> dict[str, str]:
     asked = service.spec.traffic_distribution
     if not asked:
         return {}
@@ -164,7 +198,8 @@ def _wanted_conditions(service: Service, slices: Sequence[EndpointSlice], *, pro
         if endpoint.conditions.ready is not False
     ]
     programmed = bool(ready) and all(
-        endpoint.hints is not None and bool(endpoint.hints.for_zones or endpoint.hints.for_nodes) for endpoint in ready
+        endpoint.hints is not None and bool(endpoint.hints.for_zones or endpoint.hints.for_nodes)
+        for endpoint in ready
     )
     conditions = {ACCEPTED: "True", PROGRAMMED: str(programmed)}
     if programmed and service.spec.cluster_ip not in ("", "None"):
@@ -173,9 +208,15 @@ def _wanted_conditions(service: Service, slices: Sequence[EndpointSlice], *, pro
 
 
 def _no_duplicates(world: World) -> None:
-    """But where a quota refuses the slice that the rest of a move waits for: what has moved is shown twice then."""
+    """But where a quota refuses the slice that the rest of a move waits for: what has moved is
+    shown twice then.
+    """
     seen: Counter[tuple[str, ...]] = Counter()
-    active = {service.metadata.key for service in world.view.lasting_services() if oracle.is_active(service)}
+    active = {
+        service.metadata.key
+        for service in world.view.lasting_services()
+        if oracle.is_active(service)
+    }
     for space, slices in world.view.slices.items():
         full = _is_full(world.view, space, SLICES_COUNTED)
         for endpoint_slice in slices:
@@ -192,7 +233,11 @@ def _no_duplicates(world: World) -> None:
                 )
     for (service, kind, uid, addresses), count in sorted(seen.items()):
         if count > 1:
-            raise Broken("no-duplicate-endpoint", service, f"{service} {kind} has {addresses} of {uid} {count} times")
+            raise Broken(
+                "no-duplicate-endpoint",
+                service,
+                f"{service} {kind} has {addresses} of {uid} {count} times",
+            )
 
 
 def _maximum(world: World) -> None:
@@ -208,10 +253,14 @@ def _maximum(world: World) -> None:
 
 
 def _bounded_writes(world: World) -> None:
-    """Generous: a namespace's end alone is a write for each object.  What it finds is a loop that ends by luck."""
+    """Generous: a namespace's end alone is a write for each object.  What it finds is a loop that
+    ends by luck.
+    """
     most = WRITES_BASE + WRITES_PER_INPUT * world.inputs
     if world.writes > most:
-        raise Broken("bounded-writes", "", f"{world.writes} writes after {world.inputs} changes and faults")
+        raise Broken(
+            "bounded-writes", "", f"{world.writes} writes after {world.inputs} changes and faults"
+        )
 
 
 def _owners(world: World) -> None:
@@ -222,7 +271,11 @@ def _owners(world: World) -> None:
     alive = {record.uid for record in everything}
     for record in everything:
         if record.owners and not alive.intersection(record.owners):
-            raise Broken("no-dead-owner", record.key.name, f"{record.key} outlives its owners {record.owners}")
+            raise Broken(
+                "no-dead-owner",
+                record.key.name,
+                f"{record.key} outlives its owners {record.owners}",
+            )
 
 
 def _deleted_services(world: World) -> None:
@@ -256,7 +309,11 @@ def _quotas(world: World) -> None:
         for name in sorted(quota.spec.hard or {}):
             said = (quota.status.used or {}).get(name)
             if counted_kind(name) is not None and (said is None or exact(said) != used[name]):
-                raise Broken("quotas-true", "limits", f"{quota.metadata.key}: {name} is {used[name]}, told is {said}")
+                raise Broken(
+                    "quotas-true",
+                    "limits",
+                    f"{quota.metadata.key}: {name} is {used[name]}, told is {said}",
+                )
 
 
 def _orphans(world: World) -> None:
@@ -267,7 +324,9 @@ def _orphans(world: World) -> None:
             node = pod.spec.node_name
             if node and node not in world.view.nodes and not pod.metadata.finalizers:
                 raise Broken(
-                    "no-orphaned-pod", pod.metadata.name, f"Pod {pod.metadata.key} is left, Node {node} is not"
+                    "no-orphaned-pod",
+                    pod.metadata.name,
+                    f"Pod {pod.metadata.key} is left, Node {node} is not",
                 )
 
 
@@ -277,8 +336,15 @@ def _replicas(world: World) -> None:
     view = world.view
     for record in view.server.records(ReplicaSets):
         replica_set: ReplicaSet = decode(record.body, ReplicaSet)
-        if replica_set.metadata.deletion_timestamp is None and replica_set.metadata.namespace in view.namespaces:
-            mine = [pod for pod in view.pods.get(replica_set.metadata.namespace, ()) if _runs_for(pod, replica_set)]
+        if (
+            replica_set.metadata.deletion_timestamp is None
+            and replica_set.metadata.namespace in view.namespaces
+        ):
+            mine = [
+                pod
+                for pod in view.pods.get(replica_set.metadata.namespace, ())
+                if _runs_for(pod, replica_set)
+            ]
             full = len(mine) < (replica_set.spec.replicas or 0) and _is_full(
                 view, replica_set.metadata.namespace, "pods"
             )
@@ -291,7 +357,9 @@ def _replicas(world: World) -> None:
 
 
 def _deployments(world: World) -> None:
-    """A rollout may be stuck (a full quota, Pods that are held unready), but never between two states of its own."""
+    """A rollout may be stuck (a full quota, Pods that are held unready), but never between two
+    states of its own.
+    """
     if not {"deployment", "replicaset", "garbage-collector"} <= set(world.controllers):
         return
     view = world.view
@@ -312,10 +380,15 @@ def _deployments(world: World) -> None:
         surge, unavailable = limits(deployment.spec.strategy, wanted)
         asked = sum(item.spec.replicas or 0 for item in mine)
         available = sum(item.status.available_replicas for item in mine)
-        # More may be asked for where a set's create came late, and a quota keeps the other's Pods from being made.
+        # More may be asked for where a set's create came late, and a quota keeps the other's Pods
+        # from being made.
         stuck = available <= wanted - unavailable
         if not wanted <= asked or (asked > wanted + surge and not stuck):
-            raise Broken("deployments-true", meta.name, f"{meta.key} asks for {asked} of {wanted} and {surge} more")
+            raise Broken(
+                "deployments-true",
+                meta.name,
+                f"{meta.key} asks for {asked} of {wanted} and {surge} more",
+            )
         reported = (status.replicas, status.available_replicas, status.observed_generation)
         true = (
             sum(item.status.replicas for item in mine),
@@ -323,7 +396,9 @@ def _deployments(world: World) -> None:
             meta.generation,
         )
         if reported != true:
-            raise Broken("deployments-true", meta.name, f"{meta.key} tells {reported}, and {true} is so")
+            raise Broken(
+                "deployments-true", meta.name, f"{meta.key} tells {reported}, and {true} is so"
+            )
 
 
 def _is_full(view: View, namespace: str, what: str) -> bool:
@@ -342,13 +417,17 @@ def _addresses(world: World) -> None:
     owners: dict[str, str] = {}
     for pods in world.view.pods.values():
         for pod in pods:
-            if pod.status.phase in ("Succeeded", "Failed") or pod.spec.node_name.startswith("bare-"):
+            if pod.status.phase in ("Succeeded", "Failed") or pod.spec.node_name.startswith(
+                "bare-"
+            ):
                 continue
             for pod_ip in pod.status.pod_ips or ():
                 holder = owners.setdefault(pod_ip.ip, pod.metadata.key)
                 if holder != pod.metadata.key:
                     raise Broken(
-                        "one-address-one-pod", pod.metadata.name, f"{holder} and {pod.metadata.key}: {pod_ip.ip}"
+                        "one-address-one-pod",
+                        pod.metadata.name,
+                        f"{holder} and {pod.metadata.key}: {pod_ip.ip}",
                     )
 
 
@@ -372,7 +451,11 @@ def _namespaces(world: World) -> None:
         for record in store.list(name).records:
             if record.key.namespace not in alive:
                 what = f"{by_storage_key(name).plural}/{record.key.path}"
-                raise Broken("namespaces-end", record.key.name, f"{what} is in a namespace that is gone or going")
+                raise Broken(
+                    "namespaces-end",
+                    record.key.name,
+                    f"{what} is in a namespace that is gone or going",
+                )
 
 
 def _endpoints(world: World) -> None:
@@ -389,7 +472,11 @@ def _mirrors(world: World) -> None:
 
 def _unlimited(view: View, counted: str) -> list[Service]:
     """Services in whose Namespace no quota keeps a controller from its work."""
-    return [service for service in view.lasting_services() if not _is_full(view, service.metadata.namespace, counted)]
+    return [
+        service
+        for service in view.lasting_services()
+        if not _is_full(view, service.metadata.namespace, counted)
+    ]
 
 
 def _caches(world: World) -> None:
@@ -412,7 +499,10 @@ def _checks(world: World) -> None:
 
 #: name -> (what it says, how it is checked)
 INVARIANTS: Final[dict[str, tuple[str, Callable[[World], None]]]] = {
-    "consistent-state": ("every controller's, the store's, the registry's and the hub's check() passes", _checks),
+    "consistent-state": (
+        "every controller's, the store's, the registry's and the hub's check() passes",
+        _checks,
+    ),
     "caches-current": ("every informer's cache is what the server holds", _caches),
     "convergence": ("slices show exactly what the oracle says", _converged),
     "endpoints-true": ("Endpoints say what a fresh start would write", _endpoints),
@@ -421,16 +511,28 @@ INVARIANTS: Final[dict[str, tuple[str, Callable[[World], None]]]] = {
     "slice-maximum": ("no slice has more endpoints than allowed", _maximum),
     "bounded-writes": ("writes are in proportion to what happened", _bounded_writes),
     "no-dead-owner": ("no object outlives all its owners", _owners),
-    "deleted-services-leave-nothing": ("no slice is left of a Service that is gone", _deleted_services),
+    "deleted-services-leave-nothing": (
+        "no slice is left of a Service that is gone",
+        _deleted_services,
+    ),
     "namespaces-end": ("a deleted namespace goes, with all that was in it", _namespaces),
     "quotas-true": ("a quota's status counts what there is", _quotas),
     "one-address-one-pod": ("no two running Pods have one address", _addresses),
     "no-orphaned-pod": ("no Pod outlives its Node", _orphans),
     "replicas": ("a ReplicaSet has the Pods that it asks for", _replicas),
-    "deployments-true": ("a Deployment's sets want what it wants, and its status counts them", _deployments),
+    "deployments-true": (
+        "a Deployment's sets want what it wants, and its status counts them",
+        _deployments,
+    ),
     "slices-merged": ("with defragmentation no slice is kept that others have room for", _merged),
-    "every-namespace": ("every namespace has its ServiceAccount and knows the authority", _per_namespace),
-    "mark-reaches-all": ("every node proxy tells the newest version and the digest of the server's state", _marks),
+    "every-namespace": (
+        "every namespace has its ServiceAccount and knows the authority",
+        _per_namespace,
+    ),
+    "mark-reaches-all": (
+        "every node proxy tells the newest version and the digest of the server's state",
+        _marks,
+    ),
     "conditions-true": ("conditions of traffic distribution tell what slices show", _conditions),
 }
 #: checked where they happen

@@ -1,7 +1,7 @@
 """Between a controller and the server: requests that get lost, doubled, late or refused.
 
-A request takes a few milliseconds each way.  A sender without an answer gives up after ``WRITE_TIMEOUT_S`` and gets
-what the production host gives: ``Unreachable``, the outcome unknown.
+A request takes a few milliseconds each way. A sender without an answer gives up after
+``WRITE_TIMEOUT_S`` and gets what the production host gives: ``Unreachable``, the outcome unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ Answer = Callable[[bytes | StatusError], None]
 class Network:
     """Owned by one simulation, whose processes reach everything else by it."""
 
-    def __init__(self, agenda: Agenda, server: Server, faults: FaultPlan, trace: Trace, rng: Rng) -> None:
+    def __init__(
+        self, agenda: Agenda, server: Server, faults: FaultPlan, trace: Trace, rng: Rng
+    ) -> None:
         self.agenda = agenda
         self.server = server
         self.faults = faults
@@ -55,7 +57,9 @@ class Network:
         elif faults.strikes("request-late"):
             late = WRITE_TIMEOUT_S + faults.draw("request-late", 0.0, 60.0)
             self.trace.note(agenda.now, actor, write.verb, named(write), "request-late")
-            agenda.after(late, lambda: void(self._perform(actor, write)))  # its sender waits no more
+            agenda.after(
+                late, lambda: void(self._perform(actor, write))
+            )  # its sender waits no more
             agenda.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
         else:
             agenda.after(self.latency(), lambda: self._arrive(actor, write, answer))
@@ -102,7 +106,12 @@ class Network:
             name = decode(answer, Object).metadata.name
         if not renewal:
             self.trace.note(
-                self.agenda.now, actor, write.verb, named(write, name), "ok", revision=self.server.store.revision
+                self.agenda.now,
+                actor,
+                write.verb,
+                named(write, name),
+                "ok",
+                revision=self.server.store.revision,
             )
         return answer
 

@@ -1,8 +1,9 @@
 """A process with one controller: its informers, its jobs in flight, its death.
 
-What the production host does (``controllers.io``), on virtual time: changes reach the core in the order in which they
-came, jobs run side by side up to a bound, the writes of one job in order until the first error.  A process that dies
-takes all that it knew with it; its requests that are under way are not called back.
+What the production host does (``controllers.io``), on virtual time: changes reach the core in the
+order in which they came, jobs run side by side up to a bound, the writes of one job in order until
+the first error. A process that dies takes all that it knew with it; its requests that are under way
+are not called back.
 """
 
 from __future__ import annotations
@@ -100,10 +101,16 @@ class Process(Actor):
                 continue  # there is always a renewal under way
             records = server.page(informer.selection, 0, "").records
             truth = {(record.key.path, str(record.revision)) for record in records}
-            held = {(cached.metadata.key, cached.metadata.resource_version) for cached in informer.reflector.cache}
+            held = {
+                (cached.metadata.key, cached.metadata.resource_version)
+                for cached in informer.reflector.cache
+            }
             if held != truth:
                 wrong = sorted(truth ^ held)[:4]
-                return f"{informer.selection.resource.plural} differ in {wrong} when {informer.reflector.phase.value}"
+                return (
+                    f"{informer.selection.resource.plural} differ in {wrong} when "
+                    f"{informer.reflector.phase.value}"
+                )
         return ""
 
     # In
@@ -185,7 +192,9 @@ class Process(Actor):
             else:
                 self._end(Done(job, results, answer))
 
-        self._network.send(self.actor, write, lambda answer: self._receive(lambda: answered(answer)))
+        self._network.send(
+            self.actor, write, lambda answer: self._receive(lambda: answered(answer))
+        )
 
     def _end(self, done: Done) -> None:
         self._jobs.discard(done.job.key)

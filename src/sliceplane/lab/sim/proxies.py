@@ -1,9 +1,10 @@
 """Node proxies that say how far they are, and what their kernels hold to hold them to.
 
-The production cores (``consume.selections``, ``consume.progress``) over the simulator's informers, and a kernel that is
-a dictionary: a write takes a while, may fail, and carries what was known when it began.  Every report is held against
-the history of commits at the moment at which it is made: nothing may be told that the kernel does not hold, no digest
-may differ from that of the server's state at its version, and all that the kernel holds must be told.
+The production cores (``consume.selections``, ``consume.progress``) over the simulator's informers,
+and a kernel that is a dictionary: a write takes a while, may fail, and carries what was known when
+it began. Every report is held against the history of commits at the moment at which it is made:
+nothing may be told that the kernel does not hold, no digest may differ from that of the server's
+state at its version, and all that the kernel holds must be told.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from sliceplane.api.gates import ENDPOINT_SLICE_SUBSETTING, Gates
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes
-from sliceplane.consume.progress import ANNOTATION_PROGRESS, LEASE_NAMESPACE, Held, Progress, read_report
+from sliceplane.consume.progress import (
+    ANNOTATION_PROGRESS,
+    LEASE_NAMESPACE,
+    Held,
+    Progress,
+    read_report,
+)
 from sliceplane.consume.selections import (
     ALL,
     Union,
@@ -66,32 +73,49 @@ class SliceHistory:
     def __init__(self, server: Server) -> None:
         self._commits: dict[str, list[_Commit]] = {}
         for record in server.records(EndpointSlices):  # a simulation may go on from a recording
-            self._commits[record.key.path] = [_Commit(record.revision, None, decode(record.body, EndpointSlice))]
+            self._commits[record.key.path] = [
+                _Commit(record.revision, None, decode(record.body, EndpointSlice))
+            ]
         server.listeners.append(self._on_commit)
 
     def _on_commit(self, event: StoreEvent) -> None:
         if event.record.key.resource != EndpointSlices.storage_key:
             return
         before = decode(event.previous.body, EndpointSlice) if event.previous is not None else None
-        after = None if event.type is EventType.DELETED else decode(event.record.body, EndpointSlice)
-        self._commits.setdefault(event.record.key.path, []).append(_Commit(event.revision, before, after))
+        after = (
+            None if event.type is EventType.DELETED else decode(event.record.body, EndpointSlice)
+        )
+        self._commits.setdefault(event.record.key.path, []).append(
+            _Commit(event.revision, before, after)
+        )
 
     def last(self, reading: str) -> int:
         """The version of the last commit that concerns *reading*."""
-        touching = (commit for commits in self._commits.values() for commit in commits if commit.touches(reading))
+        touching = (
+            commit
+            for commits in self._commits.values()
+            for commit in commits
+            if commit.touches(reading)
+        )
         return max((commit.revision for commit in touching), default=0)
 
     def newest(self, reading: str, kernel: dict[str, int]) -> int:
         """The newest version that *kernel* has of what *reading* shows."""
         commits = (self._at(self._commits[key], held) for key, held in kernel.items())
-        shown = (commit.revision for commit in commits if commit is not None and reading in _readings(commit))
+        shown = (
+            commit.revision
+            for commit in commits
+            if commit is not None and reading in _readings(commit)
+        )
         return max(shown, default=0)
 
     def digest(self, reading: str, revision: int) -> str:
         """Of the server's state at *revision*."""
         states = (self._at(commits, revision) for commits in self._commits.values())
         return digest_of(
-            commit.after for commit in states if commit is not None and commit.after and reading in _readings(commit)
+            commit.after
+            for commit in states
+            if commit is not None and commit.after and reading in _readings(commit)
         )
 
     @staticmethod
@@ -103,16 +127,23 @@ class SliceHistory:
         """*name* as in ``metadata.key``."""
         for commits in (commits for path, commits in self._commits.items() if path.endswith(name)):
             commit = self._at(commits, revision)
-            if commit is not None and commit.after is not None and commit.after.metadata.key == name:
+            if (
+                commit is not None
+                and commit.after is not None
+                and commit.after.metadata.key == name
+            ):
                 return commit.after
         return None
 
     def check_held(self, actor: str, told: dict[str, Held], kernel: dict[str, int]) -> None:
-        """*kernel*, versions by slice, holds all that each reading showed up to the version that is *told* of it.
+        """*kernel*, versions by slice, holds all that each reading showed up to the version that is
+        *told* of it.
 
-        But for a slice that left it while another reading, which is not so far, still shows it: that node cannot know
-        yet whether it was deleted or given to the other one, and keeps it (``Union``).  Who waits for a slice to leave
-        waits for every reading that showed it (``consume.drain.departure``).  Raises ``Broken``."""
+        But for a slice that left it while another reading, which is not so far, still shows it:
+        that node cannot know yet whether it was deleted or given to the other one, and keeps it
+        (``Union``). Who waits for a slice to leave waits for every reading that showed it
+        (``consume.drain.departure``). Raises ``Broken``.
+        """
         for reading, key in ((reading, key) for reading in told for key in sorted(self._commits)):
             revision = told[reading].revision
             touching = [commit for commit in self._commits[key] if commit.touches(reading)]
@@ -122,15 +153,29 @@ class SliceHistory:
             held = kernel.get(key)
             there = commit.after is not None and reading in _readings(commit)
             later = self._commits[key][-1].revision > revision
-            lags = held is not None and held < commit.revision and (there or not self._shows(key, held, told))
+            lags = (
+                held is not None
+                and held < commit.revision
+                and (there or not self._shows(key, held, told))
+            )
             if lags or (held is None and there and not later):
-                what = f"{actor} tells {reading} {revision}, and its kernel has {key} at {held}, not {commit.revision}"
+                what = (
+                    f"{actor} tells {reading} {revision}, and its kernel has {key} at {held}, not "
+                    f"{commit.revision}"
+                )
                 raise Broken("mark-never-early", key, what)
 
     def _shows(self, key: str, revision: int, told: dict[str, Held]) -> bool:
-        """At the version that is told of it, one of the readings shows the slice as it was at *revision*."""
-        states = ((reading, self._at(self._commits[key], held.revision)) for reading, held in told.items())
-        return any(state and state.revision == revision and reading in _readings(state) for reading, state in states)
+        """At the version that is told of it, one of the readings shows the slice as it was at
+        *revision*.
+        """
+        states = (
+            (reading, self._at(self._commits[key], held.revision)) for reading, held in told.items()
+        )
+        return any(
+            state and state.revision == revision and reading in _readings(state)
+            for reading, state in states
+        )
 
 
 def _readings(commit: _Commit) -> tuple[str, ...]:
@@ -140,7 +185,9 @@ def _readings(commit: _Commit) -> tuple[str, ...]:
 class SimulatedProxy(Actor):
     """One life of a node proxy; *kernel* is the node's and outlives it."""
 
-    def __init__(self, node: str, kernel: dict[str, int], history: SliceHistory, network: Network, rng: Rng) -> None:
+    def __init__(
+        self, node: str, kernel: dict[str, int], history: SliceHistory, network: Network, rng: Rng
+    ) -> None:
         super().__init__(f"proxy-{node}", network)
         self._node = node
         self._kernel = kernel
@@ -156,9 +203,13 @@ class SimulatedProxy(Actor):
             Selection(EndpointSlices, label_selector=common_selector(GATES)),
             Selection(Nodes, field_selector=f"metadata.name={node}"),
         )
-        self._informers = [self._informer(selection, _COMMON, self._ask_write) for selection in watches]
+        self._informers = [
+            self._informer(selection, _COMMON, self._ask_write) for selection in watches
+        ]
 
-    def _informer(self, selection: Selection, name: str, on_synced: Callable[[], None]) -> SimulatedInformer:
+    def _informer(
+        self, selection: Selection, name: str, on_synced: Callable[[], None]
+    ) -> SimulatedInformer:
         return SimulatedInformer(
             selection,
             self._network,
@@ -239,7 +290,9 @@ class SimulatedProxy(Actor):
         self._agenda.after(0.0, lambda: self._receive(self._begin_write))
 
     def _begin_write(self) -> None:
-        synced = all(informer.reflector.synced for informer in (*self._informers, *self._own.values()))
+        synced = all(
+            informer.reflector.synced for informer in (*self._informers, *self._own.values())
+        )
         if self._writing or not synced or not (self._pending or not self._ready):
             return
         self._writing, self._pending = True, False
@@ -247,7 +300,8 @@ class SimulatedProxy(Actor):
         carried = dict(self._wanted)
         refused = self._network.faults.active and self._rng.below(_REFUSED_ONE_IN) == 0
         self._agenda.after(
-            self._rng.uniform(0.0, _WRITE_MAX_S), lambda: self._receive(lambda: self._written(carried, refused))
+            self._rng.uniform(0.0, _WRITE_MAX_S),
+            lambda: self._receive(lambda: self._written(carried, refused)),
         )
 
     def _written(self, carried: dict[str, int], refused: bool) -> None:
@@ -277,12 +331,20 @@ class SimulatedProxy(Actor):
     def _report(self) -> None:
         body = self.progress.take_report(self._agenda.now)
         self._check(self.progress.held)
-        write = Write(verb="patch", resource=Leases, namespace=LEASE_NAMESPACE, name=self.progress.name, body=body)
+        write = Write(
+            verb="patch",
+            resource=Leases,
+            namespace=LEASE_NAMESPACE,
+            name=self.progress.name,
+            body=body,
+        )
         create = Write(verb="create", resource=Leases, namespace=LEASE_NAMESPACE, body=body)
 
         def answered(answer: bytes | StatusError) -> None:
             if isinstance(answer, StatusError) and answer.reason == "NotFound":
-                self._network.send(self.actor, create, lambda again: self._receive(lambda: failed(again)))
+                self._network.send(
+                    self.actor, create, lambda again: self._receive(lambda: failed(again))
+                )
             else:
                 failed(answer)
 
@@ -290,7 +352,9 @@ class SimulatedProxy(Actor):
             if isinstance(answer, StatusError):
                 self.progress.on_failure()
 
-        self._network.send(self.actor, write, lambda answer: self._receive(lambda: answered(answer)))
+        self._network.send(
+            self.actor, write, lambda answer: self._receive(lambda: answered(answer))
+        )
 
     def _check(self, told: dict[tuple[str, str], Held]) -> None:
         readings = {reading: held for (_, reading), held in told.items()}
@@ -300,7 +364,10 @@ class SimulatedProxy(Actor):
                 continue
             true = self._history.digest(reading, held.revision)
             if held.digest != true:
-                what = f"{self.actor} tells {held.digest} for {reading} {held.revision}, which is {true}"
+                what = (
+                    f"{self.actor} tells {held.digest} for {reading} {held.revision}, which is "
+                    f"{true}"
+                )
                 raise Broken("mark-digest-true", self.actor, what)
             newest = self._history.newest(reading, self._kernel)
             if held.revision < newest:
@@ -312,18 +379,26 @@ class SimulatedProxy(Actor):
         self.progress.check()
         self._union.check()
         lease = server.find(Leases, LEASE_NAMESPACE, self.progress.name)
-        text = ((lease or {}).get("metadata", {}).get("annotations") or {}).get(ANNOTATION_PROGRESS, "")
+        text = ((lease or {}).get("metadata", {}).get("annotations") or {}).get(
+            ANNOTATION_PROGRESS, ""
+        )
         report = read_report(text)
         told = report.places() if report is not None else {}
         wanted = {(EndpointSlices.plural, self._reading(name)) for name in (_COMMON, *self._aimed)}
         if told.keys() != wanted:
             raise Broken(
-                "mark-reaches-all", self.actor, f"{self.actor} tells of {sorted(told)}, reads {sorted(wanted)}"
+                "mark-reaches-all",
+                self.actor,
+                f"{self.actor} tells of {sorted(told)}, reads {sorted(wanted)}",
             )
         for (_, reading), held in told.items():
             last = self._history.last(reading)
             if held.revision < last or held.digest != self._history.digest(reading, held.revision):
-                raise Broken("mark-reaches-all", self.actor, f"{self.actor} tells {reading} {held}, the last is {last}")
+                raise Broken(
+                    "mark-reaches-all",
+                    self.actor,
+                    f"{self.actor} tells {reading} {held}, the last is {last}",
+                )
 
 
 class Proxies:
@@ -333,7 +408,9 @@ class Proxies:
         self._network = network
         self._rng = rng
         self._history = SliceHistory(network.server)
-        self._kernels: dict[str, dict[str, int]] = {f"bare-{number}": {} for number in range(PROXIES)}
+        self._kernels: dict[str, dict[str, int]] = {
+            f"bare-{number}": {} for number in range(PROXIES)
+        }
         self._alive: dict[str, SimulatedProxy] = {}
 
     def start(self) -> None:
@@ -343,7 +420,9 @@ class Proxies:
     def _restart(self, node: str) -> None:
         if node in self._alive:
             self._alive[node].kill()
-        proxy = SimulatedProxy(node, self._kernels[node], self._history, self._network, self._rng.fork())
+        proxy = SimulatedProxy(
+            node, self._kernels[node], self._history, self._network, self._rng.fork()
+        )
         self._alive[node] = proxy
         proxy.start()
 
@@ -360,8 +439,12 @@ class Proxies:
         kernel = self._kernels.get(node, {})
         slices = (self._history.slice_at(key, revision) for key, revision in sorted(kernel.items()))
         namespace, _, name = service.partition("/")
-        found = [seen for seen in slices if seen is not None and seen.metadata.namespace == namespace]
-        return [seen for seen in found if (seen.metadata.labels or {}).get(LABEL_SERVICE_NAME) == name]
+        found = [
+            seen for seen in slices if seen is not None and seen.metadata.namespace == namespace
+        ]
+        return [
+            seen for seen in found if (seen.metadata.labels or {}).get(LABEL_SERVICE_NAME) == name
+        ]
 
     def wake(self) -> None:
         for proxy in self._alive.values():

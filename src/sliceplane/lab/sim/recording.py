@@ -1,6 +1,7 @@
 """Recordings of simulations: an incident as a file, and the controllers that replay it.
 
-A simulated process is recorded where the production host is, so what is proven of one replay holds for the other.
+A simulated process is recorded where the production host is, so what is proven of one replay holds
+for the other.
 """
 
 from __future__ import annotations
@@ -42,7 +43,16 @@ _SALT: Final = b"simulate"
 #: what a simulation goes on with; the rest its server and its controllers make anew
 _ADOPTED: Final = {
     resource.key: resource
-    for resource in (Namespaces, Nodes, Services, Pods, EndpointSlices, EndpointsObjects, Deployments, ReplicaSets)
+    for resource in (
+        Namespaces,
+        Nodes,
+        Services,
+        Pods,
+        EndpointSlices,
+        EndpointsObjects,
+        Deployments,
+        ReplicaSets,
+    )
 }
 
 
@@ -60,7 +70,10 @@ def lines(recorder: Recorder, options: Options, setup: Setup, program: str = "")
         host=f"seed {options.seed}",
         saved=segments[-1].began,
         reason="simulate --record",
-        settings={"setup": msgspec.to_builtins(setup), "authority": recorder.redactor.token(AUTHORITY)},
+        settings={
+            "setup": msgspec.to_builtins(setup),
+            "authority": recorder.redactor.token(AUTHORITY),
+        },
         entries=recorder.ring.entries,
         forgotten=recorder.ring.forgotten,
     )
@@ -68,8 +81,12 @@ def lines(recorder: Recorder, options: Options, setup: Setup, program: str = "")
 
 
 def makers_of(settings: dict[str, Any]) -> dict[str, Callable[[], Controller]]:
-    """The controllers of a recording with these *settings*.  Raises ``msgspec.ValidationError`` for others."""
-    return makers(msgspec.convert(settings.get("setup", {}), Setup), str(settings.get("authority", AUTHORITY)))
+    """The controllers of a recording with these *settings*.  Raises ``msgspec.ValidationError`` for
+    others.
+    """
+    return makers(
+        msgspec.convert(settings.get("setup", {}), Setup), str(settings.get("authority", AUTHORITY))
+    )
 
 
 def adopt(recording: Recording, file: str = "") -> Adoption:
@@ -104,7 +121,9 @@ def adopt(recording: Recording, file: str = "") -> Adoption:
         if isinstance(version, Pod) and version.spec.node_name not in simulated
     )
     records.sort(key=lambda record: record.revision)
-    return Adoption(setup=_setup(recording.header.settings), records=tuple(records), pods=pods, file=file)
+    return Adoption(
+        setup=_setup(recording.header.settings), records=tuple(records), pods=pods, file=file
+    )
 
 
 def _setup(settings: dict[str, Any]) -> Setup:

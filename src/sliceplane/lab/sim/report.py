@@ -1,8 +1,8 @@
 """What is made of a verdict: words for people, and the shortest history that still fails.
 
-The history of the first k steps does not depend on how many follow, so a failing run is cut to the step at which it
-failed, and then to the least k whose own quiet point already shows a violation: by halving first, then one by one, as
-fewer steps do not always fail when more do.
+The history of the first k steps does not depend on how many follow, so a failing run is cut to the
+step at which it failed, and then to the least k whose own quiet point already shows a violation: by
+halving first, then one by one, as fewer steps do not always fail when more do.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ def summary(verdict: RunVerdict) -> str:
     violation = verdict.violation
     outcome = "ok" if violation is None else f"FAILED {violation.invariant}"
     counts = f"{verdict.steps} steps, {verdict.virtual_s:.0f} virtual s, {verdict.commits} commits"
-    return f"seed {options.seed}: {outcome} ({counts}, {sum(verdict.faults.values())} faults) {verdict.digest}"
+    return (
+        f"seed {options.seed}: {outcome} ({counts}, {sum(verdict.faults.values())} faults) "
+        f"{verdict.digest}"
+    )
 
 
 def report(verdict: RunVerdict) -> str:
@@ -75,11 +78,15 @@ def report(verdict: RunVerdict) -> str:
     lines = [
         f"seed {options.seed}: {verdict.steps} steps of {', '.join(options.controllers)}",
         f"  workload {options.workload}; {setup_text(verdict)}",
-        f"  {verdict.virtual_s:.1f} virtual seconds, {verdict.deeds} deeds, {verdict.commits} commits",
+        (
+            f"  {verdict.virtual_s:.1f} virtual seconds, {verdict.deeds} deeds, {verdict.commits} "
+            "commits"
+        ),
         f"  {verdict.writes} writes of controllers reached the server",
         f"  slowest rest {verdict.slowest_rest_s:.1f} s after faults and changes ended",
         f"  trace {verdict.lines} lines, digest {verdict.digest}",
-        "faults: " + (", ".join(f"{name} {count}" for name, count in verdict.faults.items()) or "none"),
+        "faults: "
+        + (", ".join(f"{name} {count}" for name, count in verdict.faults.items()) or "none"),
         "invariants:",
     ]
     broken = violation.invariant if violation is not None else ""
@@ -89,14 +96,19 @@ def report(verdict: RunVerdict) -> str:
     for name, meaning in ALWAYS.items():
         lines.append(f"  {name:31} {'BROKEN' if name == broken else 'held':24} {meaning}")
     if violation is not None:
-        lines += ["", f"FAILED {violation.invariant} after {verdict.steps} steps: {violation.message}"]
+        lines += [
+            "",
+            f"FAILED {violation.invariant} after {verdict.steps} steps: {violation.message}",
+        ]
         lines += ["the newest lines about it:", *(f"  {line}" for line in violation.lines)]
         lines.append(f"replay: {replay(options)}")
     return "\n".join(lines)
 
 
 def shrink(verdict: RunVerdict, run: Callable[[Options], RunVerdict] | None = None) -> RunVerdict:
-    """A failing verdict of the same seed with the fewest steps found.  *verdict* must be failing."""
+    """A failing verdict of the same seed with the fewest steps found.  *verdict* must be
+    failing.
+    """
     assert verdict.violation is not None, f"seed {verdict.options.seed} does not fail"
     run = run or (lambda options: Simulation(options).run())
     best = verdict

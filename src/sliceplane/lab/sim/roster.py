@@ -1,6 +1,7 @@
 """The controllers that a simulation can run, by the names that ``--controllers`` takes.
 
-A new controller plugs in by one line here; the rest of the simulator knows only ``watch.controller.base.Controller``.
+A new controller plugs in by one line here; the rest of the simulator knows only
+``watch.controller.base.Controller``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _SETUP_SALT: Final = 0x5E7
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """With which flags the plane runs.  ``instances``: of the slice controller; of several, the leader alone works."""
+    """With which flags the plane runs.  ``instances``: of the slice controller; of several, the
+    leader alone works.
+    """
 
     subsetting: Subsetting = Subsetting.OFF
     defragment: bool = False
@@ -65,7 +68,9 @@ def draw_setup(workload: str, seed: int) -> Setup:
 
 
 class RosterEntry(msgspec.Struct, frozen=True):
-    """``agent``: one of its kind stands beside a node; it has no second instance that could overlap."""
+    """``agent``: one of its kind stands beside a node; it has no second instance that could
+    overlap.
+    """
 
     make: Callable[[Setup], Controller]
     agent: bool = False
@@ -85,7 +90,9 @@ def _endpointslice(setup: Setup) -> Controller:
 
 def _kubelet(_: Setup) -> Controller:
     nodes = make_nodes(EMULATED_NODES, ZONES)
-    return KubeletController(EmulationConfig(nodes=nodes, start_s=0.2, ready_s=1.0, termination_s=2.0))
+    return KubeletController(
+        EmulationConfig(nodes=nodes, start_s=0.2, ready_s=1.0, termination_s=2.0)
+    )
 
 
 ROSTER: Final[Mapping[str, RosterEntry]] = {
@@ -119,12 +126,17 @@ def parse_controllers(text: str) -> tuple[str, ...]:
         return tuple(ROSTER)
     unknown = [name for name in names if name not in ROSTER]
     if unknown or not names:
-        raise ValueError(f"{unknown[0] if unknown else text!r} is no controller; there are {', '.join(ROSTER)}, all")
+        raise ValueError(
+            f"{unknown[0] if unknown else text!r} is no controller; there are "
+            f"{', '.join(ROSTER)}, all"
+        )
     return tuple(name for name in ROSTER if name in names)
 
 
 def makers(setup: Setup, authority: str) -> dict[str, Callable[[], Controller]]:
-    """How each controller of a simulation is made, by the name that it gives itself; *authority* as it was recorded."""
+    """How each controller of a simulation is made, by the name that it gives itself; *authority* as
+    it was recorded.
+    """
     made = {entry.make(setup).info.name: partial(entry.make, setup) for entry in ROSTER.values()}
     publisher = RootCaPublisher(authority)
     return {**made, publisher.info.name: lambda: RootCaPublisher(authority)}

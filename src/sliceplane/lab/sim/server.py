@@ -20,7 +20,15 @@ from sliceplane.lab.sim.agenda import Agenda, Alarm
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.direct import interest_of, step_of
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.types import Context, ListOptions, ListOutcome, Target, User, WatchOptions, WriteOptions
+from sliceplane.server.registry.types import (
+    Context,
+    ListOptions,
+    ListOutcome,
+    Target,
+    User,
+    WatchOptions,
+    WriteOptions,
+)
 from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.snapshot import restored
@@ -59,7 +67,9 @@ class Server:
         revision: int = 1,
         field_manager: str = "",
     ) -> None:
-        """*records*: what is there when it starts, at *revision* at least.  *field_manager*: of all who write."""
+        """*records*: what is there when it starts, at *revision* at least.  *field_manager*: of all
+        who write.
+        """
         self._agenda = agenda
         self._options = WriteOptions(field_validation="Strict", field_manager=field_manager)
         #: how far this machine's clock is ahead of the controllers'
@@ -86,9 +96,15 @@ class Server:
     def perform(self, write: Write) -> bytes:
         """A write, or one of the reads.  Raises ``StatusError``."""
         if write.verb == "probe":
-            return b"" if msgspec.json.decode(write.body, type=PortProbe).ip in self.refusing else NOT_REFUSED
+            return (
+                b""
+                if msgspec.json.decode(write.body, type=PortProbe).ip in self.refusing
+                else NOT_REFUSED
+            )
         if write.verb == "list":
-            listed = self.page(Selection(write.resource, write.namespace, write.label_selector), 0, "")
+            listed = self.page(
+                Selection(write.resource, write.namespace, write.label_selector), 0, ""
+            )
             return listed_items(record.body for record in listed.records)
         if write.verb == "get":
             target = Target(resource=write.resource, namespace=write.namespace, name=write.name)
@@ -129,7 +145,12 @@ class Server:
         plan = self.registry.watch_plan(self._context(), target, options)
         now = self._agenda.now
         watcher = self.hub.subscribe(
-            interest_of(plan), now=now, since=plan.since, initial=plan.initial, bookmarks=True, ends_at=now + timeout_s
+            interest_of(plan),
+            now=now,
+            since=plan.since,
+            initial=plan.initial,
+            bookmarks=True,
+            ends_at=now + timeout_s,
         )
         self._alarm.set(self.hub.next_deadline())
         return watcher

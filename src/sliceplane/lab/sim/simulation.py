@@ -4,12 +4,13 @@
 
     step step step ... quiet point | step step step ... quiet point | ...
 
-A step is one action of the workload, perhaps some faults, and a little time.  At a quiet point faults stop, processes
-that stand still go on, and time passes until no commit came for ``QUIET_S``; if that takes longer than
-``CONVERGE_MAX_S`` something runs in a circle.  Then every invariant is checked.
+A step is one action of the workload, perhaps some faults, and a little time. At a quiet point
+faults stop, processes that stand still go on, and time passes until no commit came for ``QUIET_S``;
+if that takes longer than ``CONVERGE_MAX_S`` something runs in a circle. Then every invariant is
+checked.
 
-Everything that draws has a generator of its own, forked from the seed in a fixed order; the history of the first k
-steps is the same however many follow, which is what shrinking relies on.
+Everything that draws has a generator of its own, forked from the seed in a fixed order; the history
+of the first k steps is the same however many follow, which is what shrinking relies on.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def normal_faults() -> dict[str, float]:
 
 
 class Adoption(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a simulation begins if not with nothing.  ``pods``: those whose Nodes are not simulated."""
+    """Where a simulation begins if not with nothing.  ``pods``: those whose Nodes are not
+    simulated.
+    """
 
     setup: Setup
     records: tuple[Record, ...]
@@ -71,9 +74,11 @@ class Adoption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """``duration_s``: virtual time after which no further step is made (``None``: *steps* alone count).
+    """``duration_s``: virtual time after which no further step is made (``None``: *steps* alone
+    count).
 
-    ``workload``: one of ``WORKLOADS``; ``classic`` is what seeds were recorded with before there was another.
+    ``workload``: one of ``WORKLOADS``; ``classic`` is what seeds were recorded with before there
+    was another.
     """
 
     seed: int
@@ -84,7 +89,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     workload: str = WORKLOADS[0]
     #: what is there when it begins; ``None``: nothing
     adoption: Adoption | None = None
-    #: whether a drain barrier looks on (``drained-is-drained``); it draws dice, so histories are others then
+    #: whether a drain barrier looks on (``drained-is-drained``); it draws dice, so histories are
+    #: others then
     drains: bool = False
 
 
@@ -117,20 +123,29 @@ class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Simulation:
-    """Made for one ``run``.  A test may call ``begin`` and then tell its own story with the parts."""
+    """Made for one ``run``.  A test may call ``begin`` and then tell its own story with the
+    parts.
+    """
 
     def __init__(
-        self, options: Options, sink: Callable[[str], object] | None = None, recorder: Recorder | None = None
+        self,
+        options: Options,
+        sink: Callable[[str], object] | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         adoption = options.adoption
         rng = Rng(options.seed)
         self.options = options
         self.recorder = recorder
-        self.setup = draw_setup(options.workload, options.seed) if adoption is None else adoption.setup
+        self.setup = (
+            draw_setup(options.workload, options.seed) if adoption is None else adoption.setup
+        )
         self.agenda = Agenda(START)
         self.trace = Trace(START, sink)
         self.faults = FaultPlan(options.faults, rng.fork())
-        self.server = Server(self.agenda, rng.fork(), records=() if adoption is None else adoption.records)
+        self.server = Server(
+            self.agenda, rng.fork(), records=() if adoption is None else adoption.records
+        )
         self.network = Network(self.agenda, self.server, self.faults, self.trace, rng.fork())
         self._gaps = rng.fork()
         self._rng = rng.fork()
@@ -145,12 +160,18 @@ class Simulation:
         )
         self.steady = Steady(self.server)
         self.server.listeners.append(self.steady.on_commit)
-        self.removals = Removals(self.server, self.agenda, told_s=REMOVAL_MAX_S, inferred_s=HELD_MAX_S + REMOVAL_MAX_S)
+        self.removals = Removals(
+            self.server, self.agenda, told_s=REMOVAL_MAX_S, inferred_s=HELD_MAX_S + REMOVAL_MAX_S
+        )
         self.server.listeners.append(self.removals.on_commit)
         self.server.listeners.append(self._watch_writes)
         self.processes: dict[str, Process | Candidates] = {}
         self.proxies = Proxies(self.network, rng.fork()) if options.workload == "full" else None
-        self.drains = DrainWatch(self.network, self.proxies, rng.fork()) if options.drains and self.proxies else None
+        self.drains = (
+            DrainWatch(self.network, self.proxies, rng.fork())
+            if options.drains and self.proxies
+            else None
+        )
         self._leaving: list[Process] = []
         self._lives = 0
         self._last_commit = START
@@ -170,7 +191,9 @@ class Simulation:
     # Processes
 
     def start(self, name: str) -> None:
-        """A new instance, which takes the place of the one that has this name; all of them, if they elect a leader."""
+        """A new instance, which takes the place of the one that has this name; all of them, if they
+        elect a leader.
+        """
         part: Process | Candidates
         if ROSTER[name].elected and self.setup.instances > 1:
             part = Candidates(
@@ -189,7 +212,9 @@ class Simulation:
         self._lives += 1
         make = ROSTER[name].make
         numbered = f"{actor}#{self._lives}"
-        return Process(numbered, lambda: make(self.setup), self.network, self._rng.fork(), self.recorder)
+        return Process(
+            numbered, lambda: make(self.setup), self.network, self._rng.fork(), self.recorder
+        )
 
     def crash(self, name: str) -> None:
         part = self.processes[name]
@@ -200,7 +225,9 @@ class Simulation:
             self.start(name)
 
     def overlap(self, name: str, seconds: float) -> None:
-        """A new instance starts, and the old one lives on for a while; where a leader is elected it is a hand-over."""
+        """A new instance starts, and the old one lives on for a while; where a leader is elected it
+        is a hand-over.
+        """
         old = self.processes[name]
         if isinstance(old, Candidates):
             old.hand_over()
@@ -275,7 +302,8 @@ class Simulation:
     # Quiet points
 
     def settle(self) -> float:
-        """Stop the faults and let time pass until no process writes.  Gives how long writes went on, in seconds.
+        """Stop the faults and let time pass until no process writes. Gives how long writes went on,
+        in seconds.
 
         Raises ``Broken`` if they do not end.
         """
@@ -292,7 +320,9 @@ class Simulation:
         self._last_commit = began
         while self.agenda.now < self._last_commit + QUIET_S:
             if self.agenda.now > began + CONVERGE_MAX_S:
-                raise Broken("quiescence", "", f"still writing {CONVERGE_MAX_S:g} s after the last change")
+                raise Broken(
+                    "quiescence", "", f"still writing {CONVERGE_MAX_S:g} s after the last change"
+                )
             self.agenda.run_until(self.agenda.now + _LOOK_S)
         rest = self._last_commit - began
         self._slowest = max(self._slowest, rest)
@@ -325,7 +355,14 @@ class Simulation:
         self.removals.check()
         rest = self.settle()
         self.check()
-        self.trace.note(self.agenda.now, "sim", "quiet", f"{rest:.6f}", "ok", revision=self.server.store.revision)
+        self.trace.note(
+            self.agenda.now,
+            "sim",
+            "quiet",
+            f"{rest:.6f}",
+            "ok",
+            revision=self.server.store.revision,
+        )
 
     # The whole
 
@@ -339,7 +376,9 @@ class Simulation:
             cause = fault.__cause__
             violation = self._violation("no-part-fails", f"{fault}: {cause!r}", fault.actor, cause)
         except Exception as error:
-            violation = self._violation("no-part-fails", f"{type(error).__name__}: {error}", "", error)
+            violation = self._violation(
+                "no-part-fails", f"{type(error).__name__}: {error}", "", error
+            )
         return RunVerdict(
             options=self.options,
             setup=self.setup,
@@ -354,10 +393,14 @@ class Simulation:
             slowest_rest_s=self._slowest,
             digest=self.trace.digest,
             lines=self.trace.lines,
-            terms=sum(part.terms for part in self.processes.values() if isinstance(part, Candidates)),
+            terms=sum(
+                part.terms for part in self.processes.values() if isinstance(part, Candidates)
+            ),
         )
 
-    def _violation(self, invariant: str, message: str, subject: str, cause: BaseException | None) -> Violation:
+    def _violation(
+        self, invariant: str, message: str, subject: str, cause: BaseException | None
+    ) -> Violation:
         lines = self.trace.about(subject.rpartition("/")[2])
         return Violation(invariant=invariant, message=message, lines=lines, cause=cause)
 

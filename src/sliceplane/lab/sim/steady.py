@@ -1,9 +1,10 @@
 """No dip: a Pod that stays ready stays published, whatever happens around it.
 
-At a quiet point everything is in order, so the endpoints that are ready then are *steady*.  One stops being steady when
-something of its own changes (the Pod, its Node, its Service, or another writer edits the Service's slices) and is never
-again before the next quiet point: a controller that sees old state may act on it in good faith.  As long as it is
-steady every commit of a slice must leave it published, with its ports, in its address type.
+At a quiet point everything is in order, so the endpoints that are ready then are *steady*. One
+stops being steady when something of its own changes (the Pod, its Node, its Service, or another
+writer edits the Service's slices) and is never again before the next quiet point: a controller that
+sees old state may act on it in good faith. As long as it is steady every commit of a slice must
+leave it published, with its ports, in its address type.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class Steady:
         for address_type in oracle.address_types(service):
             for ports, endpoints in oracle.desired(service, address_type, pods, view.nodes).items():
                 wanted.update(
-                    Published(endpoint.target_ref.name, endpoint.target_ref.uid, address_type, ports)
+                    Published(
+                        endpoint.target_ref.name, endpoint.target_ref.uid, address_type, ports
+                    )
                     for endpoint in endpoints
                     if endpoint.conditions.ready and endpoint.target_ref is not None
                 )
@@ -82,7 +85,12 @@ class Steady:
             if service_of(observed) == service:
                 ports = oracle.port_set(observed.ports or ())
                 shown.update(
-                    Published(endpoint.target_ref.name, endpoint.target_ref.uid, observed.address_type, ports)
+                    Published(
+                        endpoint.target_ref.name,
+                        endpoint.target_ref.uid,
+                        observed.address_type,
+                        ports,
+                    )
                     for endpoint in observed.endpoints or ()
                     if endpoint.conditions.ready and endpoint.target_ref is not None
                 )
@@ -93,7 +101,12 @@ class Steady:
         key = event.record.key
         if key.resource == EndpointSlices.storage_key:
             self._on_slice(event)
-        elif key.resource in (Pods.storage_key, Services.storage_key, Nodes.storage_key, Namespaces.storage_key):
+        elif key.resource in (
+            Pods.storage_key,
+            Services.storage_key,
+            Nodes.storage_key,
+            Namespaces.storage_key,
+        ):
             self._restrict(event)
 
     def _restrict(self, event: StoreEvent) -> None:
@@ -102,21 +115,31 @@ class Steady:
             return
         changed = event.record.key
         view = View(self._server)
-        if changed.resource == Services.storage_key and _spec(event.previous) != _spec(event.record):
+        if changed.resource == Services.storage_key and _spec(event.previous) != _spec(
+            event.record
+        ):
             self._steady.pop(changed.path, None)
         if changed.resource == Nodes.storage_key and event.type is not EventType.MODIFIED:
-            # Gone and back, or the other way round: with publishNotReadyAddresses no endpoint shows it (seed 40136).
+            # Gone and back, or the other way round: with publishNotReadyAddresses no endpoint shows
+            # it (seed 40136).
             elsewhere = {
-                pod.metadata.uid for pods in view.pods.values() for pod in pods if pod.spec.node_name != changed.name
+                pod.metadata.uid
+                for pods in view.pods.values()
+                for pod in pods
+                if pod.spec.node_name != changed.name
             }
             for name, steady in self._steady.items():
-                self._steady[name] = {published for published in steady if published.uid in elsewhere}
+                self._steady[name] = {
+                    published for published in steady if published.uid in elsewhere
+                }
         by_key = {service.metadata.key: service for service in view.lasting_services()}
         for name in sorted(self._steady):
             if changed.namespace and changed.namespace != name.partition("/")[0]:
                 continue
             service = by_key.get(name)
-            kept = self._wanted(service, view) & self._steady[name] if service is not None else set()
+            kept = (
+                self._wanted(service, view) & self._steady[name] if service is not None else set()
+            )
             if kept:
                 self._steady[name] = kept
             else:
@@ -128,10 +151,17 @@ class Steady:
             steady = self._steady.get(name)
             if steady is None:
                 continue
-            lost = sorted((published.pod, published.address_type) for published in steady - self._shown(name))
+            lost = sorted(
+                (published.pod, published.address_type) for published in steady - self._shown(name)
+            )
             if lost:
                 pod, address_type = lost[0]
-                what = f"{event.type.value} of slice {event.record.key.path} at revision {event.revision}"
+                what = (
+                    f"{event.type.value} of slice {event.record.key.path} at revision "
+                    f"{event.revision}"
+                )
                 raise Broken(
-                    "no-lost-endpoint", pod, f"{name} lost the ready {address_type} endpoint of Pod {pod} by {what}"
+                    "no-lost-endpoint",
+                    pod,
+                    f"{name} lost the ready {address_type} endpoint of Pod {pod} by {what}",
                 )

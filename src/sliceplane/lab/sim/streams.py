@@ -1,8 +1,9 @@
-"""An informer on virtual time: performs what the production reflector asks for, over a network that fails.
+"""An informer on virtual time: performs what the production reflector asks for, over a network that
+fails.
 
-The messages of one watch stay in order, as on a connection; each stream has a lag of its own, so that the order across
-watches is open.  A stream that breaks loses what was under way in it; a silent one keeps quiet until the
-reflector's own time limit finds it out.
+The messages of one watch stay in order, as on a connection; each stream has a lag of its own, so
+that the order across watches is open. A stream that breaks loses what was under way in it; a silent
+one keeps quiet until the reflector's own time limit finds it out.
 """
 
 from __future__ import annotations
@@ -122,7 +123,9 @@ class SimulatedInformer:
         self._request += 1
         request = self._request
         if self._faults.strikes("request-lost") or self._faults.strikes("response-lost"):
-            self._agenda.after(LIST_TIMEOUT_S, lambda: self._list_failed(request, unreachable("timeout")))
+            self._agenda.after(
+                LIST_TIMEOUT_S, lambda: self._list_failed(request, unreachable("timeout"))
+            )
             return
         self._agenda.after(self._network.latency(), lambda: self._list_arrives(request, action))
 
@@ -141,7 +144,9 @@ class SimulatedInformer:
                 def deliver() -> None:
                     self.reflector.on_page(items, version, token, self._agenda.now)
 
-                self._agenda.after(self._network.latency(), lambda: self._answered(request, deliver))
+                self._agenda.after(
+                    self._network.latency(), lambda: self._answered(request, deliver)
+                )
                 return
         failure = error
         self._agenda.after(self._network.latency(), lambda: self._list_failed(request, failure))
@@ -154,7 +159,9 @@ class SimulatedInformer:
         if not self._was_short:
             return items
         listed = [cache.load(item) for item in items]
-        fitting = (count for count in range(len(items), -1, -1) if part_kept(cache, listed[:count]) < 0.5)
+        fitting = (
+            count for count in range(len(items), -1, -1) if part_kept(cache, listed[:count]) < 0.5
+        )
         return items[: next(fitting)]
 
     def _list_failed(self, request: int, error: StatusError) -> None:
@@ -174,11 +181,17 @@ class SimulatedInformer:
         error = self._network.refusal()
         if error is None:
             try:
-                watcher = self._server.watch(self.selection, action.resource_version, action.timeout_s)
+                watcher = self._server.watch(
+                    self.selection, action.resource_version, action.timeout_s
+                )
             except StatusError as refused:
                 error = refused
             else:
-                lag = self._faults.draw("watch-delay", 0.0, LAG_MAX_S) if self._faults.strikes("watch-delay") else 0.0
+                lag = (
+                    self._faults.draw("watch-delay", 0.0, LAG_MAX_S)
+                    if self._faults.strikes("watch-delay")
+                    else 0.0
+                )
                 self._answered(request, lambda: self.reflector.on_watch_opened(self._agenda.now))
                 self._stream = _SimulatedStream(self, request, watcher, lag)
                 self._stream.pump()
@@ -237,7 +250,13 @@ def informers_of(
 
     return [
         SimulatedInformer(
-            selection, network, rng.fork(), receive=receive, deliver=deliver, on_synced=one_synced, on_mark=on_mark
+            selection,
+            network,
+            rng.fork(),
+            receive=receive,
+            deliver=deliver,
+            on_synced=one_synced,
+            on_mark=on_mark,
         )
         for selection in selections
     ]
@@ -246,7 +265,9 @@ def informers_of(
 class _SimulatedStream:
     """One watch: from the hub's queue to the reflector, in order."""
 
-    def __init__(self, owner: SimulatedInformer, request: int, watcher: Watcher, lag_s: float) -> None:
+    def __init__(
+        self, owner: SimulatedInformer, request: int, watcher: Watcher, lag_s: float
+    ) -> None:
         self.watcher = watcher
         self._owner = owner
         self._request = request
@@ -281,7 +302,9 @@ class _SimulatedStream:
         if self.silent or faults.strikes("watch-silence"):
             self.silent = True
             return True
-        late = faults.draw("watch-burst", 0.0, BURST_MAX_S) if faults.strikes("watch-burst") else 0.0
+        late = (
+            faults.draw("watch-burst", 0.0, BURST_MAX_S) if faults.strikes("watch-burst") else 0.0
+        )
         lag = self._lag_s if faults.active else 0.0
         self._last = max(self._last, agenda.now + owner._network.latency() + lag + late)
         agenda.at(self._last, lambda: self._message(item.type, item.data))

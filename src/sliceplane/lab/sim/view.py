@@ -7,7 +7,12 @@ from typing import TypeVar
 
 from sliceplane.api.codec import decode
 from sliceplane.api.core import Endpoints, Namespace, Node, Pod, ResourceQuota, Service
-from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
+from sliceplane.api.discovery import (
+    LABEL_MANAGED_BY,
+    LABEL_SERVICE_NAME,
+    MANAGED_BY_CONTROLLER,
+    EndpointSlice,
+)
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import (
     EndpointSlices,
@@ -31,15 +36,21 @@ class View:
         self.server = server
         self.services: Sequence[Service] = self._all(Services, Service)
         self.quotas: Sequence[ResourceQuota] = self._all(ResourceQuotas, ResourceQuota)
-        self.nodes: Mapping[str, Node] = {node.metadata.name: node for node in self._all(Nodes, Node)}
+        self.nodes: Mapping[str, Node] = {
+            node.metadata.name: node for node in self._all(Nodes, Node)
+        }
         self.pods: Mapping[str, Sequence[Pod]] = _by_namespace(self._all(Pods, Pod))
-        self.slices: Mapping[str, Sequence[EndpointSlice]] = _by_namespace(self._all(EndpointSlices, EndpointSlice))
+        self.slices: Mapping[str, Sequence[EndpointSlice]] = _by_namespace(
+            self._all(EndpointSlices, EndpointSlice)
+        )
         self.endpoints: Mapping[str, Endpoints] = {
             item.metadata.key: item for item in self._all(EndpointsObjects, Endpoints)
         }
         spaces = self._all(Namespaces, Namespace)
         #: namespaces that are not on their way out
-        self.namespaces = tuple(space.metadata.name for space in spaces if space.metadata.deletion_timestamp is None)
+        self.namespaces = tuple(
+            space.metadata.name for space in spaces if space.metadata.deletion_timestamp is None
+        )
 
     def _all(self, resource: Resource, kind: type[T]) -> list[T]:
         return [decode(record.body, kind) for record in self.server.records(resource)]
@@ -49,7 +60,8 @@ class View:
         return [
             service
             for service in self.services
-            if service.metadata.deletion_timestamp is None and service.metadata.namespace in self.namespaces
+            if service.metadata.deletion_timestamp is None
+            and service.metadata.namespace in self.namespaces
         ]
 
 

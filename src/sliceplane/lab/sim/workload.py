@@ -1,10 +1,12 @@
 """People and machines that change things at random, by weight: one action a step.
 
-Actions look at the truth and write without faults; it is the controllers who have to live with loss.  What the server
-refuses (a selector on an ExternalName, say) is an outcome like another and is traced.
+Actions look at the truth and write without faults; it is the controllers who have to live with
+loss. What the server refuses (a selector on an ExternalName, say) is an outcome like another and is
+traced.
 
-Pods are of two kinds: those of Deployments, which the emulated kubelets run, and *bare* ones on Nodes of their own,
-whose status is written here, so that a simulation of the EndpointSlice controller alone has Pods too.
+Pods are of two kinds: those of Deployments, which the emulated kubelets run, and *bare* ones on
+Nodes of their own, whose status is written here, so that a simulation of the EndpointSlice
+controller alone has Pods too.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ class SimulatedWorkload:
     def begin(self) -> None:
         self.server.listeners.append(self._finish_terminating)
         for which in range(BARE_NODES):
-            self.write("create", Nodes, "", documents.node(f"bare-{which}", ZONES[which % len(ZONES)]))
+            self.write(
+                "create", Nodes, "", documents.node(f"bare-{which}", ZONES[which % len(ZONES)])
+            )
         for name in NAMESPACES[1:]:
             self._open_namespace(name)
         for name in NAMESPACES:
@@ -82,11 +86,15 @@ class SimulatedWorkload:
             for _ in range(4):
                 self._new_pod(name)
             if self.deployments:
-                self.write("create", Deployments, name, documents.deployment("web", "web", 3, "image:1"))
+                self.write(
+                    "create", Deployments, name, documents.deployment("web", "web", 3, "image:1")
+                )
 
     def step(self) -> None:
         self.steps += 1
-        actions = [action for action in (*_ACTIONS, *self.more) if self.deployments or not action[2]]
+        actions = [
+            action for action in (*_ACTIONS, *self.more) if self.deployments or not action[2]
+        ]
         at = self.rng.below(sum(weight for weight, _, _ in actions))
         for weight, action, _ in actions:
             at -= weight
@@ -97,7 +105,14 @@ class SimulatedWorkload:
     # Writing
 
     def write(
-        self, verb: Verb, resource: Resource, namespace: str, body: Document, name: str = "", *, subresource: str = ""
+        self,
+        verb: Verb,
+        resource: Resource,
+        namespace: str,
+        body: Document,
+        name: str = "",
+        *,
+        subresource: str = "",
     ) -> bool:
         write = Write(
             verb=verb,
@@ -115,7 +130,9 @@ class SimulatedWorkload:
         except StatusError as error:
             self.trace.note(self.agenda.now, "user", verb, shown, described(error))
             return False
-        self.trace.note(self.agenda.now, "user", verb, shown, "ok", revision=self.server.store.revision)
+        self.trace.note(
+            self.agenda.now, "user", verb, shown, "ok", revision=self.server.store.revision
+        )
         return True
 
     def pick(self, resource: Resource, namespace: str = "") -> Document | None:
@@ -124,12 +141,21 @@ class SimulatedWorkload:
     def choose(self, documents: list[Document]) -> Document | None:
         return documents[self.rng.below(len(documents))] if documents else None
 
-    def patch(self, resource: Resource, target: Document | None, change: Document, subresource: str = "") -> bool:
+    def patch(
+        self, resource: Resource, target: Document | None, change: Document, subresource: str = ""
+    ) -> bool:
         """Nothing where there is no *target*."""
         if target is None:
             return False
         meta = target["metadata"]
-        return self.write("patch", resource, meta.get("namespace", ""), change, meta["name"], subresource=subresource)
+        return self.write(
+            "patch",
+            resource,
+            meta.get("namespace", ""),
+            change,
+            meta["name"],
+            subresource=subresource,
+        )
 
     def delete(self, resource: Resource, target: Document | None, **options: object) -> bool:
         if target is None:
@@ -143,7 +169,11 @@ class SimulatedWorkload:
     # Pods
 
     def bare_pods(self) -> list[Document]:
-        return [pod for pod in self.server.documents(Pods) if pod["metadata"]["name"].startswith("bare-")]
+        return [
+            pod
+            for pod in self.server.documents(Pods)
+            if pod["metadata"]["name"].startswith("bare-")
+        ]
 
     def _new_pod(self, namespace: str) -> None:
         self.made += 1
@@ -169,17 +199,23 @@ class SimulatedWorkload:
         pod = self.choose(self.bare_pods())
         if pod is not None:
             addresses = [address["ip"] for address in pod["status"].get("podIPs", ())]
-            self.patch(Pods, pod, documents.pod_status(addresses, ready=self.rng.below(2) == 0), "status")
+            self.patch(
+                Pods, pod, documents.pod_status(addresses, ready=self.rng.below(2) == 0), "status"
+            )
 
     def pod_fails(self) -> None:
         pod = self.choose(self.bare_pods())
         if pod is not None and pod["status"].get("phase") == "Running":
             addresses = [address["ip"] for address in pod["status"].get("podIPs", ())]
-            if self.patch(Pods, pod, documents.pod_status(addresses, ready=False, phase="Failed"), "status"):
+            if self.patch(
+                Pods, pod, documents.pod_status(addresses, ready=False, phase="Failed"), "status"
+            ):
                 self.freed.extend(addresses[:1])
 
     def pod_goes(self) -> None:
-        self.delete(Pods, self.pick(Pods), **({"gracePeriodSeconds": 0} if self.rng.below(3) == 0 else {}))
+        self.delete(
+            Pods, self.pick(Pods), **({"gracePeriodSeconds": 0} if self.rng.below(3) == 0 else {})
+        )
 
     def pod_relabelled(self) -> None:
         labels = {"app": APPS[self.rng.below(2)], "tier": "front" if self.rng.below(2) else None}
@@ -188,7 +224,9 @@ class SimulatedWorkload:
     def pod_gets_readiness(self) -> None:
         """Of an emulated Pod."""
         readiness = ("true", "false", None)[self.rng.below(3)]
-        self.patch(Pods, self.pick(Pods), {"metadata": {"annotations": {ANNOTATION_READY: readiness}}})
+        self.patch(
+            Pods, self.pick(Pods), {"metadata": {"annotations": {ANNOTATION_READY: readiness}}}
+        )
 
     def _finish_terminating(self, event: StoreEvent) -> None:
         """The node agent of bare Pods: one that was deleted ends after a while."""
@@ -202,7 +240,9 @@ class SimulatedWorkload:
         ):
             options = {"gracePeriodSeconds": 0, "preconditions": {"uid": event.record.uid}}
             delay = self.rng.uniform(_FINISH_MIN_S, _FINISH_MAX_S)
-            self.agenda.after(delay, lambda: void(self.write("delete", Pods, key.namespace, options, key.name)))
+            self.agenda.after(
+                delay, lambda: void(self.write("delete", Pods, key.namespace, options, key.name))
+            )
 
     # Services, Deployments, namespaces, nodes, others
 
@@ -212,14 +252,20 @@ class SimulatedWorkload:
         self.write("create", Services, self.somewhere(), documents.service(name, app, self.rng))
 
     def service_changes(self) -> None:
-        self.patch(Services, self.users_service(), documents.service_edit(APPS[self.rng.below(2)], self.rng))
+        self.patch(
+            Services,
+            self.users_service(),
+            documents.service_edit(APPS[self.rng.below(2)], self.rng),
+        )
 
     def service_goes(self) -> None:
         self.delete(Services, self.users_service(), propagationPolicy=POLICIES[self.rng.below(3)])
 
     def users_service(self) -> Document | None:
         services = self.server.documents(Services)
-        return self.choose([service for service in services if service["metadata"]["name"] != "kubernetes"])
+        return self.choose(
+            [service for service in services if service["metadata"]["name"] != "kubernetes"]
+        )
 
     def deployment_comes(self) -> None:
         app = APPS[self.rng.below(2)]
@@ -227,14 +273,20 @@ class SimulatedWorkload:
         self.write("create", Deployments, self.somewhere(), body)
 
     def deployment_scales(self) -> None:
-        self.patch(Deployments, self.pick(Deployments), {"spec": {"replicas": self.rng.below(REPLICAS_MAX + 1)}})
+        self.patch(
+            Deployments,
+            self.pick(Deployments),
+            {"spec": {"replicas": self.rng.below(REPLICAS_MAX + 1)}},
+        )
 
     def deployment_rolls(self) -> None:
         image = "image:" + "1" * (1 + self.rng.below(4))
         self.patch(Deployments, self.pick(Deployments), documents.image_change(image))
 
     def deployment_goes(self) -> None:
-        self.delete(Deployments, self.pick(Deployments), propagationPolicy=POLICIES[self.rng.below(3)])
+        self.delete(
+            Deployments, self.pick(Deployments), propagationPolicy=POLICIES[self.rng.below(3)]
+        )
 
     def _open_namespace(self, name: str) -> None:
         if self.write("create", Namespaces, "", documents.namespace(name)) and name == "shop":
@@ -262,13 +314,20 @@ class SimulatedWorkload:
             body = node_document(make_nodes(EMULATED_NODES, ZONES)[which - BARE_NODES])
         node = self.server.find(Nodes, "", body["metadata"]["name"])
         if node is None:
-            self.write("create", Nodes, "", {key: body[key] for key in body if key not in ("apiVersion", "kind")})
+            self.write(
+                "create",
+                Nodes,
+                "",
+                {key: body[key] for key in body if key not in ("apiVersion", "kind")},
+            )
         else:
             self.delete(Nodes, node)
 
     def foreign_slice(self) -> None:
         slices = self.server.documents(EndpointSlices)
-        theirs = [document for document in slices if document["metadata"]["name"].startswith("their")]
+        theirs = [
+            document for document in slices if document["metadata"]["name"].startswith("their")
+        ]
         if theirs and self.rng.below(2):
             self.delete(EndpointSlices, self.choose(theirs))
             return
@@ -276,7 +335,12 @@ class SimulatedWorkload:
         which = 1 + self.rng.below(3)
         if service is not None:
             meta = service["metadata"]
-            self.write("create", EndpointSlices, meta["namespace"], documents.foreign_slice(meta["name"], which))
+            self.write(
+                "create",
+                EndpointSlices,
+                meta["namespace"],
+                documents.foreign_slice(meta["name"], which),
+            )
 
     # As a fault
 
@@ -285,14 +349,19 @@ class SimulatedWorkload:
         ours = [
             document
             for document in self.server.documents(EndpointSlices)
-            if document["metadata"].get("labels", {}).get(LABEL_MANAGED_BY) not in (None, documents.FOREIGN_MANAGER)
+            if document["metadata"].get("labels", {}).get(LABEL_MANAGED_BY)
+            not in (None, documents.FOREIGN_MANAGER)
         ]
         if not ours:
             return
         chosen = ours[which % len(ours)]
         edits: tuple[Document, ...] = (
             {"endpoints": chosen["endpoints"][1:]},
-            {"endpoints": [{"addresses": ["198.51.100.99"]}] if chosen["addressType"] == "IPv4" else []},
+            {
+                "endpoints": [{"addresses": ["198.51.100.99"]}]
+                if chosen["addressType"] == "IPv4"
+                else []
+            },
             {"metadata": {"labels": {"team": "intruder"}}},
             {"metadata": {"labels": {LABEL_MANAGED_BY: None}}},
             {"metadata": {"ownerReferences": None}},

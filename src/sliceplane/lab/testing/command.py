@@ -1,8 +1,8 @@
 """``python -m sliceplane.testing``: a plane for tests in any language.
 
-It prints one line, ``ready URL kubeconfig=PATH``, when all that it was given is there, and ends, leaving nothing, with
-whatever comes first: a signal, the end of its standard input (a pipe), or the end of the process that started it.  So a
-test that is killed leaves no server behind.
+It prints one line, ``ready URL kubeconfig=PATH``, when all that it was given is there, and ends,
+leaving nothing, with whatever comes first: a signal, the end of its standard input (a pipe), or the
+end of the process that started it. So a test that is killed leaves no server behind.
 """
 
 from __future__ import annotations
@@ -23,16 +23,37 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option("--nodes", type=click.IntRange(0, 250), default=0, show_default=True,
-    help="Emulate so many Nodes, named node-1, node-2, ...; Deployments then become ready Pods.")  # fmt: skip
-@click.option("--zones", default="", metavar="ZONE,ZONE", help="Zones that the Nodes are spread over in turn.")
-@click.option("--controllers/--no-controllers", default=True, show_default=True, help="Run controllers beside the API.")
-@click.option("--secure-port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 picks a free port.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(0, 250),
+    default=0,
+    show_default=True,
+    help="Emulate so many Nodes, named node-1, node-2, ...; Deployments then become ready Pods.",
+)
+@click.option(
+    "--zones", default="", metavar="ZONE,ZONE", help="Zones that the Nodes are spread over in turn."
+)
+@click.option(
+    "--controllers/--no-controllers",
+    default=True,
+    show_default=True,
+    help="Run controllers beside the API.",
+)
+@click.option(
+    "--secure-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="0 picks a free port.",
+)
 @click.argument("files", nargs=-1, type=_FILE)
-def main(*, nodes: int, zones: str, controllers: bool, secure_port: int, files: tuple[Path, ...]) -> None:
+def main(
+    *, nodes: int, zones: str, controllers: bool, secure_port: int, files: tuple[Path, ...]
+) -> None:
     """A plane in memory for a test, with the objects of FILES.
 
-    Prints "ready URL kubeconfig=PATH"; ends with its standard input, with its parent, or at a signal.
+    Prints "ready URL kubeconfig=PATH"; ends with its standard input, with its parent, or at a
+    signal.
     """
     from sliceplane.api.errors import StatusError
     from sliceplane.kit.io.start_error import StartError
@@ -72,7 +93,9 @@ def _signals() -> socket.socket:
 
 
 def _parent() -> int | None:
-    """A descriptor that is readable once the parent is gone; ``None`` where there is none to look at."""
+    """A descriptor that is readable once the parent is gone; ``None`` where there is none to look
+    at.
+    """
     try:
         return os.pidfd_open(os.getppid())
     except OSError:
@@ -80,7 +103,9 @@ def _parent() -> int | None:
 
 
 def _input() -> int | None:
-    """Standard input if it can end: a pipe or a socket.  A terminal is for Ctrl-C, and ``/dev/null`` says nothing."""
+    """Standard input if it can end: a pipe or a socket.  A terminal is for Ctrl-C, and
+    ``/dev/null`` says nothing.
+    """
     try:
         mode = os.fstat(0).st_mode
     except OSError:

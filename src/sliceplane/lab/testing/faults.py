@@ -1,9 +1,10 @@
 """What goes wrong between a client and an API server, on request, at the server's own door.
 
-``Faults`` stands between the connections and the application.  A request is seen as its line,
-``GET /api/v1/pods?watch=1``, and a fault may be for those lines only that contain a text.  Connections of watches are
-kept, as what hurts clients most comes after the answer has begun.  Clients in the plane's process (its controllers) do
-not come by this door: the cluster goes on while its clients suffer.
+``Faults`` stands between the connections and the application. A request is seen as its line, ``GET
+/api/v1/pods?watch=1``, and a fault may be for those lines only that contain a text. Connections of
+watches are kept, as what hurts clients most comes after the answer has begun. Clients in the
+plane's process (its controllers) do not come by this door: the cluster goes on while its clients
+suffer.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ _REASONS = {
 
 
 class Fault:
-    """One thing that goes wrong until ``end``, or until it did *times*.  As a ``with`` block it ends with the block."""
+    """One thing that goes wrong until ``end``, or until it did *times*.  As a ``with`` block it
+    ends with the block.
+    """
 
     def __init__(
         self,
@@ -66,7 +69,10 @@ class Fault:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.end()
 
@@ -76,7 +82,9 @@ class Fault:
         return self._over or self._left == 0
 
     async def wait(self) -> None:
-        """A request waits out its delay, unless the fault is ended first: nothing may hold up the plane's own end."""
+        """A request waits out its delay, unless the fault is ended first: nothing may hold up the
+        plane's own end.
+        """
         loop = asyncio.get_running_loop()
         ends = loop.time() + self.delay_s
         while not self._over and (left := ends - loop.time()) > 0:
@@ -97,10 +105,11 @@ class Fault:
 
 
 class Faults:
-    """The faults of one plane.  Methods may be called from any thread; each returns when it has happened.
+    """The faults of one plane. Methods may be called from any thread; each returns when it has
+    happened.
 
-    *where* in all of them: a text that the request's line contains, such as ``"watch="``, ``"POST "`` or
-    ``"/endpointslices"``; "" is every request.
+    *where* in all of them: a text that the request's line contains, such as ``"watch="``, ``"POST
+    "`` or ``"/endpointslices"``; "" is every request.
     """
 
     def __init__(self) -> None:
@@ -125,15 +134,26 @@ class Faults:
     # What a test asks for
 
     def refuse(
-        self, code: int = 429, *, retry_after: int | None = None, times: int | None = None, where: str = ""
+        self,
+        code: int = 429,
+        *,
+        retry_after: int | None = None,
+        times: int | None = None,
+        where: str = "",
     ) -> Fault:
-        """Answer with a ``Status`` of *code* instead of doing what is asked; 429 says to come back after a second."""
+        """Answer with a ``Status`` of *code* instead of doing what is asked; 429 says to come back
+        after a second.
+        """
         from sliceplane.api.errors import StatusError
 
         seconds = 1 if retry_after is None and code == 429 else retry_after
         message = f"sliceplane.testing: {code} on request"
         return self._add(
-            Fault(where, times, error=StatusError(code, _REASONS.get(code, ""), message, retry_after_s=seconds))
+            Fault(
+                where,
+                times,
+                error=StatusError(code, _REASONS.get(code, ""), message, retry_after_s=seconds),
+            )
         )
 
     def delay(self, seconds: float, *, times: int | None = None, where: str = "") -> Fault:
@@ -141,13 +161,17 @@ class Faults:
         return self._add(Fault(where, times, delay_s=seconds))
 
     def outage(self, *, where: str = "") -> Fault:
-        """Cut every connection on which something is asked, and the watches that are open: the server is away."""
+        """Cut every connection on which something is asked, and the watches that are open: the
+        server is away.
+        """
         fault = self._add(Fault(where, None, cut=True))
         self.cut_watches(where=where)
         return fault
 
     def cut_watches(self, *, where: str = "") -> int:
-        """Cut the connections of open watches in the middle of their answer; how many there were."""
+        """Cut the connections of open watches in the middle of their answer; how many there
+        were.
+        """
 
         async def cut() -> int:
             return self._cut(where)
@@ -155,8 +179,10 @@ class Faults:
         return self._call(cut())
 
     def silence_watches(self, *, where: str = "") -> int:
-        """Lose all that open watches would say from now on, while their connections stay: as after a firewall forgot
-        them.  How many there are.  Only a client that gives up a silent stream learns of anything again."""
+        """Lose all that open watches would say from now on, while their connections stay: as after
+        a firewall forgot them. How many there are. Only a client that gives up a silent stream
+        learns of anything again.
+        """
 
         async def silence() -> int:
             wires = self._open(where)
@@ -167,8 +193,9 @@ class Faults:
         return self._call(silence())
 
     def expire(self) -> int:
-        """Forget the history and cut the watches: who goes on from an earlier version gets 410 Gone, and has to list.
-        How many watches there were."""
+        """Forget the history and cut the watches: who goes on from an earlier version gets 410
+        Gone, and has to list. How many watches there were.
+        """
 
         async def expire() -> int:
             await self._forget()
@@ -177,7 +204,9 @@ class Faults:
         return self._call(expire())
 
     def bookmark(self) -> int:
-        """Send the bookmarks of the next minute now, to every watch that wants them, the plane's own too.  How many."""
+        """Send the bookmarks of the next minute now, to every watch that wants them, the plane's
+        own too.  How many.
+        """
         return self._call(self._bookmark())
 
     def clear(self) -> None:
@@ -211,7 +240,9 @@ class Faults:
     def around(self, app: App) -> App:
         """*app* behind the faults."""
 
-        async def application(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        async def application(
+            scope: MutableMapping[str, Any], receive: Receive, send: Send
+        ) -> None:
             wire = scope["state"]["connection"] = _Wire(scope["state"]["connection"])
             line = _line(scope)
             for fault in self._faults:
@@ -238,7 +269,9 @@ class Faults:
 
 
 class _Wire:
-    """A ``request.StreamConnection`` that can fall silent.  Each request has one: a watch is told by its own."""
+    """A ``request.StreamConnection`` that can fall silent.  Each request has one: a watch is told
+    by its own.
+    """
 
     def __init__(self, connection: StreamConnection) -> None:
         self._connection = connection

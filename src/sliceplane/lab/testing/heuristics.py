@@ -3,8 +3,9 @@
     def test_mine() -> None:
         check_heuristic(MyHeuristic())
 
-The questions are drawn from a seed: Services with and without *annotations*, zones of equal and of very unequal
-shares, none at all, endpoints in zones that have no Nodes, one endpoint and a hundred thousand.
+The questions are drawn from a seed: Services with and without *annotations*, zones of equal and of
+very unequal shares, none at all, endpoints in zones that have no Nodes, one endpoint and a hundred
+thousand.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ from sliceplane.slices.heuristics.types import (
 )
 
 QUESTIONS: Final = 500
-_KEYS: Final = ("topology.kubernetes.io/zone", "kubernetes.io/hostname", "topology.kubernetes.io/region", "rack")
+_KEYS: Final = (
+    "topology.kubernetes.io/zone",
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/region",
+    "rack",
+)
 _COUNTS: Final = (1, 2, 3, 5, 10, 97, 1_000, 100_000)
 
 
@@ -42,7 +48,8 @@ def check_heuristic(
     """Raises ``AssertionError`` naming the question and the answer.
 
     - Its name is ``domain/Name``.
-    - It answers every question, or raises ``HeuristicError`` with a text, and does not change what it was given.
+    - It answers every question, or raises ``HeuristicError`` with a text, and does not change what
+      it was given.
     - The same question gets the same answer.
     - Zonal: an allocation is for each zone that has endpoints, and its portions add up.
     - Hints have no empty and no repeated name, and at most eight of a sort.
@@ -52,7 +59,11 @@ def check_heuristic(
     assert well_named, f"a heuristic's name is domain/Name, not {heuristic.name!r}"
     rng = Rng(seed)
     for number in range(questions):
-        service = ServiceView(namespace="default", name="web", annotations=dict(annotations[number % len(annotations)]))
+        service = ServiceView(
+            namespace="default",
+            name="web",
+            annotations=dict(annotations[number % len(annotations)]),
+        )
         zones = random_zones(rng)
         if heuristic.kind == "local":
             _check_local(heuristic, service, random_endpoint(rng, zones), zones)
@@ -61,7 +72,10 @@ def check_heuristic(
 
 
 def _check_local(
-    heuristic: LocalHeuristic, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]
+    heuristic: LocalHeuristic,
+    service: ServiceView,
+    endpoint: EndpointPlace,
+    zones: tuple[ZoneView, ...],
 ) -> None:
     answers: list[Hints | str] = []
     for _ in range(2):
@@ -77,7 +91,10 @@ def _check_local(
 
 
 def _check_zonal(
-    heuristic: ZonalHeuristic, service: ServiceView, counts: dict[str, int], zones: tuple[ZoneView, ...]
+    heuristic: ZonalHeuristic,
+    service: ServiceView,
+    counts: dict[str, int],
+    zones: tuple[ZoneView, ...],
 ) -> None:
     answers: list[Allocation | str] = []
     for _ in range(2):
@@ -122,5 +139,8 @@ def random_endpoint(rng: Rng, zones: tuple[ZoneView, ...]) -> EndpointPlace:
     zone = zones[rng.below(len(zones))] if zones and rng.below(8) else ZoneView(name="")
     keys = tuple(key for key in _KEYS if not rng.below(3))
     return EndpointPlace(
-        zone=zone.name, region=zone.region, node=f"node-{rng.below(50)}" if rng.below(10) else "", topology_keys=keys
+        zone=zone.name,
+        region=zone.region,
+        node=f"node-{rng.below(50)}" if rng.below(10) else "",
+        topology_keys=keys,
     )

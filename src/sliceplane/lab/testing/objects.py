@@ -1,4 +1,6 @@
-"""What a test does with the objects of its plane: coroutines for the plane's own loop, without sockets."""
+"""What a test does with the objects of its plane: coroutines for the plane's own loop, without
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Objects:
             if not name:
                 raise ValueError(f"a {resource.kind} has no metadata.name")
             status = body.pop("status", None) if resource.has_status else None
-            answer = await self._client.patch(resource, where, name, codec.encode(body), patch_type="apply")
+            answer = await self._client.patch(
+                resource, where, name, codec.encode(body), patch_type="apply"
+            )
             if status:
                 patch = codec.encode({"status": status})
                 answer = await self._client.patch(
@@ -79,9 +83,13 @@ class Objects:
         resource = _named(kind)
         await self._client.delete(resource, namespace if resource.namespaced else "", name)
 
-    async def endpoints(self, service: str, namespace: str, port: str | int | None) -> tuple[Endpoint, ...]:
+    async def endpoints(
+        self, service: str, namespace: str, port: str | int | None
+    ) -> tuple[Endpoint, ...]:
         """What an ``EndpointView`` would hold by now."""
-        page = await self._client.list(Selection(EndpointSlices, namespace, f"{LABEL_SERVICE_NAME}={service}"))
+        page = await self._client.list(
+            Selection(EndpointSlices, namespace, f"{LABEL_SERVICE_NAME}={service}")
+        )
         view = BalancedService(PortChoice(port), family=None, place=Locality(), honour_hints=False)
         slices = (codec.decode(body, EndpointSlice) for body in page.items)
         view.on_changes(Change(EndpointSlices.key, None, item) for item in slices)
@@ -89,29 +97,43 @@ class Objects:
             raise ValueError(f"Service {namespace}/{service}: {view.problem}")
         return view.endpoints
 
-    async def set_endpoints(self, service: str, addresses: Iterable[str], namespace: str, port_name: str) -> None:
-        """The endpoints that are set by hand are these, each in a slice of its own: addresses may have different ports.
-        A slice that stays is not written."""
+    async def set_endpoints(
+        self, service: str, addresses: Iterable[str], namespace: str, port_name: str
+    ) -> None:
+        """The endpoints that are set by hand are these, each in a slice of its own: addresses may
+        have different ports. A slice that stays is not written.
+        """
         wanted = {_slice_name(service, address): address for address in addresses}
         selector = f"{LABEL_SERVICE_NAME}={service},{LABEL_MANAGED_BY}={MANAGER}"
         page = await self._client.list(Selection(EndpointSlices, namespace, selector))
         present = {codec.decode(body, EndpointSlice).metadata.name for body in page.items}
-        documents = [_slice(service, name, address, port_name) for name, address in sorted(wanted.items())]
+        documents = [
+            _slice(service, name, address, port_name) for name, address in sorted(wanted.items())
+        ]
         await self.apply(
-            tuple(document for document in documents if document["metadata"]["name"] not in present), namespace
+            tuple(
+                document for document in documents if document["metadata"]["name"] not in present
+            ),
+            namespace,
         )
         for name in sorted(present - wanted.keys()):
             await self._client.delete(EndpointSlices, namespace, name)
 
     async def set_ready(self, name: str, ready: bool, namespace: str) -> None:
-        """In the Pod's status; an emulated kubelet is told as well, or it would say what it thinks."""
+        """In the Pod's status; an emulated kubelet is told as well, or it would say what it
+        thinks.
+        """
         if self._emulates:
             annotation = {"metadata": {"annotations": {ANNOTATION_READY: str(ready).lower()}}}
-            await self._client.patch(Pods, namespace, name, codec.encode(annotation), patch_type="merge")
+            await self._client.patch(
+                Pods, namespace, name, codec.encode(annotation), patch_type="merge"
+            )
         pod = codec.decode(await self._client.get(Pods, namespace, name), Pod)
         conditions = readiness(pod, containers=ready)
         status = codec.encode({"status": ready_status(pod, conditions, self._plane.clock())})
-        await self._client.patch(Pods, namespace, name, status, patch_type="strategic", subresource="status")
+        await self._client.patch(
+            Pods, namespace, name, status, patch_type="strategic", subresource="status"
+        )
 
     async def send_bookmarks(self) -> int:
         """Those that are due within their period; how many."""
@@ -129,7 +151,9 @@ class Objects:
             "spec": {"holderIdentity": str(self._plane.store.revision)},
         }
         # A client may be at the newest revision: there has to be one after it.
-        await self._client.patch(Leases, "kube-system", MANAGER, codec.encode(lease), patch_type="apply")
+        await self._client.patch(
+            Leases, "kube-system", MANAGER, codec.encode(lease), patch_type="apply"
+        )
         revision = self._plane.store.revision
         self._plane.committer.tick(math.inf)
         while self._plane.store.compacted < revision:
@@ -137,11 +161,16 @@ class Objects:
 
     async def settle(self) -> None:
         """Return when every controller knows the state, and Pods can be made."""
-        while any(why for _, why in self._plane.health.results("readyz")) or not await self._has_account():
+        while (
+            any(why for _, why in self._plane.health.results("readyz"))
+            or not await self._has_account()
+        ):
             await asyncio.sleep(0.002)
 
     async def _has_account(self) -> bool:
-        """A Pod without a ServiceAccount of its own has that of its namespace, which a controller makes."""
+        """A Pod without a ServiceAccount of its own has that of its namespace, which a controller
+        makes.
+        """
         try:
             await self.get("ServiceAccount", _DEFAULT, _DEFAULT)
         except StatusError as error:
@@ -152,7 +181,9 @@ class Objects:
 
 
 def documents_of(source: Source) -> tuple[Document, ...]:
-    """Raises ``ValueError`` for what is no document of Kubernetes; lists of kind ``List`` are taken apart."""
+    """Raises ``ValueError`` for what is no document of Kubernetes; lists of kind ``List`` are taken
+    apart.
+    """
     if isinstance(source, Path):
         source = read_text(source, MANIFEST_BYTES_MAX)
     loaded: Iterable[Any]
@@ -165,9 +196,15 @@ def documents_of(source: Source) -> tuple[Document, ...]:
         if document is None:
             continue  # nothing between two lines of dashes
         if not isinstance(document, Mapping) or not document.get("kind"):
-            raise ValueError(f"this is no object of Kubernetes, it has no kind: {str(document)[:100]!r}")
+            raise ValueError(
+                f"this is no object of Kubernetes, it has no kind: {str(document)[:100]!r}"
+            )
         items = document.get("items")
-        documents += documents_of(items) if document["kind"] == "List" and items is not None else (dict(document),)
+        documents += (
+            documents_of(items)
+            if document["kind"] == "List" and items is not None
+            else (dict(document),)
+        )
     return tuple(documents)
 
 
@@ -176,7 +213,10 @@ def _resource_of(document: Document) -> Resource:
     kind = str(document["kind"])
     resource = by_kind(version, kind)
     if resource is None:
-        raise ValueError(f"there is no kind {kind!r} in {version!r} here: see docs/api.md for those that are served")
+        raise ValueError(
+            f"there is no kind {kind!r} in {version!r} here: see docs/api.md for those that are "
+            "served"
+        )
     return resource
 
 
@@ -211,7 +251,10 @@ def _slice(service: str, name: str, address: str, port_name: str) -> Document:
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
-        "metadata": {"name": name, "labels": {LABEL_SERVICE_NAME: service, LABEL_MANAGED_BY: MANAGER}},
+        "metadata": {
+            "name": name,
+            "labels": {LABEL_SERVICE_NAME: service, LABEL_MANAGED_BY: MANAGER},
+        },
         "addressType": "IPv6" if ":" in host else "IPv4",
         "endpoints": [{"addresses": [host], "conditions": {"ready": True}}],
         "ports": [{"name": port_name, "port": port}],

@@ -1,7 +1,8 @@
 """``Plane``: what a test starts, asks and ends.
 
-All that it does runs in a thread with the plane (``thread``), and takes a millisecond or so.  So a coroutine may call
-it, too, without an ``await``; only waiting would keep the caller's loop from what it waits for, and has two forms.
+All that it does runs in a thread with the plane (``thread``), and takes a millisecond or so. So a
+coroutine may call it, too, without an ``await``; only waiting would keep the caller's loop from
+what it waits for, and has two forms.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ TERMINATION_S: Final = 0.5
 class Plane:
     """A plane of a test's own.  Use as ``with`` or ``async with``; a second time starts it anew.
 
-    *nodes* is how many kubelets are emulated, in *zones* in turn: with at least one, Deployments become Pods that are
-    ready at once (after *ready_delay* seconds), and deleted Pods end after *termination* seconds.  *controllers* false
-    leaves an API server alone, where slices stay as they are written.  *data_dir* keeps everything in a folder, and
-    *port* is for what must be the same after another start.
+    *nodes* is how many kubelets are emulated, in *zones* in turn: with at least one, Deployments
+    become Pods that are ready at once (after *ready_delay* seconds), and deleted Pods end after
+    *termination* seconds. *controllers* false leaves an API server alone, where slices stay as they
+    are written. *data_dir* keeps everything in a folder, and *port* is for what must be the same
+    after another start.
 
-    Raises ``ValueError`` for options that contradict each other, and at the start ``StartError`` with a sentence.
+    Raises ``ValueError`` for options that contradict each other, and at the start ``StartError``
+    with a sentence.
     """
 
     def __init__(
@@ -63,10 +66,16 @@ class Plane:
         self._data_dir = str(data_dir)
         self._port = port
         if nodes and not controllers:
-            raise ValueError("emulated nodes need the controllers: leave out controllers=False, or nodes")
+            raise ValueError(
+                "emulated nodes need the controllers: leave out controllers=False, or nodes"
+            )
         if self._zones and not nodes:
             raise ValueError("zones are those of emulated nodes: say how many nodes, too")
-        for name, value in (("nodes", nodes), ("ready_delay", ready_delay), ("termination", termination)):
+        for name, value in (
+            ("nodes", nodes),
+            ("ready_delay", ready_delay),
+            ("termination", termination),
+        ):
             if value < 0:
                 raise ValueError(f"{name} is {value}, it must be 0 or more")
         if not 0 <= port <= 65535:
@@ -85,7 +94,10 @@ class Plane:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 
@@ -94,14 +106,19 @@ class Plane:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await asyncio.to_thread(self.stop)
 
     def start(self) -> None:
         """Returns when the server answers, and every controller knows the state."""
         if self._thread is not None:
-            raise ValueError("this plane runs already: a with block starts it, and start() does so without one")
+            raise ValueError(
+                "this plane runs already: a with block starts it, and start() does so without one"
+            )
         self._plane = _made(self)
         thread = PlaneThread(self._plane)
         thread.start()
@@ -162,22 +179,29 @@ class Plane:
     # What is in it
 
     def apply(self, source: Source, *, namespace: str = "default") -> list[Document]:
-        """Server-side apply of YAML, a file of it (a ``Path``), a document or several; the objects as they are then.
+        """Server-side apply of YAML, a file of it (a ``Path``), a document or several; the objects
+        as they are then.
 
-        *namespace* is for those that name none.  A ``status`` is written as well.  Raises ``StatusError`` as a
-        server refuses, and ``ValueError`` for what is no object.
+        *namespace* is for those that name none. A ``status`` is written as well. Raises
+        ``StatusError`` as a server refuses, and ``ValueError`` for what is no object.
         """
         from sliceplane.lab.testing.objects import documents_of
 
-        return cast("list[Document]", self._call(self._objects.apply(documents_of(source), namespace)))
+        return cast(
+            "list[Document]", self._call(self._objects.apply(documents_of(source), namespace))
+        )
 
     def get(self, kind: str, name: str, *, namespace: str = "default") -> Document:
         """*kind* as kubectl takes it: ``pods``, ``pod`` or ``Pod``.  Raises ``StatusError`` 404."""
         return cast("Document", self._call(self._objects.get(kind, name, namespace)))
 
-    def list(self, kind: str, *, namespace: str = "default", label_selector: str = "") -> list[Document]:
+    def list(
+        self, kind: str, *, namespace: str = "default", label_selector: str = ""
+    ) -> list[Document]:
         """In the order of names.  *namespace* "" is all."""
-        return cast("list[Document]", self._call(self._objects.list(kind, namespace, label_selector)))
+        return cast(
+            "list[Document]", self._call(self._objects.list(kind, namespace, label_selector))
+        )
 
     def delete(self, kind: str, name: str, *, namespace: str = "default") -> None:
         """Raises ``StatusError`` 404.  An emulated Pod ends a little later."""
@@ -187,12 +211,20 @@ class Plane:
         self, service: str, *, namespace: str = "default", port: str | int | None = None
     ) -> tuple[Endpoint, ...]:
         """What the Service's slices say now, ready or not; *port* as for an ``EndpointView``."""
-        return cast("tuple[Endpoint, ...]", self._call(self._objects.endpoints(service, namespace, port)))
+        return cast(
+            "tuple[Endpoint, ...]", self._call(self._objects.endpoints(service, namespace, port))
+        )
 
     def set_endpoints(
-        self, service: str, addresses: Iterable[str], *, namespace: str = "default", port_name: str = ""
+        self,
+        service: str,
+        addresses: Iterable[str],
+        *,
+        namespace: str = "default",
+        port_name: str = "",
     ) -> None:
-        """Give a Service without a selector exactly these endpoints, as ``10.0.0.1:80``, without any Pods.
+        """Give a Service without a selector exactly these endpoints, as ``10.0.0.1:80``, without
+        any Pods.
 
         As in every cluster no endpoint may be on 127.0.0.0/8 or ::1.
         """
@@ -209,16 +241,20 @@ class Plane:
     # Waiting
 
     def wait_for(self, condition: Callable[[], T], timeout: float = WAIT_S) -> T:
-        """What *condition* gives as soon as that is true (not empty, not zero); looked at every 10 ms.
+        """What *condition* gives as soon as that is true (not empty, not zero); looked at every 10
+        ms.
 
-        An ``AssertionError`` counts as not yet.  Raises ``TimeoutError`` that tells what there was last.
+        An ``AssertionError`` counts as not yet. Raises ``TimeoutError`` that tells what there was
+        last.
         """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             pass
         else:
-            raise RuntimeError("in a coroutine use `await plane.until(...)`: wait_for would hold up the loop")
+            raise RuntimeError(
+                "in a coroutine use `await plane.until(...)`: wait_for would hold up the loop"
+            )
         ends = time.monotonic() + timeout
         while True:
             last, why = _look(condition)
@@ -262,12 +298,17 @@ def _look(condition: Callable[[], object]) -> tuple[object, AssertionError | Non
 def _in_vain(condition: Callable[[], object], timeout: float, last: object) -> TimeoutError:
     name = getattr(condition, "__qualname__", "") or repr(condition)
     where = getattr(condition, "__code__", None)
-    line = f" (line {where.co_firstlineno} of {Path(where.co_filename).name})" if where is not None else ""
+    line = (
+        f" (line {where.co_firstlineno} of {Path(where.co_filename).name})"
+        if where is not None
+        else ""
+    )
     return TimeoutError(f"{name}{line} was not so within {timeout:g} s; it gave {str(last)[:500]}")
 
 
 def _made(wanted: Plane) -> server.ServerPlane:
-    """The plane of ``sliceplane up`` with these options, not started.  Raises ``StartError`` without the extra.
+    """The plane of ``sliceplane up`` with these options, not started. Raises ``StartError`` without
+    the extra.
 
     All modules are loaded here: the plane's loop would be held by it, and say so.
     """
@@ -303,7 +344,8 @@ def _lacking(error: ModuleNotFoundError) -> Exception:
     if (error.name or "").partition(".")[0] not in EXTRA_OF:
         return error
     return StartError(
-        f"a plane for tests needs {error.name}, which the plain package does not bring; install it with "
+        f"a plane for tests needs {error.name}, which the plain package does not bring; install "
+        "it with "
         f"pip install {requirement('server')}"
     )
 

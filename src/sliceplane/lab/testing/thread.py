@@ -20,7 +20,9 @@ NOT_RUNNING: Final = "this plane is not running: use it inside its with block"
 
 
 class PlaneThread:
-    """``start`` once, ``stop`` as often as one likes; ``call`` between the two, from any other thread."""
+    """``start`` once, ``stop`` as often as one likes; ``call`` between the two, from any other
+    thread.
+    """
 
     def __init__(self, plane: ServerPlane) -> None:
         self._plane = plane
@@ -48,7 +50,10 @@ class PlaneThread:
             raise ValueError(NOT_RUNNING)
         if threading.current_thread() is self._thread:
             question.close()
-            raise ValueError("a Plane is not used from its own thread, which would wait for itself: call it elsewhere")
+            raise ValueError(
+                "a Plane is not used from its own thread, which would wait for itself: call it "
+                "elsewhere"
+            )
         try:
             return asyncio.run_coroutine_threadsafe(question, self._started.result()).result()
         except CancelledError:

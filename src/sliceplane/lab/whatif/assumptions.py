@@ -25,7 +25,9 @@ def zone_name(zone: str) -> str:
 def rate(a_second: Fraction) -> str:
     """``333 requests a second``, of small ones with two figures."""
     number = float(a_second)
-    return f"{number:,.0f} requests a second" if number >= 99.5 else f"{number:.3g} requests a second"
+    return (
+        f"{number:,.0f} requests a second" if number >= 99.5 else f"{number:.3g} requests a second"
+    )
 
 
 def assumptions(
@@ -38,61 +40,80 @@ def assumptions(
         takes = "" if clients.capacity is None else f", and a Pod can take {rate(clients.capacity)}"
         found.append(f"They send {rate(clients.rate)}{takes}; each request costs the same.")
     found.append(
-        "It holds for kube-proxy and Sliceplane's node proxy and Python client. Cilium follows hints only with "
+        "It holds for kube-proxy and Sliceplane's node proxy and Python client. Cilium follows "
+        "hints only with "
         "loadBalancer.serviceTopology; Istio, Linkerd and Envoy choose by rules of their own."
     )
     if question.service.spec.cluster_ip == "None":
         found.append(
-            "The Service is headless: clients find its Pods by DNS, and only those that read hints follow them."
+            "The Service is headless: clients find its Pods by DNS, and only those that read "
+            "hints follow them."
         )
     if question.service.spec.session_affinity == "ClientIP":
         found.append("Session affinity is not looked at: it keeps clients where they are.")
     running = question.now
     found.append(
         f"Controllers run with max-endpoints-per-slice={running.max_endpoints_per_slice}, "
-        f"subsetting={running.subsetting.value or 'off'}, defragment={'yes' if running.defragment else 'no'} "
+        f"subsetting={running.subsetting.value or 'off'}, "
+        f"defragment={'yes' if running.defragment else 'no'} "
         "(--now says it otherwise)."
     )
     others = f" and {count(question.watchers, 'other client')}" if question.watchers else ""
     found.append(f"Slices are watched by {count(world.proxies, 'node proxy')}{others}.")
     if world.running.subsetting.by_zone:
         found.append(
-            "Node proxies read the slices for their zone (feature gate EndpointSliceSubsetting); kube-proxy reads all."
+            "Node proxies read the slices for their zone (feature gate EndpointSliceSubsetting); "
+            "kube-proxy reads all."
         )
     if changes.replicas or changes.rollouts:
         found.append(
             f"A Pod is ready {world.ready_delay_s:g} s after its start"
-            f"{'' if world.running.ready_delay_s is not None else ', as the median of those that are there'}; Pods "
-            "spread over zones, then Nodes; resources, taints and affinity to Pods are not looked at."
+            f"{'' if world.running.ready_delay_s is not None else ', as the median of those that are there'}; "
+            ""
+            ""
+            "Pods "
+            "spread over zones, then Nodes; resources, taints and affinity to Pods are not looked "
+            "at."
         )
     if changes.zones_lost:
         found.append(
             f"The Nodes of a lost zone are silent at once, and its clients are gone. After "
-            f"{world.running.node_grace_s:g} s without a word a Node is Unknown and its Pods are not ready (--now "
-            "node-grace says it otherwise): that is what stands under then. Pods are deleted when they no longer "
+            f"{world.running.node_grace_s:g} s without a word a Node is Unknown and its Pods are "
+            "not ready (--now "
+            "node-grace says it otherwise): that is what stands under then. Pods are deleted when "
+            "they no longer "
             "tolerate it, after 5 minutes where they say nothing else, Node by Node every 10 s."
         )
     if changes.zones_added:
-        found.append("Nodes of a new zone are like the first that is there; no Pod moves to them by itself.")
+        found.append(
+            "Nodes of a new zone are like the first that is there; no Pod moves to them by itself."
+        )
     if runs > 1:
         found.append(
-            "A range is of four runs: changes of one burst reach the EndpointSlice controller together, 16 at a time, "
-            "or one by one; they are made now, in 30 s or in 2 min, as the age of Pods decides which of them go first; "
+            "A range is of four runs: changes of one burst reach the EndpointSlice controller "
+            "together, 16 at a time, "
+            "or one by one; they are made now, in 30 s or in 2 min, as the age of Pods decides "
+            "which of them go first; "
             "and of zones that have as many Pods another one is taken first."
         )
     elif world.events:
         found.append(
-            "Changes of one burst reach the controller together; a busy one may write once more, or once less."
+            "Changes of one burst reach the controller together; a busy one may write once more, "
+            "or once less."
         )
     if pending:
-        found.append(f"{count(pending, 'write', 'is')} due before any change: slices are not yet as the Pods are.")
+        found.append(
+            f"{count(pending, 'write', 'is')} due before any change: slices are not yet as the "
+            "Pods are."
+        )
     return tuple(found)
 
 
 def _clients(question: WhatIfQuestion, places: Sequence[Place]) -> str:
     zones = sorted({place.at.zone for place in places})
     parts = ", ".join(
-        f"{zone_name(zone)} {percent(sum((place.share for place in places if place.at.zone == zone), Fraction(0)))}"
+        f"{zone_name(zone)} "
+        f"{percent(sum((place.share for place in places if place.at.zone == zone), Fraction(0)))}"
         for zone in zones
     )
     clients = question.clients
@@ -101,5 +122,7 @@ def _clients(question: WhatIfQuestion, places: Sequence[Place]) -> str:
         unknown = f" No Node that takes Pods is in {some(strange)}." if strange else ""
         return f"Clients are as --traffic says: {parts}.{unknown}"
     if clients.selector:
-        return f"Clients are where the {count(len(places), 'Pod')} of {clients.selector} are: {parts}."
+        return (
+            f"Clients are where the {count(len(places), 'Pod')} of {clients.selector} are: {parts}."
+        )
     return f"Clients are where Nodes take Pods ({count(len(places), 'Node')}): {parts}."

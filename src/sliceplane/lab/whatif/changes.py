@@ -1,6 +1,8 @@
-"""What is changed, from plain words: ``zone-lost=zone-b``, ``replicas=12``, ``traffic-distribution=PreferSameZone``.
+"""What is changed, from plain words: ``zone-lost=zone-b``, ``replicas=12``,
+``traffic-distribution=PreferSameZone``.
 
-A setting is read twice: its words alone (``parse``), and with the cluster that it is about (``checked``).
+A setting is read twice: its words alone (``parse``), and with the cluster that it is about
+(``checked``).
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ NONE: Final = "none"
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """How controllers, kubelets and Pods run, as far as no object says so.  ``ready_delay_s`` ``None``: as long as the
-    Pods that are there took.  ``termination_s`` ``None``: as emulated kubelets do by default where Nodes are emulated,
-    else a Pod's own grace period."""
+    """How controllers, kubelets and Pods run, as far as no object says so. ``ready_delay_s``
+    ``None``: as long as the Pods that are there took. ``termination_s`` ``None``: as emulated
+    kubelets do by default where Nodes are emulated, else a Pod's own grace period.
+    """
 
     max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT
     subsetting: Subsetting = Subsetting.OFF
@@ -39,7 +42,8 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     batch_period_s: float = 0.0
     ready_delay_s: float | None = None
     termination_s: float | None = None
-    #: a Node that is silent for so long is Unknown, and its Pods are not ready (node-monitor-grace-period)
+    #: a Node that is silent for so long is Unknown, and its Pods are not ready
+    #: (node-monitor-grace-period)
     node_grace_s: float = KUBELET_LOST_S
 
     @property
@@ -84,7 +88,9 @@ def parse(text: str, keys: tuple[str, ...]) -> Setting:
     key, equals, value = text.partition("=")
     if key not in keys:
         near = nearest(key, keys)
-        raise ValueError(f"{key!r} is nothing that can be set" + (f"; is {near[0]} meant?" if near else ""))
+        raise ValueError(
+            f"{key!r} is nothing that can be set" + (f"; is {near[0]} meant?" if near else "")
+        )
     if not equals or not value:
         raise ValueError(f"{key}: say which value: {key}={EXAMPLES[key]}")
     return Setting(key, value)
@@ -157,7 +163,9 @@ EXAMPLES: Final = {
 KEYS: Final = tuple(EXAMPLES)
 NOW_KEYS: Final = tuple(_RUNNING)
 _STRATEGY: Final = {"max-surge": "maxSurge", "max-unavailable": "maxUnavailable"}
-assert {member for member, _ in _RUNNING.values()} == set(Running.__struct_fields__), "a member is not set"
+assert {member for member, _ in _RUNNING.values()} == set(Running.__struct_fields__), (
+    "a member is not set"
+)
 
 
 def running(settings: tuple[Setting, ...]) -> Running:
@@ -187,7 +195,9 @@ def checked(settings: tuple[Setting, ...], state: ClusterState, service: Service
 
 
 def zones_of(state: ClusterState) -> tuple[str, ...]:
-    return tuple(sorted({(node.metadata.labels or {}).get(LABEL_ZONE, "") for node in state.nodes} - {""}))
+    return tuple(
+        sorted({(node.metadata.labels or {}).get(LABEL_ZONE, "") for node in state.nodes} - {""})
+    )
 
 
 def _zone_lost(changes: Changes, setting: Setting, state: ClusterState, _: Service) -> Changes:
@@ -206,9 +216,11 @@ def _zone_added(changes: Changes, setting: Setting, state: ClusterState, _: Serv
         raise CannotTell(f"{setting}: zone {zone} is there already")
     if not state.nodes:
         raise CannotTell(f"{setting}: there is no Node that those of a new zone could be like")
-    nodes = _read(Setting(setting.key, number), lambda value: _number(value, 1, NODES_ADDED_MAX)) if colon else (
-        max(1, round(len(state.nodes) / max(len(zones), 1)))
-    )  # fmt: skip
+    nodes = (
+        _read(Setting(setting.key, number), lambda value: _number(value, 1, NODES_ADDED_MAX))
+        if colon
+        else (max(1, round(len(state.nodes) / max(len(zones), 1))))
+    )
     return replace(changes, zones_added=(*changes.zones_added, (zone, nodes)))
 
 
@@ -226,11 +238,16 @@ def _workload(name: str, state: ClusterState, service: Service) -> ServiceWorklo
     workloads = state.workloads(service)
     key = service.metadata.key
     if not workloads:
-        raise CannotTell(f"no Deployment, StatefulSet or ReplicaSet makes the Pods of Service {key}")
+        raise CannotTell(
+            f"no Deployment, StatefulSet or ReplicaSet makes the Pods of Service {key}"
+        )
     if not name:
         if len(workloads) > 1:
             names = ", ".join(workload.name for workload in workloads)
-            raise CannotTell(f"several make the Pods of Service {key}: say which, as NAME:VALUE; there are {names}")
+            raise CannotTell(
+                f"several make the Pods of Service {key}: say which, as NAME:VALUE; there are "
+                f"{names}"
+            )
         return workloads[0]
     found = next((workload for workload in workloads if workload.name == name), None)
     if found is None:
@@ -242,7 +259,9 @@ def _workload(name: str, state: ClusterState, service: Service) -> ServiceWorklo
 def _replicas(changes: Changes, setting: Setting, state: ClusterState, service: Service) -> Changes:
     name, _, number = setting.value.rpartition(":")
     replicas = _read(Setting(setting.key, number), lambda value: _number(value, 0, REPLICAS_MAX))
-    return replace(changes, replicas=(*changes.replicas, (_workload(name, state, service), replicas)))
+    return replace(
+        changes, replicas=(*changes.replicas, (_workload(name, state, service), replicas))
+    )
 
 
 def _rollout(changes: Changes, setting: Setting, state: ClusterState, service: Service) -> Changes:

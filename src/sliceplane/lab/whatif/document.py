@@ -1,4 +1,6 @@
-"""The answer for programs: the same members in the same order each time; shares and factors are numbers."""
+"""The answer for programs: the same members in the same order each time; shares and factors are
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def as_document(found: Prediction, real: Happened | None = None) -> dict[str, An
             "perGigabyte": float(price.per_gb),
             "priceOf": price.of,
             "gigabytes": float(price.gigabytes) or None,
-            "before": float(price.gigabytes * found.before.shares.leaving * price.per_gb) if price.gigabytes else None,
+            "before": float(price.gigabytes * found.before.shares.leaving * price.per_gb)
+            if price.gigabytes
+            else None,
             "after": float(price.gigabytes * leaving * price.per_gb) if price.gigabytes else None,
         },
         "happened": None if real is None else _happened(found, real),
@@ -63,7 +67,9 @@ def _happened(found: Prediction, real: Happened) -> dict[str, Any]:
 
 
 def _ranges(found: Prediction) -> dict[str, Any]:
-    """Figures that are not the same in each way in which the change may come about: the least and the most."""
+    """Figures that are not the same in each way in which the change may come about: the least and
+    the most.
+    """
     read: dict[str, Callable[[WhatIfRun], int]] = {
         "writes": lambda run: run.written.writes,
         "creates": lambda run: run.written.creates,
@@ -101,7 +107,10 @@ def _picture(picture: Picture) -> dict[str, Any]:
     return {
         "slices": picture.slices,
         "watchers": picture.watchers,
-        "oneEndpointChanges": {"json": float(picture.each_json), "protobuf": float(picture.each_protobuf)},
+        "oneEndpointChanges": {
+            "json": float(picture.each_json),
+            "protobuf": float(picture.each_protobuf),
+        },
         "zones": {
             zone: {
                 "clients": float(picture.clients.get(zone, 0)),
@@ -133,7 +142,10 @@ def _shares(shares: TrafficShares) -> dict[str, Any]:
         "dropped": float(shares.dropped),
         "greatestLoad": float(factor),
         "greatestLoadZone": zone,
-        "flows": [{"from": came, "to": to, "share": float(share)} for (came, to), share in shares.flows.items()],
+        "flows": [
+            {"from": came, "to": to, "share": float(share)}
+            for (came, to), share in shares.flows.items()
+        ],
     }
 
 

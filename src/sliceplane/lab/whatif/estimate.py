@@ -1,7 +1,9 @@
-"""What a Service costs that is not there yet: a what-if over a cluster that is made up (KEP-0752, "Estimation").
+"""What a Service costs that is not there yet: a what-if over a cluster that is made up (KEP-0752,
+"Estimation").
 
-The production controllers make one of each object, on virtual time, and the others are its copies.  Then the Service
-is made, one of its Pods changes, and it is rolled out: what that writes is run, as for any what-if.
+The production controllers make one of each object, on virtual time, and the others are its copies.
+Then the Service is made, one of its Pods changes, and it is rolled out: what that writes is run, as
+for any what-if.
 """
 
 from __future__ import annotations
@@ -38,7 +40,14 @@ _NAME: Final = "web"
 _NAMESPACE: Final = "default"
 _ZONES: Final = ("zone-a", "zone-b", "zone-c")
 _ROLLOUT: Final = "rollout=yes"
-_ROWS: Final = ("slices", "writes of slices", "watch events", "bytes sent, protobuf", "  as JSON", "in")
+_ROWS: Final = (
+    "slices",
+    "writes of slices",
+    "watch events",
+    "bytes sent, protobuf",
+    "  as JSON",
+    "in",
+)
 
 
 class EstimateQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,10 +66,14 @@ class EstimatedStep(msgspec.Struct, frozen=True):
     written: Written | None
 
 
-def estimate(question: EstimateQuestion, tell: Callable[[str], None] | None = None) -> tuple[EstimatedStep, ...]:
+def estimate(
+    question: EstimateQuestion, tell: Callable[[str], None] | None = None
+) -> tuple[EstimatedStep, ...]:
     state = made_up(question)
     service = state.service(_NAMESPACE, _NAME)
-    running = Running(max_endpoints_per_slice=question.per_slice, ready_delay_s=5.0, termination_s=30.0)
+    running = Running(
+        max_endpoints_per_slice=question.per_slice, ready_delay_s=5.0, termination_s=30.0
+    )
     world = WhatIfWorld(state, service, running, tell=tell)
     steps: list[EstimatedStep] = []
 
@@ -71,7 +84,9 @@ def estimate(question: EstimateQuestion, tell: Callable[[str], None] | None = No
             change()
         world.settle()
         slices = len(world.state.slices(_NAMESPACE, _NAME))
-        steps.append(EstimatedStep(name, what, slices, sum_up(world.events, service.metadata.key, began)))
+        steps.append(
+            EstimatedStep(name, what, slices, sum_up(world.events, service.metadata.key, began))
+        )
 
     step("created", "it is made")
     step("changed", "one Pod changes", lambda: _break_one(world))
@@ -86,15 +101,22 @@ def estimate(question: EstimateQuestion, tell: Callable[[str], None] | None = No
 def as_text(question: EstimateQuestion, steps: tuple[EstimatedStep, ...], width: int | None) -> str:
     columns = [_column(step) for step in steps]
     rows = list(zip(_ROWS, *columns, strict=True))
-    title = f"A Service of {count(question.pods, 'Pod')}, watched by {count(question.nodes, 'Node')}"
+    title = (
+        f"A Service of {count(question.pods, 'Pod')}, watched by {count(question.nodes, 'Node')}"
+    )
     lines = [title, "", *table(("", *(step.what for step in steps)), rows, width=width)]
     changed = steps[1].written
     if steps[-1].written is None and changed is not None:
         most = 2 * question.pods
-        lines += ["", *textwrap.wrap(
-            f"A rollout of so many is not run here. Each Pod that comes or goes is a write at most: {most:,} writes, "
-            f"{human_bytes(most * changed.protobuf)} in protobuf.", width or 100,
-        )]  # fmt: skip
+        lines += [
+            "",
+            *textwrap.wrap(
+                "A rollout of so many is not run here. Each Pod that comes or goes is a write at "
+                f"most: {most:,} writes, "
+                f"{human_bytes(most * changed.protobuf)} in protobuf.",
+                width or 100,
+            ),
+        ]
     return "\n".join(lines)
 
 
@@ -103,7 +125,13 @@ def _column(step: EstimatedStep) -> tuple[str, ...]:
     if found is None:
         return ("",) * len(_ROWS)
     sizes = (human_bytes(found.protobuf), human_bytes(found.json))
-    return f"{step.slices:,}", f"{found.writes:,}", f"{found.events:,}", *sizes, f"{found.took_s:.0f} s"
+    return (
+        f"{step.slices:,}",
+        f"{found.writes:,}",
+        f"{found.events:,}",
+        *sizes,
+        f"{found.took_s:.0f} s",
+    )
 
 
 def as_document(question: EstimateQuestion, steps: tuple[EstimatedStep, ...]) -> dict[str, Any]:
@@ -113,7 +141,9 @@ def as_document(question: EstimateQuestion, steps: tuple[EstimatedStep, ...]) ->
         "maxEndpointsPerSlice": question.per_slice,
         "trafficDistribution": question.traffic_distribution,
         **{
-            step.name: None if step.written is None else {"slices": step.slices, **written_document(step.written)}
+            step.name: None
+            if step.written is None
+            else {"slices": step.slices, **written_document(step.written)}
             for step in steps
         },
     }
@@ -122,16 +152,22 @@ def as_document(question: EstimateQuestion, steps: tuple[EstimatedStep, ...]) ->
 def made_up(question: EstimateQuestion) -> ClusterState:
     """All but slices."""
     cluster = Cluster(
-        DeploymentController(), ReplicaSetController(),
+        DeploymentController(),
+        ReplicaSetController(),
         KubeletController(EmulationConfig(nodes=make_nodes(len(_ZONES), _ZONES))),
-    )  # fmt: skip
+    )
     cluster.settle()
     labels = {"app": _NAME}
-    containers = [{"name": "main", "image": _NAME, "ports": [{"name": "http", "containerPort": 8080}]}]
+    containers = [
+        {"name": "main", "image": _NAME, "ports": [{"name": "http", "containerPort": 8080}]}
+    ]
     template = {"metadata": {"labels": labels}, "spec": {"containers": containers}}
     of_pods = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
     cluster.create(Deployments, {"metadata": {"name": _NAME}, "spec": of_pods})
-    of_service: Document = {"selector": labels, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]}
+    of_service: Document = {
+        "selector": labels,
+        "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
+    }
     if question.traffic_distribution:
         of_service["trafficDistribution"] = question.traffic_distribution
     cluster.create(Services, {"metadata": {"name": _NAME}, "spec": of_service})
@@ -155,8 +191,16 @@ def _node(document: Document, number: int) -> Document:
     metadata = document["metadata"]
     name = f"node-{number + 1}"
     labels = {**metadata["labels"], LABEL_HOSTNAME: name}
-    spec = {key: value for key, value in document.get("spec", {}).items() if not key.startswith("podCIDR")}
-    return {**document, "metadata": {**metadata, "name": name, "uid": _uid(1, number), "labels": labels}, "spec": spec}
+    spec = {
+        key: value
+        for key, value in document.get("spec", {}).items()
+        if not key.startswith("podCIDR")
+    }
+    return {
+        **document,
+        "metadata": {**metadata, "name": name, "uid": _uid(1, number), "labels": labels},
+        "spec": spec,
+    }
 
 
 def _pod(document: Document, number: int, nodes: int) -> Document:
@@ -179,5 +223,7 @@ def _break_one(world: WhatIfWorld) -> None:
     """A Pod is not ready any more."""
     name = world.state.pods(_NAMESPACE)[0].metadata.name
     conditions = world.cluster.get(Pods, name)["status"]["conditions"]
-    change = [{**item, "status": "False"} if item["type"] == "Ready" else item for item in conditions]
+    change = [
+        {**item, "status": "False"} if item["type"] == "Ready" else item for item in conditions
+    ]
     world.cluster.patch(Pods, name, {"status": {"conditions": change}}, subresource="status")

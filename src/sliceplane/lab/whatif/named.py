@@ -1,8 +1,9 @@
-"""What Pods of a what-if name and its state does not have: accounts, and classes of priority and of running containers.
+"""What Pods of a what-if name and its state does not have: accounts, and classes of priority and of
+running containers.
 
-A server refuses a Pod that names one which is not there.  A state has only what endpoints are made of, so such an
-object is not there because it was not read, and the cluster of the question has it.  Each is put in its place, with
-nothing in it that a Pod's readiness or address depends on.
+A server refuses a Pod that names one which is not there. A state has only what endpoints are made
+of, so such an object is not there because it was not read, and the cluster of the question has it.
+Each is put in its place, with nothing in it that a Pod's readiness or address depends on.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from typing import Final
 
 from sliceplane.api.codec import decode_document
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Namespaces, PriorityClasses, Resource, RuntimeClasses, ServiceAccounts
+from sliceplane.api.scheme import (
+    Namespaces,
+    PriorityClasses,
+    Resource,
+    RuntimeClasses,
+    ServiceAccounts,
+)
 from sliceplane.lab.whatif.state import WORKLOADS, ClusterState
 from sliceplane.server.registry.admission.service_accounts import DEFAULT_ACCOUNT
 from sliceplane.server.registry.kinds.priority_class import PRIORITY_CLASSES
@@ -40,7 +47,11 @@ def objects_named(state: ClusterState) -> Iterator[tuple[Resource, str, Document
 def _named(namespace: str, spec: Document) -> dict[Named, Document]:
     overhead = {"overhead": {"podFixed": spec["overhead"]}} if spec.get("overhead") else {}
     return {
-        (ServiceAccounts, namespace, spec.get("serviceAccountName", "")): {"automountServiceAccountToken": False},
-        (PriorityClasses, "", spec.get("priorityClassName", "")): {"value": spec.get("priority", 0)},
+        (ServiceAccounts, namespace, spec.get("serviceAccountName", "")): {
+            "automountServiceAccountToken": False
+        },
+        (PriorityClasses, "", spec.get("priorityClassName", "")): {
+            "value": spec.get("priority", 0)
+        },
         (RuntimeClasses, "", spec.get("runtimeClassName", "")): {"handler": "none", **overhead},
     }

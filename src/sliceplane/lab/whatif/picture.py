@@ -1,4 +1,6 @@
-"""A Service at one moment: its slices, where its clients are, where their connections go, and what is too much."""
+"""A Service at one moment: its slices, where its clients are, where their connections go, and what
+is too much.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,10 @@ CONNECTIONS_DEFAULT: Final = 10_000
 
 
 class Clients(msgspec.Struct, frozen=True, kw_only=True):
-    """Where they are: on the Nodes (the default), where Pods of a *selector* are, or by *traffic* that was measured.
-    ``rate``: requests a second of all of them, where it is known; ``capacity``: what one Pod can take of them."""
+    """Where they are: on the Nodes (the default), where Pods of a *selector* are, or by *traffic*
+    that was measured. ``rate``: requests a second of all of them, where it is known; ``capacity``:
+    what one Pod can take of them.
+    """
 
     selector: str = ""
     traffic: Mapping[str, Fraction] = msgspec.field(default_factory=dict)
@@ -51,8 +55,10 @@ class Clients(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loads(msgspec.Struct, frozen=True):
-    """Shares, and what they come to.  ``rate``: requests a second of the clients that are there, as far as known;
-    ``fix``: Pods to add by zone so that none is overloaded, ``None``: adding does not help."""
+    """Shares, and what they come to. ``rate``: requests a second of the clients that are there, as
+    far as known; ``fix``: Pods to add by zone so that none is overloaded, ``None``: adding does not
+    help.
+    """
 
     shares: TrafficShares
     rate: Fraction | None
@@ -106,29 +112,48 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
         """Their shares by zone."""
         zones = sorted({place.at.zone for place in self.places})
         return {
-            zone: sum((place.share for place in self.places if place.at.zone == zone), Fraction(0)) for zone in zones
+            zone: sum((place.share for place in self.places if place.at.zone == zone), Fraction(0))
+            for zone in zones
         }
 
     @property
     def zones(self) -> tuple[str, ...]:
-        return tuple(sorted({kind.zone for kind in self.kinds} | {place.at.zone for place in self.places}))
+        return tuple(
+            sorted({kind.zone for kind in self.kinds} | {place.at.zone for place in self.places})
+        )
 
 
 def loads(
-    kinds: Counter[EndpointKind], places: Sequence[Place], clients: Clients, left: Fraction, *, local: bool
+    kinds: Counter[EndpointKind],
+    places: Sequence[Place],
+    clients: Clients,
+    left: Fraction,
+    *,
+    local: bool,
 ) -> Loads:
     """*left*: the part of all clients that is there."""
     rate = None if clients.rate is None else clients.rate * left
     allowed = AllowedLoad(None if clients.capacity is None or not rate else clients.capacity / rate)
-    return Loads(shares(kinds, places, local=local), rate, allowed, cure(kinds, places, local=local, allowed=allowed))
+    return Loads(
+        shares(kinds, places, local=local),
+        rate,
+        allowed,
+        cure(kinds, places, local=local, allowed=allowed),
+    )
 
 
 def picture(
-    world: WhatIfWorld, subject: Service, clients: Clients, *, others: int, lost: Collection[str] = (),
+    world: WhatIfWorld,
+    subject: Service,
+    clients: Clients,
+    *,
+    others: int,
+    lost: Collection[str] = (),
     left: Fraction = Fraction(1),
-) -> Picture:  # fmt: skip
-    """As the world is now; *others*: watchers beside the Nodes' proxies.  Clients in *lost* zones are gone, and *left*
-    of all there are."""
+) -> Picture:
+    """As the world is now; *others*: watchers beside the Nodes' proxies. Clients in *lost* zones
+    are gone, and *left* of all there are.
+    """
     state = world.state
     meta = subject.metadata
     service = state.service(meta.namespace, meta.name)
@@ -136,10 +161,18 @@ def picture(
     reachable = is_externally_accessible(service.spec.type, service.spec.external_ips)
     external = reachable and service.spec.external_traffic_policy == "Local"
     slices = state.slices(meta.namespace, meta.name)
-    kinds = kinds_of(slices, family_of(service), by_node=local or external, by_subset=world.running.subsetting.by_zone)
+    kinds = kinds_of(
+        slices,
+        family_of(service),
+        by_node=local or external,
+        by_subset=world.running.subsetting.by_zone,
+    )
     places = _places(state, clients, lost)
     if not places:
-        raise CannotTell("there is no client: no Node takes Pods, or none of the Pods of --clients runs on a Node")
+        raise CannotTell(
+            "there is no client: no Node takes Pods, or none of the Pods of --clients runs on a "
+            "Node"
+        )
     outside = None
     if reachable:
         entries = _of_nodes([node for node in state.nodes if is_working(node)])
@@ -160,7 +193,9 @@ def picture(
     )
 
 
-def _each(state: ClusterState, world: WhatIfWorld, namespace: str, name: str) -> tuple[Fraction, Fraction]:
+def _each(
+    state: ClusterState, world: WhatIfWorld, namespace: str, name: str
+) -> tuple[Fraction, Fraction]:
     json = protobuf = Fraction(0)
     total = 0
     for record in state.raw(EndpointSlices, namespace):
@@ -182,7 +217,9 @@ def family_of(service: Service) -> Family | None:
 def _places(state: ClusterState, clients: Clients, lost: Collection[str]) -> tuple[Place, ...]:
     working = [node for node in state.nodes if is_working(node) and _zone(node) not in lost]
     if clients.traffic:
-        places = at_zones(clients.traffic, [_locality(node) for node in working if takes_pods(node)])
+        places = at_zones(
+            clients.traffic, [_locality(node) for node in working if takes_pods(node)]
+        )
         for zone in lost:
             places = without(places, zone)
         return places
@@ -190,11 +227,15 @@ def _places(state: ClusterState, clients: Clients, lost: Collection[str]) -> tup
         return _of_nodes([node for node in working if takes_pods(node)])
     selector = parse_labels(clients.selector)
     by_name = {node.metadata.name: node for node in working}
-    return _of_nodes([
-        by_name[pod.spec.node_name]
-        for pod in state.pods()
-        if selector.matches(pod.metadata.labels or {}) and pod.spec.node_name in by_name and is_active(pod)
-    ])  # fmt: skip
+    return _of_nodes(
+        [
+            by_name[pod.spec.node_name]
+            for pod in state.pods()
+            if selector.matches(pod.metadata.labels or {})
+            and pod.spec.node_name in by_name
+            and is_active(pod)
+        ]
+    )
 
 
 def _of_nodes(nodes: Sequence[Node]) -> tuple[Place, ...]:

@@ -1,4 +1,6 @@
-"""The whole question: a state, changes, and where clients are in; what was, what would be, and what it takes, out."""
+"""The whole question: a state, changes, and where clients are in; what was, what would be, and what
+it takes, out.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,9 @@ T = TypeVar("T", int, Fraction)
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """``per_gb``: of what crosses zones, requests and answers together.  ``gigabytes``: measured, of both; 0: nobody
-    measured."""
+    """``per_gb``: of what crosses zones, requests and answers together. ``gigabytes``: measured, of
+    both; 0: nobody measured.
+    """
 
     per_gb: Fraction
     of: str
@@ -93,8 +96,9 @@ class WhatIfRun(msgspec.Struct, frozen=True):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """Of a loss: *after_s* seconds.  ``failing``: the share of connections that is sent to Pods that are gone;
-    ``written``: since the moment before."""
+    """Of a loss: *after_s* seconds. ``failing``: the share of connections that is sent to Pods that
+    are gone; ``written``: since the moment before.
+    """
 
     after_s: float
     picture: Picture
@@ -103,9 +107,10 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """``pending``: what controllers would write without any change.  ``stays``: if clients of a lost zone go on
-    elsewhere; ``moments``: of a loss, at once, as soon as it is seen (which is ``after``), and when Pods are
-    replaced."""
+    """``pending``: what controllers would write without any change. ``stays``: if clients of a lost
+    zone go on elsewhere; ``moments``: of a loss, at once, as soon as it is seen (which is
+    ``after``), and when Pods are replaced.
+    """
 
     question: WhatIfQuestion
     origin: str
@@ -146,12 +151,17 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
         return chance(self.after.shares.candidates, self.question.clients.connections)
 
 
-def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str], None] | None = None) -> Prediction:
+def predict(
+    state: ClusterState, question: WhatIfQuestion, tell: Callable[[str], None] | None = None
+) -> Prediction:
     """*tell* is called often, with what is being done.  Raises ``CannotTell``."""
     service = question.service
     key = service.metadata.key
     if not service.spec.selector:
-        raise CannotTell(f"Service {key} has no selector: its slices are written by hand, and no change makes them")
+        raise CannotTell(
+            f"Service {key} has no selector: its slices are written by hand, and no change makes "
+            "them"
+        )
     world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell)
     began = world.cluster.now
     world.finish_pending()
@@ -168,10 +178,17 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
     written = sum_up(world.events, key, began)
     if lost:
         moments.append(_moment(world, question, left, world.running.node_grace_s, written))
-    after = moments[-1].picture if lost else picture(world, service, question.clients, others=question.watchers)
+    after = (
+        moments[-1].picture
+        if lost
+        else picture(world, service, question.clients, others=question.watchers)
+    )
     runs = [_run_of(after, written)]
     if written.writes > 1 or question.changes.replicas or question.changes.rollouts:
-        ways = [*WAYS[1:], *(replace(_TOGETHER, delay_s=delay_s) for delay_s in _delays(state, question))]
+        ways = [
+            *WAYS[1:],
+            *(replace(_TOGETHER, delay_s=delay_s) for delay_s in _delays(state, question)),
+        ]
         runs += [_run(state, question, way, tell) for way in ways]
     after_state = world.state
     events = tuple(event for event in world.events if event.service == key)
@@ -179,7 +196,9 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
     notes = _notes(world, service)
     stays = None
     if lost:
-        stays = loads(after.kinds, before.places, question.clients, Fraction(1), local=after.policy == "Local")
+        stays = loads(
+            after.kinds, before.places, question.clients, Fraction(1), local=after.policy == "Local"
+        )
     if world.next_eviction is not None:
         world.events.clear()
         gone_at = world.evict()
@@ -206,10 +225,15 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
 
 
 def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
-    """Moments of a scale-down in the next ``_DELAY_MAX_S`` at which a ReplicaSet would delete Pods of other zones.
+    """Moments of a scale-down in the next ``_DELAY_MAX_S`` at which a ReplicaSet would delete Pods
+    of other zones.
 
-    It deletes younger Pods first, and ages between two powers of two of a nanosecond are the same to it."""
-    surplus = sum(max(0, workload.replicas - replicas) for workload, replicas in question.changes.replicas)
+    It deletes younger Pods first, and ages between two powers of two of a nanosecond are the same
+    to it.
+    """
+    surplus = sum(
+        max(0, workload.replicas - replicas) for workload, replicas in question.changes.replicas
+    )
     if not surplus or not state.read_at:
         return []
     selector = question.service.spec.selector or {}
@@ -219,7 +243,9 @@ def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
         if is_active(pod) and selector.items() <= (pod.metadata.labels or {}).items()
     ]
     crowd = Counter(pod.spec.node_name for pod in pods)
-    zones = {node.metadata.name: (node.metadata.labels or {}).get(LABEL_ZONE, "") for node in state.nodes}
+    zones = {
+        node.metadata.name: (node.metadata.labels or {}).get(LABEL_ZONE, "") for node in state.nodes
+    }
     found: dict[frozenset[tuple[str, int]], float] = {}
     for early, late in pairwise([0.0, *_age_steps(pods, state.read_at), _DELAY_MAX_S]):
         delay_s = (early + late) / 2
@@ -234,13 +260,18 @@ def _age_steps(pods: Sequence[Pod], now: float) -> list[float]:
     steps: set[float] = set()
     for pod in pods:
         ready = pod_condition(pod, "Ready")
-        for text in (pod.metadata.creation_timestamp, ready.last_transition_time if ready else None):
+        for text in (
+            pod.metadata.creation_timestamp,
+            ready.last_transition_time if ready else None,
+        ):
             delays = (2.0**power / 1e9 - now + time_or_zero(text) for power in _AGE_POWERS)
             steps |= {delay_s for delay_s in delays if 0 < delay_s < _DELAY_MAX_S}
     return sorted(steps)[:_STEPS_MAX]
 
 
-def _run(state: ClusterState, question: WhatIfQuestion, way: Way, tell: Callable[[str], None] | None) -> WhatIfRun:
+def _run(
+    state: ClusterState, question: WhatIfQuestion, way: Way, tell: Callable[[str], None] | None
+) -> WhatIfRun:
     service = question.service
     world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell, way=way)
     world.finish_pending()
@@ -251,19 +282,32 @@ def _run(state: ClusterState, question: WhatIfQuestion, way: Way, tell: Callable
     world.settle(world.next_eviction)
     written = sum_up(world.events, service.metadata.key, began)
     lost = question.changes.zones_lost
-    return _run_of(picture(world, service, question.clients, others=question.watchers, lost=lost), written)
+    return _run_of(
+        picture(world, service, question.clients, others=question.watchers, lost=lost), written
+    )
 
 
 def _run_of(after: Picture, written: Written) -> WhatIfRun:
     return WhatIfRun(
-        written, after.slices, after.ready, after.shares.leaving, after.shares.greatest[0], after.loads.used
+        written,
+        after.slices,
+        after.ready,
+        after.shares.leaving,
+        after.shares.greatest[0],
+        after.loads.used,
     )
 
 
-def _moment(world: WhatIfWorld, question: WhatIfQuestion, left: Fraction, after_s: float, written: Written) -> Moment:
+def _moment(
+    world: WhatIfWorld, question: WhatIfQuestion, left: Fraction, after_s: float, written: Written
+) -> Moment:
     lost = question.changes.zones_lost
-    found = picture(world, question.service, question.clients, others=question.watchers, lost=lost, left=left)
-    failing = sum((share for (_, zone), share in found.shares.flows.items() if zone in lost), Fraction(0))
+    found = picture(
+        world, question.service, question.clients, others=question.watchers, lost=lost, left=left
+    )
+    failing = sum(
+        (share for (_, zone), share in found.shares.flows.items() if zone in lost), Fraction(0)
+    )
     return Moment(after_s, found, failing, written)
 
 
@@ -272,7 +316,8 @@ def _notes(world: WhatIfWorld, service: Service) -> tuple[str, ...]:
     said = [
         f"{note.reason}: {note.note}"
         for note in world.cluster.notes
-        if note.regarding_resource is Services and note.regarding.metadata.key == service.metadata.key
+        if note.regarding_resource is Services
+        and note.regarding.metadata.key == service.metadata.key
     ]
     return tuple(dict.fromkeys(said))
 

@@ -1,6 +1,7 @@
 """A cluster as records: what a what-if begins with.
 
-A snapshot of ours has records; of any other cluster the lists are taken, whose objects become the same.
+A snapshot of ours has records; of any other cluster the lists are taken, whose objects become the
+same.
 """
 
 from __future__ import annotations
@@ -32,7 +33,16 @@ from sliceplane.server.store.snapshot import BadSnapshot, SnapshotReader
 from sliceplane.server.store.types import Record
 
 #: what endpoints are made of, and what makes Pods
-READ: Final = (Namespaces, Nodes, Services, Pods, EndpointSlices, Deployments, ReplicaSets, StatefulSets)
+READ: Final = (
+    Namespaces,
+    Nodes,
+    Services,
+    Pods,
+    EndpointSlices,
+    Deployments,
+    ReplicaSets,
+    StatefulSets,
+)
 #: what can be scaled and rolled out
 WORKLOADS: Final = (Deployments, StatefulSets, ReplicaSets)
 
@@ -55,22 +65,26 @@ class ServiceWorkload(msgspec.Struct, frozen=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True):
-    """``revision``: the newest version that is in it.  ``origin``: where it is from, in words.  ``read_at``: seconds
-    since the epoch; 0: not known."""
+    """``revision``: the newest version that is in it. ``origin``: where it is from, in words.
+    ``read_at``: seconds since the epoch; 0: not known.
+    """
 
     records: tuple[Record, ...]
     revision: int
     origin: str
     read_at: float = 0.0
 
-    def objects(self, resource: Resource, projection: type[T], namespace: str = "") -> tuple[T, ...]:
+    def objects(
+        self, resource: Resource, projection: type[T], namespace: str = ""
+    ) -> tuple[T, ...]:
         return tuple(decode(record.body, projection) for record in self.raw(resource, namespace))
 
     def raw(self, resource: Resource, namespace: str = "") -> tuple[Record, ...]:
         return tuple(
             record
             for record in self.records
-            if record.key.resource == resource.storage_key and namespace in ("", record.key.namespace)
+            if record.key.resource == resource.storage_key
+            and namespace in ("", record.key.namespace)
         )
 
     @property
@@ -102,9 +116,17 @@ class ClusterState(msgspec.Struct, frozen=True):
             for record in self.raw(resource, service.metadata.namespace):
                 document = decode_document(record.body)
                 labels = _labels_of_template(document)
-                if selector and not document["metadata"].get("ownerReferences") and selector.items() <= labels.items():
+                if (
+                    selector
+                    and not document["metadata"].get("ownerReferences")
+                    and selector.items() <= labels.items()
+                ):
                     replicas = (document.get("spec") or {}).get("replicas")
-                    found.append(ServiceWorkload(resource, record.key.name, 1 if replicas is None else replicas))
+                    found.append(
+                        ServiceWorkload(
+                            resource, record.key.name, 1 if replicas is None else replicas
+                        )
+                    )
         return tuple(found)
 
 
@@ -121,23 +143,32 @@ def of_snapshot(lines: Iterable[bytes], name: str, read_at: float = 0.0) -> Clus
         records = tuple(record for record in reader.records() if record.key.resource in wanted)
     except BadSnapshot as error:
         raise CannotTell(f"{name}: {error}") from error
-    return ClusterState(records, reader.revision, f"the snapshot {name}, revision {reader.revision}", read_at)
+    return ClusterState(
+        records, reader.revision, f"the snapshot {name}, revision {reader.revision}", read_at
+    )
 
 
 def of_lists(
     lists: Mapping[Resource, Sequence[bytes]], revision: int, origin: str, read_at: float = 0.0
 ) -> ClusterState:
-    """Of the bodies that a server listed when it was at *revision*.  Versions are those of the cluster, where each is
-    one object's alone."""
-    documents = [(resource, decode_document(body)) for resource in READ for body in lists.get(resource, ())]
+    """Of the bodies that a server listed when it was at *revision*. Versions are those of the
+    cluster, where each is one object's alone.
+    """
+    documents = [
+        (resource, decode_document(body)) for resource in READ for body in lists.get(resource, ())
+    ]
     documents.sort(key=lambda item: int(item[1]["metadata"].get("resourceVersion") or 0))
     records: list[Record] = []
     own = 0
     for resource, document in documents:
         own = max(own + 1, int(document["metadata"].get("resourceVersion") or 0))
         try:
-            whole = canonical(resource, {**document, "kind": resource.kind, "apiVersion": resource.api_version})
+            whole = canonical(
+                resource, {**document, "kind": resource.kind, "apiVersion": resource.api_version}
+            )
         except StatusError as error:
-            raise CannotTell(f"{resource.kind} {document['metadata'].get('name')} cannot be read: {error}") from error
+            raise CannotTell(
+                f"{resource.kind} {document['metadata'].get('name')} cannot be read: {error}"
+            ) from error
         records.append(make_record(resource, whole, own))
     return ClusterState(tuple(records), max(own, revision), origin, read_at)

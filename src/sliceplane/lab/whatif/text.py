@@ -20,7 +20,13 @@ from sliceplane.lab.wire import human_bytes
 
 _WIDTH: Final = 100
 _ZONE_HEADS: Final = ("clients", "endpoints", "connections")
-_MOMENT_HEADS: Final = ("after the loss", "ready", "sent to the lost", "leave their zone", "greatest load")
+_MOMENT_HEADS: Final = (
+    "after the loss",
+    "ready",
+    "sent to the lost",
+    "leave their zone",
+    "greatest load",
+)
 
 
 def as_text(found: Prediction, width: int | None, real: Happened | None = None) -> str:
@@ -28,11 +34,19 @@ def as_text(found: Prediction, width: int | None, real: Happened | None = None) 
     question = found.question
     changes = ", ".join(question.changes.words) or "nothing changes"
     blocks = [
-        [*_wrapped(f"What if: {changes}", width), f"Service {question.service.metadata.key}", found.origin],
+        [
+            *_wrapped(f"What if: {changes}", width),
+            f"Service {question.service.metadata.key}",
+            found.origin,
+        ],
         ["Assumed", *(line for sentence in found.assumed for line in _bullet(sentence, width))],
         list(table(("", "now", "then", "difference"), list(_rows(found)), width=width)),
         list(table(("by zone", *_ZONE_HEADS, _one(found)), list(_zones(found)), width=width)),
-        *([list(table(_MOMENT_HEADS, list(_moments(found)), width=width))] if found.moments else []),
+        *(
+            [list(table(_MOMENT_HEADS, list(_moments(found)), width=width))]
+            if found.moments
+            else []
+        ),
         [line for sentence in judgement(found) for line in _wrapped(sentence, width)],
     ]
     if real is not None:
@@ -43,15 +57,26 @@ def as_text(found: Prediction, width: int | None, real: Happened | None = None) 
 def _happened(found: Prediction, real: Happened, width: int | None) -> list[list[str]]:
     figures = compared(found, real)
     differing = sum(not figure.is_as_foreseen for figure in figures)
-    said = "It happened as it was foreseen." if not differing else f"{count(differing, 'figure', 'differs')}."
+    said = (
+        "It happened as it was foreseen."
+        if not differing
+        else f"{count(differing, 'figure', 'differs')}."
+    )
     if real.problem:
         said += f" The recording is not whole: {real.problem}"
-    return [list(table(("", "foreseen", "happened", ""), list(rows(figures)), width=width)), _wrapped(said, width)]
+    return [
+        list(table(("", "foreseen", "happened", ""), list(rows(figures)), width=width)),
+        _wrapped(said, width),
+    ]
 
 
 def _bullet(sentence: str, width: int | None) -> list[str]:
     return textwrap.wrap(
-        sentence, width or _WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False
+        sentence,
+        width or _WIDTH,
+        initial_indent="  - ",
+        subsequent_indent="    ",
+        break_on_hyphens=False,
     )
 
 
@@ -67,7 +92,12 @@ def _rows(found: Prediction) -> Iterator[tuple[str, ...]]:
     yield "slices", f"{before.slices:,}", slices, _more(after.slices - before.slices)
     ready = (before.ready.total(), after.ready.total())
     yield "ready endpoints", f"{ready[0]:,}", f"{ready[1]:,}", _more(ready[1] - ready[0])
-    yield "watchers", f"{before.watchers:,}", f"{after.watchers:,}", _more(after.watchers - before.watchers)
+    yield (
+        "watchers",
+        f"{before.watchers:,}",
+        f"{after.watchers:,}",
+        _more(after.watchers - before.watchers),
+    )
     yield "writes of slices", "", _between(found, lambda run: run.written.writes), _verbs(found)
     events = _between(found, lambda run: run.written.events)
     yield "watch events", "", events, f"in {written.took_s:.1f} s" if written.writes else ""
@@ -75,7 +105,12 @@ def _rows(found: Prediction) -> Iterator[tuple[str, ...]]:
     in_json = ranged(*map(human_bytes, found.between(lambda run: run.written.json)))
     yield "bytes sent, protobuf", "", protobuf, f"as JSON {in_json}"
     each = (before.each_protobuf, after.each_protobuf)
-    yield "one endpoint changes", human_bytes(float(each[0])), human_bytes(float(each[1])), _times(each)
+    yield (
+        "one endpoint changes",
+        human_bytes(float(each[0])),
+        human_bytes(float(each[1])),
+        _times(each),
+    )
     leaving = (before.shares.leaving, after.shares.leaving)
     yield "leaves its zone", percent(leaving[0]), percent(leaving[1]), _points(leaving)
     if before.shares.dropped or after.shares.dropped:
@@ -84,9 +119,19 @@ def _rows(found: Prediction) -> Iterator[tuple[str, ...]]:
     greatest = ranged(*map(_factor, found.between(lambda run: run.greatest)))
     yield "greatest load", _load(before.shares), greatest, _in_zone(after.shares)
     if before.loads.rate is not None and after.loads.rate is not None:
-        yield "requests a second", f"{float(before.loads.rate):,.0f}", f"{float(after.loads.rate):,.0f}", ""
+        yield (
+            "requests a second",
+            f"{float(before.loads.rate):,.0f}",
+            f"{float(after.loads.rate):,.0f}",
+            "",
+        )
     if found.question.clients.capacity is not None:
-        yield "of what a Pod can take", percent(before.loads.used), percent(after.loads.used), _in_zone(after.shares)
+        yield (
+            "of what a Pod can take",
+            percent(before.loads.used),
+            percent(after.loads.used),
+            _in_zone(after.shares),
+        )
 
 
 def _moments(found: Prediction) -> Iterator[tuple[str, ...]]:
@@ -94,7 +139,13 @@ def _moments(found: Prediction) -> Iterator[tuple[str, ...]]:
         at = moment.picture
         when = "at once" if not moment.after_s else format_duration(round(moment.after_s))
         load = f"{_load(at.shares)} {_in_zone(at.shares)}"
-        yield when, f"{at.ready.total():,}", percent(moment.failing), percent(at.shares.leaving), load
+        yield (
+            when,
+            f"{at.ready.total():,}",
+            percent(moment.failing),
+            percent(at.shares.leaving),
+            load,
+        )
 
 
 def _one(found: Prediction) -> str:
@@ -116,7 +167,9 @@ def _zones(found: Prediction) -> Iterator[tuple[str, ...]]:
 
 
 def _of_one(at: Picture, zone: str) -> str:
-    return _factor(at.shares.load(zone)) if at.loads.rate is None else _figure(at.loads.rate_in(zone))
+    return (
+        _factor(at.shares.load(zone)) if at.loads.rate is None else _figure(at.loads.rate_in(zone))
+    )
 
 
 def judgement(found: Prediction) -> Iterator[str]:
@@ -133,23 +186,28 @@ def judgement(found: Prediction) -> Iterator[str]:
     connections = found.question.clients.connections
     noise = found.chance
     yield (
-        f"By chance alone the fullest of {count(after.shares.candidates, 'endpoint')} gets about {noise:.2f} times its "
+        f"By chance alone the fullest of {count(after.shares.candidates, 'endpoint')} gets about "
+        f"{noise:.2f} times its "
         f"share of {connections:,} connections; the fewer and longer they are, the more."
         if noise is not None
-        else f"{connections:,} connections are too few for {after.shares.candidates:,} endpoints to say what chance "
+        else f"{connections:,} connections are too few for {after.shares.candidates:,} endpoints "
+        "to say what chance "
         "does."
     )
     stays = found.stays
     if stays is not None:
         yield (
-            f"If the clients of the lost zone go on elsewhere: {percent(stays.shares.leaving)} leave the zone that "
-            f"they were counted in, and the greatest load is {_load(stays.shares)}{_in_zone(stays.shares, ' ')}. "
+            f"If the clients of the lost zone go on elsewhere: {percent(stays.shares.leaving)} "
+            "leave the zone that "
+            "they were counted in, and the greatest load is "
+            f"{_load(stays.shares)}{_in_zone(stays.shares, ' ')}. "
             f"{_overload(found, stays)} {_fix(after, stays)}".rstrip()
         )
     yield from _replaced(found)
     if after.outside is not None:
         yield (
-            f"From outside the cluster: the greatest load is {_load(after.outside)}{_in_zone(after.outside, ' ')}, and "
+            "From outside the cluster: the greatest load is "
+            f"{_load(after.outside)}{_in_zone(after.outside, ' ')}, and "
             f"{percent(after.outside.dropped)} finds no endpoint."
         )
     others = found.everything.writes - found.written.writes
@@ -166,9 +224,14 @@ def _overload(found: Prediction, loads: Loads) -> str:
     capacity = found.question.clients.capacity
     if capacity is None:
         if loads.used > 1:
-            return f"Overload: {which} gets {_factor(factor)} an even share, more than {float(OVERLOAD):g} times."
+            return (
+                f"Overload: {which} gets {_factor(factor)} an even share, more than "
+                f"{float(OVERLOAD):g} times."
+            )
         return f"No overload: no endpoint gets more than {float(OVERLOAD):g} times an even share."
-    gets = f"{which} gets {rate(loads.used * capacity)}, {float(loads.used):.0%} of what it can take."
+    gets = (
+        f"{which} gets {rate(loads.used * capacity)}, {float(loads.used):.0%} of what it can take."
+    )
     return f"Overload: {gets}" if loads.used > 1 else f"No overload: {gets}"
 
 
@@ -179,9 +242,13 @@ def _fix(after: Picture, loads: Loads) -> str:
         return "With topology-mode Auto each new Pod moves hints: ask again with replicas=N."
     if not loads.fix:
         return "Adding Pods does not mend that."
-    pods = ", ".join(f"{number:,} in {zone_name(zone)}" for zone, number in sorted(loads.fix.items()))
+    pods = ", ".join(
+        f"{number:,} in {zone_name(zone)}" for zone, number in sorted(loads.fix.items())
+    )
     total = {zone: after.ready[zone] + loads.fix[zone] for zone in after.zones}
-    split = ", ".join(f"{zone} {number:,}" for zone, number in sorted(total.items()) if zone and number)
+    split = ", ".join(
+        f"{zone} {number:,}" for zone, number in sorted(total.items()) if zone and number
+    )
     more = count(loads.fix.total(), "Pod")
     return f"{more} more would mend it: {pods}. A Deployment for each zone keeps it so: {split}."
 
@@ -193,16 +260,22 @@ def _replaced(found: Prediction) -> Iterator[str]:
     last = found.moments[-1]
     missing = found.before.ready.total() - last.picture.ready.total()
     if len(found.moments) < 3:
-        yield "No Pod is deleted: none is in the lost zone, each tolerates it for ever, or no Node is left."
+        yield (
+            "No Pod is deleted: none is in the lost zone, each tolerates it for ever, or no Node "
+            "is left."
+        )
     elif missing > 0:
         yield (
-            f"{count(missing, 'Pod')} of the Service {verb(missing, 'is')} not replaced: a Pod of a StatefulSet or "
+            f"{count(missing, 'Pod')} of the Service {verb(missing, 'is')} not replaced: a Pod of "
+            "a StatefulSet or "
             "without a controller waits for its Node, and no Node may have room."
         )
     else:
         yield (
-            f"After {format_duration(round(last.after_s))} as many Pods are ready as before; until then "
-            f"{count(found.moments[1].picture.ready.total(), 'Pod')} must do, and Pods that were made anew stay where "
+            f"After {format_duration(round(last.after_s))} as many Pods are ready as before; "
+            "until then "
+            f"{count(found.moments[1].picture.ready.total(), 'Pod')} must do, and Pods that were "
+            "made anew stay where "
             "they are when the zone comes back."
         )
 
@@ -213,12 +286,14 @@ def _cost(found: Prediction) -> str:
     rate = f"{float(price.per_gb):g} $ a GB that crosses ({price.of})"
     if not price.gigabytes:
         return (
-            f"Cost: measured GB x share that leaves its zone x {rate}; the share is {percent(leaving[0])} now, "
+            f"Cost: measured GB x share that leaves its zone x {rate}; the share is "
+            f"{percent(leaving[0])} now, "
             f"{percent(leaving[1])} then. --gigabytes says what was measured."
         )
     sums = [float(price.gigabytes * share * price.per_gb) for share in leaving]
     return (
-        f"Cost of {float(price.gigabytes):,g} GB, requests and answers, at {rate}: {sums[0]:,.2f} $ now, "
+        f"Cost of {float(price.gigabytes):,g} GB, requests and answers, at {rate}: {sums[0]:,.2f} "
+        "$ now, "
         f"{sums[1]:,.2f} $ then, {sums[1] - sums[0]:+,.2f} $."
     )
 

@@ -1,7 +1,9 @@
-"""Where clients are, as it was measured: a Prometheus server's answer to a query, or a page of metrics.
+"""Where clients are, as it was measured: a Prometheus server's answer to a query, or a page of
+metrics.
 
-A series is of the zone that its label ``zone`` names, or the one label whose name ends in ``_zone``; series of one zone
-add up.  Only proportions count, so any figure that grows with the requests will do.
+A series is of the zone that its label ``zone`` names, or the one label whose name ends in
+``_zone``; series of one zone add up. Only proportions count, so any figure that grows with the
+requests will do.
 """
 
 from __future__ import annotations
@@ -42,9 +44,13 @@ def _answered(text: str) -> Iterator[tuple[str, str, float]]:
     try:
         answer = json.loads(text)
     except json.JSONDecodeError as error:
-        raise BadTraffic(f"line {error.lineno}: {error.msg}: save Prometheus' answer as it is") from error
+        raise BadTraffic(
+            f"line {error.lineno}: {error.msg}: save Prometheus' answer as it is"
+        ) from error
     if answer.get("status") == "error":
-        raise BadTraffic(f"Prometheus refused the query: {answer.get('error') or answer.get('errorType')}")
+        raise BadTraffic(
+            f"Prometheus refused the query: {answer.get('error') or answer.get('errorType')}"
+        )
     data = answer.get("data")
     kind = data.get("resultType") if isinstance(data, dict) else None
     if kind != "vector":
@@ -72,7 +78,9 @@ def _page(text: str) -> Iterator[tuple[str, str, float]]:
         name, (labels, value) = sample
         names[name] = where
         if len(names) > 1:
-            raise BadTraffic(f"{where}: {some(sorted(names))} are several metrics: leave one of them in the file")
+            raise BadTraffic(
+                f"{where}: {some(sorted(names))} are several metrics: leave one of them in the file"
+            )
         yield where, _zone(where, labels), value
 
 
@@ -85,4 +93,6 @@ def _zone(where: str, labels: Mapping[str, Any]) -> str:
     if names:
         raise BadTraffic(f"{where}: {some(names)} all tell a zone: sum by one of them, as zone")
     has = some(sorted(labels), verb_of_one="is") if labels else "none is"
-    raise BadTraffic(f"{where}: no label zone, nor one that ends in {_ENDING} ({has} there): {_BY_ZONE}")
+    raise BadTraffic(
+        f"{where}: no label zone, nor one that ends in {_ENDING} ({has} there): {_BY_ZONE}"
+    )

@@ -1,9 +1,9 @@
 """What was foreseen beside what happened: a recording of the controllers that made it.
 
-The slices of the Service are followed from the snapshot's on.  What a recording tells twice (several controllers, a
-list after a restart) is counted once, by its version.  Where connections went no recording knows: both sides have the
-slices as they were in the end, and the clients that were assumed.  What was foreseen as a range is as foreseen within
-it.
+The slices of the Service are followed from the snapshot's on. What a recording tells twice (several
+controllers, a list after a restart) is counted once, by its version. Where connections went no
+recording knows: both sides have the slices as they were in the end, and the clients that were
+assumed. What was foreseen as a range is as foreseen within it.
 """
 
 from __future__ import annotations
@@ -59,9 +59,11 @@ def happened(found: Prediction, before: ClusterState, recording: Recording) -> H
     except RecordingError as error:
         raise CannotTell(f"the recording cannot be read: {error}") from error
     kinds = kinds_of(
-        sorted(known.items()), family_of(found.question.service),
-        by_node=found.after.policy == "Local", by_subset=found.running.subsetting.by_zone,
-    )  # fmt: skip
+        sorted(known.items()),
+        family_of(found.question.service),
+        by_node=found.after.policy == "Local",
+        by_subset=found.running.subsetting.by_zone,
+    )
     ready: Counter[str] = Counter()
     for kind, number in kinds.items():
         ready[kind.zone] += number if kind.ready else 0
@@ -77,11 +79,14 @@ def happened(found: Prediction, before: ClusterState, recording: Recording) -> H
 
 
 def check_beginning(entry: LifeBegan, before: ClusterState, namespace: str, name: str) -> None:
-    """Raises ``CannotTell`` where a life's beginning has slices that are newer than the snapshot."""
+    """Raises ``CannotTell`` where a life's beginning has slices that are newer than the
+    snapshot.
+    """
     for change in entry.objects:
         if _is_of(change, namespace, name) and change.object.metadata.revision > before.revision:
             raise CannotTell(
-                "the recording begins after the snapshot and after the first change of the Service's slices: what was "
+                "the recording begins after the snapshot and after the first change of the "
+                "Service's slices: what was "
                 "between is not in it"
             )
 
@@ -98,7 +103,9 @@ def _is_of(change: Change[Object], namespace: str, name: str) -> bool:
     return of_kind and labels.get(LABEL_SERVICE_NAME) == name
 
 
-def _follow(known: dict[str, EndpointSlice], change: Change[Object], revision: int, counted: Counter[str]) -> None:
+def _follow(
+    known: dict[str, EndpointSlice], change: Change[Object], revision: int, counted: Counter[str]
+) -> None:
     name = change.object.metadata.name
     last = known.get(name)
     if not isinstance(change.new, EndpointSlice):
@@ -106,7 +113,9 @@ def _follow(known: dict[str, EndpointSlice], change: Change[Object], revision: i
         if last is not None and old >= last.metadata.revision:
             counted["delete"] += 1
             del known[name]
-    elif change.new.metadata.revision > (revision if last is None else max(revision, last.metadata.revision)):
+    elif change.new.metadata.revision > (
+        revision if last is None else max(revision, last.metadata.revision)
+    ):
         counted["create" if last is None else "update"] += 1
         known[name] = change.new
 
@@ -132,7 +141,11 @@ def compared(found: Prediction, real: Happened) -> tuple[Figure, ...]:
         Figure("slices deleted", *found.between(lambda run: run.written.deletes), real.deletes),
         Figure("slices in the end", *found.between(lambda run: run.slices), real.slices),
         *(
-            Figure(f"ready endpoints, {zone or '(no zone)'}", *found.between(partial(_ready, zone)), real.ready[zone])
+            Figure(
+                f"ready endpoints, {zone or '(no zone)'}",
+                *found.between(partial(_ready, zone)),
+                real.ready[zone],
+            )
             for zone in zones
         ),
         Figure("leaves its zone", *found.between(lambda run: run.leaving), real.shares.leaving),
@@ -151,7 +164,12 @@ def is_as_foreseen(figures: tuple[Figure, ...]) -> bool:
 def rows(figures: tuple[Figure, ...]) -> Iterator[tuple[str, str, str, str]]:
     for figure in figures:
         foreseen = ranged(*(_text(figure.what, value) for value in (figure.least, figure.most)))
-        yield figure.what, foreseen, _text(figure.what, figure.happened), "." if figure.is_as_foreseen else "differs"
+        yield (
+            figure.what,
+            foreseen,
+            _text(figure.what, figure.happened),
+            "." if figure.is_as_foreseen else "differs",
+        )
 
 
 def ranged(least: str, most: str) -> str:

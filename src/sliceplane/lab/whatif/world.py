@@ -1,11 +1,12 @@
-"""The run: production server, controllers and workloads on virtual time, a kubelet that is played, and watchers.
+"""The run: production server, controllers and workloads on virtual time, a kubelet that is played,
+and watchers.
 
-Everything is instant but what takes its time by itself: Pods until they are ready, Pods that terminate, batches.
-Changes of one burst reach a controller together.  Kubelets are played for Pods that the run makes; Pods of the state
-stay as they are until something deletes them.
+Everything is instant but what takes its time by itself: Pods until they are ready, Pods that
+terminate, batches. Changes of one burst reach a controller together. Kubelets are played for Pods
+that the run makes; Pods of the state stay as they are until something deletes them.
 
-Each commit of a slice is counted as every watcher would get it: which selections show it, before and after, as which
-event, how large.
+Each commit of a slice is counted as every watcher would get it: which selections show it, before
+and after, as which event, how large.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ ANNOTATION_RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
 FIELD_MANAGER: Final = "kube-controller-manager"
 #: clients that read all slices, headless Services' too
 _EVERY: Final = "every"
-#: a Node that is not heard of is tainted so, one in ten seconds (node-eviction-rate); Pods that say nothing of it go
-#: after five minutes (kubernetes.io, "Nodes", "Rate limits on eviction"; "Taint based Evictions")
+#: a Node that is not heard of is tainted so, one in ten seconds (node-eviction-rate); Pods that say
+#: nothing of it go after five minutes (kubernetes.io, "Nodes", "Rate limits on eviction"; "Taint
+#: based Evictions")
 _TAINT: Final = Taint(key="node.kubernetes.io/unreachable", effect="NoExecute")
 _TAINT_EVERY_S: Final = 10.0
 _TOLERATED_S: Final = 300.0
@@ -68,9 +70,10 @@ _GRACE_MAX_S: Final = 86_400.0
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """How a change may come about: the pace of controllers; ``delay_s``: how long after the question it is made;
-    ``zones_turned``: where a Pod may go to any of several zones, the first of them in their order, which begins with
-    another one each time."""
+    """How a change may come about: the pace of controllers; ``delay_s``: how long after the
+    question it is made; ``zones_turned``: where a Pod may go to any of several zones, the first of
+    them in their order, which begins with another one each time.
+    """
 
     pace: BurstPace = BurstPace()
     delay_s: float = 0.0
@@ -89,9 +92,13 @@ class SliceEvent(msgspec.Struct, frozen=True):
 
 
 class PlayedKubelet(KubeletController):
-    """The emulated kubelet and scheduler on the state's Nodes.  *known*: uids of the Pods that were there."""
+    """The emulated kubelet and scheduler on the state's Nodes.  *known*: uids of the Pods that were
+    there.
+    """
 
-    def __init__(self, config: EmulationConfig, known: frozenset[str], zones_first: Sequence[str]) -> None:
+    def __init__(
+        self, config: EmulationConfig, known: frozenset[str], zones_first: Sequence[str]
+    ) -> None:
         super().__init__(config)
         self._known = known
         self._placement = Placement(zones_first)
@@ -100,18 +107,30 @@ class PlayedKubelet(KubeletController):
         if key.startswith("node/"):
             return ()  # Nodes are as the state has them
         pod = self._pods.get(key)
-        if pod is not None and pod.metadata.uid in self._known and pod.metadata.deletion_timestamp is None:
+        if (
+            pod is not None
+            and pod.metadata.uid in self._known
+            and pod.metadata.deletion_timestamp is None
+        ):
             return ()
         return super().plan(key, now)
 
 
 class WhatIfWorld:
-    """Made for one question.  *others*: watchers that read all slices, beside the Nodes' proxies."""
+    """Made for one question.  *others*: watchers that read all slices, beside the Nodes'
+    proxies.
+    """
 
     def __init__(
-        self, state: ClusterState, service: Service, running: Running, others: int = 0,
-        *, tell: Callable[[str], None] | None = None, way: Way | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        state: ClusterState,
+        service: Service,
+        running: Running,
+        others: int = 0,
+        *,
+        tell: Callable[[str], None] | None = None,
+        way: Way | None = None,
+    ) -> None:
         self.events: list[SliceEvent] = []
         self._tell = tell
         self._way = way or Way()
@@ -123,11 +142,17 @@ class WhatIfWorld:
         self._service = service
         self.running = running
         pods = [pod for pod in state.pods(service.metadata.namespace) if _is_selected(pod, service)]
-        self.ready_delay_s = _usual_delay(pods) if running.ready_delay_s is None else running.ready_delay_s
+        self.ready_delay_s = (
+            _usual_delay(pods) if running.ready_delay_s is None else running.ready_delay_s
+        )
         self.cluster = Cluster(
-            seed=_seed(state), records=state.records, revision=state.revision, began=max(_times(state), default=START),
-            field_manager=FIELD_MANAGER, pace=self._way.pace,
-        )  # fmt: skip
+            seed=_seed(state),
+            records=state.records,
+            revision=state.revision,
+            began=max(_times(state), default=START),
+            field_manager=FIELD_MANAGER,
+            pace=self._way.pace,
+        )
         for resource, namespace, document in objects_named(state):
             self.cluster.create(resource, document, namespace)
         self.cluster.listeners.append(self._on_commit)
@@ -137,11 +162,14 @@ class WhatIfWorld:
     def state(self) -> ClusterState:
         store = self.cluster.store
         records = tuple(
-            record for resource in store.resources() for record in store.list(resource, namespace="").records
+            record
+            for resource in store.resources()
+            for record in store.list(resource, namespace="").records
         )
         return ClusterState(records, store.revision, "", self.cluster.now)
 
-    # -- time -------------------------------------------------------------------------------------------
+    # -- time
+    # -------------------------------------------------------------------------------------------
 
     def settle(self, until: float | None = None) -> None:
         """Until everything is at rest, or it is *until*."""
@@ -159,13 +187,20 @@ class WhatIfWorld:
                 return
             self.cluster.now = min(self.cluster.now + _REST_S, end)
         if until is None:
-            raise CannotTell(f"after {_RUN_MAX_S / 86_400:.0f} days of virtual time the controllers still write")
+            raise CannotTell(
+                f"after {_RUN_MAX_S / 86_400:.0f} days of virtual time the controllers still write"
+            )
 
     def finish_pending(self) -> None:
-        """Until what is due before any change is done.  Where Pods neither come nor go that takes no time, so that
-        their ages stay what they are."""
+        """Until what is due before any change is done. Where Pods neither come nor go that takes no
+        time, so that their ages stay what they are.
+        """
         namespace = self._service.metadata.namespace
-        pods = [pod for pod in self.state.pods(namespace) if _is_selected(pod, self._service) and not has_ended(pod)]
+        pods = [
+            pod
+            for pod in self.state.pods(namespace)
+            if _is_selected(pod, self._service) and not has_ended(pod)
+        ]
         if all(is_ready(pod) and is_active(pod) for pod in pods):
             self.settle(self.cluster.now + max(_SOON_S, self.running.batch_period_s))
         else:
@@ -176,7 +211,9 @@ class WhatIfWorld:
         return self._evictions[0][0] if self._evictions else None
 
     def evict(self) -> float:
-        """Delete the Pods of lost Nodes, each when it is time, and settle.  Returns when the last one was deleted."""
+        """Delete the Pods of lost Nodes, each when it is time, and settle.  Returns when the last
+        one was deleted.
+        """
         at = self.cluster.now
         for at, namespace, name in self._evictions:
             self.settle(at)
@@ -188,10 +225,16 @@ class WhatIfWorld:
     def _start(self) -> None:
         """The controllers, anew."""
         self._readers = {
-            node.metadata.name: _readings(node, self.running) for node in self.state.nodes if is_working(node)
+            node.metadata.name: _readings(node, self.running)
+            for node in self.state.nodes
+            if is_working(node)
         }
         delay = self.ready_delay_s
-        nodes = tuple(_emulated(number, node) for number, node in enumerate(self.state.nodes) if is_working(node))
+        nodes = tuple(
+            _emulated(number, node)
+            for number, node in enumerate(self.state.nodes)
+            if is_working(node)
+        )
         config = EmulationConfig(nodes=nodes, ready_s=delay, termination_s=self._termination_s())
         controllers: tuple[Controller, ...] = (
             EndpointSliceController(self.running.config),
@@ -215,7 +258,8 @@ class WhatIfWorld:
         zones = sorted({node.zone for node in nodes})
         return tuple(zones[(at + turn) % len(zones)] for at in range(len(zones)))
 
-    # -- what watchers get --------------------------------------------------------------------------------
+    # -- what watchers get
+    # --------------------------------------------------------------------------------
 
     def _on_commit(self, event: StoreEvent) -> None:
         if self._tell is not None:
@@ -234,7 +278,11 @@ class WhatIfWorld:
         before = set(_shown(event.previous)) if event.type is EventType.MODIFIED else set()
         after = set() if event.type is EventType.DELETED else set(_shown(event.record))
         gone = set(_shown(event.record)) if event.type is EventType.DELETED else before - after
-        last = event.record if event.type is EventType.DELETED or event.previous is None else event.previous
+        last = (
+            event.record
+            if event.type is EventType.DELETED or event.previous is None
+            else event.previous
+        )
         groups = (
             (EventType.ADDED, event.record.body, after - before),
             (EventType.MODIFIED, event.record.body, after & before),
@@ -249,7 +297,11 @@ class WhatIfWorld:
                 protobuf += number * event_bytes(body, "protobuf", kind.value)
         labels = event.record.labels
         name = f"{event.record.key.namespace}/{labels.get(LABEL_SERVICE_NAME, '')}"
-        verb = {EventType.ADDED: "create", EventType.MODIFIED: "update", EventType.DELETED: "delete"}[event.type]
+        verb = {
+            EventType.ADDED: "create",
+            EventType.MODIFIED: "update",
+            EventType.DELETED: "delete",
+        }[event.type]
         self.events.append(SliceEvent(self.cluster.now, name, verb, watchers, json, protobuf))
 
     def watchers_of(self, record: Record) -> int:
@@ -262,7 +314,8 @@ class WhatIfWorld:
     def proxies(self) -> int:
         return len(self._readers)
 
-    # -- changes ------------------------------------------------------------------------------------------
+    # -- changes
+    # ------------------------------------------------------------------------------------------
 
     def apply(self, changes: Changes) -> None:
         """Raises ``CannotTell`` where the server would refuse."""
@@ -291,16 +344,28 @@ class WhatIfWorld:
             self._roll_out(workload, dict(changes.strategy))
 
     def _lose(self, zones: Collection[str]) -> None:
-        """As the node lifecycle controller leaves it: the Nodes are not heard of, their Pods are not ready.  When Pods
-        will be evicted is written down; where no Node is left none is."""
+        """As the node lifecycle controller leaves it: the Nodes are not heard of, their Pods are
+        not ready. When Pods will be evicted is written down; where no Node is left none is.
+        """
         self.settle(self.cluster.now + self.running.node_grace_s)
         now = self.cluster.now
         stamp = format_time(now)
         nodes = self.state.nodes
-        lost = sorted(node.metadata.name for node in nodes if (node.metadata.labels or {}).get(LABEL_ZONE) in zones)
+        lost = sorted(
+            node.metadata.name
+            for node in nodes
+            if (node.metadata.labels or {}).get(LABEL_ZONE) in zones
+        )
         for name in lost:
-            unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": stamp}
-            self.cluster.patch(Nodes, name, {"status": {"conditions": [unknown]}}, subresource="status")
+            unknown = {
+                "type": "Ready",
+                "status": "Unknown",
+                "reason": "NodeStatusUnknown",
+                "lastTransitionTime": stamp,
+            }
+            self.cluster.patch(
+                Nodes, name, {"status": {"conditions": [unknown]}}, subresource="status"
+            )
         tainted = {name: now + number * _TAINT_EVERY_S for number, name in enumerate(lost)}
         for pod in self.state.pods():
             if pod.spec.node_name not in tainted or not is_active(pod):
@@ -309,14 +374,18 @@ class WhatIfWorld:
             document = self.cluster.get(Pods, pod.metadata.name, namespace)
             tolerated_s = _tolerated_s(document)
             if tolerated_s is not None and len(lost) < len(nodes):
-                self._evictions.append((tainted[pod.spec.node_name] + tolerated_s, namespace, pod.metadata.name))
+                self._evictions.append(
+                    (tainted[pod.spec.node_name] + tolerated_s, namespace, pod.metadata.name)
+                )
             if is_ready(pod):
                 conditions = document["status"]["conditions"]
                 for condition in conditions:
                     if condition["type"] == "Ready":
                         condition |= {"status": "False", "lastTransitionTime": stamp}
                 change = {"status": {"conditions": conditions}}
-                self.cluster.patch(Pods, pod.metadata.name, change, namespace=namespace, subresource="status")
+                self.cluster.patch(
+                    Pods, pod.metadata.name, change, namespace=namespace, subresource="status"
+                )
         self._evictions.sort()
 
     def _add(self, zone: str, number: int) -> None:
@@ -325,7 +394,11 @@ class WhatIfWorld:
         document = self.cluster.get(Nodes, like.metadata.name)
         for index in range(1, number + 1):
             name = f"what-if-{zone}-{index}".lower()
-            labels = {**document["metadata"].get("labels", {}), LABEL_ZONE: zone, LABEL_HOSTNAME: name}
+            labels = {
+                **document["metadata"].get("labels", {}),
+                LABEL_ZONE: zone,
+                LABEL_HOSTNAME: name,
+            }
             self.cluster.create(Nodes, {"metadata": {"name": name, "labels": labels}})
             self.cluster.patch(Nodes, name, {"spec": {"taints": None}})
             status = document.get("status") or {}
@@ -338,7 +411,9 @@ class WhatIfWorld:
             change["spec"] = {"trafficDistribution": None if value == NONE else value}
         if changes.topology_mode:
             value = changes.topology_mode
-            change["metadata"] = {"annotations": {ANNOTATION_TOPOLOGY_MODE: None if value == NONE else value}}
+            change["metadata"] = {
+                "annotations": {ANNOTATION_TOPOLOGY_MODE: None if value == NONE else value}
+            }
         if change:
             meta = self._service.metadata
             self.cluster.patch(Services, meta.name, change, namespace=meta.namespace)
@@ -352,26 +427,34 @@ class WhatIfWorld:
         spec: Document = {"template": stamp}
         if strategy:
             if workload.resource is not Deployments:
-                raise CannotTell(f"{workload} has no max-surge and max-unavailable here: a Deployment has")
+                raise CannotTell(
+                    f"{workload} has no max-surge and max-unavailable here: a Deployment has"
+                )
             spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": strategy}
         self._patch(workload, spec)
 
 
 def _tolerated_s(pod: Document) -> float | None:
-    """How long the Pod stays on a Node that is not heard of; ``None``: as long as the Node is there."""
+    """How long the Pod stays on a Node that is not heard of; ``None``: as long as the Node is
+    there.
+    """
     found = [
         toleration
         for toleration in pod["spec"].get("tolerations") or ()
         if tolerates([convert(toleration, Toleration)], _TAINT)
     ]
-    seconds = [toleration["tolerationSeconds"] for toleration in found if "tolerationSeconds" in toleration]
+    seconds = [
+        toleration["tolerationSeconds"] for toleration in found if "tolerationSeconds" in toleration
+    ]
     if not found:
         return _TOLERATED_S
     return float(max(0, min(seconds))) if seconds else None
 
 
 def _seed(state: ClusterState) -> int:
-    """Of uids and suffixes of names: the same for the same state, and another than that which its own came of."""
+    """Of uids and suffixes of names: the same for the same state, and another than that which its
+    own came of.
+    """
     digest = hashlib.blake2b(b"what-if", digest_size=8)
     for record in state.records:
         digest.update(record.uid.encode())
@@ -388,24 +471,38 @@ def _usual_delay(pods: list[Pod]) -> float:
     found: list[float] = []
     for pod in pods:
         ready = pod_condition(pod, "Ready")
-        if is_ready(pod) and ready is not None and ready.last_transition_time and pod.status.start_time:
-            found.append(max(0.0, parse_time(ready.last_transition_time) - parse_time(pod.status.start_time)))
+        if (
+            is_ready(pod)
+            and ready is not None
+            and ready.last_transition_time
+            and pod.status.start_time
+        ):
+            found.append(
+                max(0.0, parse_time(ready.last_transition_time) - parse_time(pod.status.start_time))
+            )
     return median(found) if found else 0.0
 
 
 def _times(state: ClusterState) -> Iterator[float]:
-    """When the state was read, and times of its objects: the run begins after all of them.  The age of a Pod decides
-    whether it goes before others."""
+    """When the state was read, and times of its objects: the run begins after all of them. The age
+    of a Pod decides whether it goes before others.
+    """
     if state.read_at:
         yield state.read_at
     for pod in state.pods():
-        for text in (pod.metadata.creation_timestamp, pod.metadata.deletion_timestamp, pod.status.start_time):
+        for text in (
+            pod.metadata.creation_timestamp,
+            pod.metadata.deletion_timestamp,
+            pod.status.start_time,
+        ):
             if text:
                 yield parse_time(text) + 1
 
 
 def _readings(node: Node, running: Running) -> tuple[str, ...]:
-    """What the node's proxy watches: all slices; with subsets by zone, those for all and those for its zone."""
+    """What the node's proxy watches: all slices; with subsets by zone, those for all and those for
+    its zone.
+    """
     if not running.subsetting.by_zone:
         return (ALL,)
     zone = (node.metadata.labels or {}).get(LABEL_ZONE, "")
@@ -413,15 +510,21 @@ def _readings(node: Node, running: Running) -> tuple[str, ...]:
 
 
 def _shown(record: Record | None) -> tuple[str, ...]:
-    return () if record is None else (*readings_of_slice(decode(record.body, EndpointSlice)), _EVERY)
+    return (
+        () if record is None else (*readings_of_slice(decode(record.body, EndpointSlice)), _EVERY)
+    )
 
 
 def _emulated(number: int, node: Node) -> EmulatedNode:
-    """Where the state does not say which addresses Pods have there, they are of a range of our own."""
+    """Where the state does not say which addresses Pods have there, they are of a range of
+    our own.
+    """
     cidrs = node.spec.pod_cidrs or ((node.spec.pod_cidr,) if node.spec.pod_cidr else ())
     ours = (f"100.{64 + (number >> 8)}.{number & 255}.0/24", f"fd00:64:{number:x}::/64")
     labels = node.metadata.labels or {}
-    addresses = [address.address for address in node.status.addresses or () if address.type == "InternalIP"]
+    addresses = [
+        address.address for address in node.status.addresses or () if address.type == "InternalIP"
+    ]
     return EmulatedNode(
         name=node.metadata.name,
         zone=labels.get(LABEL_ZONE, ""),

@@ -1,7 +1,9 @@
-"""Every field of ``KubeProxyConfiguration`` (``staging/src/k8s.io/kube-proxy/config/v1alpha1/types.go``), by its path.
+"""Every field of ``KubeProxyConfiguration``
+(``staging/src/k8s.io/kube-proxy/config/v1alpha1/types.go``), by its path.
 
-A field is *given* if it has another value than null and, unless upstream keeps a pointer to it, than Go's zero value:
-files written by programs (kubeadm's) name every field, and mean the default by ``""``, ``0s`` and ``null``.
+A field is *given* if it has another value than null and, unless upstream keeps a pointer to it,
+than Go's zero value: files written by programs (kubeadm's) name every field, and mean the default
+by ``""``, ``0s`` and ``null``.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ MASQUERADE_BIT: Final = 14
 
 
 class ConfigField(msgspec.Struct, frozen=True):
-    """``default`` is what holds where nothing is given.  ``pointer``: zero is a value of its own.  ``idle``: why the
-    field has no effect here, whatever its value; "": it has."""
+    """``default`` is what holds where nothing is given. ``pointer``: zero is a value of its own.
+    ``idle``: why the field has no effect here, whatever its value; "": it has.
+    """
 
     path: str
     kind: Kind
@@ -53,7 +56,9 @@ FIELDS: Final = (
     ConfigField("bindAddressHardFail", "boolean", False),
     ConfigField("clientConnection.acceptContentTypes", "string", "", idle=_JSON),
     ConfigField("clientConnection.burst", "integer", 10, idle=_REQUESTS),
-    ConfigField("clientConnection.contentType", "string", "application/vnd.kubernetes.protobuf", idle=_JSON),
+    ConfigField(
+        "clientConnection.contentType", "string", "application/vnd.kubernetes.protobuf", idle=_JSON
+    ),
     ConfigField("clientConnection.kubeconfig", "string", ""),
     ConfigField("clientConnection.qps", "number", 5, idle=_REQUESTS),
     ConfigField("clusterCIDR", "string", ""),
@@ -99,9 +104,17 @@ FIELDS: Final = (
     ConfigField("nodePortAddresses", "strings", ("primary",)),
     ConfigField("oomScoreAdj", "integer", -999, pointer=True),
     ConfigField("portRange", "string", "", idle="it has had none since the userspace mode went"),
-    ConfigField("resourceContainer", "string", "/kube-proxy", idle="it went from Kubernetes in 1.16", gone=True),
+    ConfigField(
+        "resourceContainer",
+        "string",
+        "/kube-proxy",
+        idle="it went from Kubernetes in 1.16",
+        gone=True,
+    ),
     ConfigField("showHiddenMetricsForVersion", "string", "", idle="no metric is hidden"),
-    ConfigField("udpIdleTimeout", "duration", 0.0, idle="it went with the userspace mode", gone=True),
+    ConfigField(
+        "udpIdleTimeout", "duration", 0.0, idle="it went with the userspace mode", gone=True
+    ),
     ConfigField("windowsRunAsService", "boolean", False, idle=_WINDOWS),
     ConfigField("winkernel.enableDSR", "boolean", False),
     ConfigField("winkernel.forwardHealthCheckVip", "boolean", False),

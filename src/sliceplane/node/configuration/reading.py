@@ -1,7 +1,8 @@
 """From a file's bytes to the fields that it gives, with the line of each.
 
-Strict, unlike upstream, which falls back to passing over what it does not know: a field that is spelled wrong, or that
-a newer release has, would be a setting that its administrator believes in and the proxy does not keep.
+Strict, unlike upstream, which falls back to passing over what it does not know: a field that is
+spelled wrong, or that a newer release has, would be a setting that its administrator believes in
+and the proxy does not keep.
 """
 
 from __future__ import annotations
@@ -13,10 +14,23 @@ from typing import Any, Final
 
 import msgspec
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
+from sliceplane.api.errors import (
+    FieldError,
+    forbidden_field,
+    invalid_value,
+    not_supported,
+    required,
+)
 from sliceplane.kit.times import parse_duration
 from sliceplane.kit.yaml_documents import ParsedYaml, YamlError, parse_yaml_stream
-from sliceplane.node.configuration.fields import API_VERSION, BY_PATH, KIND, SECTIONS, ConfigField, Value
+from sliceplane.node.configuration.fields import (
+    API_VERSION,
+    BY_PATH,
+    KIND,
+    SECTIONS,
+    ConfigField,
+    Value,
+)
 
 DEPTH_MAX: Final = 20
 _LINE: Final = re.compile(r"line (\d+): (.*)")
@@ -32,8 +46,9 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Read(msgspec.Struct, frozen=True):
-    """``given``: value by path, sorted.  ``lines``: where every path of the file is.  With ``problems`` the rest is as
-    much as could be read."""
+    """``given``: value by path, sorted. ``lines``: where every path of the file is. With
+    ``problems`` the rest is as much as could be read.
+    """
 
     given: Mapping[str, Value]
     lines: Mapping[str, int]
@@ -60,7 +75,11 @@ def read(raw: bytes) -> Read:
         problems.append(Problem(more_at, "a second document: the file may hold one"))
     if not isinstance(parsed.value, dict):
         problems.append(
-            Problem(0, f"{'is empty' if parsed.value is None else 'is not a mapping'}: a {KIND} is expected")
+            Problem(
+                0,
+                f"{'is empty' if parsed.value is None else 'is not a mapping'}: a {KIND} is "
+                "expected",
+            )
         )
         return Read({}, lines, tuple(problems))
     draft = Read({}, lines, ())
@@ -79,17 +98,22 @@ def _placed(text: str) -> Problem:
 
 
 def _places(raw: bytes) -> tuple[dict[str, int], int]:
-    """The line of each path of at most two parts, and of a second document (0: there is none).  Raises ``YamlError``
-    for what comes after the first document and is no YAML."""
+    """The line of each path of at most two parts, and of a second document (0: there is none).
+    Raises ``YamlError`` for what comes after the first document and is no YAML.
+    """
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     lines: dict[str, int] = {}
     try:
-        roots = [root for root in yaml.compose_all(raw.decode(), Loader=loader) if root.end_mark.index]
+        roots = [
+            root for root in yaml.compose_all(raw.decode(), Loader=loader) if root.end_mark.index
+        ]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        raise YamlError(f"yaml: {f'line {mark.line + 1}: ' if mark else ''}{error.problem}") from None
+        raise YamlError(
+            f"yaml: {f'line {mark.line + 1}: ' if mark else ''}{error.problem}"
+        ) from None
     for key, node in _members(roots[0]) if roots else ():
         lines[key] = lines.get(key, node.start_mark.line + 1)
         lines.update({f"{key}.{name}": inner.start_mark.line + 1 for name, inner in _members(node)})
@@ -112,7 +136,9 @@ def _kind_errors(document: dict[str, Any]) -> Iterator[FieldError]:
         if not value:
             yield required(name, f"must be {wanted}")
         elif value == "ConfigMap":
-            yield forbidden_field(name, "a ConfigMap holds the file, as its key config.conf: name the file itself")
+            yield forbidden_field(
+                name, "a ConfigMap holds the file, as its key config.conf: name the file itself"
+            )
             return
         elif value != wanted and document.get("kind") != "ConfigMap":
             yield not_supported(name, value, (wanted,))
@@ -158,15 +184,21 @@ def _value(field: ConfigField, value: Any) -> Value:
             return value
         case "boolean" if isinstance(value, bool):
             return value
-        case "integer" if isinstance(value, int) and not isinstance(value, bool) and value in _INT32:
+        case "integer" if (
+            isinstance(value, int) and not isinstance(value, bool) and value in _INT32
+        ):
             return value
         case "number" if isinstance(value, int | float) and not isinstance(value, bool):
             return value
-        case "duration" if isinstance(value, str) and (seconds := parse_duration(value)) is not None:
+        case "duration" if (
+            isinstance(value, str) and (seconds := parse_duration(value)) is not None
+        ):
             return seconds
         case "strings" if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return tuple(value)
-        case "gates" if isinstance(value, dict) and all(isinstance(on, bool) for on in value.values()):
+        case "gates" if isinstance(value, dict) and all(
+            isinstance(on, bool) for on in value.values()
+        ):
             return tuple(sorted(value.items()))
         case "free":
             return None if _is_zero(value) else str(value)

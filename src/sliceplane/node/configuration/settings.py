@@ -1,8 +1,8 @@
 """What the given fields amount to: the values that hold, in the form in which the proxy uses them.
 
-As upstream's internal type, the fields of the mode's own section come to the top.  An empty ``mode`` means nftables
-here and iptables upstream; files that leave it empty and set fields of ``iptables`` mean them, so what ``nftables``
-does not give is taken from there.
+As upstream's internal type, the fields of the mode's own section come to the top. An empty ``mode``
+means nftables here and iptables upstream; files that leave it empty and set fields of ``iptables``
+mean them, so what ``nftables`` does not give is taken from there.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ Listen = tuple[str, int]
 
 
 class ConntrackSettings(msgspec.Struct, frozen=True):
-    """``max_per_core`` 0: the bound is left alone.  Timeouts in seconds; 0: left alone.  ``asked``: names of members
-    that were given another value than the default, so that it is an error if they cannot be had."""
+    """``max_per_core`` 0: the bound is left alone. Timeouts in seconds; 0: left alone. ``asked``:
+    names of members that were given another value than the default, so that it is an error if they
+    cannot be had.
+    """
 
     max_per_core: int = 0
     min: int = 0
@@ -46,8 +48,9 @@ class ConntrackSettings(msgspec.Struct, frozen=True):
 
 
 class ProxySettings(msgspec.Struct, frozen=True):
-    """All that a node proxy can be told.  ``bind_address`` "": the Node's addresses are its own.  ``healthz`` and
-    ``metrics`` ``None``: not served.  ``oom_score_adj`` ``None``: left alone."""
+    """All that a node proxy can be told. ``bind_address`` "": the Node's addresses are its own.
+    ``healthz`` and ``metrics`` ``None``: not served. ``oom_score_adj`` ``None``: left alone.
+    """
 
     mode: Mode = DEFAULT_MODE
     kubeconfig: str = ""
@@ -75,20 +78,27 @@ def value_of(given: Given, path: str) -> Any:
 
 
 def sectioned(given: Given, name: str) -> Any:
-    """What holds for a field of the mode's section (``syncPeriod``, ``masqueradeAll``, ...); of ``iptables`` for all
-    modes that have no section with these fields."""
+    """What holds for a field of the mode's section (``syncPeriod``, ``masqueradeAll``, ...); of
+    ``iptables`` for all modes that have no section with these fields.
+    """
     mode = str(value_of(given, "mode"))
-    sections = {"": (DEFAULT_MODE, "iptables"), DEFAULT_MODE: (DEFAULT_MODE,)}.get(mode, ("iptables",))
+    sections = {"": (DEFAULT_MODE, "iptables"), DEFAULT_MODE: (DEFAULT_MODE,)}.get(
+        mode, ("iptables",)
+    )
     paths = [path for section in sections if (path := f"{section}.{name}") in given]
     return value_of(given, paths[0] if paths else f"{sections[0]}.{name}")
 
 
 def settings_of(given: Given, *, listen_by_default: bool) -> ProxySettings:
-    """*given* was found valid.  *listen_by_default*: health and metrics are served although nothing says where."""
+    """*given* was found valid.  *listen_by_default*: health and metrics are served although nothing
+    says where.
+    """
     bind_address = str(value_of(given, "bindAddress"))
     unspecified = parse_strict(bind_address) in {parse_strict("0.0.0.0"), parse_strict("::")}
     listens = [
-        _listen(given, path, six=":" in bind_address) if listen_by_default or path in given else None
+        _listen(given, path, six=":" in bind_address)
+        if listen_by_default or path in given
+        else None
         for path in ("healthzBindAddress", "metricsBindAddress")
     ]
     return ProxySettings(
@@ -98,7 +108,9 @@ def settings_of(given: Given, *, listen_by_default: bool) -> ProxySettings:
         bind_address="" if unspecified else bind_address,
         healthz=listens[0],
         metrics=listens[1],
-        cluster_cidrs=tuple(filter(None, map(str.strip, str(value_of(given, "clusterCIDR")).split(",")))),
+        cluster_cidrs=tuple(
+            filter(None, map(str.strip, str(value_of(given, "clusterCIDR")).split(",")))
+        ),
         detect_local_mode=cast(DetectLocalMode, value_of(given, "detectLocalMode")),
         pod_bridge_interface=str(value_of(given, "detectLocal.bridgeInterface")),
         pod_interface_name_prefix=str(value_of(given, "detectLocal.interfaceNamePrefix")),
@@ -107,7 +119,9 @@ def settings_of(given: Given, *, listen_by_default: bool) -> ProxySettings:
         sync_period_s=float(sectioned(given, "syncPeriod")),
         min_sync_period_s=float(sectioned(given, "minSyncPeriod")),
         oom_score_adj=int(value_of(given, "oomScoreAdj")),
-        feature_gates=",".join(f"{name}={str(on).lower()}" for name, on in value_of(given, "featureGates")),
+        feature_gates=",".join(
+            f"{name}={str(on).lower()}" for name, on in value_of(given, "featureGates")
+        ),
         conntrack=_conntrack(given),
     )
 
@@ -149,7 +163,9 @@ def split_listen(text: str) -> Listen:
 
 
 def document_of(given: Given) -> dict[str, Any]:
-    """The whole configuration as a document for a file: every field of today's with the value that holds."""
+    """The whole configuration as a document for a file: every field of today's with the value that
+    holds.
+    """
     document: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND}
     for field in FIELDS:
         if field.gone or field.kind == "free":

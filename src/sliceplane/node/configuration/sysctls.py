@@ -1,7 +1,8 @@
-"""What connection tracking is to be told by the kernel's settings (upstream: ``cmd/kube-proxy/app/conntrack.go``).
+"""What connection tracking is to be told by the kernel's settings (upstream:
+``cmd/kube-proxy/app/conntrack.go``).
 
-Names are below ``/proc/sys/net/netfilter``.  Upstream's defaults are wishes: it is no error if one cannot be had, and a
-bound that was raised is not lowered to it.
+Names are below ``/proc/sys/net/netfilter``. Upstream's defaults are wishes: it is no error if one
+cannot be had, and a bound that was raised is not lowered to it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ MAX: Final = "nf_conntrack_max"
 
 
 class Sysctl(msgspec.Struct, frozen=True):
-    """``asked``: the configuration has another value than the default, in ``field``.  ``only_raise``: a greater one
-    stays."""
+    """``asked``: the configuration has another value than the default, in ``field``.
+    ``only_raise``: a greater one stays.
+    """
 
     name: str
     value: int
@@ -37,15 +39,29 @@ def conntrack_sysctls(settings: ConntrackSettings, cpus: int) -> tuple[Sysctl, .
         field = "maxPerCore" if "maxPerCore" in settings.asked or not asked else "min"
         sysctls.append(Sysctl(MAX, bound, f"conntrack.{field}", asked, only_raise=not asked))
     if settings.tcp_be_liberal:
-        sysctls.append(Sysctl("nf_conntrack_tcp_be_liberal", 1, "conntrack.tcpBeLiberal", asked=True))
+        sysctls.append(
+            Sysctl("nf_conntrack_tcp_be_liberal", 1, "conntrack.tcpBeLiberal", asked=True)
+        )
     for name, field, seconds in (
-        ("nf_conntrack_tcp_timeout_established", "tcpEstablishedTimeout", settings.tcp_established_timeout_s),
-        ("nf_conntrack_tcp_timeout_close_wait", "tcpCloseWaitTimeout", settings.tcp_close_wait_timeout_s),
+        (
+            "nf_conntrack_tcp_timeout_established",
+            "tcpEstablishedTimeout",
+            settings.tcp_established_timeout_s,
+        ),
+        (
+            "nf_conntrack_tcp_timeout_close_wait",
+            "tcpCloseWaitTimeout",
+            settings.tcp_close_wait_timeout_s,
+        ),
         ("nf_conntrack_udp_timeout", "udpTimeout", settings.udp_timeout_s),
         ("nf_conntrack_udp_timeout_stream", "udpStreamTimeout", settings.udp_stream_timeout_s),
     ):
         if seconds > 0:
-            sysctls.append(Sysctl(name, max(1, math.floor(seconds)), f"conntrack.{field}", field in settings.asked))
+            sysctls.append(
+                Sysctl(
+                    name, max(1, math.floor(seconds)), f"conntrack.{field}", field in settings.asked
+                )
+            )
     return tuple(sysctls)
 
 

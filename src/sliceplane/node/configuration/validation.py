@@ -1,5 +1,6 @@
-"""What is wrong with the given fields (``pkg/proxy/apis/config/validation/validation.go``, and what cannot be done
-here), and which of them are without effect."""
+"""What is wrong with the given fields (``pkg/proxy/apis/config/validation/validation.go``, and what
+cannot be done here), and which of them are without effect.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +8,13 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
+from sliceplane.api.errors import (
+    FieldError,
+    forbidden_field,
+    invalid_value,
+    not_supported,
+    required,
+)
 from sliceplane.api.gates import NEWEST, Gates, Release
 from sliceplane.api.service_rules import is_port
 from sliceplane.kit.ip import parse_network_lenient, parse_strict
@@ -32,7 +39,9 @@ _INTERFACE: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 _CIDR: Final = "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)"
 
 
-def errors_of(given: Given, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST) -> list[FieldError]:
+def errors_of(
+    given: Given, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST
+) -> list[FieldError]:
     """In the order of the fields.  *modes*: values of ``mode`` that can be had."""
     errors = [
         *_mode(given, modes),
@@ -46,12 +55,17 @@ def errors_of(given: Given, *, modes: tuple[str, ...] = MODES, release: Release 
 
 
 def notes_on(given: Given) -> tuple[FieldError, ...]:
-    """What an administrator who gave these fields might not expect: an empty mode, and each field whose value is not
-    the default and changes nothing, with the reason."""
+    """What an administrator who gave these fields might not expect: an empty mode, and each field
+    whose value is not the default and changes nothing, with the reason.
+    """
     notes = []
     mode = str(value_of(given, "mode"))
     if not mode:
-        notes.append(FieldError("", "mode", f"is empty, which is {DEFAULT_MODE} here, and iptables for kube-proxy"))
+        notes.append(
+            FieldError(
+                "", "mode", f"is empty, which is {DEFAULT_MODE} here, and iptables for kube-proxy"
+            )
+        )
     counted = {effective_mode(mode), *(() if mode else ("iptables",))}
     for path, value in given.items():
         field = BY_PATH[path]
@@ -74,7 +88,10 @@ def _mode(given: Given, modes: tuple[str, ...]) -> Iterator[FieldError]:
         bit = value_of(given, path)
         if not 0 <= bit <= 31:
             yield invalid_value(path, bit, "must be within the range [0, 31]")
-        elif bit != MASQUERADE_BIT and section in {effective_mode(str(mode)), "iptables" if not mode else ""}:
+        elif bit != MASQUERADE_BIT and section in {
+            effective_mode(str(mode)),
+            "iptables" if not mode else "",
+        }:
             yield not_supported(path, bit, (str(MASQUERADE_BIT),))
 
 
@@ -103,7 +120,9 @@ def _networks(given: Given) -> Iterator[FieldError]:
         yield invalid_value("clusterCIDR", text, _CIDR)
     elif len(ranges) > 2 or len({":" in part for part in ranges}) != len(ranges):
         yield invalid_value(
-            "clusterCIDR", text, "must be either a single CIDR block or a dual-stack pair of CIDR blocks"
+            "clusterCIDR",
+            text,
+            "must be either a single CIDR block or a dual-stack pair of CIDR blocks",
         )
     addresses = value_of(given, "nodePortAddresses")
     for index, part in enumerate(addresses):
@@ -119,13 +138,18 @@ def _local_detection(given: Given) -> Iterator[FieldError]:
     mode = value_of(given, "detectLocalMode")
     if mode not in DETECT_LOCAL_MODES:
         yield not_supported("detectLocalMode", mode, DETECT_LOCAL_MODES)
-    for name, wanted in (("bridgeInterface", "BridgeInterface"), ("interfaceNamePrefix", "InterfaceNamePrefix")):
+    for name, wanted in (
+        ("bridgeInterface", "BridgeInterface"),
+        ("interfaceNamePrefix", "InterfaceNamePrefix"),
+    ):
         path = f"detectLocal.{name}"
         text = value_of(given, path)
         if mode == wanted and not text:
             yield required(path, f"by detectLocalMode {wanted}")
         elif text and not _INTERFACE.fullmatch(text):
-            yield invalid_value(path, text, "must be the name of an interface, or the beginning of one")
+            yield invalid_value(
+                path, text, "must be the name of an interface, or the beginning of one"
+            )
 
 
 def _numbers(given: Given) -> Iterator[FieldError]:
@@ -134,7 +158,11 @@ def _numbers(given: Given) -> Iterator[FieldError]:
         yield invalid_value("oomScoreAdj", oom, "must be within the range [-1000, 1000]")
     for path in ("maxPerCore", "min"):
         if value_of(given, f"conntrack.{path}") < 0:
-            yield invalid_value(f"conntrack.{path}", given[f"conntrack.{path}"], "must be greater than or equal to 0")
+            yield invalid_value(
+                f"conntrack.{path}",
+                given[f"conntrack.{path}"],
+                "must be greater than or equal to 0",
+            )
     for path, value in given.items():
         if BY_PATH[path].kind != "duration":
             continue
@@ -147,7 +175,10 @@ def _numbers(given: Given) -> Iterator[FieldError]:
     period = sectioned(given, "syncPeriod")
     pause = sectioned(given, "minSyncPeriod")
     if pause > period > 0:
-        section = next((name for name in ("nftables", "iptables") if f"{name}.minSyncPeriod" in given), DEFAULT_MODE)
+        section = next(
+            (name for name in ("nftables", "iptables") if f"{name}.minSyncPeriod" in given),
+            DEFAULT_MODE,
+        )
         yield invalid_value(
             f"{section}.minSyncPeriod",
             format_duration(pause),

@@ -1,6 +1,8 @@
-"""What a proxy on a Windows node would ask of the Host Compute Network, as JSON: endpoints and load balancer policies.
+"""What a proxy on a Windows node would ask of the Host Compute Network, as JSON: endpoints and load
+balancer policies.
 
-A pure render: same objects, same bytes.  There is no Windows here: what it renders is checked by golden files alone.
+A pure render: same objects, same bytes. There is no Windows here: what it renders is checked by
+golden files alone.
 
 Never: talks to a host.
 """

@@ -1,13 +1,14 @@
-"""HCN documents (schema 2.0) of one IP family: endpoints that HCN has to know, and a load balancer policy for each
-address and port.
+"""HCN documents (schema 2.0) of one IP family: endpoints that HCN has to know, and a load balancer
+policy for each address and port.
 
-HCN names endpoints by an id that it gives out when one is made, or that the network plug-in was given for a local one.
-A render cannot know them: policies name endpoints by their address, and the program that applies them puts the ids in.
+HCN names endpoints by an id that it gives out when one is made, or that the network plug-in was
+given for a local one. A render cannot know them: policies name endpoints by their address, and the
+program that applies them puts the ids in.
 
-A policy has one target port.  Where endpoints of a service port have several (a named port that differs from Pod to
-Pod), those with the port that most have are used, and the others are listed beside the policy as ``LeftOut``.
-Affinity has no timeout.  Source ranges and the choice between reject and drop do not exist.  A service port without
-endpoints has no policy.
+A policy has one target port. Where endpoints of a service port have several (a named port that
+differs from Pod to Pod), those with the port that most have are used, and the others are listed
+beside the policy as ``LeftOut``. Affinity has no timeout. Source ranges and the choice between
+reject and drop do not exist. A service port without endpoints has no policy.
 """
 
 from __future__ import annotations
@@ -35,14 +36,18 @@ Document = dict[str, Any]
 
 
 def render(snapshot: NodeSnapshot) -> Document:
-    """``Endpoints`` sorted by address; ``LoadBalancers`` in the order of Services, each a ``Policy`` and whose it is.
+    """``Endpoints`` sorted by address; ``LoadBalancers`` in the order of Services, each a
+    ``Policy`` and whose it is.
 
     Of two Services that claim one
-    address and port the first, by namespace and name, has it."""
+    address and port the first, by namespace and name, has it.
+    """
     policies: dict[tuple[str, str, int], Document] = {}
     used: dict[str, NodeEndpoint] = {}
 
-    def add(state: PortState, ip: str, port: int, endpoints: tuple[NodeEndpoint, ...], flags: int) -> None:
+    def add(
+        state: PortState, ip: str, port: int, endpoints: tuple[NodeEndpoint, ...], flags: int
+    ) -> None:
         if endpoints:
             document = _policy(state, ip, port, endpoints, flags)
             policies.setdefault((ip, state.port.name.protocol, port), document)
@@ -62,7 +67,9 @@ def render(snapshot: NodeSnapshot) -> Document:
     }
 
 
-def _policy(state: PortState, ip: str, port: int, endpoints: tuple[NodeEndpoint, ...], flags: int) -> Document:
+def _policy(
+    state: PortState, ip: str, port: int, endpoints: tuple[NodeEndpoint, ...], flags: int
+) -> Document:
     target = _common_port(endpoint.port for endpoint in endpoints)
     policy: Document = {
         "HostComputeEndpoints": [endpoint.ip for endpoint in endpoints if endpoint.port == target],
@@ -80,7 +87,9 @@ def _policy(state: PortState, ip: str, port: int, endpoints: tuple[NodeEndpoint,
         "Flags": _IPV6 if ":" in state.port.cluster_ip else 0,
     }
     document: Document = {"ServicePort": str(state.port.name), "Policy": policy}
-    left_out = [f"{endpoint.ip} {endpoint.port}" for endpoint in endpoints if endpoint.port != target]
+    left_out = [
+        f"{endpoint.ip} {endpoint.port}" for endpoint in endpoints if endpoint.port != target
+    ]
     if left_out:
         document["LeftOut"] = left_out
     return document

@@ -1,1 +1,3 @@
-"""The node proxy as a process: informers in, rules of the kernel out, and what follows from them."""
+"""The node proxy as a process: informers in, rules of the kernel out, and what follows from
+them.
+"""

@@ -1,11 +1,13 @@
-"""What a node proxy does about addresses that Services ask for and may not have (``consume.claims`` decides).
+"""What a node proxy does about addresses that Services ask for and may not have (``consume.claims``
+decides).
 
-It reads all Nodes of the cluster as soon as a Service asks for an external IP, and no sooner: at 5,000 nodes their
-heartbeats are more than all else that a proxy reads.  Until they were listed the planes withhold external IPs.  A proxy
-that may not list Nodes serves none.
+It reads all Nodes of the cluster as soon as a Service asks for an external IP, and no sooner: at
+5,000 nodes their heartbeats are more than all else that a proxy reads. Until they were listed the
+planes withhold external IPs. A proxy that may not list Nodes serves none.
 
-What a Service does not get is told once in the log of each node, and counted.  The Event for its owner is a
-controller's (``controllers.service_claims``): one Service must not cost a write for each node.
+What a Service does not get is told once in the log of each node, and counted. The Event for its
+owner is a controller's (``controllers.service_claims``): one Service must not cost a write for each
+node.
 """
 
 from __future__ import annotations
@@ -35,10 +37,16 @@ _log = get_logger("node-proxy")
 
 
 class ProxyClaims:
-    """Of one node proxy.  *clock* tells seconds since the epoch; *wake*: a plane may have something to write."""
+    """Of one node proxy.  *clock* tells seconds since the epoch; *wake*: a plane may have something
+    to write.
+    """
 
     def __init__(
-        self, planes: tuple[AnyNodePlane, ...], *, clock: Callable[[], float], wake: Callable[[], None]
+        self,
+        planes: tuple[AnyNodePlane, ...],
+        *,
+        clock: Callable[[], float],
+        wake: Callable[[], None],
     ) -> None:
         self._planes = planes
         self._wake = wake
@@ -67,8 +75,9 @@ class ProxyClaims:
         self._inputs.add(Selection(Nodes), ALL_NODES, self._on_listed)
 
     async def known(self, patience_s: float) -> None:
-        """Returns when all Nodes are known, if a Service needs them, and after *patience_s* at the latest: what was
-        served before a restart shall be in the first write."""
+        """Returns when all Nodes are known, if a Service needs them, and after *patience_s* at the
+        latest: what was served before a restart shall be in the first write.
+        """
         if self._watching and not self._listed.is_set():
             try:
                 async with asyncio.timeout(patience_s):
@@ -90,7 +99,9 @@ class ProxyClaims:
         self._wake()
 
     def tell(self, plane: AnyNodePlane) -> None:
-        """After a write: which Services do not get what they ask for, that did until now or are new."""
+        """After a write: which Services do not get what they ask for, that did until now or are
+        new.
+        """
         keys = plane.tracker.take_unserved()
         for key in keys[:TOLD_MAX]:
             refused = plane.tracker.claims.refusals(key)

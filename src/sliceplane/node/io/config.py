@@ -1,7 +1,8 @@
 """A file with a node proxy's configuration: read, judged, and watched while the proxy runs.
 
-Upstream ends at every change of the file, to be started again by its supervisor.  So does this, but looks first: a
-file that could not be started with is complained of, and the proxy goes on with what it has.
+Upstream ends at every change of the file, to be started again by its supervisor. So does this, but
+looks first: a file that could not be started with is complained of, and the proxy goes on with what
+it has.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class ConfigFile(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def load_config(path: Path, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST) -> ConfigFile:
+def load_config(
+    path: Path, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST
+) -> ConfigFile:
     """Raises ``ConfigError``."""
     raw = _bytes_of(path)
     parsed = read(raw)
@@ -47,9 +50,13 @@ def load_config(path: Path, *, modes: tuple[str, ...] = MODES, release: Release 
         parsed.at(error) for error in errors_of(parsed.given, modes=modes, release=release)
     )
     if problems:
-        raise ConfigError("\n".join(_placed(path, problem.line, problem.text) for problem in problems))
+        raise ConfigError(
+            "\n".join(_placed(path, problem.line, problem.text) for problem in problems)
+        )
     notes = [parsed.at(note) for note in notes_on(parsed.given)]
-    return ConfigFile(path, raw, parsed.given, tuple(_placed(path, note.line, note.text) for note in notes))
+    return ConfigFile(
+        path, raw, parsed.given, tuple(_placed(path, note.line, note.text) for note in notes)
+    )
 
 
 def _placed(path: Path, line: int, text: str) -> str:
@@ -75,8 +82,9 @@ async def changed(
     release: Release = NEWEST,
     look_period_s: float = LOOK_PERIOD_S,
 ) -> None:
-    """Returns when the file means something else than *config*, and can be used.  *look* is set for an
-    answer now (SIGHUP): then a file that is no good is complained of again."""
+    """Returns when the file means something else than *config*, and can be used. *look* is set for
+    an answer now (SIGHUP): then a file that is no good is complained of again.
+    """
     seen = config.raw
     complained = ""
     while True:
@@ -98,7 +106,9 @@ async def changed(
         except ConfigError as error:
             if asked or str(error) != complained:
                 complained = str(error)
-                _log.error("the configuration file is not used", problem=complained.replace("\n", "; "))
+                _log.error(
+                    "the configuration file is not used", problem=complained.replace("\n", "; ")
+                )
 
 
 def written(path: Path, given: Given) -> None:
@@ -106,6 +116,8 @@ def written(path: Path, given: Given) -> None:
     import yaml
 
     try:
-        path.write_text(yaml.safe_dump(document_of(given), sort_keys=True, default_flow_style=False))
+        path.write_text(
+            yaml.safe_dump(document_of(given), sort_keys=True, default_flow_style=False)
+        )
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error

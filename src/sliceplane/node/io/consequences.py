@@ -1,18 +1,20 @@
-"""What a node proxy does when the kernel has a write: tells figures, opens and closes health ports, forgets UDP flows.
+"""What a node proxy does when the kernel has a write: tells figures, opens and closes health ports,
+forgets UDP flows.
 
-``node.aftermath`` says what there is to tell.  Health ports follow within the write's own task: a load balancer
-never hears of more than the rules have.  Flows are looked at by a task of their own: the next write must not wait
-for a listing of them.
+``node.aftermath`` says what there is to tell. Health ports follow within the write's own task: a
+load balancer never hears of more than the rules have. Flows are looked at by a task of their own:
+the next write must not wait for a listing of them.
 
-**Health ports** are small HTTP servers, one per port (upstream: ``pkg/proxy/healthcheck/service_health.go``).  A load
-balancer asks each node "have you endpoints of this Service?" at the Service's healthCheckNodePort; 200 is yes.  Any
-path and method will do.  The two IP families answer apart, each with its own count, so a load balancer hears of the
-endpoints that it can reach.  They listen where node ports are, in the network namespace of the rules.
+**Health ports** are small HTTP servers, one per port (upstream:
+``pkg/proxy/healthcheck/service_health.go``). A load balancer asks each node "have you endpoints of
+this Service?" at the Service's healthCheckNodePort; 200 is yes. Any path and method will do. The
+two IP families answer apart, each with its own count, so a load balancer hears of the endpoints
+that it can reach. They listen where node ports are, in the network namespace of the rules.
 
-``serviceProxyHealthy`` says whether the rules are as they should be.  That the API server is away does not count here:
-the rules of before are the best there are, and a load balancer that is sent away from every node at once has no node
-left.  ``door`` bounds what a connection may cost; the ports themselves take at most a quarter of the descriptors a
-family.
+``serviceProxyHealthy`` says whether the rules are as they should be. That the API server is away
+does not count here: the rules of before are the best there are, and a load balancer that is sent
+away from every node at once has no node left. ``door`` bounds what a connection may cost; the ports
+themselves take at most a quarter of the descriptors a family.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ from sliceplane.node.io.metrics import ProxyMetrics
 from sliceplane.node.io.timing import FLOWS_RETRY_S
 from sliceplane.node.plane import AnyNodePlane
 
-#: after a pass over UDP flows, the pause until the next one, in lengths of that pass: a tenant who changes a Service
-#: all the time must not keep the loop busy with a large table
+#: after a pass over UDP flows, the pause until the next one, in lengths of that pass: a tenant who
+#: changes a Service all the time must not keep the loop busy with a large table
 FLOWS_REST = 4
 FLOWS_REST_MAX_S = 30.0
 
@@ -82,7 +84,9 @@ class Consequences:
         aftermath = plane.aftermath
         latencies = aftermath.take_latencies()
         unserved = len(plane.tracker.unserved)
-        self._metrics.on_written(plane.family, self._clock(), latencies, aftermath.without_local, unserved)
+        self._metrics.on_written(
+            plane.family, self._clock(), latencies, aftermath.without_local, unserved
+        )
         if self._flows is None:
             aftermath.take_udp()
             aftermath.take_udp_gone()
@@ -91,8 +95,10 @@ class Consequences:
         await self._health.update(aftermath.health_checks, plane.node_port_addresses)
 
     async def run(self) -> None:
-        """Forgets UDP flows to endpoints that are gone, until cancelled: after each write those of the Services that
-        changed, after a full one all; all too where a port went, whose address may be another Service's as well."""
+        """Forgets UDP flows to endpoints that are gone, until cancelled: after each write those of
+        the Services that changed, after a full one all; all too where a port went, whose address
+        may be another Service's as well.
+        """
         plane = self._plane
         aftermath = self._plane.aftermath
         complained = ""
@@ -113,7 +119,9 @@ class Consequences:
             except ConntrackError as error:
                 if str(error) != complained:
                     complained = str(error)
-                    _log.error("stale UDP flows not forgotten", family=plane.family, error=complained)
+                    _log.error(
+                        "stale UDP flows not forgotten", family=plane.family, error=complained
+                    )
                 aftermath.put_back_udp(services, gone)
                 await asyncio.sleep(self._flows_retry_s)
                 self._changed.set()
@@ -167,7 +175,9 @@ class ServiceHealth:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """*on_failed* is told, once, of a Service whose port cannot be had, and why.  *listen* opens sockets."""
+        """*on_failed* is told, once, of a Service whose port cannot be had, and why.  *listen*
+        opens sockets.
+        """
         self._listen = listen
         self._guard = guard
         self._family: Family = family
@@ -184,9 +194,12 @@ class ServiceHealth:
         """By port."""
         return {port: self._asked[key] for key, (port, _, _) in sorted(self._servers.items())}
 
-    async def update(self, checks: Mapping[ServiceKey, HealthCheck], addresses: tuple[str, ...] | None) -> None:
-        """Serve exactly *checks*, at *addresses* (``None``: everywhere).  A port that cannot be had is told once and
-        tried again at every call."""
+    async def update(
+        self, checks: Mapping[ServiceKey, HealthCheck], addresses: tuple[str, ...] | None
+    ) -> None:
+        """Serve exactly *checks*, at *addresses* (``None``: everywhere). A port that cannot be had
+        is told once and tried again at every call.
+        """
         self._checks = dict(checks)
         hosts = (_ANY[self._family],) if addresses is None else addresses
         for key in sorted(self._servers):
@@ -217,9 +230,14 @@ class ServiceHealth:
             if key not in self._failed:
                 self._failed.add(key)
                 why = os.strerror(error.errno or 0)
-                _health_log.warning(FAILED, service=str(key), port=port, family=self._family, error=why)
+                _health_log.warning(
+                    FAILED, service=str(key), port=port, family=self._family, error=why
+                )
                 if self._on_failed is not None:
-                    self._on_failed(key, f"node cannot serve health checks on port {port} ({self._family}): {why}")
+                    self._on_failed(
+                        key,
+                        f"node cannot serve health checks on port {port} ({self._family}): {why}",
+                    )
             return
         except asyncio.CancelledError:
             await served.close()

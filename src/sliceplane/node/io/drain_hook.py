@@ -1,20 +1,24 @@
-"""The ``preStop`` door: a node proxy answers the kubelet's hook in a Pod's place, when no node sends to it any more.
+"""The ``preStop`` door: a node proxy answers the kubelet's hook in a Pod's place, when no node
+sends to it any more.
 
 ::
 
     metadata: {annotations: {sliceplane.dev/drain-barrier: "true"}}
     spec: {containers: [{lifecycle: {preStop: {httpGet: {port: 10261, path: /drain}}}}]}
 
-The kubelet calls the Pod's own address from the host's namespace (``pkg/kubelet/lifecycle/handlers.go``), so a rule in
-the output hook leads that port of the Pods here that opted in to a loopback port of ours, and the original destination
-says which Pod is meant.  The answer comes when the controllers' leader has written the condition
-``sliceplane.dev/Drained``, which this proxy sees as it watches the Pods of its node; or after ``?timeout=`` seconds.
+The kubelet calls the Pod's own address from the host's namespace
+(``pkg/kubelet/lifecycle/handlers.go``), so a rule in the output hook leads that port of the Pods
+here that opted in to a loopback port of ours, and the original destination says which Pod is meant.
+The answer comes when the controllers' leader has written the condition ``sliceplane.dev/Drained``,
+which this proxy sees as it watches the Pods of its node; or after ``?timeout=`` seconds.
 
-New connections are what it waits for; with ``?idle=`` seconds it waits so long besides, at most, until this node
-tracks no TCP connection to the Pod: those that are open end when the application, or its clients, end them.
+New connections are what it waits for; with ``?idle=`` seconds it waits so long besides, at most,
+until this node tracks no TCP connection to the Pod: those that are open end when the application,
+or its clients, end them.
 
-A hook never fails, and may come before any slice says that the Pod goes: then it waits for that, too.  The rules are
-taken away at the end, so that no other program of the host is called in a Pod's name.
+A hook never fails, and may come before any slice says that the Pod goes: then it waits for that,
+too. The rules are taken away at the end, so that no other program of the host is called in a Pod's
+name.
 """
 
 from __future__ import annotations
@@ -154,7 +158,9 @@ class DrainHook:
         sock = None if transport is None else transport.get_extra_info("socket")
         pod = self._pods.get(original_destination(sock)) if sock is not None else None
         if pod is None:
-            return web.Response(status=404, text="no Pod of this node that opted in has this address\n")
+            return web.Response(
+                status=404, text="no Pod of this node that opted in has this address\n"
+            )
         text = await self._drained(pod, _seconds(request.query.get("timeout", ""), TIMEOUT_S))
         idle_s = _seconds(request.query.get("idle", ""), 0.0)
         if idle_s and not text.startswith(_NOT_KNOWN):
@@ -166,7 +172,9 @@ class DrainHook:
         clock = asyncio.get_running_loop().time
         ends = clock() + idle_s
         try:
-            while left := sum([await self._flows.established(address) for address in _addresses(pod)]):
+            while left := sum(
+                [await self._flows.established(address) for address in _addresses(pod)]
+            ):
                 if clock() >= ends:
                     return f"; open connections after {idle_s:g} s: {left}"
                 await asyncio.sleep(_RETRY_S)
@@ -221,4 +229,8 @@ def _addresses(pod: Pod | None) -> tuple[str, ...]:
 
 def _seconds(text: str, otherwise_s: float) -> float:
     digits = text.removesuffix("s")
-    return min(float(digits), TIMEOUT_S_MAX) if digits.isascii() and digits.isdecimal() else otherwise_s
+    return (
+        min(float(digits), TIMEOUT_S_MAX)
+        if digits.isascii() and digits.isdecimal()
+        else otherwise_s
+    )

@@ -1,22 +1,26 @@
-"""The node proxy's pages, and what they tell: is what the kernel has as new as what there is?  Upstream:
-``pkg/proxy/healthcheck/``.
+"""The node proxy's pages, and what they tell: is what the kernel has as new as what there is?
+Upstream: ``pkg/proxy/healthcheck/``.
 
-``/healthz`` and ``/livez`` answer 200, or 503 with the ``reasons``, each a sentence: the kernel refused the last write,
-a change has been waiting for longer than twice the sync period, or the API server does not answer, so that what we have
-missed is unknown.  The last is asked when the page is, so an answer is never older than about a second.  A proxy that
-cannot write rules is unhealthy even though its process is fine: everything else would keep a load balancer sending
-traffic to stale endpoints.
+``/healthz`` and ``/livez`` answer 200, or 503 with the ``reasons``, each a sentence: the kernel
+refused the last write, a change has been waiting for longer than twice the sync period, or the API
+server does not answer, so that what we have missed is unknown. The last is asked when the page is,
+so an answer is never older than about a second. A proxy that cannot write rules is unhealthy even
+though its process is fine: everything else would keep a load balancer sending traffic to stale
+endpoints.
 
-``/healthz`` alone is 503, too, while the Node is about to go (``nodeEligible`` false): load balancers shall look
-elsewhere, but that is no reason to restart the proxy.  For the same reason ``/livez`` stays 200 where all that is wrong
-is a right or an API that is missing (403, 404): its body says so.
+``/healthz`` alone is 503, too, while the Node is about to go (``nodeEligible`` false): load
+balancers shall look elsewhere, but that is no reason to restart the proxy. For the same reason
+``/livez`` stays 200 where all that is wrong is a right or an API that is missing (403, 404): its
+body says so.
 
-``warnings`` are what happened lately and is mended, such as rules that another program deleted; they turn nothing red.
+``warnings`` are what happened lately and is mended, such as rules that another program deleted;
+they turn nothing red.
 
-The metrics address has ``/metrics``, ``/proxyMode`` and a ``/healthz`` that says that the process lives.  Where it is
-a loopback address it also has, for ``sliceplane drift``, ``/versions/endpointslices`` and ``/versions/services`` (what
-the caches hold) and ``/rules`` (where the kernel is not as the proxy believes): these pages tell names of Services, and
-``/rules`` costs a listing of the table.
+The metrics address has ``/metrics``, ``/proxyMode`` and a ``/healthz`` that says that the process
+lives. Where it is a loopback address it also has, for ``sliceplane drift``,
+``/versions/endpointslices`` and ``/versions/services`` (what the caches hold) and ``/rules`` (where
+the kernel is not as the proxy believes): these pages tell names of Services, and ``/rules`` costs a
+listing of the table.
 """
 
 from __future__ import annotations
@@ -44,12 +48,13 @@ from sliceplane.node.schedule import Freshness
 
 
 class ProxyHealth(msgspec.Struct, frozen=True):
-    """For /healthz and metrics.  ``healthy``: the kernel took the last write of every family, and nothing has been
-    waiting for longer than ``timeout_s``; if not, ``reasons`` say why, one sentence each.
+    """For /healthz and metrics. ``healthy``: the kernel took the last write of every family, and
+    nothing has been waiting for longer than ``timeout_s``; if not, ``reasons`` say why, one
+    sentence each.
 
-    ``input_staleness_s`` is how long ago the oldest of our caches was last known to be current (``None``:
-    unknown).  It is told but does not count here: while the API server is away, the rules of before are the best there
-    are.  ``NodeProxy.unanswered`` is for those who want to know.
+    ``input_staleness_s`` is how long ago the oldest of our caches was last known to be current
+    (``None``: unknown). It is told but does not count here: while the API server is away, the rules
+    of before are the best there are. ``NodeProxy.unanswered`` is for those who want to know.
     """
 
     healthy: bool
@@ -67,7 +72,11 @@ class ProxyHealth(msgspec.Struct, frozen=True):
     @property
     def last_success(self) -> float | None:
         """When the family that wrote last did so."""
-        times = [freshness.last_success for _, freshness in self.families if freshness.last_success is not None]
+        times = [
+            freshness.last_success
+            for _, freshness in self.families
+            if freshness.last_success is not None
+        ]
         return max(times, default=None)
 
 
@@ -82,7 +91,10 @@ def health_document(health: ProxyHealth, now: float, unanswered: str = "") -> di
         "warnings": list(health.warnings),
         "synced": health.synced,
         "inputStalenessSeconds": _seconds(health.input_staleness_s),
-        "status": {family: _family(freshness, now, health.timeout_s) for family, freshness in health.families},
+        "status": {
+            family: _family(freshness, now, health.timeout_s)
+            for family, freshness in health.families
+        },
     }
 
 
@@ -144,12 +156,16 @@ def health_pages(proxy: Proxy, clock: Callable[[], float] = time.time) -> dict[s
 
 
 def metrics_pages(proxy: Proxy, more: Iterable[Metrics] = ()) -> dict[str, PageMaker]:
-    """For ``kit.io.pages.serve_pages``, at the metrics address; *more*: of what else the process does."""
+    """For ``kit.io.pages.serve_pages``, at the metrics address; *more*: of what else the process
+    does.
+    """
 
     def metrics() -> Page:
         from sliceplane.kit.io.pages import expose  # here: the first scrape loads the library
 
-        body, content_type = expose(merged(*(of.families() for of in (proxy.metrics, door.metrics, *more))))
+        body, content_type = expose(
+            merged(*(of.families() for of in (proxy.metrics, door.metrics, *more)))
+        )
         return Page(body, content_type=content_type.decode())
 
     return {
@@ -166,7 +182,11 @@ def look_pages(proxy: Proxy) -> dict[str, PageMaker]:
         try:
             document = {"differences": await proxy.differences()}
         except KernelError as error:
-            return Page(encode({"problem": str(error)}) + b"\n", healthy=False, content_type="application/json")
+            return Page(
+                encode({"problem": str(error)}) + b"\n",
+                healthy=False,
+                content_type="application/json",
+            )
         return Page(encode(document) + b"\n", content_type="application/json")
 
     def versions(resource: Resource) -> Page:

@@ -1,16 +1,17 @@
 """The informers of a node proxy, and whether they can be believed.
 
-Most of them run from start to end.  Selections of EndpointSlices for the node's zone and region
-(``consume.selections``) come and go with the node's labels: the new ones are listed whole before the old ones are let
-go, so that no endpoint is missing in between.
+Most of them run from start to end. Selections of EndpointSlices for the node's zone and region
+(``consume.selections``) come and go with the node's labels: the new ones are listed whole before
+the old ones are let go, so that no endpoint is missing in between.
 
-**Is what we know still true?**  A watch that is silent may be a quiet cluster or a server that hangs: its kernel
-acknowledges for a process that stands still, and bookmarks come once a minute.  Only an answer tells.  So who asks
-after our health makes us ask the server, unless a watch has just brought something: at most every ``PROBE_VALID_S``,
-and for no longer than ``PROBE_TIMEOUT_S``.  What we say is at most a second old, nodes that are not asked cost the
-server nothing, and nodes of a busy cluster hardly anything.  A watch that failed and was not opened again since is a
-reason by itself.  (That the connection of one watch died, while the server answers on others, is for TCP's keep-alive
-to find: ``watch.io.http``.)
+**Is what we know still true?**  A watch that is silent may be a quiet cluster or a server that
+hangs: its kernel acknowledges for a process that stands still, and bookmarks come once a minute.
+Only an answer tells. So who asks after our health makes us ask the server, unless a watch has just
+brought something: at most every ``PROBE_VALID_S``, and for no longer than ``PROBE_TIMEOUT_S``. What
+we say is at most a second old, nodes that are not asked cost the server nothing, and nodes of a
+busy cluster hardly anything. A watch that failed and was not opened again since is a reason by
+itself. (That the connection of one watch died, while the server answers on others, is for TCP's
+keep-alive to find: ``watch.io.http``.)
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ Changes = tuple[Change[Object], ...]
 
 
 class Beside(Protocol):
-    """What else in the process follows Services and EndpointSlices, all of them, and this node's Node: a name server.
-    They are read once, and the proxy is told of those that are its own."""
+    """What else in the process follows Services and EndpointSlices, all of them, and this node's
+    Node: a name server. They are read once, and the proxy is told of those that are its own.
+    """
 
     @property
     def metrics(self) -> Metrics: ...
@@ -68,9 +70,10 @@ class _Selection:
 
 
 class Inputs:
-    """Tells *on_changes* of every difference (with the selection that it was seen in), *on_mark* how far it is with a
-    resource's selection (``None``: it begins to read it), *on_synced* of every first list, *on_dropped* of selections
-    that are read no more."""
+    """Tells *on_changes* of every difference (with the selection that it was seen in), *on_mark*
+    how far it is with a resource's selection (``None``: it begins to read it), *on_synced* of every
+    first list, *on_dropped* of selections that are read no more.
+    """
 
     def __init__(
         self,
@@ -88,8 +91,9 @@ class Inputs:
         absent_period_s: float = ABSENT_PERIOD_S,
         beside: Beside | None = None,
     ) -> None:
-        """*api_timeout_s*: how long the server may take to answer when it is asked whether it does; 0: it is not
-        asked."""
+        """*api_timeout_s*: how long the server may take to answer when it is asked whether it does;
+        0: it is not asked.
+        """
         self._api_timeout_s = api_timeout_s
         self._probe_valid_s = probe_valid_s
         self._absent_period_s = absent_period_s
@@ -101,14 +105,19 @@ class Inputs:
         self._on_synced = on_synced
         self._on_dropped = on_dropped
         self._beside = beside
-        self._reading = next((reading_of(of.label_selector) for of in watched if of.resource is EndpointSlices), "")
+        self._reading = next(
+            (reading_of(of.label_selector) for of in watched if of.resource is EndpointSlices), ""
+        )
         whole = (Services, EndpointSlices) if beside is not None else ()
         self._informers = tuple(
-            self._informer(Selection(watch.resource) if watch.resource in whole else watch) for watch in watched
+            self._informer(Selection(watch.resource) if watch.resource in whole else watch)
+            for watch in watched
         )
         if beside is not None:
             beside.is_told(self._staleness_beside_s)
-        self._node_name = next((watch.field_selector for watch in watched if watch.resource is Nodes), "")
+        self._node_name = next(
+            (watch.field_selector for watch in watched if watch.resource is Nodes), ""
+        )
         self._selections: dict[str, _Selection] = {}
         self._wanted: tuple[str, ...] = ()
         self._complete = asyncio.Event()
@@ -125,7 +134,11 @@ class Inputs:
                     key = informer.resource.key
                     if self._beside is not None and informer.resource in _READ_BESIDE:
                         informer.add_handler(self._beside.on_changes, self._beside.on_list)
-                    handler = partial(self._on_changes, COMMON) if self._beside is None else self._on_all_changes
+                    handler = (
+                        partial(self._on_changes, COMMON)
+                        if self._beside is None
+                        else self._on_all_changes
+                    )
                     on_synced = partial(self._on_synced, key)
                     informer.add_handler(handler, on_synced, partial(self._on_mark, key, COMMON))
                     self._group.create_task(informer.run(), name=f"informer {key}")
@@ -157,7 +170,9 @@ class Inputs:
 
     def _staleness_beside_s(self) -> float:
         shared = [informer for informer in self._informers if informer.resource in _READ_BESIDE]
-        return max((informer.staleness() for informer in shared if not informer.absent), default=math.inf)
+        return max(
+            (informer.staleness() for informer in shared if not informer.absent), default=math.inf
+        )
 
     def aim(self, selectors: tuple[str, ...]) -> None:
         """Read these selections of EndpointSlices besides the common one, and no others."""
@@ -168,7 +183,8 @@ class Inputs:
         self._settle()
 
     def add(self, watched: Selection, selection: str, on_synced: Callable[[], None]) -> None:
-        """Read this, too, from now on to the end; *on_synced* when it was listed.  Its changes come as of *selection*.
+        """Read this, too, from now on to the end; *on_synced* when it was listed. Its changes come
+        as of *selection*.
 
         What is said of our health does not depend on it.
         """
@@ -188,13 +204,17 @@ class Inputs:
 
     def service(self, key: str) -> Object | None:
         """The Service ``namespace/name`` as it was last seen."""
-        services = [informer.cache.get(key) for informer in self._informers if informer.resource is Services]
+        services = [
+            informer.cache.get(key) for informer in self._informers if informer.resource is Services
+        ]
         return services[0] if services else None
 
     def versions(self, key: str) -> dict[str, dict[str, str]]:
         """What each selection of the resource *key* holds: versions by the objects' keys."""
         informers = [(COMMON, informer) for informer in self._informers]
-        informers += [(selector, selection.informer) for selector, selection in self._selections.items()]
+        informers += [
+            (selector, selection.informer) for selector, selection in self._selections.items()
+        ]
         return {
             selector: {
                 held.metadata.key: held.metadata.resource_version
@@ -206,13 +226,20 @@ class Inputs:
         }
 
     def staleness_s(self) -> float | None:
-        """How long ago the oldest of the caches was last known to be current; ``None``: nothing is followed."""
+        """How long ago the oldest of the caches was last known to be current; ``None``: nothing is
+        followed.
+        """
         selected = [selection.informer for selection in self._selections.values()]
-        return max((informer.staleness() for informer in (*self._informers, *selected)), default=None)
+        return max(
+            (informer.staleness() for informer in (*self._informers, *selected)), default=None
+        )
 
     def _lost(self) -> str:
         """Which of our watches are none at the moment, although the server answers others."""
-        return "; ".join(f"{informer.resource.plural} are not watched: {informer.lost}" for informer in self._losers())
+        return "; ".join(
+            f"{informer.resource.plural} are not watched: {informer.lost}"
+            for informer in self._losers()
+        )
 
     def _losers(self) -> list[RunningInformer[Object]]:
         selected = [selection.informer for selection in self._selections.values()]
@@ -232,7 +259,9 @@ class Inputs:
         """Why the server cannot be believed to have told us everything; "" if it answers."""
         if not self._api_timeout_s or (self._heard_s() <= self._probe_valid_s and not self._lost()):
             return ""
-        if self._probe is None or (self._probe.done() and self._clock() - self._probed_at > self._probe_valid_s):
+        if self._probe is None or (
+            self._probe.done() and self._clock() - self._probed_at > self._probe_valid_s
+        ):
             self._probed_at = self._clock()
             self._probe = asyncio.create_task(self._ask(), name="node-proxy-probe")
         return await asyncio.shield(self._probe) or self._lost()
@@ -240,7 +269,9 @@ class Inputs:
     async def _ask(self) -> str:
         try:
             async with asyncio.timeout(self._api_timeout_s):
-                await self._client.list(Selection(Nodes, field_selector=self._node_name), resource_version="0", limit=1)
+                await self._client.list(
+                    Selection(Nodes, field_selector=self._node_name), resource_version="0", limit=1
+                )
         except TimeoutError:
             return f"the API server did not answer within {self._api_timeout_s:g} s"
         except Unreachable as error:
@@ -265,12 +296,17 @@ class Inputs:
         self._on_mark(EndpointSlices.key, selector, None)
         on_mark = partial(self._on_mark, EndpointSlices.key, selector)
         informer.add_handler(partial(self._on_changes, selector), self._settle, on_mark)
-        task = self._group.create_task(informer.run(), name=f"informer {EndpointSlices.key} {selector}")
+        task = self._group.create_task(
+            informer.run(), name=f"informer {EndpointSlices.key} {selector}"
+        )
         self._selections[selector] = _Selection(informer, task)
 
     def _settle(self) -> None:
         """Lets go what is not wanted any more, once all that is wanted is there."""
-        if not all(name in self._selections and self._selections[name].informer.synced for name in self._wanted):
+        if not all(
+            name in self._selections and self._selections[name].informer.synced
+            for name in self._wanted
+        ):
             self._complete.clear()
             return
         self._complete.set()

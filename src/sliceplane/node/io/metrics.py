@@ -1,7 +1,9 @@
-"""What a node proxy counts, under kube-proxy's names, labels and buckets (``pkg/proxy/metrics/metrics.go``), and what
-it tells the flight recorder: what it was told, and what it wrote into the kernel.
+"""What a node proxy counts, under kube-proxy's names, labels and buckets
+(``pkg/proxy/metrics/metrics.go``), and what it tells the flight recorder: what it was told, and
+what it wrote into the kernel.
 
-Rules are no job of a controller, so a replay leaves a node proxy out; ``recorder show`` and the export have it.
+Rules are no job of a controller, so a replay leaves a node proxy out; ``recorder show`` and the
+export have it.
 """
 
 from __future__ import annotations
@@ -23,22 +25,33 @@ from sliceplane.watch.recorder.recorder import Recorder, begin_record
 SYNC_BUCKETS: Final = exponential_buckets(0.001, 2, 15)
 #: upstream's, its needless 0 included, so that series of both can be added
 PROGRAMMING_BUCKETS: Final = (
-    0.0, 0.25, 0.5, *map(float, range(1, 60)), *map(float, range(60, 120, 5)), *map(float, range(120, 301, 30)),
-)  # fmt: skip
+    0.0,
+    0.25,
+    0.5,
+    *map(float, range(1, 60)),
+    *map(float, range(60, 120, 5)),
+    *map(float, range(120, 301, 30)),
+)
 
 
 class ProxyMetrics(Metrics):
     """Owned by one ``NodeProxy``.  A series appears with its first observation."""
 
     def __init__(self, mode: str = "nftables", ways: Mapping[str, int] | None = None) -> None:
-        """*mode*: of ``--proxy-mode``; the names of some counters have it.  *ways*: ``RulesBackend.ways``, read at
-        a scrape."""
+        """*mode*: of ``--proxy-mode``; the names of some counters have it. *ways*:
+        ``RulesBackend.ways``, read at a scrape.
+        """
         super().__init__()
         self._conntrack = self._seconds(
-            "conntrack_reconciler_sync_duration_seconds", "How long a look for stale UDP flows took."
+            "conntrack_reconciler_sync_duration_seconds",
+            "How long a look for stale UDP flows took.",
         )
-        self._full = self._seconds("sync_full_proxy_rules_duration_seconds", "How long writes of the whole table took.")
-        self._partial = self._seconds("sync_partial_proxy_rules_duration_seconds", "How long writes of changes took.")
+        self._full = self._seconds(
+            "sync_full_proxy_rules_duration_seconds", "How long writes of the whole table took."
+        )
+        self._partial = self._seconds(
+            "sync_partial_proxy_rules_duration_seconds", "How long writes of changes took."
+        )
         self._sync = self._seconds("sync_proxy_rules_duration_seconds", "How long writes took.")
         self._programming = self._seconds(
             "network_programming_duration_seconds",
@@ -51,24 +64,34 @@ class ProxyMetrics(Metrics):
         self._queued = self._by_family(
             "sync_proxy_rules_last_queued_timestamp_seconds", "When a write was last wanted."
         )
-        self._last = self._by_family("sync_proxy_rules_last_timestamp_seconds", "When a write last succeeded.")
+        self._last = self._by_family(
+            "sync_proxy_rules_last_timestamp_seconds", "When a write last succeeded."
+        )
         self._failures, self._partial_failures = self._of_failures(mode)
         self._without_local = self.gauges(
             "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
-            "Service ports whose Local policy finds no endpoint here, though there are some elsewhere.",
+            "Service ports whose Local policy finds no endpoint here, though there are some "
+            "elsewhere.",
             "ip_family",
             "traffic_policy",
         )
         changes = "kubeproxy_sync_proxy_rules"
-        self._endpoint_changes = self.counter(f"{changes}_endpoint_changes_total", "Changes of endpoints.")
-        self._service_changes = self.counter(f"{changes}_service_changes_total", "Changes of Services.")
+        self._endpoint_changes = self.counter(
+            f"{changes}_endpoint_changes_total", "Changes of endpoints."
+        )
+        self._service_changes = self.counter(
+            f"{changes}_service_changes_total", "Changes of Services."
+        )
         self._endpoints_pending = self.gauge(
             f"{changes}_endpoint_changes_pending", "Changes of endpoints not taken up."
         )
-        self._services_pending = self.gauge(f"{changes}_service_changes_pending", "Changes of Services not taken up.")
+        self._services_pending = self.gauge(
+            f"{changes}_service_changes_pending", "Changes of Services not taken up."
+        )
         self._unserved = self.gauges(
             "sliceplane_proxy_services_not_fully_served",
-            "Services that ask for addresses or node ports that are another's, or for more than the bounds.",
+            "Services that ask for addresses or node ports that are another's, or for more than "
+            "the bounds.",
             "ip_family",
         )
         self._put_back = self.counters(
@@ -88,19 +111,27 @@ class ProxyMetrics(Metrics):
             for page in ("healthz", "livez")
         }
 
-    def _seconds(self, name: str, text: str, bounds: tuple[float, ...] = SYNC_BUCKETS) -> Labelled[Histogram]:
+    def _seconds(
+        self, name: str, text: str, bounds: tuple[float, ...] = SYNC_BUCKETS
+    ) -> Labelled[Histogram]:
         return self.histograms(f"kubeproxy_{name}", text, bounds, "ip_family")
 
     def _by_family(self, name: str, text: str, *, counts: bool = False) -> Labelled[Count]:
         return (self.counters if counts else self.gauges)(f"kubeproxy_{name}", text, "ip_family")
 
     def _of_failures(self, mode: str) -> tuple[Labelled[Count], Labelled[Count] | None]:
-        """Refused writes, and those of them that were not of the whole table; upstream counts these for iptables."""
+        """Refused writes, and those of them that were not of the whole table; upstream counts these
+        for iptables.
+        """
         prefix = "sync_proxy_rules"
         refused = "Writes that the kernel refused."
         if mode == "nftables":
-            return self._by_family(f"{prefix}_nftables_sync_failures_total", refused, counts=True), None
-        return self._by_family(f"{prefix}_iptables_restore_failures_total", refused, counts=True), self._by_family(
+            return self._by_family(
+                f"{prefix}_nftables_sync_failures_total", refused, counts=True
+            ), None
+        return self._by_family(
+            f"{prefix}_iptables_restore_failures_total", refused, counts=True
+        ), self._by_family(
             f"{prefix}_iptables_partial_restore_failures_total",
             "Writes of changes that the kernel refused.",
             counts=True,
@@ -115,7 +146,9 @@ class ProxyMetrics(Metrics):
         self._services_pending.value += 1
 
     def on_taken(self, family: IPFamily, wanted_since: float | None) -> None:
-        """A write has taken up all changes so far; *wanted_since*: the oldest of those that are known to need it."""
+        """A write has taken up all changes so far; *wanted_since*: the oldest of those that are
+        known to need it.
+        """
         if wanted_since is not None:
             self._queued.of(family).value = wanted_since
         self._endpoints_pending.value = 0
@@ -130,10 +163,16 @@ class ProxyMetrics(Metrics):
                 self._partial_failures.of(family).value += 1
 
     def on_written(
-        self, family: IPFamily, now: float, latencies: tuple[float, ...], without_local: tuple[int, int], unserved: int
+        self,
+        family: IPFamily,
+        now: float,
+        latencies: tuple[float, ...],
+        without_local: tuple[int, int],
+        unserved: int,
     ) -> None:
-        """The kernel has all there is: *latencies* of what it did not have before, the gauges as they are now.
-        *unserved*: Services that do not get all that they ask for."""
+        """The kernel has all there is: *latencies* of what it did not have before, the gauges as
+        they are now. *unserved*: Services that do not get all that they ask for.
+        """
         self._last.of(family).value = now
         self._put_back.of(family)  # from the first write on, so that a rise from 0 can be seen
         for seconds in latencies:
@@ -191,7 +230,9 @@ async def recording(
     if not config.size_bytes:
         yield None
         return
-    flight = FlightRecorder(COMPONENT, config.size_bytes, config.folder or default_folder(), clock, unhealthy)
+    flight = FlightRecorder(
+        COMPONENT, config.size_bytes, config.folder or default_folder(), clock, unhealthy
+    )
     flying = asyncio.create_task(flight.run(), name="flight recorder")
     try:
         yield flight.recorder

@@ -1,21 +1,24 @@
-"""The node proxy's shell: informers feed the planes, the planes' transactions go to the kernel through a ``backend``.
+"""The node proxy's shell: informers feed the planes, the planes' transactions go to the kernel
+through a ``backend``.
 
-One task for each IP family, so that a slow or refused transaction of one does not hold the other.  Events are
-taken synchronously as the informers report them (``on_change``) and only mark; the family's task then writes
-whatever is marked.  So a burst is one transaction, and while one runs the next is collected.
+One task for each IP family, so that a slow or refused transaction of one does not hold the other.
+Events are taken synchronously as the informers report them (``on_change``) and only mark; the
+family's task then writes whatever is marked. So a burst is one transaction, and while one runs the
+next is collected.
 
-**Gate.**  Nothing is written before Services and EndpointSlices were listed.  The node's own zone decides which
-endpoints to use, so its Node is waited for as well (and the ranges of cluster IPs with it), but not for long: a node
-that is not registered gets rules too.
+**Gate.**  Nothing is written before Services and EndpointSlices were listed. The node's own zone
+decides which endpoints to use, so its Node is waited for as well (and the ranges of cluster IPs
+with it), but not for long: a node that is not registered gets rules too.
 
 **After a write** comes what follows from it (``consequences``): health ports, figures, UDP flows.
 
-**Others.**  The kernel is never listed on the way of a change; that our tables are still there is looked at now and
-then, and at once when a transaction was refused.  Each is written anew every ``WHOLE_TABLE_PERIOD_S``, and every
-``SUSPECT_PERIOD_S`` if another program changed nftables' rules meanwhile (whose, the kernel does not say): so what
-others deleted or changed in it comes back although nothing happens to Services.
+**Others.**  The kernel is never listed on the way of a change; that our tables are still there is
+looked at now and then, and at once when a transaction was refused. Each is written anew every
+``WHOLE_TABLE_PERIOD_S``, and every ``SUSPECT_PERIOD_S`` if another program changed nftables' rules
+meanwhile (whose, the kernel does not say): so what others deleted or changed in it comes back
+although nothing happens to Services.
 
-**Exit** leaves the rules: traffic goes on while the proxy is upgraded.  ``cleanup`` takes them away.
+**Exit** leaves the rules: traffic goes on while the proxy is upgraded. ``cleanup`` takes them away.
 """
 
 from __future__ import annotations
@@ -33,7 +36,14 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, ServiceCIDRs, Services
 from sliceplane.consume.model import ServiceKey
 from sliceplane.consume.progress import Place, Progress
-from sliceplane.consume.selections import ALL, Union, common_selector, own_selectors, reading_of, reads_slices
+from sliceplane.consume.selections import (
+    ALL,
+    Union,
+    common_selector,
+    own_selectors,
+    reading_of,
+    reads_slices,
+)
 from sliceplane.consume.slicecache import differences
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.ip import FAMILIES, Family
@@ -61,10 +71,15 @@ _log = get_logger("node-proxy")
 
 
 def watches(node_name: str, gates: Gates) -> tuple[Selection, ...]:
-    """What a node proxy watches from start to end (upstream: ``cmd/kube-proxy/app/server.go``): the server filters out
-    what is not its business."""
+    """What a node proxy watches from start to end (upstream: ``cmd/kube-proxy/app/server.go``): the
+    server filters out what is not its business.
+    """
     return (
-        Selection(Services, label_selector=f"!{LABEL_SERVICE_PROXY_NAME}", field_selector="spec.clusterIP!=None"),
+        Selection(
+            Services,
+            label_selector=f"!{LABEL_SERVICE_PROXY_NAME}",
+            field_selector="spec.clusterIP!=None",
+        ),
         Selection(EndpointSlices, label_selector=common_selector(gates))
         if reads_slices(gates)
         else Selection(EndpointsObjects, label_selector=f"!{LABEL_HEADLESS}"),
@@ -78,8 +93,9 @@ async def _no_addresses() -> tuple[str, ...] | None:
 
 
 class NodeProxy:
-    """Feed it with ``on_change`` and ``on_synced`` from one event loop; ``run`` does the rest until it is
-    cancelled."""
+    """Feed it with ``on_change`` and ``on_synced`` from one event loop; ``run`` does the rest until
+    it is cancelled.
+    """
 
     def __init__(
         self,
@@ -97,12 +113,16 @@ class NodeProxy:
         own_ports: tuple[int, ...] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """*flows* forgets stale UDP flows (``None``: they are left).  *host_addresses*: what the host's interfaces
-        have, asked only where flags name node ports by networks.  *listen* opens the sockets of health check node
-        ports.  *own_ports*: of our pages; no Service gets them as node ports."""
+        """*flows* forgets stale UDP flows (``None``: they are left). *host_addresses*: what the
+        host's interfaces have, asked only where flags name node ports by networks. *listen* opens
+        the sockets of health check node ports. *own_ports*: of our pages; no Service gets them as
+        node ports.
+        """
         self._gates = gates or Gates()
         self._rules = rules or RulesConfig()
-        config = NodePlaneConfig(node_name, min_period_s, self._rules, since=clock(), own_ports=own_ports)
+        config = NodePlaneConfig(
+            node_name, min_period_s, self._rules, since=clock(), own_ports=own_ports
+        )
         self.watches = watches(node_name, self._gates)
         self.metrics = ProxyMetrics(backend.mode, backend.ways)
         self._endpoints_key = self.watches[1].resource.key
@@ -123,7 +143,9 @@ class NodeProxy:
         #: to be replaced before anything happens
         self.record = ProxyRecord()
         self.beside: Beside | None = None
-        self._planes: tuple[AnyNodePlane, ...] = tuple(backend.plane(family, config) for family in families)
+        self._planes: tuple[AnyNodePlane, ...] = tuple(
+            backend.plane(family, config) for family in families
+        )
         self._wake = {plane.family: asyncio.Event() for plane in self._planes}
         self._missing = {watched.resource.key for watched in self.watches}
         self._gate = asyncio.Event()  # Services and EndpointSlices are there
@@ -160,7 +182,9 @@ class NodeProxy:
         return self._endpoints_key == EndpointSlices.key
 
     def on_change(self, change: Change[Object], selection: str = COMMON) -> None:
-        """One difference that an informer found, of any of ``watches`` or of another *selection* of slices."""
+        """One difference that an informer found, of any of ``watches`` or of another *selection* of
+        slices.
+        """
         now = self._clock()
         self.record.change(change, now)
         if selection == ALL_NODES:
@@ -202,7 +226,9 @@ class NodeProxy:
         return reading_of(selection or self.watches[1].label_selector)
 
     def on_mark(self, resource: str, selection: str, mark: Mark | None) -> None:
-        """Everything of *resource* (its key) in *selection* was told up to *mark*; ``None``: it is read from now on."""
+        """Everything of *resource* (its key) in *selection* was told up to *mark*; ``None``: it is
+        read from now on.
+        """
         if selection != ALL_NODES:
             self.progress.on_mark(resource, self._reading(resource, selection), mark)
             self.held_more.set()
@@ -231,9 +257,11 @@ class NodeProxy:
         """The first list of *resource* (``Resource.key``) was delivered."""
         self._missing.discard(resource)
         if resource == Nodes.key and self._node_seen is None:
-            # A slip in --hostname-override would not be seen: rules are written, as for a node without a zone.
+            # A slip in --hostname-override would not be seen: rules are written, as for a node
+            # without a zone.
             _log.warning(
-                "there is no Node of this name: no zone, no hints, no addresses of its own", node=self._node_name
+                "there is no Node of this name: no zone, no hints, no addresses of its own",
+                node=self._node_name,
             )
         if not self._missing & {Nodes.key, ServiceCIDRs.key}:
             self._node.set()
@@ -241,7 +269,9 @@ class NodeProxy:
             self._gate.set()
 
     async def follow(self, client: Client, rng: Rng) -> None:
-        """Runs informers over *client* and ``run``, until cancelled; the rules stay.  Call it once."""
+        """Runs informers over *client* and ``run``, until cancelled; the rules stay.  Call it
+        once.
+        """
         assert self._inputs is None, "this proxy follows a server already"
         self._inputs = Inputs(
             client,
@@ -276,13 +306,18 @@ class NodeProxy:
                 group.create_task(self._look_around(), name="node-proxy-tables")
                 for plane in self._planes:
                     group.create_task(self._write(plane), name=f"node-proxy-{plane.family}")
-                    group.create_task(self._consequences[plane.family].run(), name=f"node-proxy-{plane.family}-flows")
+                    group.create_task(
+                        self._consequences[plane.family].run(),
+                        name=f"node-proxy-{plane.family}-flows",
+                    )
         finally:
             for consequences in self._consequences.values():
                 await consequences.close()
 
     async def wait_ready(self, *, following: bool = False) -> None:
-        """Returns when every family has been written once; *following*: and the server's watches are open."""
+        """Returns when every family has been written once; *following*: and the server's watches
+        are open.
+        """
         for written in self._written.values():
             await written.wait()
         if following and self._inputs is not None:
@@ -297,13 +332,22 @@ class NodeProxy:
             if freshness.failures:
                 reasons.append(f"{family} rules are not written: {self._refusals[family]}")
             elif waiting > self._timing.health_timeout_s:
-                reasons.append(f"a change has been waiting for its {family} rules for {waiting:.0f} s")
+                reasons.append(
+                    f"a change has been waiting for its {family} rules for {waiting:.0f} s"
+                )
         age = self._inputs.staleness_s() if self._inputs is not None else None
-        told = (tuple(reasons), self._is_node_leaving(), self._timing.health_timeout_s, self._damage.warnings(now))
+        told = (
+            tuple(reasons),
+            self._is_node_leaving(),
+            self._timing.health_timeout_s,
+            self._damage.warnings(now),
+        )
         return ProxyHealth(not reasons, self._gate.is_set(), families, age, *told)
 
     async def unanswered(self) -> str:
-        """Why what we know may be old: a sentence; "" if the API server answers.  Takes up to *api_timeout_s*."""
+        """Why what we know may be old: a sentence; "" if the API server answers.  Takes up to
+        *api_timeout_s*.
+        """
         return "" if self._inputs is None else await self._inputs.unanswered()
 
     def note_progress(self) -> None:
@@ -322,14 +366,26 @@ class NodeProxy:
     def versions(self, resource: str) -> dict[str, dict[str, str]]:
         """Versions of what is held of *resource* (its key), by reading and key."""
         held = self._inputs.versions(resource) if self._inputs is not None else {}
-        return {self._reading(resource, selection): versions for selection, versions in held.items()}
+        return {
+            self._reading(resource, selection): versions for selection, versions in held.items()
+        }
 
     async def differences(self) -> tuple[str, ...]:
-        """Where the kernel is not as this proxy believes, a phrase each.  Raises ``KernelError``."""
-        return tuple([f"{plane.family}: {text}" for plane in self._planes for text in await look(self._backend, plane)])
+        """Where the kernel is not as this proxy believes, a phrase each.  Raises
+        ``KernelError``.
+        """
+        return tuple(
+            [
+                f"{plane.family}: {text}"
+                for plane in self._planes
+                for text in await look(self._backend, plane)
+            ]
+        )
 
     def refused(self) -> str:
-        """What ``unanswered`` says where the reason is a right or an API that is missing; "" otherwise."""
+        """What ``unanswered`` says where the reason is a right or an API that is missing; ""
+        otherwise.
+        """
         return "" if self._inputs is None else self._inputs.refused()
 
     def _on_port_failed(self, key: ServiceKey, why: str) -> None:
@@ -357,7 +413,9 @@ class NodeProxy:
 
     def counts(self) -> dict[Family, tuple[int, int]]:
         """For each family: Services served, transactions written."""
-        return {plane.family: (len(plane.tracker.services()), plane.writes) for plane in self._planes}
+        return {
+            plane.family: (len(plane.tracker.services()), plane.writes) for plane in self._planes
+        }
 
     async def _open_gate(self) -> None:
         await self._gate.wait()
@@ -382,7 +440,10 @@ class NodeProxy:
         if addresses is None:
             return
         for plane in self._planes:
-            plane.on_interfaces(tuple(ip for ip in addresses if (":" in ip) == (plane.family == "IPv6")), self._clock())
+            plane.on_interfaces(
+                tuple(ip for ip in addresses if (":" in ip) == (plane.family == "IPv6")),
+                self._clock(),
+            )
         self._wake_all()
 
     async def _look_around(self) -> None:
@@ -405,7 +466,11 @@ class NodeProxy:
         except KernelError:
             return  # the next write says what is wrong
         now = self._clock()
-        period_s = self._timing.suspect_period_s if plane.family in self._suspects else WHOLE_TABLE_PERIOD_S
+        period_s = (
+            self._timing.suspect_period_s
+            if plane.family in self._suspects
+            else WHOLE_TABLE_PERIOD_S
+        )
         if not present:
             if not self._damage.on_gone(plane.family, now):
                 return  # being written, or refused: the back-off counts
@@ -455,7 +520,11 @@ class NodeProxy:
             failures = plane.schedule.freshness.failures
             self.record.refused(plane.family, str(error), self._clock())
             _log.error(
-                "rules not written", family=plane.family, reason=error.reason, error=str(error), failures=failures
+                "rules not written",
+                family=plane.family,
+                reason=error.reason,
+                error=str(error),
+                failures=failures,
             )
             return
         finally:
@@ -480,8 +549,9 @@ class NodeProxy:
         )
 
     def _on_held(self, plane: AnyNodePlane) -> None:
-        """The kernel has what was taken, perhaps but for portions of large Services: of these, what was complete
-        before they began to wait."""
+        """The kernel has what was taken, perhaps but for portions of large Services: of these, what
+        was complete before they began to wait.
+        """
         self.progress.on_written(plane.family, plane.tracker.portions.complete)
         self.held_more.set()
         if self.progress.asked:

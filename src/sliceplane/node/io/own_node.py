@@ -1,13 +1,14 @@
-"""The Node of a machine whose rules a proxy of ours writes, where no kubelet registers one: ``sliceplane up --proxy``,
-and ``sliceplane proxy --register-node``.
+"""The Node of a machine whose rules a proxy of ours writes, where no kubelet registers one:
+``sliceplane up --proxy``, and ``sliceplane proxy --register-node``.
 
-As a kubelet does (``--register-node``, kubernetes.io, "Nodes", self-registration): the Node has the name under which
-the proxy reports, the machine's addresses, its processors, and a condition Ready that is True while the proxy runs and
-False after a stop.  Labels that a user adds stay, so ``kubectl label node NAME topology.kubernetes.io/zone=ZONE`` tells
-the zone.  A taint keeps schedulers from binding Pods to a machine without a kubelet.
+As a kubelet does (``--register-node``, kubernetes.io, "Nodes", self-registration): the Node has the
+name under which the proxy reports, the machine's addresses, its processors, and a condition Ready
+that is True while the proxy runs and False after a stop. Labels that a user adds stay, so ``kubectl
+label node NAME topology.kubernetes.io/zone=ZONE`` tells the zone. A taint keeps schedulers from
+binding Pods to a machine without a kubelet.
 
-A Node that another program keeps (a kubelet, the emulation) is never changed.  A Node that a user has deleted comes
-back with the next check.
+A Node that another program keeps (a kubelet, the emulation) is never changed. A Node that a user
+has deleted comes back with the next check.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ _log = get_logger("node-proxy")
 class OwnNode:
     """``registered``: the Node is Ready within."""
 
-    def __init__(self, name: str, client: Client, clock: Callable[[], float], netns: str = "") -> None:
+    def __init__(
+        self, name: str, client: Client, clock: Callable[[], float], netns: str = ""
+    ) -> None:
         self._name = name
         self._client = client
         self._clock = clock
@@ -56,7 +59,9 @@ class OwnNode:
 
     @asynccontextmanager
     async def registered(self) -> AsyncIterator[None]:
-        """Keeps the Node Ready within: it is there before a proxy looks for it, and outlives the proxy, not Ready."""
+        """Keeps the Node Ready within: it is there before a proxy looks for it, and outlives the
+        proxy, not Ready.
+        """
         await self.register()
         keeping = asyncio.create_task(self.keep(), name="this machine's Node")
         try:
@@ -67,8 +72,12 @@ class OwnNode:
             await self.leave()
 
     async def register(self) -> None:
-        """Creates the Node, or brings it up to date.  A problem is logged once, and the next check tries again."""
-        self._addresses = await self._own_addresses() or self._addresses  # offline for a moment: they stay
+        """Creates the Node, or brings it up to date.  A problem is logged once, and the next check
+        tries again.
+        """
+        self._addresses = (
+            await self._own_addresses() or self._addresses
+        )  # offline for a moment: they stay
         await self._attempt(is_ready=True)
 
     async def keep(self) -> None:
@@ -86,7 +95,9 @@ class OwnNode:
         except (StatusError, Unreachable) as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                _log.warning("this machine's Node cannot be written", node=self._name, problem=self._problem)
+                _log.warning(
+                    "this machine's Node cannot be written", node=self._name, problem=self._problem
+                )
         else:
             self._problem = ""
 
@@ -101,23 +112,33 @@ class OwnNode:
         keeper = (status.get("nodeInfo") or {}).get("kubeletVersion", "")
         if keeper not in ("", KEEPER):
             if not self._is_other:
-                _log.info("another program keeps this machine's Node: it stays as it is", node=self._name, by=keeper)
+                _log.info(
+                    "another program keeps this machine's Node: it stays as it is",
+                    node=self._name,
+                    by=keeper,
+                )
             self._is_other = True
             return
         wanted = node_status(self._name, self._addresses, status, self._clock(), is_ready=is_ready)
         if wanted is not None:
             body = encode({"status": wanted})
-            write = Write(verb="patch", resource=Nodes, name=self._name, subresource="status", body=body)
+            write = Write(
+                verb="patch", resource=Nodes, name=self._name, subresource="status", body=body
+            )
             await self._client.perform(write)
 
     async def _created(self) -> Document:
-        """Creates the Node without the taint of one that is not ready yet: an API server adds it (kubernetes.io,
-        admission plugin TaintNodesByCondition), and the controller that takes it away runs nowhere here."""
+        """Creates the Node without the taint of one that is not ready yet: an API server adds it
+        (kubernetes.io, admission plugin TaintNodesByCondition), and the controller that takes it
+        away runs nowhere here.
+        """
         document = node_document(self._name)
         await self._client.perform(Write(verb="create", resource=Nodes, body=encode(document)))
         taints = encode({"spec": {"taints": document["spec"]["taints"]}})
         return decode_document(
-            await self._client.perform(Write(verb="patch", resource=Nodes, name=self._name, body=taints))
+            await self._client.perform(
+                Write(verb="patch", resource=Nodes, name=self._name, body=taints)
+            )
         )
 
     async def _stored(self) -> Document | None:
@@ -157,8 +178,9 @@ def node_document(name: str) -> Document:
 def node_status(
     name: str, addresses: tuple[str, ...], status: Document, now: float, *, is_ready: bool
 ) -> Document | None:
-    """Returns a merge patch of *status*, the stored one; ``None`` if it says the same already.  Conditions of others
-    stay."""
+    """Returns a merge patch of *status*, the stored one; ``None`` if it says the same already.
+    Conditions of others stay.
+    """
     listed = [{"type": "InternalIP", "address": address} for address in addresses]
     listed.append({"type": "Hostname", "address": name})
     conditions = status.get("conditions") or []
@@ -173,9 +195,14 @@ def node_status(
         "reason": "ProxyRuns" if is_ready else "ProxyStopped",
         "message": "the node proxy of this machine runs"
         if is_ready
-        else f"the node proxy of this machine was stopped: start it again, or: kubectl delete node {name}",
+        else (
+            "the node proxy of this machine was stopped: start it again, or: kubectl delete node "
+            f"{name}"
+        ),
         "lastHeartbeatTime": stamp,
-        "lastTransitionTime": before.get("lastTransitionTime", stamp) if before.get("status") == state else stamp,
+        "lastTransitionTime": before.get("lastTransitionTime", stamp)
+        if before.get("status") == state
+        else stamp,
     }
     machine = os.uname()
     processors = {"cpu": str(os.cpu_count() or 1)}

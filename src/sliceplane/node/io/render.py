@@ -1,4 +1,6 @@
-"""What a node proxy would write first on a node, as text, without writing it: objects from files or from a server."""
+"""What a node proxy would write first on a node, as text, without writing it: objects from files or
+from a server.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services, is_done_without
+from sliceplane.api.scheme import (
+    EndpointSlices,
+    Nodes,
+    Resource,
+    ServiceCIDRs,
+    Services,
+    is_done_without,
+)
 from sliceplane.consume.selections import common_selector
 from sliceplane.kit.io.manifests import BadDocument, manifest_documents
 from sliceplane.kit.ip import Family
@@ -51,7 +60,9 @@ def render(mode: RenderMode, family: Family, config: NodePlaneConfig, objects: N
     from sliceplane.node.io.kernel.modes import PLANES
 
     # What renders alone have is a node's model without rules; any back end's plane has it.
-    plane = PLANES[DEFAULT_MODE if mode == "ipvs" or mode == "kernelspace" else mode](family, config)  # noqa: PLR1714
+    plane = PLANES[DEFAULT_MODE if mode == "ipvs" or mode == "kernelspace" else mode](  # noqa: PLR1714
+        family, config
+    )
     feed(plane, objects)
     match mode:
         case "ipvs":
@@ -68,9 +79,11 @@ def render(mode: RenderMode, family: Family, config: NodePlaneConfig, objects: N
 
 
 def objects_of(files: Iterable[tuple[str, bytes]], node_name: str) -> NodeObjects:
-    """From the contents of files (name, bytes): YAML or JSON, several documents, Lists.  Other kinds are passed over
-    (a manifest has Deployments, too), but not one that is misspelt, nor files without anything for a proxy.
-    Of two objects with one name the later counts.  Raises ``RenderError``."""
+    """From the contents of files (name, bytes): YAML or JSON, several documents, Lists. Other kinds
+    are passed over (a manifest has Deployments, too), but not one that is misspelt, nor files
+    without anything for a proxy. Of two objects with one name the later counts. Raises
+    ``RenderError``.
+    """
     by_key: dict[tuple[str, str], Any] = {}
     passed: dict[str, str] = {}
     for name, raw in files:
@@ -85,13 +98,17 @@ def objects_of(files: Iterable[tuple[str, bytes]], node_name: str) -> NodeObject
                 raise RenderError(f"{name}: a {kind} cannot be read: {error}") from error
             by_key[kind, decoded.metadata.key] = decoded
     if passed and not by_key:
-        raise RenderError(f"there is no {', '.join(_KINDS)} in {', '.join(sorted(set(passed.values())))}, only "
-            f"{', '.join(sorted(passed))}")  # fmt: skip
+        raise RenderError(
+            f"there is no {', '.join(_KINDS)} in {', '.join(sorted(set(passed.values())))}, only "
+            f"{', '.join(sorted(passed))}"
+        )
     return _objects([by_key[key] for key in sorted(by_key)], node_name)
 
 
 def _spelt(name: str, kind: Any) -> str:
-    """*kind*, which a proxy has no use for.  Raises ``RenderError`` if it must be meant for one that it has."""
+    """*kind*, which a proxy has no use for.  Raises ``RenderError`` if it must be meant for one
+    that it has.
+    """
     text = str(kind)
     near = difflib.get_close_matches(text, _KINDS, n=1, cutoff=0.75)
     if near and text not in _NEIGHBOURS:
@@ -105,7 +122,9 @@ async def objects_from(client: Client, node_name: str) -> NodeObjects:
     objects: list[Any] = []
     for resource, projection in _KINDS.values():
         try:
-            page = await client.list(Selection(resource, label_selector=selectors.get(resource.key, "")))
+            page = await client.list(
+                Selection(resource, label_selector=selectors.get(resource.key, ""))
+            )
         except StatusError as error:
             if is_done_without(resource, error):
                 continue
@@ -115,12 +134,20 @@ async def objects_from(client: Client, node_name: str) -> NodeObjects:
 
 
 def _objects(objects: list[Any], node_name: str) -> NodeObjects:
-    """Raises ``RenderError`` if there are Nodes and none of them is *node_name*: rules of no node are of no use."""
+    """Raises ``RenderError`` if there are Nodes and none of them is *node_name*: rules of no node
+    are of no use.
+    """
     names = sorted(subject.metadata.name for subject in objects if isinstance(subject, Node))
     if names and node_name not in names:
         shown = f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
-        raise RenderError(f"there is no Node {node_name}: name one with --hostname-override, of {shown}")
-    nodes = [subject for subject in objects if isinstance(subject, Node) and subject.metadata.name == node_name]
+        raise RenderError(
+            f"there is no Node {node_name}: name one with --hostname-override, of {shown}"
+        )
+    nodes = [
+        subject
+        for subject in objects
+        if isinstance(subject, Node) and subject.metadata.name == node_name
+    ]
     return NodeObjects(
         services=tuple([subject for subject in objects if isinstance(subject, Service)]),
         slices=tuple([subject for subject in objects if isinstance(subject, EndpointSlice)]),
@@ -142,7 +169,9 @@ def _documents(name: str, raw: bytes) -> Iterable[dict[str, Any]]:
         items = document.get("items")
         if isinstance(items, list):
             kind = str(document.get("kind", "")).removesuffix("List")
-            yield from ({"kind": kind, **item} if kind else item for item in items if isinstance(item, dict))
+            yield from (
+                {"kind": kind, **item} if kind else item for item in items if isinstance(item, dict)
+            )
         else:
             if not document.get("kind"):
                 raise RenderError(f"{name} has something without a kind: {_excerpt(document)}")

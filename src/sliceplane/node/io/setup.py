@@ -1,7 +1,8 @@
 """From settings to a node proxy that runs: for ``sliceplane proxy`` and for the one inside a plane.
 
-The latter (``sliceplane up --proxy``) is a service of the plane's process: it follows the plane through an in-process
-client and writes the same rules as ``sliceplane proxy`` would; like it, it leaves them when it stops.
+The latter (``sliceplane up --proxy``) is a service of the plane's process: it follows the plane
+through an in-process client and writes the same rules as ``sliceplane proxy`` would; like it, it
+leaves them when it stops.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def is_loopback(address: str) -> bool:
 
 
 async def prepare(backend: AnyBackend, settings: ProxySettings, netns: str) -> None:
-    """What needs rights and is done once, before anything else.  Raises ``KernelError``, ``SysctlError``."""
+    """What needs rights and is done once, before anything else.  Raises ``KernelError``,
+    ``SysctlError``.
+    """
     await backend.probe()
     await tune_conntrack(settings.conntrack, netns)
     if settings.oom_score_adj is not None:
@@ -85,14 +88,16 @@ async def running_proxy(
     drain_port: int = 0,
     beside: Beside | None = None,
 ) -> AsyncIterator[tuple[NodeProxy, asyncio.Task[None]]]:
-    """A proxy that follows the server of *client*, and the task in which it does; its pages are served where they are
-    wanted.  At the end the rules stay.
+    """A proxy that follows the server of *client*, and the task in which it does; its pages are
+    served where they are wanted. At the end the rules stay.
 
-    *reports_progress*: the Lease of this node is kept; *report_spread_s*: of ``tell_progress``.  *flight*: of a
-    recorder of its own; *recorder*: one that is there already.  *drain_port*: ``preStop`` hooks of Pods here are
-    answered on it; 0: they are not.  *beside*: is told what the proxy reads; its metrics are on the proxy's page.
+    *reports_progress*: the Lease of this node is kept; *report_spread_s*: of ``tell_progress``.
+    *flight*: of a recorder of its own; *recorder*: one that is there already. *drain_port*:
+    ``preStop`` hooks of Pods here are answered on it; 0: they are not. *beside*: is told what the
+    proxy reads; its metrics are on the proxy's page.
 
-    Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it, and ``PageError``.
+    Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it, and
+    ``PageError``.
     """
     backend = backend_of(settings.mode, netns)
     proxy = NodeProxy(
@@ -112,7 +117,9 @@ async def running_proxy(
             probe_timeout_s=api_timeout_s,
         ),
         own_ports=tuple(
-            listen[1] for listen in (settings.healthz, settings.metrics) if listen is not None and listen[1]
+            listen[1]
+            for listen in (settings.healthz, settings.metrics)
+            if listen is not None and listen[1]
         ),
         clock=clock,
     )
@@ -124,10 +131,17 @@ async def running_proxy(
         proxy.beside = beside
         await stack.enter_async_context(present(settings.mode, netns))
         await prepare(backend, settings, netns)
-        looks = look_pages(proxy) if settings.metrics is not None and is_loopback(settings.metrics[0]) else {}
+        looks = (
+            look_pages(proxy)
+            if settings.metrics is not None and is_loopback(settings.metrics[0])
+            else {}
+        )
         for listen, pages in (
             (settings.healthz, health_pages(proxy)),
-            (settings.metrics, {**metrics_pages(proxy, () if beside is None else (beside.metrics,)), **looks}),
+            (
+                settings.metrics,
+                {**metrics_pages(proxy, () if beside is None else (beside.metrics,)), **looks},
+            ),
         ):
             if listen is not None:
                 await stack.enter_async_context(serve_pages(pages, *listen))
@@ -135,10 +149,16 @@ async def running_proxy(
         tasks = [following]
         if drain_port:
             hook = DrainHook(
-                node_name, client, backend,
-                port=drain_port, listen=listening_in(netns), families=available_families(), clock=clock, rng=rng.fork(),
+                node_name,
+                client,
+                backend,
+                port=drain_port,
+                listen=listening_in(netns),
+                families=available_families(),
+                clock=clock,
+                rng=rng.fork(),
                 flows=Conntrack(netns=netns),
-            )  # fmt: skip
+            )
             await stack.enter_async_context(hook.answering())
         if reports_progress and proxy.reads_slices:
             reporting = tell_progress(client, proxy, rng.fork(), clock, spread_s=report_spread_s)
@@ -156,7 +176,9 @@ def _problems(proxy: NodeProxy) -> str:
 
 
 class ProxyService:
-    """A ``watch.io.service.PlaneService``.  *netns* "": the namespace that the plane itself is in."""
+    """A ``watch.io.service.PlaneService``.  *netns* "": the namespace that the plane itself
+    is in.
+    """
 
     name = "proxy"
 
@@ -170,8 +192,9 @@ class ProxyService:
         drain_port: int = 0,
         registers: bool = False,
     ) -> None:
-        """*settings* ``None``: no pages, and what belongs to the whole machine is left as it is.  *registers*: the Node
-        of this machine is created and kept (``own_node``)."""
+        """*settings* ``None``: no pages, and what belongs to the whole machine is left as it is.
+        *registers*: the Node of this machine is created and kept (``own_node``).
+        """
         self._node = node
         self._netns = netns
         self._gates = gates or Gates()
@@ -181,7 +204,9 @@ class ProxyService:
         self._running = AsyncExitStack()
 
     async def start(self, context: ServiceContext) -> None:
-        """Raises ``StartError`` where the kernel's rules cannot be written; nothing is then left behind."""
+        """Raises ``StartError`` where the kernel's rules cannot be written; nothing is then left
+        behind.
+        """
         client = context.client(f"system:node-proxy:{self._node}", "sliceplane")
         if self._registers:
             node = OwnNode(self._node, client, context.clock, self._netns)

@@ -1,7 +1,8 @@
-"""What a node proxy waits for, and for how long: production has the constants, a test whatever it gives.
+"""What a node proxy waits for, and for how long: production has the constants, a test whatever it
+gives.
 
-An operator chooses two of them: the period of looks (``syncPeriod``; unhealthy is who is twice as late) and how long
-the API server may take to answer (``--healthz-api-timeout``).
+An operator chooses two of them: the period of looks (``syncPeriod``; unhealthy is who is twice as
+late) and how long the API server may take to answer (``--healthz-api-timeout``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from sliceplane.watch.reflector import ABSENT_PERIOD_S
 
 #: how long the first write waits for the Node once Services and EndpointSlices are there
 NODE_GRACE_S = 1.0
-#: a change that the kernel does not have after so long makes us unhealthy (as upstream: twice syncPeriod)
+#: a change that the kernel does not have after so long makes us unhealthy (as upstream: twice
+#: syncPeriod)
 HEALTH_TIMEOUT_S = 60.0
 
 #: how often it is looked whether our tables are there, and which addresses the host has
@@ -33,8 +35,9 @@ FLOWS_RETRY_S = 5.0
 
 
 class ProxyTiming(msgspec.Struct, frozen=True):
-    """What a proxy waits for, each as long as the constant that says why; *probe_timeout_s* 0: the server is not asked
-    whether it answers."""
+    """What a proxy waits for, each as long as the constant that says why; *probe_timeout_s* 0: the
+    server is not asked whether it answers.
+    """
 
     node_grace_s: float = NODE_GRACE_S
     health_timeout_s: float = HEALTH_TIMEOUT_S

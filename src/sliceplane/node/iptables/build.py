@@ -1,4 +1,5 @@
-"""A service's state to its chains and rules, called as upstream's (``pkg/proxy/iptables/proxier.go``).
+"""A service's state to its chains and rules, called as upstream's
+(``pkg/proxy/iptables/proxier.go``).
 
 For each service port; *inside* and *outside* are those of ``consume.model.PortState``:
 
@@ -10,8 +11,9 @@ For each service port; *inside* and *outside* are those of ``consume.model.PortS
 | KUBE-FW-X (nat) | that, and source ranges | KUBE-EXT-X for who is in one |
 | KUBE-FW-X (filter) | load balancer's addresses and source ranges | drop who is in none |
 
-Rules in chains that all Services share lead there by destination, and refuse where a policy leaves no endpoint.  A
-firewall has two halves, since iptables cannot drop in ``nat``: who may not pass is not translated, and then dropped.
+Rules in chains that all Services share lead there by destination, and refuse where a policy leaves
+no endpoint. A firewall has two halves, since iptables cannot drop in ``nat``: who may not pass is
+not translated, and then dropped.
 """
 
 from __future__ import annotations
@@ -50,15 +52,20 @@ _FIREWALL: Chain = ("filter", names.PROXY_FIREWALL)
 
 
 class ServiceRules(msgspec.Struct, frozen=True):
-    """What one Service wants.  Chains are its own; a place in a shared chain may be wanted by other Services too."""
+    """What one Service wants.  Chains are its own; a place in a shared chain may be wanted by other
+    Services too.
+    """
 
     chains: tuple[tuple[Chain, tuple[str, ...]], ...] = ()
     shared: tuple[tuple[Place, str], ...] = ()
 
 
-def build_service(states: tuple[PortState, ...], node: ThisNode, *, masquerade_all: bool = False) -> ServiceRules:
-    """The rules of all ports of one Service.  Of two for one place (a Service that no API server lets through) the
-    first counts."""
+def build_service(
+    states: tuple[PortState, ...], node: ThisNode, *, masquerade_all: bool = False
+) -> ServiceRules:
+    """The rules of all ports of one Service. Of two for one place (a Service that no API server
+    lets through) the first counts.
+    """
     chains: dict[Chain, tuple[str, ...]] = {}
     shared: dict[Place, str] = {}
     for state in states:
@@ -102,17 +109,23 @@ class _IptablesPort:
     def build_outside(self) -> None:
         port = self._port
         state = self._state
-        addresses = [(ip, "external IP") for ip in port.external_ips] + [(ip, "loadbalancer IP") for ip in port.vips]
+        addresses = [(ip, "external IP") for ip in port.external_ips] + [
+            (ip, "loadbalancer IP") for ip in port.vips
+        ]
         sources = allowed_sources(port, self._node.ip) if port.vips else ()
         if state.categories.has_any:
             chain = self._external_chain()
             firewall = (
-                self._add("nat", "KUBE-FW-", [rule("-s", network, jump(chain)) for network in sources])
+                self._add(
+                    "nat", "KUBE-FW-", [rule("-s", network, jump(chain)) for network in sources]
+                )
                 if sources
                 else chain
             )
             for ip, what in addresses:
-                self._put_destination(_NAT_SERVICES, ip, what, firewall if ip in port.vips else chain)
+                self._put_destination(
+                    _NAT_SERVICES, ip, what, firewall if ip in port.vips else chain
+                )
             if port.node_port:
                 self._put_node_port(_NAT_NODE_PORTS, "node port", chain)
         if not state.outside:
@@ -134,7 +147,9 @@ class _IptablesPort:
     def _external_chain(self) -> str:
         port = self._port
         categories = self._state.categories
-        assert categories.cluster, f"{port.name} is reachable from outside, and has endpoints, but none to use"
+        assert categories.cluster, (
+            f"{port.name} is reachable from outside, and has endpoints, but none to use"
+        )
         cluster = jump(self._policy_chain("KUBE-SVC-"))
         mark = jump(names.MARK_MASQ)
         if not port.external_local:
@@ -165,17 +180,22 @@ class _IptablesPort:
         timeout_s = self._port.affinity_timeout_s
         endpoints = categories.local if prefix == "KUBE-SVL-" else categories.cluster
         leads = [self._endpoint_chain(endpoint) for endpoint in endpoints]
-        rules = list(self._masquerade()) if (prefix == "KUBE-SVL-") == self._port.internal_local else []
+        rules = (
+            list(self._masquerade()) if (prefix == "KUBE-SVL-") == self._port.internal_local else []
+        )
         if timeout_s:
-            rules += [rule(remembered(chain, self._family, timeout_s), jump(chain)) for chain in leads]
+            rules += [
+                rule(remembered(chain, self._family, timeout_s), jump(chain)) for chain in leads
+            ]
         for number, chain in enumerate(leads):
             left = len(leads) - number
             rules.append(rule(one_in(left), jump(chain)) if left > 1 else jump(chain))
         return self._add("nat", prefix, rules)
 
     def _masquerade(self) -> tuple[str, ...]:
-        """What goes to the cluster IP and is not from this node's pods is masqueraded: a pod of another node, or who is
-        no pod at all, may have no other way back."""
+        """What goes to the cluster IP and is not from this node's pods is masqueraded: a pod of
+        another node, or who is no pod at all, may have no other way back.
+        """
         port = self._port
         source = ""
         if not self._masquerade_all:
@@ -183,7 +203,11 @@ class _IptablesPort:
                 return ()
             source = match_local(self._node.detector, local=False)
         by_interface = "-i " in source
-        matches = (f"-d {one(port.cluster_ip)}", source) if by_interface else (source, f"-d {one(port.cluster_ip)}")
+        matches = (
+            (f"-d {one(port.cluster_ip)}", source)
+            if by_interface
+            else (source, f"-d {one(port.cluster_ip)}")
+        )
         what = remark(port.name, "cluster IP")
         return (rule(*matches, port_of(self._protocol, port.port, what), jump(names.MARK_MASQ)),)
 
@@ -207,7 +231,9 @@ class _IptablesPort:
     def _put_destination(self, chain: Chain, ip: str, what: str, target: str) -> None:
         port = self._port
         matches = port_of(self._protocol, port.port, remark(port.name, what))
-        self._put(chain, (ip, self._protocol, port.port), rule("-d", one(ip), matches, jump(target)))
+        self._put(
+            chain, (ip, self._protocol, port.port), rule("-d", one(ip), matches, jump(target))
+        )
 
     def _put_node_port(self, chain: Chain, what: str, target: str) -> None:
         port = self._port

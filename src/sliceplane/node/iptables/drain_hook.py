@@ -22,6 +22,7 @@ def redirection(family: Family, addresses: Iterable[str], port: int) -> str:
     """For ``iptables-restore --noflush``: what is in the chain; the jump is not in it."""
     own = sorted(address for address in set(addresses) if (":" in address) == (family == "IPv6"))
     rules = "".join(
-        f"-A {CHAIN} -d {one(address)} -p tcp --dport {port} -j REDIRECT --to-ports {port}\n" for address in own
+        f"-A {CHAIN} -d {one(address)} -p tcp --dport {port} -j REDIRECT --to-ports {port}\n"
+        for address in own
     )
     return f"*nat\n:{CHAIN} - [0:0]\n{rules}COMMIT\n"

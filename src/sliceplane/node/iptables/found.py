@@ -1,12 +1,12 @@
-"""What the kernel has: ``iptables-save`` read for what is ours, or was a kube-proxy's, which a whole write or a
-clean-up has to know; and our rules in it against those that we wrote, one by one.
+"""What the kernel has: ``iptables-save`` read for what is ours, or was a kube-proxy's, which a
+whole write or a clean-up has to know; and our rules in it against those that we wrote, one by one.
 
-``iptables-restore --noflush`` can replace a chain, but it cannot say "make this jump unless it is there" nor "remove
-whatever chains are too many".  So a whole write looks first; a change never does.
+``iptables-restore --noflush`` can replace a chain, but it cannot say "make this jump unless it is
+there" nor "remove whatever chains are too many". So a whole write looks first; a change never does.
 
-Our rules are spelled as ``iptables-save`` spells them (``node.iptables.text``), so lines are compared as they are, but
-for the digits of a probability, of which the kernel keeps 31 bits.  In a chain that Services share the order says
-nothing: each rule is for a destination of its own.
+Our rules are spelled as ``iptables-save`` spells them (``node.iptables.text``), so lines are
+compared as they are, but for the digits of a probability, of which the kernel keeps 31 bits. In a
+chain that Services share the order says nothing: each rule is for a destination of its own.
 """
 
 from __future__ import annotations
@@ -23,10 +23,20 @@ from sliceplane.node.iptables.layout import JUMPS, TABLES, Chain, Table
 from sliceplane.node.iptables.names import OF_SERVICES
 from sliceplane.node.iptables.text import target_of
 
-_FIXED: Final = frozenset({
-    names.CANARY, names.CLUSTER_IPS, names.EXTERNAL_SERVICES, names.FORWARD, names.MARK_MASQ, names.NODE_PORTS,
-    names.POSTROUTING, names.PROXY_FIREWALL, names.REJECT, names.SERVICES,
-})  # fmt: skip
+_FIXED: Final = frozenset(
+    {
+        names.CANARY,
+        names.CLUSTER_IPS,
+        names.EXTERNAL_SERVICES,
+        names.FORWARD,
+        names.MARK_MASQ,
+        names.NODE_PORTS,
+        names.POSTROUTING,
+        names.PROXY_FIREWALL,
+        names.REJECT,
+        names.SERVICES,
+    }
+)
 
 
 class ListedRules(msgspec.Struct, frozen=True):
@@ -61,7 +71,9 @@ NOTHING: Final = ListedRules()
 
 
 def parse_saved(text: str) -> ListedRules:
-    """*text* is what ``iptables-save`` prints, of one or more tables.  Other tables than ours are left alone."""
+    """*text* is what ``iptables-save`` prints, of one or more tables.  Other tables than ours are
+    left alone.
+    """
     chains: list[Chain] = []
     jumps: list[tuple[Chain, str]] = []
     table: Table | None = None
@@ -116,8 +128,9 @@ def rules_of(text: str) -> dict[Chain, list[str]]:
 def differences(
     kernel: Mapping[Chain, list[str]], listed: ListedRules, wanted: Mapping[Chain, list[str]]
 ) -> tuple[str, ...]:
-    """A phrase for each chain that is not as *wanted*, by name.  *listed*: which chains and jumps of *kernel* are
-    ours."""
+    """A phrase for each chain that is not as *wanted*, by name. *listed*: which chains and jumps of
+    *kernel* are ours.
+    """
     return tuple(_phrases(kernel, listed, wanted))
 
 
@@ -133,10 +146,16 @@ def _phrases(
             yield f"{name} is of another"
         else:
             in_order = chain[1].startswith(OF_SERVICES)
-            yield from (f"{name} {phrase}" for phrase in _unlike(kernel[chain], wanted[chain], in_order=in_order))
+            yield from (
+                f"{name} {phrase}"
+                for phrase in _unlike(kernel[chain], wanted[chain], in_order=in_order)
+            )
     for chain, jumps in JUMPS.items():
         there = [line for of, line in listed.jumps if of == chain]
-        yield from (f"chain {chain[1]} of {chain[0]} {phrase}" for phrase in _unlike(there, jumps, in_order=True))
+        yield from (
+            f"chain {chain[1]} of {chain[0]} {phrase}"
+            for phrase in _unlike(there, jumps, in_order=True)
+        )
 
 
 def _unlike(there: Iterable[str], wanted: Iterable[str], *, in_order: bool) -> Iterator[str]:
@@ -148,5 +167,7 @@ def _unlike(there: Iterable[str], wanted: Iterable[str], *, in_order: bool) -> I
     elif strange:
         yield f"has the rule {next(rule for rule in there if rule in strange)}, which is not ours"
     elif in_order and there != wanted:
-        place = next(at for at, pair in enumerate(zip(there, wanted, strict=True), 1) if pair[0] != pair[1])
+        place = next(
+            at for at, pair in enumerate(zip(there, wanted, strict=True), 1) if pair[0] != pair[1]
+        )
         yield f"has its rules in another order from rule {place} on"

@@ -1,21 +1,24 @@
-"""The static part of the rules: fixed chains, what is always in them, and the jumps that lead to them.
+"""The static part of the rules: fixed chains, what is always in them, and the jumps that lead to
+them.
 
 ```
 nat     PREROUTING, OUTPUT  -> KUBE-SERVICES: one rule for each destination -> the chain of a port -> DNAT
                                at its end, for addresses of the node, -> KUBE-NODEPORTS
 nat     POSTROUTING         -> KUBE-POSTROUTING: marked connections are masqueraded
 filter  INPUT, FORWARD, OUTPUT, new connections only
-                            -> KUBE-PROXY-FIREWALL: load balancers' addresses with source ranges -> KUBE-FW-...
-                            -> KUBE-EXTERNAL-SERVICES: from outside, and no endpoint -> drop or reject
+                            -> KUBE-PROXY-FIREWALL: load balancers' addresses with source ranges ->
+                            KUBE-FW-... -> KUBE-EXTERNAL-SERVICES: from outside, and no endpoint ->
+                            drop or reject
 filter  FORWARD, OUTPUT     -> KUBE-SERVICES: cluster IPs without endpoints -> drop or reject
-                               at its end -> KUBE-CLUSTER-IPS: ports that a Service does not have -> reject,
-                               other addresses of the ranges of cluster IPs -> drop
+                               at its end -> KUBE-CLUSTER-IPS: ports that a Service does not have ->
+                               reject, other addresses of the ranges of cluster IPs -> drop
 filter  FORWARD             -> KUBE-FORWARD: our connections pass, whatever the policy of FORWARD is
 ```
 
-Everything in ``filter`` stands after the translation, so it sees only what was not translated.  A chain that packets
-reach by destination alone is a list that the kernel searches from its start: that is why no packet passes
-``KUBE-CLUSTER-IPS`` that was translated, as long as the ranges of cluster IPs are known.
+Everything in ``filter`` stands after the translation, so it sees only what was not translated. A
+chain that packets reach by destination alone is a list that the kernel searches from its start:
+that is why no packet passes ``KUBE-CLUSTER-IPS`` that was translated, as long as the ranges of
+cluster IPs are known.
 
 What depends on the node or on flags is in a ``Surroundings``; a change of it means a whole write.
 """
@@ -33,16 +36,24 @@ from sliceplane.node.surroundings import Detector, Surroundings
 Table = Literal["filter", "nat"]
 Chain = tuple[Table, str]
 
-#: the order in which they are written: refusals of what the other one does not translate yet come first
+#: the order in which they are written: refusals of what the other one does not translate yet come
+#: first
 TABLES: Final[tuple[Table, ...]] = ("filter", "nat")
 
 _LOOPBACK: dict[Family, str] = {"IPv4": "127.0.0.0/8", "IPv6": "::1/128"}
-_UNREACHABLE: dict[Family, str] = {"IPv4": "icmp-port-unreachable", "IPv6": "icmp6-port-unreachable"}
+_UNREACHABLE: dict[Family, str] = {
+    "IPv4": "icmp-port-unreachable",
+    "IPv6": "icmp6-port-unreachable",
+}
 _NEW = "-m conntrack --ctstate NEW"
 _MARKED = f"-m mark --mark {MASQUERADE_MARK}"
 
-_FIREWALL_JUMP = rule(_NEW, comment("kubernetes load balancer firewall"), jump(names.PROXY_FIREWALL))
-_EXTERNAL_JUMP = rule(_NEW, comment("kubernetes externally-visible services"), jump(names.EXTERNAL_SERVICES))
+_FIREWALL_JUMP = rule(
+    _NEW, comment("kubernetes load balancer firewall"), jump(names.PROXY_FIREWALL)
+)
+_EXTERNAL_JUMP = rule(
+    _NEW, comment("kubernetes externally-visible services"), jump(names.EXTERNAL_SERVICES)
+)
 _SERVICES_JUMP = rule(_NEW, comment("kubernetes service portals"), jump(names.SERVICES))
 _NAT_JUMP = rule(comment("kubernetes service portals"), jump(names.SERVICES))
 
@@ -58,7 +69,9 @@ JUMPS: Final[Mapping[Chain, tuple[str, ...]]] = {
     ("filter", "OUTPUT"): (_FIREWALL_JUMP, _EXTERNAL_JUMP, _SERVICES_JUMP),
     ("nat", "PREROUTING"): (_NAT_JUMP,),
     ("nat", "OUTPUT"): (_NAT_JUMP,),
-    ("nat", "POSTROUTING"): (rule(comment("kubernetes postrouting rules"), jump(names.POSTROUTING)),),
+    ("nat", "POSTROUTING"): (
+        rule(comment("kubernetes postrouting rules"), jump(names.POSTROUTING)),
+    ),
 }
 
 CANARY_RULE: Final = "-j RETURN"
@@ -73,17 +86,24 @@ def match_local(detector: Detector, *, local: bool) -> str:
     return f"{no}-i {detector.interface.replace('*', '+')}"
 
 
-def static_chains(family: Family, around: Surroundings, node_ports: tuple[str, ...]) -> dict[Chain, tuple[str, ...]]:
-    """Fixed chains and the rules at their end; rules of Services stand before them.  *node_ports*: the addresses that
-    node ports are on, where they are listed."""
+def static_chains(
+    family: Family, around: Surroundings, node_ports: tuple[str, ...]
+) -> dict[Chain, tuple[str, ...]]:
+    """Fixed chains and the rules at their end; rules of Services stand before them. *node_ports*:
+    the addresses that node ports are on, where they are listed.
+    """
     if around.node_ports_listed:
         to_node = [rule("-d", one(ip), jump(names.NODE_PORTS)) for ip in node_ports]
     else:
-        to_node = [rule("! -d", _LOOPBACK[family], "-m addrtype --dst-type LOCAL", jump(names.NODE_PORTS))]
+        to_node = [
+            rule("! -d", _LOOPBACK[family], "-m addrtype --dst-type LOCAL", jump(names.NODE_PORTS))
+        ]
     ranges = around.service_networks
     return {
         ("filter", names.CANARY): (CANARY_RULE,),
-        ("filter", names.CLUSTER_IPS): tuple(rule("-d", network, jump("DROP")) for network in ranges),
+        ("filter", names.CLUSTER_IPS): tuple(
+            rule("-d", network, jump("DROP")) for network in ranges
+        ),
         ("filter", names.EXTERNAL_SERVICES): tuple(to_node),
         ("filter", names.FORWARD): (
             rule("-m conntrack --ctstate INVALID", jump("DROP")),
@@ -97,7 +117,8 @@ def static_chains(family: Family, around: Surroundings, node_ports: tuple[str, .
             f"-j REJECT --reject-with {_UNREACHABLE[family]}",
         ),
         ("filter", names.SERVICES): (
-            tuple(rule("-d", network, jump(names.CLUSTER_IPS)) for network in ranges) or (jump(names.CLUSTER_IPS),)
+            tuple(rule("-d", network, jump(names.CLUSTER_IPS)) for network in ranges)
+            or (jump(names.CLUSTER_IPS),)
         ),
         ("nat", names.CANARY): (CANARY_RULE,),
         ("nat", names.MARK_MASQ): (f"-j MARK --set-xmark {MASQUERADE_MARK}",),

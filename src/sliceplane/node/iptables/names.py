@@ -1,11 +1,12 @@
 """Names of chains: upstream's, so that people and tools that know one ruleset can read the other.
 
-``KUBE-SVC-`` (Cluster policy), ``KUBE-SVL-`` (Local policy), ``KUBE-EXT-`` (what comes from outside), ``KUBE-FW-``
-(source ranges) and ``KUBE-SEP-`` (one endpoint), each with 16 characters of a hash over service port and protocol
-(as upstream's ``pkg/proxy/iptables/proxier.go``).  iptables takes 28 characters; the longest name has 25.
+``KUBE-SVC-`` (Cluster policy), ``KUBE-SVL-`` (Local policy), ``KUBE-EXT-`` (what comes from
+outside), ``KUBE-FW-`` (source ranges) and ``KUBE-SEP-`` (one endpoint), each with 16 characters of
+a hash over service port and protocol (as upstream's ``pkg/proxy/iptables/proxier.go``). iptables
+takes 28 characters; the longest name has 25.
 
-Unlike our nftables table these chains are no private ground: a kube-proxy in iptables mode on the same node would write
-them, too.  Whole writes take over what it left.
+Unlike our nftables table these chains are no private ground: a kube-proxy in iptables mode on the
+same node would write them, too. Whole writes take over what it left.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ FORWARD: Final = "KUBE-FORWARD"
 REJECT: Final = "KUBE-REJECT"
 POSTROUTING: Final = "KUBE-POSTROUTING"
 MARK_MASQ: Final = "KUBE-MARK-MASQ"
-#: says that the rules are this program's; it has one rule, so that flushing everything is seen as well
+#: says that the rules are this program's; it has one rule, so that flushing everything is seen as
+#: well
 CANARY: Final = "SLICEPLANE-CANARY"
 
 

@@ -1,8 +1,10 @@
-"""Where ``iptables-save`` leads the cluster IPs of Services: our own rules, and those of any kube-proxy.
+"""Where ``iptables-save`` leads the cluster IPs of Services: our own rules, and those of any
+kube-proxy.
 
-Both have the chains that kube-proxy made known (``pkg/proxy/iptables/proxier.go``): PREROUTING and OUTPUT of the table
-nat jump to KUBE-SERVICES, which goes by destination to the chain of a Service port, and from there over the chain of an
-endpoint to a DNAT.  KUBE-SERVICES of the table filter refuses the ports without endpoints.
+Both have the chains that kube-proxy made known (``pkg/proxy/iptables/proxier.go``): PREROUTING and
+OUTPUT of the table nat jump to KUBE-SERVICES, which goes by destination to the chain of a Service
+port, and from there over the chain of an endpoint to a DNAT. KUBE-SERVICES of the table filter
+refuses the ports without endpoints.
 """
 
 from __future__ import annotations
@@ -17,10 +19,14 @@ from sliceplane.consume.served import ClusterDestination, Served, ServedTarget
 _SERVICES: Final = "KUBE-SERVICES"
 _HOOKS: Final = ("PREROUTING", "OUTPUT")
 _RULE: Final = re.compile(r"-A (?P<chain>\S+) (?P<rest>.*)")
-_DESTINATION: Final = re.compile(r"(?:^|\s)(?<!! )-d (?P<address>[0-9a-fA-F.:]+)/(?:32|128)\s.*?-p (?P<protocol>\w+)\s")
+_DESTINATION: Final = re.compile(
+    r"(?:^|\s)(?<!! )-d (?P<address>[0-9a-fA-F.:]+)/(?:32|128)\s.*?-p (?P<protocol>\w+)\s"
+)
 _PORT: Final = re.compile(r"--dport (\d+)(?:\s|$)")
 _NEXT: Final = re.compile(r"-[jg] (\S+)")
-_TRANSLATED: Final = re.compile(r"--to-destination \[?(?P<address>[0-9a-fA-F.:]+?)\]?:(?P<port>\d+)(?:\s|$)")
+_TRANSLATED: Final = re.compile(
+    r"--to-destination \[?(?P<address>[0-9a-fA-F.:]+?)\]?:(?P<port>\d+)(?:\s|$)"
+)
 
 
 class _SavedRule(NamedTuple):
@@ -60,11 +66,15 @@ def _rule(text: str) -> _SavedRule:
         if destination is None or port is None
         else ClusterDestination(destination["address"], destination["protocol"], int(port[1])),
         step[1] if step is not None else "",
-        None if translated is None else ServedTarget(translated["address"], int(translated["port"])),
+        None
+        if translated is None
+        else ServedTarget(translated["address"], int(translated["port"])),
     )
 
 
-def _targets(chains: dict[tuple[str, str], list[_SavedRule]], chain: str, seen: set[str]) -> Iterator[ServedTarget]:
+def _targets(
+    chains: dict[tuple[str, str], list[_SavedRule]], chain: str, seen: set[str]
+) -> Iterator[ServedTarget]:
     seen.add(chain)
     for rule in chains.get(("nat", chain), ()):
         if rule.target is not None:

@@ -1,4 +1,5 @@
-"""The rules of one family: what they shall be, what the kernel has (the shadow), and the text from one to the other.
+"""The rules of one family: what they shall be, what the kernel has (the shadow), and the text from
+one to the other.
 
 ```
 set_service()  ->  desired chains, claims on places in shared chains  --diff of what is marked-->  Transaction
@@ -8,20 +9,23 @@ set_service()  ->  desired chains, claims on places in shared chains  --diff of 
 
 ``node.nft.table`` is the same idea; what differs is what iptables can do.
 
-**A change** replaces the chains of the Services that changed, and adds and deletes single rules of shared chains; it
-asks the kernel nothing.  All text is for ``iptables-restore --noflush``: naming a chain empties it, so a chain is
-always written whole.  What it costs is another matter: the legacy flavour copies whole tables in and out of the kernel.
+**A change** replaces the chains of the Services that changed, and adds and deletes single rules of
+shared chains; it asks the kernel nothing. All text is for ``iptables-restore --noflush``: naming a
+chain empties it, so a chain is always written whole. What it costs is another matter: the legacy
+flavour copies whole tables in and out of the kernel.
 
-**A whole write** names every chain of ours and fills it.  It is completed with what is ``ListedRules``: jumps that are
-missing, chains that are too many, whichever program left them.
+**A whole write** names every chain of ours and fills it. It is completed with what is
+``ListedRules``: jumps that are missing, chains that are too many, whichever program left them.
 
-**Order.**  Each table is replaced at once, but ``filter`` and ``nat`` one after the other.  A rule that refuses what
-has no endpoints sees only what was not translated.  So refusals come before translations go, and go after translations
-have come: a change is ``filter`` (what is new), ``nat``, ``filter`` (what goes).  Nothing that it changes is neither
-served nor refused at any moment.  A whole write is ``filter``, then ``nat``: what changes with it may be, between them.
+**Order.**  Each table is replaced at once, but ``filter`` and ``nat`` one after the other. A rule
+that refuses what has no endpoints sees only what was not translated. So refusals come before
+translations go, and go after translations have come: a change is ``filter`` (what is new), ``nat``,
+``filter`` (what goes). Nothing that it changes is neither served nor refused at any moment. A whole
+write is ``filter``, then ``nat``: what changes with it may be, between them.
 
-**Shared places.**  Two Services may want one cluster IP by mistake.  The Service whose key sorts first has it, on
-every node.  (Over addresses for clients outside and node ports ``consume.claims`` has decided before.)
+**Shared places.**  Two Services may want one cluster IP by mistake. The Service whose key sorts
+first has it, on every node. (Over addresses for clients outside and node ports ``consume.claims``
+has decided before.)
 
 Owned by one ``node.plane.NodePlane``.
 """
@@ -46,7 +50,9 @@ _NOTHING = ServiceRules()
 
 
 class Section(NamedTuple):
-    """One table, taken by the kernel at once: make or empty ``named`` chains, perform ``commands``, remove chains."""
+    """One table, taken by the kernel at once: make or empty ``named`` chains, perform ``commands``,
+    remove chains.
+    """
 
     table: Table
     named: tuple[str, ...] = ()
@@ -65,18 +71,26 @@ class Section(NamedTuple):
 
 
 class IptablesTransaction(msgspec.Struct, frozen=True):
-    """Text for ``iptables-restore --noflush``.  A ``full`` one replaces whatever was ours, and is to be completed with
-    what the kernel has."""
+    """Text for ``iptables-restore --noflush``. A ``full`` one replaces whatever was ours, and is to
+    be completed with what the kernel has.
+    """
 
     sections: tuple[Section, ...]
     full: bool = False
 
     @property
     def size(self) -> int:
-        return sum(len(section.named) + len(section.commands) + len(section.removed) for section in self.sections)
+        return sum(
+            len(section.named) + len(section.commands) + len(section.removed)
+            for section in self.sections
+        )
 
     def render(self, found: ListedRules = NOTHING) -> str:
-        sections = (self._completed(section, found) for section in self.sections) if self.full else self.sections
+        sections = (
+            (self._completed(section, found) for section in self.sections)
+            if self.full
+            else self.sections
+        )
         return "".join(section.render() for section in sections)
 
     @staticmethod
@@ -204,7 +218,9 @@ class IptablesRules:
         """What the kernel has, as far as we know, as a whole write."""
         return IptablesTransaction(self._sections(self._held, self._held_shared), full=True)
 
-    def _sections(self, chains: Mapping[Chain, tuple[str, ...]], lines: Mapping[Place, str]) -> tuple[Section, ...]:
+    def _sections(
+        self, chains: Mapping[Chain, tuple[str, ...]], lines: Mapping[Place, str]
+    ) -> tuple[Section, ...]:
         shared: dict[Chain, list[str]] = {}
         for place in sorted(lines):
             shared.setdefault(place[0], []).append(lines[place])
@@ -212,7 +228,11 @@ class IptablesRules:
         sections = []
         for table in TABLES:
             contents = {
-                **{chain[1]: (*shared.get(chain, ()), *tail) for chain, tail in fixed.items() if chain[0] == table},
+                **{
+                    chain[1]: (*shared.get(chain, ()), *tail)
+                    for chain, tail in fixed.items()
+                    if chain[0] == table
+                },
                 **{name: chains[of, name] for of, name in sorted(chains) if of == table},
             }
             commands = [f"-A {name} {line}" for name, lines in contents.items() for line in lines]
@@ -249,9 +269,14 @@ class IptablesRules:
             if before is not None:
                 (going if after is None else coming)[table].append(f"-D {name} {before}")
         first = Section("filter", tuple(named["filter"]), tuple(coming["filter"]))
-        last = Section("filter", tuple(removed["filter"]), tuple(going["filter"]), tuple(removed["filter"]))
+        last = Section(
+            "filter", tuple(removed["filter"]), tuple(going["filter"]), tuple(removed["filter"])
+        )
         translations = Section(
-            "nat", (*named["nat"], *removed["nat"]), (*coming["nat"], *going["nat"]), tuple(removed["nat"])
+            "nat",
+            (*named["nat"], *removed["nat"]),
+            (*coming["nat"], *going["nat"]),
+            tuple(removed["nat"]),
         )
         if not any(translations[1:]):  # nothing to wait for
             first = Section("filter", *(a + b for a, b in zip(first[1:], last[1:], strict=True)))
@@ -259,7 +284,9 @@ class IptablesRules:
         return tuple(section for section in (first, translations, last) if any(section[1:])), draft
 
     def check(self) -> None:
-        """What is desired is what Services say; what is not marked is in the kernel as it shall be."""
+        """What is desired is what Services say; what is not marked is in the kernel as it
+        shall be.
+        """
         chains: dict[Chain, tuple[str, ...]] = {}
         claims: dict[Place, list[tuple[ServiceKey, str]]] = {}
         for key in sorted(self._services):

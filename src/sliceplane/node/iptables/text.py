@@ -1,4 +1,5 @@
-"""Parts of rules, spelled as ``iptables-save`` spells them: what we wrote can be compared with what it lists.
+"""Parts of rules, spelled as ``iptables-save`` spells them: what we wrote can be compared with what
+it lists.
 
 A rule is a line without its ``-A CHAIN``; a target always comes last.
 """
@@ -17,7 +18,10 @@ MASQUERADE_MARK: Final = "0x4000/0x4000"
 COMMENT_LENGTH_MAX: Final = 200
 
 _LENGTH: dict[Family, int] = {"IPv4": 32, "IPv6": 128}
-_MASK: dict[Family, str] = {"IPv4": "255.255.255.255", "IPv6": "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}
+_MASK: dict[Family, str] = {
+    "IPv4": "255.255.255.255",
+    "IPv6": "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+}
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _TARGET = re.compile(r"(?<!\S)-[jg] (\S+)")
 _NOT_IN_COMMENTS = re.compile(r"[^A-Za-z0-9 /:_.\-]")
@@ -51,7 +55,10 @@ def one_in(count: int) -> str:
 
 def remembered(clients: str, family: Family, seconds: int) -> str:
     """Matches who was seen less than *seconds* ago; forgets older ones."""
-    return f"-m recent --rcheck --seconds {seconds} --reap --name {clients} --mask {_MASK[family]} --rsource"
+    return (
+        f"-m recent --rcheck --seconds {seconds} --reap --name {clients} --mask {_MASK[family]} "
+        "--rsource"
+    )
 
 
 def remember(clients: str, family: Family) -> str:

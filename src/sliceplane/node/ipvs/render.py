@@ -1,4 +1,5 @@
-"""ipvs rules in four parts, each for the program that loads it (upstream: ``pkg/proxy/ipvs/README.md``).
+"""ipvs rules in four parts, each for the program that loads it (upstream:
+``pkg/proxy/ipvs/README.md``).
 
 | part | for | what |
 |---|---|---|
@@ -9,9 +10,9 @@ serves what is for the host |
 | rules | ``iptables-restore --noflush`` | a fixed number of rules that look into the sets, and the jumps to them: for
 a host that has none yet |
 
-What ipvs cannot do, and these rules do not either: a virtual server has one list of endpoints, so with
-``externalTrafficPolicy: Local`` the node and its pods get the local endpoints of external addresses, too; and a virtual
-server without endpoints rejects, where a policy would have it drop.
+What ipvs cannot do, and these rules do not either: a virtual server has one list of endpoints, so
+with ``externalTrafficPolicy: Local`` the node and its pods get the local endpoints of external
+addresses, too; and a virtual server without endpoints rejects, where a policy would have it drop.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def render(snapshot: NodeSnapshot) -> IpvsRules:
         for ip in sorted(draft.addresses, key=lambda ip: int(ipaddress.ip_address(ip)))
     )
     servers = "".join(line for key in draft.servers for line in draft.servers[key])
-    return IpvsRules(snapshot.family, addresses, servers, _sets(draft, snapshot.family), _rules(snapshot))
+    return IpvsRules(
+        snapshot.family, addresses, servers, _sets(draft, snapshot.family), _rules(snapshot)
+    )
 
 
 @dataclass(slots=True)
@@ -94,7 +97,9 @@ class _IpvsDraft:
     found: NodeSnapshot
     addresses: set[str] = field(default_factory=set)
     servers: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    entries: dict[str, dict[str, None]] = field(default_factory=lambda: {name: {} for name in _SETS})
+    entries: dict[str, dict[str, None]] = field(
+        default_factory=lambda: {name: {} for name in _SETS}
+    )
 
     def add(self, state: PortState) -> None:
         port = state.port
@@ -142,7 +147,13 @@ class _IpvsDraft:
                 self.entries["NODE-PORT-LOCAL-SCTP-HASH"][f"{ip},sctp:{port.node_port}"] = None
 
     def _serve(
-        self, state: PortState, ip: str, port: int, endpoints: tuple[NodeEndpoint, ...], *, own: bool = True
+        self,
+        state: PortState,
+        ip: str,
+        port: int,
+        endpoints: tuple[NodeEndpoint, ...],
+        *,
+        own: bool = True,
     ) -> None:
         """A virtual server; on *own* addresses, which the node does not have anyway."""
         flag = _SERVICE_FLAG[state.port.name.protocol]
@@ -150,7 +161,9 @@ class _IpvsDraft:
         timeout_s = state.port.affinity_timeout_s
         sticky = f" -p {timeout_s}" if timeout_s else ""
         lines = [f"-A {key} -s {SCHEDULER}{sticky}\n"]
-        lines += [f"-a {key} -r {_socket(endpoint.ip, endpoint.port)} -m -w 1\n" for endpoint in endpoints]
+        lines += [
+            f"-a {key} -r {_socket(endpoint.ip, endpoint.port)} -m -w 1\n" for endpoint in endpoints
+        ]
         self.servers.setdefault(key, tuple(lines))
         if own:
             self.addresses.add(ip)
@@ -162,7 +175,11 @@ def _sets(draft: _IpvsDraft, family: Family) -> str:
     lines = []
     for suffix, of in _SETS.items():
         name = _set_name(suffix, family)
-        options = "range 0-65535" if of.startswith("bitmap") else f"family {kind} hashsize 1024 maxelem 65536"
+        options = (
+            "range 0-65535"
+            if of.startswith("bitmap")
+            else f"family {kind} hashsize 1024 maxelem 65536"
+        )
         lines += [f"create {name} {of} {options} -exist", f"flush {name}"]
         lines += [f"add {name} {entry} -exist" for entry in draft.entries[suffix]]
     return "".join(f"{line}\n" for line in lines)
@@ -175,7 +192,11 @@ def _rules(snapshot: NodeSnapshot) -> str:
     detector = snapshot.around.detector
     outside = ""
     if detector is not None and not snapshot.around.masquerade_all:
-        outside = f"! -s {detector.network} " if detector.network else f"! -i {detector.interface.replace('*', '+')} "
+        outside = (
+            f"! -s {detector.network} "
+            if detector.network
+            else f"! -i {detector.interface.replace('*', '+')} "
+        )
     nat = [f"-A KUBE-SERVICES {into('LOAD-BALANCER', 'dst,dst')} -j KUBE-LOAD-BALANCER"]
     if detector is not None or snapshot.around.masquerade_all:
         nat.append(f"-A KUBE-SERVICES {outside}{into('CLUSTER-IP', 'dst,dst')} -j KUBE-MARK-MASQ")
@@ -199,10 +220,17 @@ def _rules(snapshot: NodeSnapshot) -> str:
         "-A KUBE-POSTROUTING -j MASQUERADE --random-fully",
     ]
     filtering = [
-        f"-A KUBE-PROXY-FIREWALL {into('LOAD-BALANCER-FW', 'dst,dst')} -j KUBE-SOURCE-RANGES-FIREWALL",
-        f"-A KUBE-SOURCE-RANGES-FIREWALL {into('LOAD-BALANCER-SOURCE-CIDR', 'dst,dst,src')} -j RETURN",
+        (
+            f"-A KUBE-PROXY-FIREWALL {into('LOAD-BALANCER-FW', 'dst,dst')} -j "
+            "KUBE-SOURCE-RANGES-FIREWALL"
+        ),
+        (
+            f"-A KUBE-SOURCE-RANGES-FIREWALL {into('LOAD-BALANCER-SOURCE-CIDR', 'dst,dst,src')} -j "
+            "RETURN"
+        ),
         "-A KUBE-SOURCE-RANGES-FIREWALL -j DROP",
-        # What comes to a service address on a port that no virtual server has is refused, and does not reach the host.
+        # What comes to a service address on a port that no virtual server has is refused, and does
+        # not reach the host.
         *(
             f"-A KUBE-IPVS-FILTER {into(suffix, 'dst,dst')} -j RETURN"
             for suffix in ("LOAD-BALANCER", "CLUSTER-IP", "EXTERNAL-IP", "EXTERNAL-IP-LOCAL")
@@ -214,7 +242,11 @@ def _rules(snapshot: NodeSnapshot) -> str:
 
 #: which of the kernel's own chains lead to ours
 JUMPS: Final = {
-    "nat": (("PREROUTING", "KUBE-SERVICES"), ("OUTPUT", "KUBE-SERVICES"), ("POSTROUTING", "KUBE-POSTROUTING")),
+    "nat": (
+        ("PREROUTING", "KUBE-SERVICES"),
+        ("OUTPUT", "KUBE-SERVICES"),
+        ("POSTROUTING", "KUBE-POSTROUTING"),
+    ),
     "filter": (("INPUT", "KUBE-PROXY-FIREWALL"), ("INPUT", "KUBE-IPVS-FILTER")),
 }
 

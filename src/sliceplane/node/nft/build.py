@@ -1,8 +1,9 @@
-"""A service's state to the objects that it needs in the table (upstream: ``pkg/proxy/nftables/README.md``).
+"""A service's state to the objects that it needs in the table (upstream:
+``pkg/proxy/nftables/README.md``).
 
-For each service port, with C and L the endpoints of the Cluster and the Local policy.  *From inside* is the cluster IP,
-and ``internalTrafficPolicy``; *from outside* are external IPs, load balancers' addresses and the node port, and
-``externalTrafficPolicy``.
+For each service port, with C and L the endpoints of the Cluster and the Local policy. *From inside*
+is the cluster IP, and ``internalTrafficPolicy``; *from outside* are external IPs, load balancers'
+addresses and the node port, and ``externalTrafficPolicy``.
 
 | object | when | what |
 |---|---|---|
@@ -21,11 +22,13 @@ reject |
 | element of hairpin-connections | per local endpoint | an endpoint that calls itself through the service is
 masqueraded |
 
-With ``externalTrafficPolicy: Local`` and no endpoint here both kinds of elements exist: this node and its pods are led
-to endpoints elsewhere, what comes from outside passes external-X untranslated and is dropped.
+With ``externalTrafficPolicy: Local`` and no endpoint here both kinds of elements exist: this node
+and its pods are led to endpoints elsewhere, what comes from outside passes external-X untranslated
+and is dropped.
 
-From inside it is a jump, not a goto: a packet that entered while the chain was made finds it empty, and comes back to
-the rule behind, which finds the endpoint that was the only one until then (``node.nft.elements``).
+From inside it is a jump, not a goto: a packet that entered while the chain was made finds it empty,
+and comes back to the rule behind, which finds the endpoint that was the only one until then
+(``node.nft.elements``).
 """
 
 from __future__ import annotations
@@ -46,7 +49,18 @@ from sliceplane.node.nft.layout import (
     match_local,
 )
 from sliceplane.node.nft.names import chain_name
-from sliceplane.node.nft.objects import DROP, DnatTarget, Key, NftContainer, NftRule, Several, Value, Wanted, goto, jump
+from sliceplane.node.nft.objects import (
+    DROP,
+    DnatTarget,
+    Key,
+    NftContainer,
+    NftRule,
+    Several,
+    Value,
+    Wanted,
+    goto,
+    jump,
+)
 from sliceplane.node.nft.slots import TARGETS_PER_CHAIN_MAX
 from sliceplane.node.nft.statements import (
     AddressIn,
@@ -85,16 +99,18 @@ Chain = BalancedChain | RuleChain
 
 
 class ServiceObjects(msgspec.Struct, frozen=True):
-    """What one Service wants in the table.  Chains are its own; elements may be wanted by other Services too."""
+    """What one Service wants in the table.  Chains are its own; elements may be wanted by other
+    Services too.
+    """
 
     chains: tuple[Chain, ...] = ()
     elements: tuple[tuple[str, Key, Wanted], ...] = ()
 
 
 def build_service(states: tuple[PortState, ...], node: ThisNode) -> ServiceObjects:
-    """The objects of all ports of one Service.  Of two values for one element (a Service that no API server lets
-    through)
-    the first counts."""
+    """The objects of all ports of one Service. Of two values for one element (a Service that no API
+    server lets through) the first counts.
+    """
     chains: list[Chain] = []
     elements: dict[tuple[str, Key], Wanted] = {}
     for state in states:
@@ -102,19 +118,27 @@ def build_service(states: tuple[PortState, ...], node: ThisNode) -> ServiceObjec
         port.build_inside()
         if state.port.externally_accessible:
             port.build_outside()
-    return ServiceObjects(tuple(chains), tuple((*element, value) for element, value in elements.items()))
+    return ServiceObjects(
+        tuple(chains), tuple((*element, value) for element, value in elements.items())
+    )
 
 
 def node_port_addresses(addresses: tuple[str, ...]) -> ServiceObjects:
     """The elements of the set of addresses that node ports are served on."""
-    return ServiceObjects((), tuple((NODE_PORT_IPS.name, (address,), None) for address in addresses))
+    return ServiceObjects(
+        (), tuple((NODE_PORT_IPS.name, (address,), None) for address in addresses)
+    )
 
 
 class _NftPort:
     """One service port in the making; adds to the two collections that it is given."""
 
     def __init__(
-        self, state: PortState, node: ThisNode, chains: list[Chain], elements: dict[tuple[str, Key], Wanted]
+        self,
+        state: PortState,
+        node: ThisNode,
+        chains: list[Chain],
+        elements: dict[tuple[str, Key], Wanted],
     ) -> None:
         self._state = state
         self._port = state.port
@@ -124,7 +148,9 @@ class _NftPort:
         self._chains = chains
         self._elements = elements
         self._made: dict[str, str] = {}  # prefix -> the chain of that policy
-        self._sticky_names: dict[tuple[str, int], tuple[str, str]] = {}  # endpoint -> its set, its chain
+        self._sticky_names: dict[
+            tuple[str, int], tuple[str, str]
+        ] = {}  # endpoint -> its set, its chain
 
     def build_inside(self) -> None:
         port = self._port
@@ -141,9 +167,13 @@ class _NftPort:
             case ():
                 self._elements.setdefault((NO_ENDPOINTS.name, destination), self._refusal)
             case (only,) if not port.affinity_timeout_s:
-                self._elements.setdefault((SERVICE_IPS.name, destination), DnatTarget(only.ip, only.port))
+                self._elements.setdefault(
+                    (SERVICE_IPS.name, destination), DnatTarget(only.ip, only.port)
+                )
             case several if not port.affinity_timeout_s and not port.externally_accessible:
-                self._elements.setdefault((SERVICE_IPS.name, destination), Several(_targets(several)))
+                self._elements.setdefault(
+                    (SERVICE_IPS.name, destination), Several(_targets(several))
+                )
             case _:
                 chain = self._policy_chain("local" if port.internal_local else "service")
                 self._elements.setdefault((SERVICE_IPS.name, destination), jump(chain))
@@ -152,10 +182,13 @@ class _NftPort:
         port = self._port
         categories = self._categories
         destinations: list[tuple[NftContainer, NftContainer, Key]] = [
-            (SERVICE_IPS, NO_ENDPOINTS, (ip, self._protocol, port.port)) for ip in (*port.external_ips, *port.vips)
+            (SERVICE_IPS, NO_ENDPOINTS, (ip, self._protocol, port.port))
+            for ip in (*port.external_ips, *port.vips)
         ]
         if port.node_port:
-            destinations.append((SERVICE_NODE_PORTS, NO_ENDPOINT_NODE_PORTS, (self._protocol, port.node_port)))
+            destinations.append(
+                (SERVICE_NODE_PORTS, NO_ENDPOINT_NODE_PORTS, (self._protocol, port.node_port))
+            )
         if categories.has_any:
             chain = self._external_chain()
             for served, _, key in destinations:
@@ -172,7 +205,9 @@ class _NftPort:
 
     def _external_chain(self) -> str:
         port = self._port
-        assert self._categories.cluster, f"{port.name} is reachable from outside, and has endpoints, but none to use"
+        assert self._categories.cluster, (
+            f"{port.name} is reachable from outside, and has endpoints, but none to use"
+        )
         cluster = self._policy_chain("service")
         if not port.external_local:
             rules = [NftRule((SetMark(),)), NftRule((Goto(cluster),))]
@@ -192,44 +227,71 @@ class _NftPort:
         port = self._port
         ranges = allowed_sources(self._port, self._node.ip)
         name = chain_name("firewall", port.name)
-        self._chains.append(RuleChain(name, (NftRule((AddressIn("saddr", ranges, inside=False), Drop())),)))
+        self._chains.append(
+            RuleChain(name, (NftRule((AddressIn("saddr", ranges, inside=False), Drop())),))
+        )
         for ip in port.vips:
-            self._elements.setdefault((FIREWALL_IPS.name, (ip, self._protocol, port.port)), goto(name))
+            self._elements.setdefault(
+                (FIREWALL_IPS.name, (ip, self._protocol, port.port)), goto(name)
+            )
 
     def _policy_chain(self, prefix: str) -> str:
         """The chain that leads to the endpoints of a policy, made when it is first asked for."""
         if prefix not in self._made:
             endpoints = self._categories.local if prefix == "local" else self._categories.cluster
-            chain = self._sticky(prefix, endpoints) if self._port.affinity_timeout_s else self._even(prefix, endpoints)
+            chain = (
+                self._sticky(prefix, endpoints)
+                if self._port.affinity_timeout_s
+                else self._even(prefix, endpoints)
+            )
             self._chains.append(chain)
             self._made[prefix] = chain.name
         return self._made[prefix]
 
     def _even(self, prefix: str, endpoints: tuple[NodeEndpoint, ...]) -> BalancedChain:
-        return BalancedChain(chain_name(prefix, self._port.name), self._protocol, _targets(endpoints))
+        return BalancedChain(
+            chain_name(prefix, self._port.name), self._protocol, _targets(endpoints)
+        )
 
     def _sticky(self, prefix: str, endpoints: tuple[NodeEndpoint, ...]) -> RuleChain:
         names = [self._sticky_names[endpoint.ip, endpoint.port] for endpoint in endpoints]
         known = [NftRule((InSet(("saddr",), clients), Goto(chain))) for clients, chain in names]
         others = NftRule((GotoOneOf(tuple([chain for _, chain in names])),))
-        return RuleChain(chain_name(prefix, self._port.name, variant=self._variant), (*known, others))
+        return RuleChain(
+            chain_name(prefix, self._port.name, variant=self._variant), (*known, others)
+        )
 
     def _build_endpoints(self) -> None:
         """One chain and one set per endpoint, shared by the policies."""
         for endpoint in self._categories.reachable:
-            names = (self._endpoint_name("affinity", endpoint), self._endpoint_name("endpoint", endpoint))
+            names = (
+                self._endpoint_name("affinity", endpoint),
+                self._endpoint_name("endpoint", endpoint),
+            )
             self._sticky_names[endpoint.ip, endpoint.port] = names
             clients = NftContainer(names[0], ("addr",), timeout_s=self._port.affinity_timeout_s)
-            rules = (NftRule((Remember(clients.name),)), NftRule((Dnat(self._protocol, endpoint.ip, endpoint.port),)))
-            self._chains.append(RuleChain(names[1], rules, clients, self._port.name.service.namespace))
+            rules = (
+                NftRule((Remember(clients.name),)),
+                NftRule((Dnat(self._protocol, endpoint.ip, endpoint.port),)),
+            )
+            self._chains.append(
+                RuleChain(names[1], rules, clients, self._port.name.service.namespace)
+            )
 
     @property
     def _variant(self) -> str:
         return f"affinity {self._port.affinity_timeout_s}"
 
     def _endpoint_name(self, prefix: str, endpoint: NodeEndpoint) -> str:
-        return chain_name(prefix, self._port.name, variant=self._variant, endpoint=f"{endpoint.ip}/{endpoint.port}")
+        return chain_name(
+            prefix,
+            self._port.name,
+            variant=self._variant,
+            endpoint=f"{endpoint.ip}/{endpoint.port}",
+        )
 
 
 def _targets(endpoints: tuple[NodeEndpoint, ...]) -> tuple[DnatTarget, ...]:
-    return tuple([DnatTarget(endpoint.ip, endpoint.port) for endpoint in endpoints[:TARGETS_PER_CHAIN_MAX]])
+    return tuple(
+        [DnatTarget(endpoint.ip, endpoint.port) for endpoint in endpoints[:TARGETS_PER_CHAIN_MAX]]
+    )

@@ -1,7 +1,7 @@
 """What a table consists of: chains with their rules, sets and maps with their elements.
 
-``contents_of`` is what a whole transaction makes of nothing.  It checks no more than it must: what the kernel refuses
-is in the fake kernel of the tests.
+``contents_of`` is what a whole transaction makes of nothing. It checks no more than it must: what
+the kernel refuses is in the fake kernel of the tests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The door for ``preStop`` hooks: this host's connections to a port of some local Pods come to a program of the host.
+"""The door for ``preStop`` hooks: this host's connections to a port of some local Pods come to a
+program of the host.
 
-A table of its own in each family, which stands beside that of Services and is replaced whole: Pods that opted in are
-few.  ``redirect`` in the output hook sees what the node itself sends (the kubelet's calls) and nothing of Pods.
+A table of its own in each family, which stands beside that of Services and is replaced whole: Pods
+that opted in are few. ``redirect`` in the output hook sees what the node itself sends (the
+kubelet's calls) and nothing of Pods.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ def _of_family(name: str, family: Family, addresses: list[str], port: int) -> st
     return text + (
         f"add table {kind} {name}\n"
         f"add set {kind} {name} pods {{ type {field}; elements = {{ {own} }}; }}\n"
-        f"add chain {kind} {name} output {{ type nat hook output priority {_PRIORITY}; policy accept; }}\n"
+        f"add chain {kind} {name} output "
+        f"{{ type nat hook output priority {_PRIORITY}; policy accept; }}\n"
         f"add rule {kind} {name} output {kind} daddr @pods tcp dport {port} redirect to :{port}\n"
     )

@@ -1,23 +1,24 @@
-"""Destinations with several endpoints: numbered places in maps that many destinations share, drawn from without a rule
-of their own.
+"""Destinations with several endpoints: numbered places in maps that many destinations share, drawn
+from without a rule of their own.
 
-A rule for each Service makes a change of any Service cost what there is of all of them: whenever a rule comes, or an
-element that leads to a chain, the kernel walks every chain behind every verdict map, from each base chain
-(``benchmarks.tools.kernel_walk`` measures it).  Data are not walked.  So here everything that belongs to a Service is
-data, and the rules are the same for all.
+A rule for each Service makes a change of any Service cost what there is of all of them: whenever a
+rule comes, or an element that leads to a chain, the kernel walks every chain behind every verdict
+map, from each base chain (``benchmarks.tools.kernel_walk`` measures it). Data are not walked. So
+here everything that belongs to a Service is data, and the rules are the same for all.
 
-*Room.*  A destination has room for 4, 16, 64 ... endpoints (``ROOMS``).  It is an element of the set of its room, and
-each of its endpoints is an element of the room's map: from the destination and a number below the room to the target.
-``numgen random mod ROOM`` draws a number; where nobody is, the rule ends, and the next one draws again.  Whoever is
-found was as likely as each other, so shares are equal.  An endpoint that comes or goes is one element, no rule.
+*Room.*  A destination has room for 4, 16, 64 ... endpoints (``ROOMS``). It is an element of the set
+of its room, and each of its endpoints is an element of the room's map: from the destination and a
+number below the room to the target. ``numgen random mod ROOM`` draws a number; where nobody is, the
+rule ends, and the next one draws again. Whoever is found was as likely as each other, so shares are
+equal. An endpoint that comes or goes is one element, no rule.
 
-*Draws.*  Each room has ``DRAWS`` draws: four levels of chains that lead to the next four times.  A room is left when it
-is filled, or no more than 3/16 of it are: all draws fail with a probability of less than 2**-76 (``numgen`` itself has
-no more than 32 bits).  Two draws are usual.
+*Draws.*  Each room has ``DRAWS`` draws: four levels of chains that lead to the next four times. A
+room is left when it is filled, or no more than 3/16 of it are: all draws fail with a probability of
+less than 2**-76 (``numgen`` itself has no more than 32 bits). Two draws are usual.
 
-*Moving to another room* changes all elements of the destination at once.  A packet under way may have asked the set of
-the new room too early, and look in the old map too late; therefore what translates cluster IPs is asked twice
-(``layout``).
+*Moving to another room* changes all elements of the destination at once. A packet under way may
+have asked the set of the new room too early, and look in the old map too late; therefore what
+translates cluster IPs is asked twice (``layout``).
 """
 
 from __future__ import annotations
@@ -52,10 +53,16 @@ class RoomPlaces(NamedTuple):
     targets: tuple[DnatTarget | None, ...]
 
     def items(self, key: Key) -> list[Item]:
-        return [((*key, number), target) for number, target in enumerate(self.targets) if target is not None]
+        return [
+            ((*key, number), target)
+            for number, target in enumerate(self.targets)
+            if target is not None
+        ]
 
     def holds(self, wanted: tuple[DnatTarget, ...]) -> bool:
-        return len(self.targets) - self.targets.count(None) == len(wanted) and set(wanted) <= set(self.targets)
+        return len(self.targets) - self.targets.count(None) == len(wanted) and set(wanted) <= set(
+            self.targets
+        )
 
 
 def members_of(room: int) -> NftContainer:
@@ -78,7 +85,11 @@ def commands_of(room: int) -> tuple[Command, ...]:
         AddContainer(members_of(room)),
         AddContainer(endpoints_of(room)),
         *(AddChain(chain) for chain in chains),
-        *(AddRule(chain, NftRule((step,))) for chain, step in zip(chains, steps, strict=True) for _ in range(_AGAIN)),
+        *(
+            AddRule(chain, NftRule((step,)))
+            for chain, step in zip(chains, steps, strict=True)
+            for _ in range(_AGAIN)
+        ),
         AddRule(DIRECT, NftRule((InSet(DESTINATION, members_of(room).name), Jump(chains[0])))),
     )
 

@@ -1,21 +1,25 @@
-"""Elements of sets and maps: who wants which, what the kernel holds, and what goes and comes in between.
+"""Elements of sets and maps: who wants which, what the kernel holds, and what goes and comes in
+between.
 
-**Shared elements.**  Two Services may want one element: the same local endpoint, or by mistake the same cluster
-IP.  An element stays as long as anyone claims it; if the claims differ, the Service whose key sorts first wins,
-on every node.  (Over addresses for clients outside and node ports ``consume.claims`` has decided before.)
+**Shared elements.**  Two Services may want one element: the same local endpoint, or by mistake the
+same cluster IP. An element stays as long as anyone claims it; if the claims differ, the Service
+whose key sorts first wins, on every node. (Over addresses for clients outside and node ports
+``consume.claims`` has decided before.)
 
-**Ways in.**  A destination leads to a chain (an element of service-ips), to a target (one of single-endpoints), or to
-several (elements of a room's set and map, ``node.nft.draws``).  To claims all are one element of service-ips; what the
-kernel holds for it, and where, is told by ``_stored``.  While a destination moves from one to the other no packet may
-fall between them: the kernel looks elements up in the newest version of a map, but evaluates the rules that were there
-when the packet entered the hook (``node.nft.table``, "Retirement").  Service-ips is asked first, then, twice, the
+**Ways in.**  A destination leads to a chain (an element of service-ips), to a target (one of
+single-endpoints), or to several (elements of a room's set and map, ``node.nft.draws``). To claims
+all are one element of service-ips; what the kernel holds for it, and where, is told by ``_stored``.
+While a destination moves from one to the other no packet may fall between them: the kernel looks
+elements up in the newest version of a map, but evaluates the rules that were there when the packet
+entered the hook (``node.nft.table``, "Retirement"). Service-ips is asked first, then, twice, the
 others.
 
 * Between targets, who asked one place too early finds the other when asked again.
-* From the chain to targets, who asks service-ips too late finds the targets, which came with the same transaction.
-* From targets to the chain, the targets stay for ``RETIRE_AFTER_S`` (they are *kept*), hidden by the chain's element.
-  They are for packets that asked service-ips too early, and for those that asked just after: to them the chain, if it
-  is new, has no rules yet, and they jump back.
+* From the chain to targets, who asks service-ips too late finds the targets, which came with the
+  same transaction.
+* From targets to the chain, the targets stay for ``RETIRE_AFTER_S`` (they are *kept*), hidden by
+  the chain's element. They are for packets that asked service-ips too early, and for those that
+  asked just after: to them the chain, if it is new, has no rules yet, and they jump back.
 
 Owned by one ``table.NftRules``.
 """
@@ -57,8 +61,9 @@ def _made(wanted: Wanted) -> Held:
 
 @dataclass(slots=True)
 class ElementsDraft:
-    """What goes and comes in one transaction, by the container that it is in (a changed value is a deletion and an
-    addition); and what is held and kept if it succeeds (``None``: gone)."""
+    """What goes and comes in one transaction, by the container that it is in (a changed value is a
+    deletion and an addition); and what is held and kept if it succeeds (``None``: gone).
+    """
 
     #: the transaction begins with an empty table
     full: bool = False
@@ -81,7 +86,9 @@ class ElementsDraft:
 
 
 class Elements:
-    """See the module.  After ``write_*`` ``on_success`` if the kernel took it; if not, the next is ``write_all``."""
+    """See the module.  After ``write_*`` ``on_success`` if the kernel took it; if not, the next is
+    ``write_all``.
+    """
 
     def __init__(self) -> None:
         self._claims: dict[ElementId, Shares[Wanted]] = {}
@@ -123,7 +130,11 @@ class Elements:
                     self._drop_kept(draft, element)
 
     def _change(
-        self, draft: ElementsDraft, element: ElementId, before: tuple[Held] | None, after: tuple[Wanted] | None
+        self,
+        draft: ElementsDraft,
+        element: ElementId,
+        before: tuple[Held] | None,
+        after: tuple[Wanted] | None,
     ) -> None:
         made = None if after is None else (_made(after[0]),)
         match before, after:
@@ -175,8 +186,12 @@ class Elements:
         draft.remove(element, self._kept[element])
         draft.kept[element] = None
 
-    def check(self, wanted: Iterator[tuple[ServiceKey, ElementId, Wanted]], *, in_kernel: bool) -> None:
-        """*wanted*: by Service, in their order; *in_kernel*: what is not marked is there.  O(state)."""
+    def check(
+        self, wanted: Iterator[tuple[ServiceKey, ElementId, Wanted]], *, in_kernel: bool
+    ) -> None:
+        """*wanted*: by Service, in their order; *in_kernel*: what is not marked is there.
+        O(state).
+        """
         claims: dict[ElementId, list[tuple[ServiceKey, Wanted]]] = {}
         for key, element, value in wanted:
             claims.setdefault(element, []).append((key, value))
@@ -202,10 +217,14 @@ def _is_as(held: Held, wanted: Wanted) -> bool:
     return held == wanted
 
 
-def _rearrange(draft: ElementsDraft, element: ElementId, before: RoomPlaces, after: RoomPlaces) -> None:
+def _rearrange(
+    draft: ElementsDraft, element: ElementId, before: RoomPlaces, after: RoomPlaces
+) -> None:
     """Within their room."""
     old, new = dict(before.items(element[1])), dict(after.items(element[1]))
     name = endpoints_of(after.room).name
     draft.deletions[name].extend(key for key, target in old.items() if new.get(key) != target)
-    draft.additions[name].extend((key, target) for key, target in new.items() if old.get(key) != target)
+    draft.additions[name].extend(
+        (key, target) for key, target in new.items() if old.get(key) != target
+    )
     draft.held[element] = (after,)

@@ -3,8 +3,10 @@
 ```
 prerouting, output  -110  filter  -> firewall-check: vmap firewall-ips -> the chain of a VIP with source ranges
 prerouting, output  -100  nat     -> services: vmap service-ips -> the chain of a port -> DNAT
-                                               cluster-ip-endpoints, twice: map single-endpoints -> DNAT
-                                                                            a room -> DNAT (``node.nft.draws``)
+                                               cluster-ip-endpoints, twice: map single-endpoints ->
+                                               DNAT
+                                                                            a room -> DNAT
+                                                                            (``node.nft.draws``)
                                                vmap service-nodeports -> the chain of a port -> DNAT
 input, forward, output 0  filter  -> service-endpoints-check: vmap no-endpoint-services -> reject or drop
 input                  0  filter  -> nodeport-endpoints-check: vmap no-endpoint-nodeports -> reject or drop
@@ -13,26 +15,31 @@ forward, output        0  filter  -> cluster-ips-check: a known cluster IP that 
 postrouting          100  nat     -> masquerading: marked connections; connections to oneself through a service
 ```
 
-The firewall stands *before* the translation, where the load balancer's address is still the destination.  The checks
-stand *after* it, so they see only what was not translated: ports that the Service does not have, or Services without
-endpoints.  All look at new connections only, so established ones outlive every change here.
+The firewall stands *before* the translation, where the load balancer's address is still the
+destination. The checks stand *after* it, so they see only what was not translated: ports that the
+Service does not have, or Services without endpoints. All look at new connections only, so
+established ones outlive every change here.
 
-**A cluster IP has no chain**, unless the Service has affinity, or is reachable from outside and has several endpoints.
-Whenever a rule or an element of a verdict map comes, the kernel walks every chain behind every verdict map, from each
-base chain: at 44,000 Services of one endpoint that was nearly all of a change's 50 ms.  Maps that answer with targets
-are no part of this walk, so what most Services of a cluster need costs the others nothing.  They are asked after
-service-ips, which has the last word while a destination moves from one to the other (``node.nft.elements``), and twice,
-so that who moves between them is found.
+**A cluster IP has no chain**, unless the Service has affinity, or is reachable from outside and has
+several endpoints. Whenever a rule or an element of a verdict map comes, the kernel walks every
+chain behind every verdict map, from each base chain: at 44,000 Services of one endpoint that was
+nearly all of a change's 50 ms. Maps that answer with targets are no part of this walk, so what most
+Services of a cluster need costs the others nothing. They are asked after service-ips, which has the
+last word while a destination moves from one to the other (``node.nft.elements``), and twice, so
+that who moves between them is found.
 
-What depends on the node or on flags is a ``node.surroundings.Surroundings``; a change of it means a new table.
+What depends on the node or on flags is a ``node.surroundings.Surroundings``; a change of it means a
+new table.
 
-**A whole table takes another's place** while packets are under way: in two steps, so that none is refused.  The kernel
-evaluates a packet against the rules that were there when it entered a hook, but looks elements up in the newest
-version of a map (``node.nft.table``, "Retirement").  So a packet that is overtaken in the chain ``services`` finds the
-maps empty, is not translated, and comes to the new table's check of cluster IPs, which would reject a connection that
-has every right: once in some 20,000 connections when tables follow one another as fast as they can.  The first step
-therefore has a check that drops.  A dropped packet leaves no connection behind, and its sender tries again, a second
-later with TCP.  The second step makes the check what it shall be, when nothing is under way any more.
+**A whole table takes another's place** while packets are under way: in two steps, so that none is
+refused. The kernel evaluates a packet against the rules that were there when it entered a hook, but
+looks elements up in the newest version of a map (``node.nft.table``, "Retirement"). So a packet
+that is overtaken in the chain ``services`` finds the maps empty, is not translated, and comes to
+the new table's check of cluster IPs, which would reject a connection that has every right: once in
+some 20,000 connections when tables follow one another as fast as they can. The first step therefore
+has a check that drops. A dropped packet leaves no connection behind, and its sender tries again, a
+second later with TCP. The second step makes the check what it shall be, when nothing is under way
+any more.
 """
 
 from __future__ import annotations
@@ -74,7 +81,8 @@ from sliceplane.node.nft.statements import (
 )
 from sliceplane.node.surroundings import Detector, Surroundings
 
-#: between the steps: no packet needs so long from one hook to the next, unless its processor is taken away
+#: between the steps: no packet needs so long from one hook to the next, unless its processor is
+#: taken away
 PAUSE_S: Final = 0.002
 _PRIORITY_DSTNAT = -100
 _PRIORITY_BEFORE_DSTNAT = _PRIORITY_DSTNAT - 10
@@ -194,7 +202,11 @@ def _rules(family: NftFamily, around: Surroundings) -> list[tuple[str, tuple[Sta
         (_MASQUERADING, (TakeMark(), Masquerade())),
         (
             _MASQUERADING,
-            (CtStatusDnat(), InSet(("saddr", "daddr", "proto", "dport"), HAIRPIN.name), Masquerade()),
+            (
+                CtStatusDnat(),
+                InSet(("saddr", "daddr", "proto", "dport"), HAIRPIN.name),
+                Masquerade(),
+            ),
         ),
         ("nat-prerouting", (Jump(_SERVICES),)),
         ("nat-output", (Jump(_SERVICES),)),
@@ -221,8 +233,9 @@ def _to_node(family: NftFamily, around: Surroundings) -> tuple[Statement, ...]:
 
 
 def steps(transaction: Transaction) -> tuple[Transaction, ...]:
-    """*transaction* in the steps that it is to be written in: two, if it is a full one or has rules that must be in
-    force before the rest."""
+    """*transaction* in the steps that it is to be written in: two, if it is a full one or has rules
+    that must be in force before the rest.
+    """
     commands = transaction.commands
     if not transaction.full:
         if not transaction.ahead:
@@ -232,7 +245,9 @@ def steps(transaction: Transaction) -> tuple[Transaction, ...]:
     checks = tuple(command for command in commands if _is_check(command))
     # As every change does, it begins by seeing whose table it is.
     writer = tuple(
-        FlushChain(command.name) for command in commands if isinstance(command, AddChain) and is_writer(command)
+        FlushChain(command.name)
+        for command in commands
+        if isinstance(command, AddChain) and is_writer(command)
     )
     return (
         Transaction(

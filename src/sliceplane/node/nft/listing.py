@@ -1,7 +1,8 @@
-"""A table as the kernel tells it (``nft -j list table``), and our own idea of one, in a common form to compare.
+"""A table as the kernel tells it (``nft -j list table``), and our own idea of one, in a common form
+to compare.
 
-The common form is nft's JSON without handles: chains with their hook and their rules, sets and maps with their type and
-their elements as text.  It leaves nothing out that rules consist of.
+The common form is nft's JSON without handles: chains with their hook and their rules, sets and maps
+with their type and their elements as text. It leaves nothing out that rules consist of.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ def listed(text: str) -> Form:
     for entry in json.loads(text)["nftables"]:
         if "chain" in entry:
             chain = entry["chain"]
-            hook = [chain["type"], chain["hook"], chain["prio"], chain["policy"]] if "hook" in chain else None
+            hook = (
+                [chain["type"], chain["hook"], chain["prio"], chain["policy"]]
+                if "hook" in chain
+                else None
+            )
             form[f"chain {chain['name']}"] = [hook]
         elif "rule" in entry:
             form[f"chain {entry['rule']['chain']}"].append(entry["rule"]["expr"])
@@ -67,7 +72,10 @@ def expected(table: TableContents, family: NftFamily) -> Form:
     for name, chain in table.chains.items():
         hook = chain.hook
         described = None if hook is None else [hook.type, hook.point, hook.priority, "accept"]
-        rules = [[part for one in rule.statements for part in _expression(one, family)] for rule in chain.rules]
+        rules = [
+            [part for one in rule.statements for part in _expression(one, family)]
+            for rule in chain.rules
+        ]
         form[f"chain {name}"] = [described, *rules]
     for name, held in table.containers.items():
         texts = sorted(_item(key, value) for key, value in held.elements.items())
@@ -76,8 +84,9 @@ def expected(table: TableContents, family: NftFamily) -> Form:
 
 
 def differences(kernel: Form, wanted: Form) -> tuple[str, ...]:
-    """Where *kernel* is not as *wanted*: a phrase each, by name.  Elements that packets made, and the chain that says
-    who wrote the table, are passed over."""
+    """Where *kernel* is not as *wanted*: a phrase each, by name. Elements that packets made, and
+    the chain that says who wrote the table, are passed over.
+    """
     phrases: list[str] = []
     for name in sorted(kernel.keys() | wanted.keys()):
         if name.startswith("chain writer-"):
@@ -93,7 +102,10 @@ def differences(kernel: Form, wanted: Form) -> tuple[str, ...]:
                 phrases += [f"element {item} of {name[10:]} is missing" for item in sorted(less)]
                 phrases += [f"element {item} of {name[10:]} is of another" for item in sorted(more)]
         elif there != should:
-            phrases.append(f"{name} has {len(there) - 1} rules of which some are of another, not {len(should) - 1}")
+            phrases.append(
+                f"{name} has {len(there) - 1} rules of which some are of another, not "
+                f"{len(should) - 1}"
+            )
     return tuple(phrases)
 
 
@@ -134,9 +146,12 @@ def _kind(definition: NftContainer, family: NftFamily) -> list[Any]:
     if definition.by_number:
         return ["integer", f"{address} . inet_service", None]
     types = [
-        {"addr": address, "proto": "inet_proto", "port": "inet_service"}.get(part, "integer") for part in definition.key
+        {"addr": address, "proto": "inet_proto", "port": "inet_service"}.get(part, "integer")
+        for part in definition.key
     ]
-    value = {"none": None, "verdict": "verdict", "target": f"{address} . inet_service"}[definition.value]
+    value = {"none": None, "verdict": "verdict", "target": f"{address} . inet_service"}[
+        definition.value
+    ]
     return [types if len(types) > 1 else types[0], value, definition.timeout_s or None]
 
 
@@ -178,7 +193,9 @@ def _expression(statement: Statement, family: NftFamily) -> list[Any]:
         case Vmap(fields, name):
             return [{"vmap": {"key": _fields(fields, family), "data": f"@{name}"}}]
         case AddressIn(field, networks, inside):
-            return [_match(_fields((field,), family), _networks(networks), "==" if inside else "!=")]
+            return [
+                _match(_fields((field,), family), _networks(networks), "==" if inside else "!=")
+            ]
         case FromInterface(name, inside):
             return [_match({"meta": {"key": "iifname"}}, name, "==" if inside else "!=")]
         case IsOwnAddress(field):
@@ -195,7 +212,14 @@ def _action(statement: Statement, family: NftFamily) -> list[Any]:
         case Goto(chain):
             return [{"goto": {"target": chain}}]
         case Reject():
-            return [{"reject": {"type": "icmp" if family == "ip" else "icmpv6", "expr": "port-unreachable"}}]
+            return [
+                {
+                    "reject": {
+                        "type": "icmp" if family == "ip" else "icmpv6",
+                        "expr": "port-unreachable",
+                    }
+                }
+            ]
         case ResetTcp():
             return [{"reject": {"type": "tcp reset"}}]
         case Masquerade():
@@ -205,7 +229,9 @@ def _action(statement: Statement, family: NftFamily) -> list[Any]:
         case SetMark():
             return [_marked("|")]
         case Remember(name):
-            return [{"set": {"op": "update", "elem": _fields(("saddr",), family), "set": f"@{name}"}}]
+            return [
+                {"set": {"op": "update", "elem": _fields(("saddr",), family), "set": f"@{name}"}}
+            ]
         case Balance(protocol, count, offset, name):
             address = {"map": {"key": _numgen(count, offset), "data": f"@{name}"}}
             return [_match(_PROTOCOL, protocol), {"dnat": {"family": family, "addr": address}}]
@@ -218,14 +244,21 @@ def _action(statement: Statement, family: NftFamily) -> list[Any]:
         case Dnat(protocol, ip, port):
             return [_match(_PROTOCOL, protocol), {"dnat": {"addr": ip, "port": port}}]
         case GotoOneOf(chains):
-            data = {"set": [[number, {"goto": {"target": chain}}] for number, chain in enumerate(chains)]}
+            data = {
+                "set": [
+                    [number, {"goto": {"target": chain}}] for number, chain in enumerate(chains)
+                ]
+            }
             return [{"vmap": {"key": _numgen(len(chains), 0), "data": data}}]
     raise AssertionError(f"{statement} is not described")
 
 
 def _networks(networks: tuple[str, ...]) -> Any:
     """As the kernel sorts them: by address."""
-    found = sorted((ipaddress.ip_network(text) for text in networks), key=lambda network: int(network.network_address))
+    found = sorted(
+        (ipaddress.ip_network(text) for text in networks),
+        key=lambda network: int(network.network_address),
+    )
     parts = [
         str(network.network_address)
         if network.prefixlen == network.max_prefixlen

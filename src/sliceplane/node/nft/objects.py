@@ -1,7 +1,8 @@
 """Objects and commands of an nftables table, and how they are written for ``nft -f``.
 
-A ``Transaction`` is a tuple of commands that the kernel takes whole or not at all.  ``render`` gives exactly the
-text that is sent.  The vocabulary is the part of nftables that we use; the fake kernel understands the same part.
+A ``Transaction`` is a tuple of commands that the kernel takes whole or not at all. ``render`` gives
+exactly the text that is sent. The vocabulary is the part of nftables that we use; the fake kernel
+understands the same part.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ Key = tuple[str | int, ...]
 
 
 class DnatTarget(msgspec.Struct, frozen=True, order=True, gc=False):
-    """Where DNAT sends a packet.  (There may be hundreds of thousands: the garbage collector shall not see them.)"""
+    """Where DNAT sends a packet.  (There may be hundreds of thousands: the garbage collector shall
+    not see them.)
+    """
 
     ip: str
     port: int
 
 
 class NftVerdict(NamedTuple):
-    """What a verdict map answers: ``goto`` or ``jump`` to a chain (who comes to its end goes on behind the chain that
-    asked, or behind the rule), or ``drop``."""
+    """What a verdict map answers: ``goto`` or ``jump`` to a chain (who comes to its end goes on
+    behind the chain that asked, or behind the rule), or ``drop``.
+    """
 
     kind: Literal["goto", "jump", "drop"]
     chain: str = ""
@@ -54,7 +58,9 @@ Memory = Mapping[str, tuple[tuple[str, int], ...]]
 
 
 class Several(NamedTuple):
-    """What is wanted of a destination whose *targets* are drawn from (at least two): ``node.nft.draws``."""
+    """What is wanted of a destination whose *targets* are drawn from (at least two):
+    ``node.nft.draws``.
+    """
 
     targets: tuple[DnatTarget, ...]
 
@@ -75,9 +81,10 @@ class Hook(msgspec.Struct, frozen=True):
 class NftContainer(msgspec.Struct, frozen=True):
     """A set (``value`` none) or a map.  ``key`` names field types, joined as nft concatenates them.
 
-    ``numgen`` keys are the numbers that ``numgen`` draws; nft knows that type by ``typeof`` alone, and then wants to
-    know of which *protocol* the ports of targets are: it refuses a rule for another one ("conflicting protocols").
-    Where the protocol is part of the key, it does not matter.
+    ``numgen`` keys are the numbers that ``numgen`` draws; nft knows that type by ``typeof`` alone,
+    and then wants to know of which *protocol* the ports of targets are: it refuses a rule for
+    another one ("conflicting protocols"). Where the protocol is part of the key, it does not
+    matter.
     """
 
     name: str
@@ -91,14 +98,24 @@ class NftContainer(msgspec.Struct, frozen=True):
 
     def definition(self, family: NftFamily) -> str:
         if "numgen" in self.key:
-            assert self.value == "target", f"{self.name}: numbers are drawn for targets, not for {self.value}"
+            assert self.value == "target", (
+                f"{self.name}: numbers are drawn for targets, not for {self.value}"
+            )
             if self.by_number:
                 return f"{{ typeof numgen random mod 2 : {family} daddr . {self.protocol} dport; }}"
             fields = {"addr": f"{family} daddr", "proto": "meta l4proto", "port": "th dport"}
             key = " . ".join(fields.get(part, "numgen random mod 2") for part in self.key)
             return f"{{ typeof {key} : {family} daddr . th dport; }}"
-        types = {"addr": "ipv4_addr" if family == "ip" else "ipv6_addr", "proto": "inet_proto", "port": "inet_service"}
-        held = {"none": "", "verdict": " : verdict", "target": f" : {types['addr']} . {types['port']}"}
+        types = {
+            "addr": "ipv4_addr" if family == "ip" else "ipv6_addr",
+            "proto": "inet_proto",
+            "port": "inet_service",
+        }
+        held = {
+            "none": "",
+            "verdict": " : verdict",
+            "target": f" : {types['addr']} . {types['port']}",
+        }
         suffix = held[self.value]
         dynamic = f" flags dynamic,timeout; timeout {self.timeout_s}s;" if self.timeout_s else ""
         dynamic += f" size {self.size};" if self.size else ""
@@ -160,7 +177,10 @@ class AddChain(msgspec.Struct, frozen=True):
         if self.hook is None:
             return f"add chain {table} {self.name}"
         hook = self.hook
-        return f"add chain {table} {self.name} {{ type {hook.type} hook {hook.point} priority {hook.priority}; }}"
+        return (
+            f"add chain {table} {self.name} "
+            f"{{ type {hook.type} hook {hook.point} priority {hook.priority}; }}"
+        )
 
 
 class FlushChain(msgspec.Struct, frozen=True):
@@ -220,7 +240,9 @@ class FlushContainer(msgspec.Struct, frozen=True):
 
 
 class AddElements(msgspec.Struct, frozen=True):
-    """Adds elements; an error if one exists with another value.  Never empty: nft has no such command."""
+    """Adds elements; an error if one exists with another value.  Never empty: nft has no such
+    command.
+    """
 
     container: str
     items: tuple[Item, ...]

@@ -1,7 +1,9 @@
-"""Where a table in the kernel leads the cluster IPs of Services, whoever wrote it last: read from the listing alone.
+"""Where a table in the kernel leads the cluster IPs of Services, whoever wrote it last: read from
+the listing alone.
 
-A destination counts as served only if a connection gets there: from the hooks ``nat-prerouting`` and ``nat-output``
-over jumps to a rule that asks the map, with every set on the way (``layout``, ``draws``) holding the destination.
+A destination counts as served only if a connection gets there: from the hooks ``nat-prerouting``
+and ``nat-output`` over jumps to a rule that asks the map, with every set on the way (``layout``,
+``draws``) holding the destination.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from sliceplane.node.nft.draws import ROOMS, endpoints_of, members_of
 from sliceplane.node.nft.layout import CLUSTER_IPS, NO_ENDPOINTS, SERVICE_IPS, SINGLE_ENDPOINTS
 from sliceplane.node.nft.listing import Form
 
-#: both must lead to a map: packets of Pods come by the first, those of the node itself by the second
+#: both must lead to a map: packets of Pods come by the first, those of the node itself by the
+#: second
 _HOOKS: Final = ("nat-prerouting", "nat-output")
 
 
@@ -26,7 +29,9 @@ def served(form: Form) -> Served:
 class _Reader:
     def __init__(self, form: Form) -> None:
         self._chains: dict[str, list[Any]] = {
-            name.removeprefix("chain "): rules[1:] for name, rules in form.items() if name.startswith("chain ")
+            name.removeprefix("chain "): rules[1:]
+            for name, rules in form.items()
+            if name.startswith("chain ")
         }
         self._elements: dict[str, dict[str, str]] = {
             name.removeprefix("container "): dict(_pair(text) for text in content[1:])
@@ -37,7 +42,10 @@ class _Reader:
         self._used_everywhere = used[0] & used[1]
 
     def read(self) -> Served:
-        found: Served = {destination: frozenset() for destination in map(_destination, self._keys(NO_ENDPOINTS.name))}
+        found: Served = {
+            destination: frozenset()
+            for destination in map(_destination, self._keys(NO_ENDPOINTS.name))
+        }
         for key, verdict in self._asked(SERVICE_IPS.name).items():
             found[_destination(key)] = frozenset(self._targets(verdict.split()[-1], set()))
         cluster_ips = set(self._asked(CLUSTER_IPS.name))
@@ -80,7 +88,14 @@ class _Reader:
                 case {"dnat": {"addr": str() as address, "port": int() as port}}:
                     yield ServedTarget(address, port)
                 case {
-                    "dnat": {"addr": {"map": {"key": {"numgen": {"mod": count, "offset": first}}, "data": str(name)}}}
+                    "dnat": {
+                        "addr": {
+                            "map": {
+                                "key": {"numgen": {"mod": count, "offset": first}},
+                                "data": str(name),
+                            }
+                        }
+                    }
                 }:
                     elements = self._keys(name[1:])
                     values = (elements.get(str(number)) for number in range(first, first + count))

@@ -1,10 +1,11 @@
 """Where a chain's targets live: numbered places in maps that a few chains share.
 
-The natural rule, ``dnat to numgen random mod N map { 0 : ..., 1 : ... }``, makes one anonymous map for each chain.
-The kernel walks the list of all sets of a table for every set that it makes or looks up, and ``nft`` lists them before
-each change.  One map for all chains is worse: each element is checked against each rule that uses its map.  Maps
-shared by a few chains keep both products small.  Measured with 5,007 services of 42 endpoints (kernel 6.18, nft 1.0.6,
-2 cores; medians of 3 loads and 15 changes; the single map: 2 loads):
+The natural rule, ``dnat to numgen random mod N map { 0 : ..., 1 : ... }``, makes one anonymous map
+for each chain. The kernel walks the list of all sets of a table for every set that it makes or
+looks up, and ``nft`` lists them before each change. One map for all chains is worse: each element
+is checked against each rule that uses its map. Maps shared by a few chains keep both products
+small. Measured with 5,007 services of 42 endpoints (kernel 6.18, nft 1.0.6, 2 cores; medians of 3
+loads and 15 changes; the single map: 2 loads):
 
 | chains per map | load, of which kernel | one endpoint replaced |
 |---|---|---|
@@ -16,11 +17,12 @@ shared by a few chains keep both products small.  Measured with 5,007 services o
 | 128 | 2.26 s, 1.33 s | 24 ms |
 | all | 16.3 s, 15.4 s | 40 to 50 ms |
 
-Each protocol has maps of its own, since nft refuses a rule that draws, say, UDP targets from a map of TCP ones.
+Each protocol has maps of its own, since nft refuses a rule that draws, say, UDP targets from a map
+of TCP ones.
 
-A *slot* is a chain's number among those of its protocol.  Slot ``s`` owns the keys ``offset(s)`` to
-``offset(s) + 2**20 - 1`` of map ``s // 16``, and the chain's rule draws from them: ``numgen random mod N offset ...``.
-So an endpoint that changes is one element, however many there are.
+A *slot* is a chain's number among those of its protocol. Slot ``s`` owns the keys ``offset(s)`` to
+``offset(s) + 2**20 - 1`` of map ``s // 16``, and the chain's rule draws from them: ``numgen random
+mod N offset ...``. So an endpoint that changes is one element, however many there are.
 """
 
 from __future__ import annotations
@@ -30,13 +32,16 @@ import heapq
 from sliceplane.node.nft.objects import NftContainer
 
 CHAINS_PER_MAP = 16
-#: keys that a slot owns; more endpoints than that of one service port are not used (numgen would count to 2**32)
+#: keys that a slot owns; more endpoints than that of one service port are not used (numgen would
+#: count to 2**32)
 TARGETS_PER_CHAIN_MAX = 2**20
 
 
 def map_of(protocol: str, slot: int) -> NftContainer:
     """The map in which *slot* of *protocol* lives."""
-    return NftContainer(f"endpoints-{protocol}-{slot // CHAINS_PER_MAP}", ("numgen",), "target", protocol)
+    return NftContainer(
+        f"endpoints-{protocol}-{slot // CHAINS_PER_MAP}", ("numgen",), "target", protocol
+    )
 
 
 def offset_of(slot: int) -> int:
@@ -45,8 +50,9 @@ def offset_of(slot: int) -> int:
 
 
 class Slots:
-    """Hands out the slots of one protocol, the lowest free one first, and knows which maps are in use.  Owned by one
-    ``NftRules``."""
+    """Hands out the slots of one protocol, the lowest free one first, and knows which maps are in
+    use. Owned by one ``NftRules``.
+    """
 
     def __init__(self, protocol: str) -> None:
         self._protocol = protocol
@@ -81,8 +87,12 @@ class Slots:
         """The slots in use are *used*."""
         free = set(self._free)
         assert len(free) == len(self._free), f"a slot is free twice: {sorted(self._free)}"
-        assert used == set(range(self._end)) - free, f"used {sorted(used)}, free {sorted(free)}, end {self._end}"
+        assert used == set(range(self._end)) - free, (
+            f"used {sorted(used)}, free {sorted(free)}, end {self._end}"
+        )
         counts: dict[str, int] = {}
         for slot in used:
-            counts[map_of(self._protocol, slot).name] = counts.get(map_of(self._protocol, slot).name, 0) + 1
+            counts[map_of(self._protocol, slot).name] = (
+                counts.get(map_of(self._protocol, slot).name, 0) + 1
+            )
         assert counts == self._used_of_map, f"maps {self._used_of_map} should be {counts}"

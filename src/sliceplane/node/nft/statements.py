@@ -1,4 +1,6 @@
-"""What our rules are made of.  A statement matches, decides, or changes the packet; it renders as nft writes it."""
+"""What our rules are made of.  A statement matches, decides, or changes the packet; it renders as
+nft writes it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-#: the bit of the packet mark that says "to be masqueraded", upstream's default; not an interface for others
+#: the bit of the packet mark that says "to be masqueraded", upstream's default; not an interface
+#: for others
 MASQUERADE_MARK = 1 << 14
 
 NftFamily = Literal["ip", "ip6"]
@@ -15,7 +18,12 @@ DESTINATION: tuple[Field, ...] = ("daddr", "proto", "dport")
 
 
 def _fields(fields: tuple[Field, ...], family: NftFamily) -> str:
-    words = {"saddr": f"{family} saddr", "daddr": f"{family} daddr", "proto": "meta l4proto", "dport": "th dport"}
+    words = {
+        "saddr": f"{family} saddr",
+        "daddr": f"{family} daddr",
+        "proto": "meta l4proto",
+        "dport": "th dport",
+    }
     return " . ".join(words[field] for field in fields)
 
 
@@ -62,7 +70,9 @@ class Vmap(msgspec.Struct, frozen=True):
 
 
 class DnatMap(msgspec.Struct, frozen=True):
-    """Looks the fields up; the destination becomes what is found there.  Without an element the rule ends."""
+    """Looks the fields up; the destination becomes what is found there.  Without an element the
+    rule ends.
+    """
 
     fields: tuple[Field, ...]
     container: str
@@ -72,15 +82,19 @@ class DnatMap(msgspec.Struct, frozen=True):
 
 
 class Draw(msgspec.Struct, frozen=True):
-    """Looks the fields up with a number below ``count``, all equally likely; the destination becomes what is found
-    there.  Without an element the rule ends."""
+    """Looks the fields up with a number below ``count``, all equally likely; the destination
+    becomes what is found there. Without an element the rule ends.
+    """
 
     fields: tuple[Field, ...]
     count: int
     container: str
 
     def render(self, family: NftFamily) -> str:
-        return f"dnat {family} to {_fields(self.fields, family)} . numgen random mod {self.count} map @{self.container}"
+        return (
+            f"dnat {family} to {_fields(self.fields, family)} . numgen random mod {self.count} "
+            f"map @{self.container}"
+        )
 
 
 class Jump(msgspec.Struct, frozen=True):
@@ -111,7 +125,9 @@ class Masquerade(_Always, msgspec.Struct, frozen=True):
 
 
 class Balance(msgspec.Struct, frozen=True):
-    """DNAT to one of the targets number ``offset`` to ``offset + count - 1`` of a map, all equally likely."""
+    """DNAT to one of the targets number ``offset`` to ``offset + count - 1`` of a map, all equally
+    likely.
+    """
 
     protocol: str
     count: int
@@ -131,11 +147,15 @@ class AddressIn(msgspec.Struct, frozen=True):
     inside: bool = True
 
     def render(self, family: NftFamily) -> str:
-        return f"{family} {self.field} {'' if self.inside else '!= '}{{ {', '.join(self.networks)} }}"
+        return (
+            f"{family} {self.field} {'' if self.inside else '!= '}{{ {', '.join(self.networks)} }}"
+        )
 
 
 class FromInterface(msgspec.Struct, frozen=True):
-    """Matches if the packet came in through the interface (``inside``), or did not; a name may end with ``*``."""
+    """Matches if the packet came in through the interface (``inside``), or did not; a name may end
+    with ``*``.
+    """
 
     name: str
     inside: bool = True
@@ -181,7 +201,9 @@ class TakeMark(_Always, msgspec.Struct, frozen=True):
 
 
 class Remember(msgspec.Struct, frozen=True):
-    """The source address becomes an element of a dynamic set, for as long as the set says from now on."""
+    """The source address becomes an element of a dynamic set, for as long as the set says from now
+    on.
+    """
 
     container: str
 

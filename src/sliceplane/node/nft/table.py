@@ -1,4 +1,5 @@
-"""One table: what it shall hold, what the kernel holds (the shadow), and the transaction from one to the other.
+"""One table: what it shall hold, what the kernel holds (the shadow), and the transaction from one
+to the other.
 
 ```
 set_service()  ->  desired chains, claims on elements  --diff of what is marked-->  Transaction
@@ -6,40 +7,46 @@ set_service()  ->  desired chains, claims on elements  --diff of what is marked-
                    shadow  <------- on_success ------------ '      on_failure -> everything, from nothing
 ```
 
-The shadow changes only when the kernel has taken the transaction; the kernel is never asked.  If it refuses one
-(an administrator deleted our table, say), the shadow is worth nothing: the next transaction is *full*.  A full one
-deletes the table and builds it again **in the same transaction**, so traffic never meets an empty table; the
-first is full too, and thereby adopts or replaces whatever an earlier process left.
+The shadow changes only when the kernel has taken the transaction; the kernel is never asked. If it
+refuses one (an administrator deleted our table, say), the shadow is worth nothing: the next
+transaction is *full*. A full one deletes the table and builds it again **in the same transaction**,
+so traffic never meets an empty table; the first is full too, and thereby adopts or replaces
+whatever an earlier process left.
 
-**Two kinds of chains.**  One that only balances is kept target by target (``HeldTargets``); any other is rewritten
-whole when its rules change (``HeldRules``).  A dynamic set belongs to such a chain, and comes and goes with it; its
-elements are the kernel's, filled by packets, up to a size that follows from how many sets the namespace has: a flood
-from made-up addresses fills no more than the namespace's share of the kernel's memory.  They outlive every change but
-a full transaction, into which the caller may give what was in them just before (``remember``; ``wants_memory`` says
-whether it matters).
+**Two kinds of chains.**  One that only balances is kept target by target (``HeldTargets``); any
+other is rewritten whole when its rules change (``HeldRules``). A dynamic set belongs to such a
+chain, and comes and goes with it; its elements are the kernel's, filled by packets, up to a size
+that follows from how many sets the namespace has: a flood from made-up addresses fills no more than
+the namespace's share of the kernel's memory. They outlive every change but a full transaction, into
+which the caller may give what was in them just before (``remember``; ``wants_memory`` says whether
+it matters).
 
-**Order of commands.**  0. see whose table it is, and make the rooms that are missing, in a step of their own
-(``node.nft.layout.steps``), since a packet that asks for its destination must have met their rules; 1. make the maps
-and chains that are missing; 2. delete elements; 3. add elements, whose verdicts need the chains (a changed value is a
-deletion and an addition); 4. flush and add rules, which need the maps, and which the kernel checks against the elements
-already there; 5. delete chains and maps.
+**Order of commands.**  0. see whose table it is, and make the rooms that are missing, in a step of
+their own (``node.nft.layout.steps``), since a packet that asks for its destination must have met
+their rules; 1. make the maps and chains that are missing; 2. delete elements; 3. add elements,
+whose verdicts need the chains (a changed value is a deletion and an addition); 4. flush and add
+rules, which need the maps, and which the kernel checks against the elements already there; 5.
+delete chains and maps.
 
-**Retirement.**  The kernel evaluates a packet against the rules that were there when the packet entered the hook,
-but looks elements up in the newest version of a map; and kernels before 6.2 refuse to delete a chain in the
-transaction that takes the last reference away.  Therefore what a transaction takes out of use (targets beyond a
-rule's new count, a chain that nothing leads to) stays for ``RETIRE_AFTER_S`` and goes with a later transaction.
-If it is wanted again meanwhile it is used again.  Elements are retired likewise (``node.nft.elements``).
-What a whole table overtakes is the subject of ``node.nft.layout.steps``.
+**Retirement.**  The kernel evaluates a packet against the rules that were there when the packet
+entered the hook, but looks elements up in the newest version of a map; and kernels before 6.2
+refuse to delete a chain in the transaction that takes the last reference away. Therefore what a
+transaction takes out of use (targets beyond a rule's new count, a chain that nothing leads to)
+stays for ``RETIRE_AFTER_S`` and goes with a later transaction. If it is wanted again meanwhile it
+is used again. Elements are retired likewise (``node.nft.elements``). What a whole table overtakes
+is the subject of ``node.nft.layout.steps``.
 
-**One writer at a time.**  No other program shall write our table, but one may: a second proxy on the node by mistake,
-or for a moment while one replaces the other.  Each takes slots in an order of its own, so changes made for the table of
-one would lead Services of the other astray, and the kernel would take many of them.  Therefore a full transaction makes
-an empty chain that has its writer's name, and every change begins by flushing that chain: nothing, or, in a table that
-another program wrote since, a refusal.  Then this writer's next transaction is full, as after any other refusal.
+**One writer at a time.**  No other program shall write our table, but one may: a second proxy on
+the node by mistake, or for a moment while one replaces the other. Each takes slots in an order of
+its own, so changes made for the table of one would lead Services of the other astray, and the
+kernel would take many of them. Therefore a full transaction makes an empty chain that has its
+writer's name, and every change begins by flushing that chain: nothing, or, in a table that another
+program wrote since, a refusal. Then this writer's next transaction is full, as after any other
+refusal.
 
-**Size.**  A transaction has no bound but memory: as root, the socket's buffer is raised as needed (210,300
-endpoints in one transaction were measured).  In a user namespace, without that right, the kernel refuses some 20,000
-elements ("Message too long").
+**Size.**  A transaction has no bound but memory: as root, the socket's buffer is raised as needed
+(210,300 endpoints in one transaction were measured). In a user namespace, without that right, the
+kernel refuses some 20,000 elements ("Message too long").
 
 Owned by one ``node.plane.NodePlane``.  Times are seconds since the epoch.
 """
@@ -95,8 +102,9 @@ from sliceplane.node.plane import NodePlane, NodePlaneConfig
 from sliceplane.node.surroundings import Surroundings, ThisNode
 
 NFT_FAMILIES: Final[dict[Family, NftFamily]] = {"IPv4": "ip", "IPv6": "ip6"}
-#: clients that session affinity remembers for one Service port's endpoint; in all sets of a namespace (but see
-#: ``clients_max``: a set keeps the size that it was made with); and in a set of a namespace with very many
+#: clients that session affinity remembers for one Service port's endpoint; in all sets of a
+#: namespace (but see ``clients_max``: a set keeps the size that it was made with); and in a set of
+#: a namespace with very many
 CLIENTS_OF_SET_MAX: Final = 65_535
 CLIENTS_MAX: Final = 2**20
 CLIENTS_MIN: Final = 16
@@ -105,8 +113,10 @@ _NODE: Final = ServiceKey("", "")
 
 
 class HeldTargets(NamedTuple):
-    """A chain in the kernel: its slot among those of its protocol, how many targets its rule draws from (0: it has no
-    rule), and the targets in the slot; those from number ``live`` on are retired."""
+    """A chain in the kernel: its slot among those of its protocol, how many targets its rule draws
+    from (0: it has no rule), and the targets in the slot; those from number ``live`` on are
+    retired.
+    """
 
     protocol: str
     slot: int
@@ -137,7 +147,9 @@ class NftRules:
 
     chain_per_target: Final = False
 
-    def __init__(self, table: TableRef, around: Surroundings | None = None, writer: str = "0") -> None:
+    def __init__(
+        self, table: TableRef, around: Surroundings | None = None, writer: str = "0"
+    ) -> None:
         """*writer*: a word that no other writer of this table has."""
         self.table = table
         self._writer = writer_chain(writer)
@@ -168,7 +180,9 @@ class NftRules:
         return self.set_objects(change.service, build_service(change.ports, node))
 
     def set_objects(self, key: ServiceKey, objects: ServiceObjects | None) -> bool:
-        """What *key* wants from now on; whether it is something else.  What did not change is not marked."""
+        """What *key* wants from now on; whether it is something else.  What did not change is not
+        marked.
+        """
         old = self._services.get(key) or ServiceObjects()
         new = objects or ServiceObjects()
         if old == new:
@@ -188,7 +202,9 @@ class NftRules:
                 self._marked_chains.add(chain.name)
         for name, chain in chains.items():
             if isinstance(chain, BalancedChain):
-                assert len(chain.targets) <= TARGETS_PER_CHAIN_MAX, f"{name} has {len(chain.targets)} targets"
+                assert len(chain.targets) <= TARGETS_PER_CHAIN_MAX, (
+                    f"{name} has {len(chain.targets)} targets"
+                )
             if self._wanted.get(name) != chain:
                 self._wanted[name] = chain
                 self._marked_chains.add(name)
@@ -203,7 +219,9 @@ class NftRules:
         return True
 
     def remember(self, memory: Memory) -> None:
-        """What the dynamic sets of the table have; the next transaction, if it is a full one, fills them with it."""
+        """What the dynamic sets of the table have; the next transaction, if it is a full one, fills
+        them with it.
+        """
         self._memory = memory
 
     def take_transaction(self, now: float) -> Transaction | None:
@@ -216,8 +234,14 @@ class NftRules:
         made = () if draft.full else self._rooms
         draft.made_rooms = (*made, *sorted(draft.rooms.difference(made)))
         rooms = [command for room in draft.made_rooms[len(made) :] for command in commands_of(room)]
-        deletions = [DeleteElements(name, tuple(keys)) for name, keys in sorted(draft.deletions.items()) if keys]
-        additions = [AddElements(name, tuple(new)) for name, new in sorted(draft.additions.items()) if new]
+        deletions = [
+            DeleteElements(name, tuple(keys))
+            for name, keys in sorted(draft.deletions.items())
+            if keys
+        ]
+        additions = [
+            AddElements(name, tuple(new)) for name, new in sorted(draft.additions.items()) if new
+        ]
         commands: tuple[Command, ...] = (*deletions, *additions, *draft.rules, *draft.removed)
         if not (draft.made or commands):
             return None
@@ -225,7 +249,9 @@ class NftRules:
         if draft.full:
             return Transaction(self.table, (*draft.made, *rooms, *commands), full=True)
         ahead = 1 + len(rooms) if rooms else 0
-        return Transaction(self.table, (FlushChain(self._writer.name), *rooms, *draft.made, *commands), ahead=ahead)
+        return Transaction(
+            self.table, (FlushChain(self._writer.name), *rooms, *draft.made, *commands), ahead=ahead
+        )
 
     def on_success(self, now: float) -> None:
         draft = self._draft
@@ -268,7 +294,9 @@ class NftRules:
                 bound_s = wanted.own_set.timeout_s
                 for ip, seconds in memory.get(clients, ()):
                     if seconds > 0:
-                        draft.additions[clients].append(((ip,), RemainingTime(min(seconds, bound_s))))
+                        draft.additions[clients].append(
+                            ((ip,), RemainingTime(min(seconds, bound_s)))
+                        )
         self._elements.write_all(draft)
         return draft
 
@@ -282,7 +310,9 @@ class NftRules:
             elif held is not None and held.live:
                 draft.rules.append(FlushChain(name))
                 if isinstance(held, HeldRules):
-                    if held.chain.own_set is not None:  # who comes back meanwhile has been somewhere else since
+                    if (
+                        held.chain.own_set is not None
+                    ):  # who comes back meanwhile has been somewhere else since
                         draft.rules.append(FlushContainer(held.chain.own_set))
                     draft.chains[name] = held._replace(live=False)
                 else:
@@ -295,7 +325,9 @@ class NftRules:
                 self._remove_retired(draft, name, self._held[name])
         return draft
 
-    def _place(self, draft: TableDraft, wanted: Chain, held: HeldTargets | HeldRules | None) -> None:
+    def _place(
+        self, draft: TableDraft, wanted: Chain, held: HeldTargets | HeldRules | None
+    ) -> None:
         """Brings a chain to *wanted*."""
         if isinstance(wanted, RuleChain):
             assert not isinstance(held, HeldTargets), (
@@ -303,7 +335,9 @@ class NftRules:
             )
             self._place_rules(draft, wanted, held)
         else:
-            assert not isinstance(held, HeldRules), f"{wanted.name} changed its kind; its name should have too"
+            assert not isinstance(held, HeldRules), (
+                f"{wanted.name} changed its kind; its name should have too"
+            )
             self._place_targets(draft, wanted, held)
 
     def _place_rules(self, draft: TableDraft, wanted: RuleChain, held: HeldRules | None) -> None:
@@ -311,10 +345,16 @@ class NftRules:
         assert wanted.rules, f"{name} has no rules: its Service must not have built it"
         if held is None:
             if wanted.own_set is not None:
-                draft.made.append(AddContainer(replace(wanted.own_set, size=clients_max(self._sets[wanted.account]))))
+                draft.made.append(
+                    AddContainer(
+                        replace(wanted.own_set, size=clients_max(self._sets[wanted.account]))
+                    )
+                )
             draft.made.append(AddChain(name))
         else:
-            assert held.chain.own_set == wanted.own_set, f"{name} had {held.chain.own_set}, wants {wanted.own_set}"
+            assert held.chain.own_set == wanted.own_set, (
+                f"{name} had {held.chain.own_set}, wants {wanted.own_set}"
+            )
             if held.live and held.chain == wanted:
                 return
             if held.live:
@@ -322,7 +362,9 @@ class NftRules:
         draft.rules.extend(AddRule(name, rule) for rule in wanted.rules)
         draft.chains[name] = HeldRules(wanted, live=True)
 
-    def _place_targets(self, draft: TableDraft, wanted: BalancedChain, held: HeldTargets | None) -> None:
+    def _place_targets(
+        self, draft: TableDraft, wanted: BalancedChain, held: HeldTargets | None
+    ) -> None:
         """Brings a chain's targets and rule to *wanted*, leaving in place whatever can stay."""
         name = wanted.name
         count = len(wanted.targets)
@@ -337,7 +379,9 @@ class NftRules:
             placed = wanted.targets
         else:
             placed = place(held.targets, wanted.targets)
-        assert held.protocol == wanted.protocol, f"{name} was for {held.protocol}, now for {wanted.protocol}"
+        assert held.protocol == wanted.protocol, (
+            f"{name} was for {held.protocol}, now for {wanted.protocol}"
+        )
         container = map_of(held.protocol, held.slot).name
         offset = offset_of(held.slot)
         for number, (before, after) in enumerate(zip(held.targets, placed, strict=False)):
@@ -351,7 +395,9 @@ class NftRules:
         if count != held.live:
             if held.live:
                 draft.rules.append(FlushChain(name))
-            draft.rules.append(AddRule(name, NftRule((Balance(wanted.protocol, count, offset, container),))))
+            draft.rules.append(
+                AddRule(name, NftRule((Balance(wanted.protocol, count, offset, container),)))
+            )
         new = held._replace(live=count, targets=placed)
         if new != held:
             draft.chains[name] = new
@@ -376,11 +422,16 @@ class NftRules:
             draft.removed.append(DeleteContainer(map_of(held.protocol, held.slot)))
 
     def shadow(self) -> Transaction:
-        """What the kernel is thought to hold, as what would make it from nothing.  O(state); for comparisons with the
-        kernel, so not while a transaction runs or the shadow is worth nothing."""
+        """What the kernel is thought to hold, as what would make it from nothing. O(state); for
+        comparisons with the kernel, so not while a transaction runs or the shadow is worth nothing.
+        """
         assert self._draft is None, "a transaction is under way"
         assert not self.needs_full, "what the kernel holds is unknown"
-        made: list[Command] = [AddTable(), self._writer, *static_commands(self.table.family, self._around)]
+        made: list[Command] = [
+            AddTable(),
+            self._writer,
+            *static_commands(self.table.family, self._around),
+        ]
         made.extend(command for room in self._rooms for command in commands_of(room))
         items: dict[str, list[Item]] = defaultdict(list)
         rules: list[Command] = []
@@ -390,12 +441,16 @@ class NftRules:
             if isinstance(held, HeldRules):
                 if held.chain.own_set is not None:
                     made.append(AddContainer(held.chain.own_set))
-                rules.extend(AddRule(name, rule) for rule in (held.chain.rules if held.live else ()))
+                rules.extend(
+                    AddRule(name, rule) for rule in (held.chain.rules if held.live else ())
+                )
                 continue
             container = map_of(held.protocol, held.slot)
             offset = offset_of(held.slot)
             made.append(AddContainer(container))
-            items[container.name].extend(((offset + n,), target) for n, target in enumerate(held.targets))
+            items[container.name].extend(
+                ((offset + n,), target) for n, target in enumerate(held.targets)
+            )
             if held.live:
                 balance = Balance(held.protocol, held.live, offset, container.name)
                 rules.append(AddRule(name, NftRule((balance,))))
@@ -406,9 +461,13 @@ class NftRules:
 
     def check(self) -> None:
         """Every invariant; what is not marked is in the kernel as it shall be.  O(state)."""
-        chains = {chain.name: chain for objects in self._services.values() for chain in objects.chains}
+        chains = {
+            chain.name: chain for objects in self._services.values() for chain in objects.chains
+        }
         assert chains == self._wanted, f"chains {self._wanted} should be {chains}"
-        sets = Counter(account for objects in self._services.values() for account in _accounts(objects))
+        sets = Counter(
+            account for objects in self._services.values() for account in _accounts(objects)
+        )
         assert sets == self._sets, f"sets {self._sets} should be {sets}"
         in_kernel = not self.needs_full and self._draft is None
         self._elements.check(self._wishes(), in_kernel=in_kernel)
@@ -419,16 +478,22 @@ class NftRules:
             slots.check({held.slot for held in balanced if held.protocol == protocol})
         assert {held.protocol for held in balanced} <= set(self._slots), "a chain has no slot"
         for name, held in self._held.items():
-            assert _has_retired(held) == (name in self._retired), f"{name}: {held}, retired: {self._retired.get(name)}"
+            assert _has_retired(held) == (name in self._retired), (
+                f"{name}: {held}, retired: {self._retired.get(name)}"
+            )
             if name in self._marked_chains:
                 continue
             if isinstance(held, HeldRules):
-                assert self._wanted.get(name) == (held.chain if held.live else None), f"{name}: {held} is not wanted"
+                assert self._wanted.get(name) == (held.chain if held.live else None), (
+                    f"{name}: {held} is not wanted"
+                )
             else:
                 wanted = self._wanted.get(name)
                 assert not isinstance(wanted, RuleChain), f"{name}: {held} is not {wanted}"
                 targets = wanted.targets if wanted is not None else ()
-                assert set(held.targets[: held.live]) == set(targets), f"{name}: {held} is not {targets}"
+                assert set(held.targets[: held.live]) == set(targets), (
+                    f"{name}: {held} is not {targets}"
+                )
 
     def _wishes(self) -> Iterator[tuple[ServiceKey, ElementId, Wanted]]:
         for key in sorted(self._services):
@@ -439,13 +504,17 @@ class NftRules:
 NftPlane = NodePlane[NftRules, Transaction]
 
 
-def nft_plane(family: Family, config: NodePlaneConfig, table: str = TABLE, writer: str = "0") -> NftPlane:
+def nft_plane(
+    family: Family, config: NodePlaneConfig, table: str = TABLE, writer: str = "0"
+) -> NftPlane:
     """*writer*: a word that no other process has which might write this table."""
     return NftPlane(family, config, NftRules(TableRef(NFT_FAMILIES[family], table), writer=writer))
 
 
 def wants_memory(plane: NftPlane) -> bool:
-    """The next write replaces the table, and there are clients whose endpoints should be remembered over it."""
+    """The next write replaces the table, and there are clients whose endpoints should be remembered
+    over it.
+    """
     return plane.rules.needs_full and plane.tracker.has_affinity()
 
 
@@ -456,7 +525,11 @@ def clients_max(sets: int) -> int:
 
 def _accounts(objects: ServiceObjects) -> list[str]:
     """The namespace of each set of clients."""
-    return [chain.account for chain in objects.chains if isinstance(chain, RuleChain) and chain.own_set is not None]
+    return [
+        chain.account
+        for chain in objects.chains
+        if isinstance(chain, RuleChain) and chain.own_set is not None
+    ]
 
 
 def _has_retired(held: HeldTargets | HeldRules) -> bool:
@@ -465,9 +538,11 @@ def _has_retired(held: HeldTargets | HeldRules) -> bool:
 
 
 def place(held: tuple[DnatTarget, ...], wanted: tuple[DnatTarget, ...]) -> tuple[DnatTarget, ...]:
-    """*wanted*, ordered so that as few as possible of *held* change their number, then the rest of *held*.
+    """*wanted*, ordered so that as few as possible of *held* change their number, then the rest of
+    *held*.
 
-    ``result[:len(wanted)]`` has exactly the targets of *wanted*; ``result[len(wanted):]`` is ``held[len(wanted):]``.
+    ``result[:len(wanted)]`` has exactly the targets of *wanted*; ``result[len(wanted):]`` is
+    ``held[len(wanted):]``.
     """
     count = len(wanted)
     missing = dict.fromkeys(wanted)
@@ -477,4 +552,7 @@ def place(held: tuple[DnatTarget, ...], wanted: tuple[DnatTarget, ...]) -> tuple
             del missing[target]
             result[number] = target
     newcomers = iter(missing)
-    return (*(target if target is not None else next(newcomers) for target in result), *held[count:])
+    return (
+        *(target if target is not None else next(newcomers) for target in result),
+        *held[count:],
+    )

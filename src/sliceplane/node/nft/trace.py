@@ -1,11 +1,12 @@
 """Packets through a table: the first packet of a connection, and everything that may become of it.
 
-``trace`` walks the hooks in the order in which the kernel calls them and follows every branch of ``numgen``, so a
-test can say "from A to B:80: half to each of these two, masqueraded".  ``trails`` tells besides which chains each way
-led through.  A statement that it does not know is an
-error, never skipped.
+``trace`` walks the hooks in the order in which the kernel calls them and follows every branch of
+``numgen``, so a test can say "from A to B:80: half to each of these two, masqueraded". ``trails``
+tells besides which chains each way led through. A statement that it does not know is an error,
+never skipped.
 
-Routing is as simple as it can be: a packet to one of the host's own addresses is for the host, any other goes out.
+Routing is as simple as it can be: a packet to one of the host's own addresses is for the host, any
+other goes out.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"
 
 
 class Packet(msgspec.Struct, frozen=True):
-    """The first packet of a connection; ``iif`` is the interface that it came in through.  ``dnat``, ``mark`` and
-    ``masquerade`` say what happened to it."""
+    """The first packet of a connection; ``iif`` is the interface that it came in through. ``dnat``,
+    ``mark`` and ``masquerade`` say what happened to it.
+    """
 
     saddr: str
     daddr: str
@@ -78,8 +80,9 @@ _ONE = Fraction(1)
 def trace(
     table: TableContents, first: Packet, path: Path = "local", own: frozenset[str] = frozenset()
 ) -> dict[PacketOutcome, Fraction]:
-    """What may become of a new connection's first packet on a host with the addresses *own*, with probabilities that
-    sum to 1."""
+    """What may become of a new connection's first packet on a host with the addresses *own*, with
+    probabilities that sum to 1.
+    """
     outcomes: dict[PacketOutcome, Fraction] = {}
     for trail in trails(table, first, path, own):
         outcomes[trail.outcome] = outcomes.get(trail.outcome, Fraction(0)) + trail.share
@@ -92,12 +95,18 @@ def trails(
     """Every way that ``trace`` counts, in the order of outcomes and chains."""
     walk = _Walk(table, own)
     trails: list[Trail] = []
-    waiting: list[tuple[Fraction, Packet, _Point]] = [(_ONE, first, "output" if path == "local" else "prerouting")]
+    waiting: list[tuple[Fraction, Packet, _Point]] = [
+        (_ONE, first, "output" if path == "local" else "prerouting")
+    ]
     while waiting:
         weight, packet, point = waiting.pop()
         for share, after, flow in walk.hook(point, packet):
             if flow in {"drop", "reject"}:
-                trails.append(Trail(weight * share, PacketOutcome("drop" if flow == "drop" else "reject"), after))
+                trails.append(
+                    Trail(
+                        weight * share, PacketOutcome("drop" if flow == "drop" else "reject"), after
+                    )
+                )
                 continue
             following = walk.route(point, after)
             if following is not None:
@@ -129,7 +138,11 @@ class _Walk:
 
     def hook(self, point: _Point, packet: Packet) -> list[_Branch]:
         """Every way through the base chains of a hook, in the order of their priorities."""
-        base = [(chain.hook, name) for name, chain in self._table.chains.items() if chain.hook is not None]
+        base = [
+            (chain.hook, name)
+            for name, chain in self._table.chains.items()
+            if chain.hook is not None
+        ]
         branches: list[_Branch] = [(_ONE, packet, "continue")]
         for _, name in sorted((hook.priority, name) for hook, name in base if hook.point == point):
             following: list[_Branch] = []
@@ -137,7 +150,10 @@ class _Walk:
                 if flow in {"drop", "reject"}:
                     following.append((weight, current, flow))
                 else:
-                    following += [(weight * share, after, end) for share, after, end in self._chain(name, current)]
+                    following += [
+                        (weight * share, after, end)
+                        for share, after, end in self._chain(name, current)
+                    ]
             branches = following
         return branches
 
@@ -145,7 +161,9 @@ class _Walk:
         """Every way through a chain; "continue" at its end (base chains then accept)."""
         chain = self._table.chains.get(name)
         assert chain is not None, f"no chain {name}"
-        branches: list[tuple[Fraction, Packet]] = [(_ONE, replace(packet, chains=(*packet.chains, name)))]
+        branches: list[tuple[Fraction, Packet]] = [
+            (_ONE, replace(packet, chains=(*packet.chains, name)))
+        ]
         for rule in chain.rules:
             following: list[tuple[Fraction, Packet]] = []
             for weight, current in branches:
@@ -213,12 +231,18 @@ class _Walk:
                 return packet, _matched(packet.key(fields) in self._table.containers[name].elements)
             case statements.AddressIn(field, networks, inside):
                 address = ipaddress.ip_address(packet.saddr if field == "saddr" else packet.daddr)
-                return packet, _matched(any(address in ipaddress.ip_network(network) for network in networks) == inside)
+                return packet, _matched(
+                    any(address in ipaddress.ip_network(network) for network in networks) == inside
+                )
             case statements.FromInterface(name, inside):
                 prefix, star, _ = name.partition("*")
-                return packet, _matched((packet.iif.startswith(prefix) if star else packet.iif == name) == inside)
+                return packet, _matched(
+                    (packet.iif.startswith(prefix) if star else packet.iif == name) == inside
+                )
             case statements.IsOwnAddress(field):
-                return packet, _matched(self._is_own(packet.saddr if field == "saddr" else packet.daddr))
+                return packet, _matched(
+                    self._is_own(packet.saddr if field == "saddr" else packet.daddr)
+                )
             case statements.SetMark():
                 return replace(packet, mark=True), "continue"
             case statements.TakeMark():
@@ -268,10 +292,16 @@ class _Walk:
             yield _ONE, packet, "break"
         for target in found:
             assert isinstance(target, DnatTarget), f"{name} answers {target}"
-            yield Fraction(1, len(found)), replace(packet, daddr=target.ip, dport=target.port, dnat=True), "done"
+            yield (
+                Fraction(1, len(found)),
+                replace(packet, daddr=target.ip, dport=target.port, dnat=True),
+                "done",
+            )
 
     def _is_own(self, address: str) -> bool:
-        return address in self._own or any(ipaddress.ip_address(address) in network for network in _LOOPBACK)
+        return address in self._own or any(
+            ipaddress.ip_address(address) in network for network in _LOOPBACK
+        )
 
 
 def _matched(matches: bool) -> _Flow:

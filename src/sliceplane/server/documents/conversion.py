@@ -1,26 +1,31 @@
-"""Other forms of stored objects: older versions of a kind to the stored one (the hub) and back, and views under other
-names.
+"""Other forms of stored objects: older versions of a kind to the stored one (the hub) and back, and
+views under other names.
 
-Promises: the input is never changed; equal documents in, equal documents out; nothing is lost on the way to the hub
-and back but what is said here.  Never: validates.  A value that is wrong comes out as wrong as it went in.
+Promises: the input is never changed; equal documents in, equal documents out; nothing is lost on
+the way to the hub and back but what is said here. Never: validates. A value that is wrong comes out
+as wrong as it went in.
 
-**EndpointSlice v1beta1** (``pkg/apis/discovery/v1beta1/conversion.go``) differs from v1 in ``endpoints`` alone.  It has
-one map, ``topology``; v1 has ``zone`` and ``nodeName`` for the two entries that every client used, and
-``deprecatedTopology`` for the rest.  To v1, the zone leaves the map for ``zone``, and a host name that ``nodeName`` has
-too leaves it for nothing.  To v1beta1, the map is the rest with the zone and, unless the rest names a host of its own,
-the node's name.  So v1beta1 reads back with ``kubernetes.io/hostname`` in every endpoint that has a ``nodeName``.
-``addressType`` is not looked at: ``IP``, which the first versions had and which validation refuses, passes both ways.
+**EndpointSlice v1beta1** (``pkg/apis/discovery/v1beta1/conversion.go``) differs from v1 in
+``endpoints`` alone. It has one map, ``topology``; v1 has ``zone`` and ``nodeName`` for the two
+entries that every client used, and ``deprecatedTopology`` for the rest. To v1, the zone leaves the
+map for ``zone``, and a host name that ``nodeName`` has too leaves it for nothing. To v1beta1, the
+map is the rest with the zone and, unless the rest names a host of its own, the node's name. So
+v1beta1 reads back with ``kubernetes.io/hostname`` in every endpoint that has a ``nodeName``.
+``addressType`` is not looked at: ``IP``, which the first versions had and which validation refuses,
+passes both ways.
 
-**An annotation** can hold ``deprecatedTopology`` (KEP-0752, 1.21 draft: "Converting Topology"); it is read wherever it
-is found and written when an operator asks for it.  It is a JSON object from the index of an endpoint to its map,
-``{"0":{"rack":"a"},"7":{"rack":"b"}}``.  Endpoints have no names, so the index is all that ties a map to its endpoint,
-and what moves endpoints must write the annotation anew (``realign``).  All annotations together may have
-``ANNOTATIONS_BYTES_MAX``.  What does not fit is dropped key by key, each from every endpoint at once: keys of our own
-making first, the one that takes most room before the others, then the region, and the host name last, which
+**An annotation** can hold ``deprecatedTopology`` (KEP-0752, 1.21 draft: "Converting Topology"); it
+is read wherever it is found and written when an operator asks for it. It is a JSON object from the
+index of an endpoint to its map, ``{"0":{"rack":"a"},"7":{"rack":"b"}}``. Endpoints have no names,
+so the index is all that ties a map to its endpoint, and what moves endpoints must write the
+annotation anew (``realign``). All annotations together may have ``ANNOTATIONS_BYTES_MAX``. What
+does not fit is dropped key by key, each from every endpoint at once: keys of our own making first,
+the one that takes most room before the others, then the region, and the host name last, which
 ``nodeName`` mostly says too.
 
-**A view** is a resource whose ``storage`` names another one: events.k8s.io/v1 Event is core/v1 Event under other names
-(KEP-383).  The registry, the store and all rules know the stored form alone; both directions only rename.
+**A view** is a resource whose ``storage`` names another one: events.k8s.io/v1 Event is core/v1
+Event under other names (KEP-383). The registry, the store and all rules know the stored form alone;
+both directions only rename.
 """
 
 from __future__ import annotations
@@ -71,7 +76,9 @@ def from_hub(document: Document) -> Document:
     return _respelt(document, OLD_VERSION, _endpoint_from_hub)
 
 
-def _respelt(document: Document, version: str, endpoint: Callable[[Document], Document]) -> Document:
+def _respelt(
+    document: Document, version: str, endpoint: Callable[[Document], Document]
+) -> Document:
     out = dict(document)
     if "apiVersion" in out:
         out["apiVersion"] = version
@@ -94,7 +101,11 @@ def _endpoint_to_hub(endpoint: Document) -> Document:
 
 
 def _endpoint_from_hub(endpoint: Document) -> Document:
-    out = {name: value for name, value in endpoint.items() if name not in ("deprecatedTopology", "zone")}
+    out = {
+        name: value
+        for name, value in endpoint.items()
+        if name not in ("deprecatedTopology", "zone")
+    }
     topology: dict[str, str] = dict(endpoint.get("deprecatedTopology") or {})
     if endpoint.get("zone") is not None:
         topology[LABEL_ZONE] = endpoint["zone"]
@@ -106,9 +117,11 @@ def _endpoint_from_hub(endpoint: Document) -> Document:
 
 
 def lift(document: Document) -> Document:
-    """The slice with its annotation read back into ``deprecatedTopology``; where both have a key, the field counts.
+    """The slice with its annotation read back into ``deprecatedTopology``; where both have a key,
+    the field counts.
 
-    An annotation that cannot be read stays an annotation.  Entries beyond the last endpoint are passed over.
+    An annotation that cannot be read stays an annotation. Entries beyond the last endpoint are
+    passed over.
     """
     topologies = _read(document)
     if topologies is None:
@@ -116,7 +129,9 @@ def lift(document: Document) -> Document:
     endpoints = []
     for index, endpoint in enumerate(document.get("endpoints") or []):
         merged = {**topologies.get(index, {}), **(endpoint.get("deprecatedTopology") or {})}
-        endpoints.append({**endpoint, "deprecatedTopology": dict(sorted(merged.items()))} if merged else endpoint)
+        endpoints.append(
+            {**endpoint, "deprecatedTopology": dict(sorted(merged.items()))} if merged else endpoint
+        )
     out = _with_annotation(document, "")
     if endpoints:
         out["endpoints"] = endpoints
@@ -126,8 +141,8 @@ def lift(document: Document) -> Document:
 def stow(document: Document) -> Document:
     """The slice with its ``deprecatedTopology`` moved into the annotation, as far as there is room.
 
-    An annotation of that name that is there already is replaced if it can be read, for ``lift`` would have read it; one
-    that cannot be read gives way only to something to write.
+    An annotation of that name that is there already is replaced if it can be read, for ``lift``
+    would have read it; one that cannot be read gives way only to something to write.
     """
     document = lift(document)
     topologies = {
@@ -138,9 +153,12 @@ def stow(document: Document) -> Document:
     if not topologies:
         return document
     others = (document.get("metadata") or {}).get("annotations") or {}
-    taken = sum(_size(name) + _size(text) for name, text in others.items() if name != TOPOLOGY_ANNOTATION)
+    taken = sum(
+        _size(name) + _size(text) for name, text in others.items() if name != TOPOLOGY_ANNOTATION
+    )
     out = _with_annotation(
-        document, annotation_text(topologies, ANNOTATIONS_BYTES_MAX - taken - len(TOPOLOGY_ANNOTATION))
+        document,
+        annotation_text(topologies, ANNOTATIONS_BYTES_MAX - taken - len(TOPOLOGY_ANNOTATION)),
     )
     out["endpoints"] = [
         {name: value for name, value in endpoint.items() if name != "deprecatedTopology"}
@@ -152,9 +170,10 @@ def stow(document: Document) -> Document:
 def realign(new: Document, old: Document) -> Document:
     """*new* with the annotation it carries over from *old* made to fit its endpoints.
 
-    For clients of v1, who know nothing of the annotation: an endpoint is taken for the old one with the same addresses,
-    node, host name and target, in order where there are several, and an endpoint that was not there before has no
-    topology.  An annotation that the client changed is the client's.
+    For clients of v1, who know nothing of the annotation: an endpoint is taken for the old one with
+    the same addresses, node, host name and target, in order where there are several, and an
+    endpoint that was not there before has no topology. An annotation that the client changed is the
+    client's.
     """
     topologies = _read(old)
     before = old.get("endpoints") or []
@@ -177,7 +196,10 @@ def realign(new: Document, old: Document) -> Document:
 def annotation_text(topologies: Topologies, room_bytes: int) -> str:
     """The annotation's text, of at most *room_bytes* in UTF-8; "" if nothing fits."""
     kept = {index: dict(topology) for index, topology in sorted(topologies.items())}
-    size = 1 + sum(_entry_size(index) + sum(map(_pair_size, topology.items())) for index, topology in kept.items())
+    size = 1 + sum(
+        _entry_size(index) + sum(map(_pair_size, topology.items()))
+        for index, topology in kept.items()
+    )
     where: dict[str, list[int]] = {}
     for index, topology in kept.items():
         for key in topology:
@@ -191,7 +213,9 @@ def annotation_text(topologies: Topologies, room_bytes: int) -> str:
                 del kept[index]
                 size -= _entry_size(index)
     text = _text(kept) if kept else ""
-    assert len(text.encode()) == (size if kept else 0), f"{len(text.encode())} bytes were counted as {size}"
+    assert len(text.encode()) == (size if kept else 0), (
+        f"{len(text.encode())} bytes were counted as {size}"
+    )
     return text
 
 
@@ -205,7 +229,9 @@ def _drop_order(topologies: Topologies) -> Iterator[str]:
 
 
 def _entry_size(index: int) -> int:
-    """Bytes of ``"7":{}`` and the comma or brace after it, less the comma that the last pair inside does not have."""
+    """Bytes of ``"7":{}`` and the comma or brace after it, less the comma that the last pair inside
+    does not have.
+    """
     return len(str(index)) + 5
 
 
@@ -219,12 +245,16 @@ def _size(text: str) -> int:
 
 
 def _text(topologies: Topologies) -> str:
-    ordered = {str(index): dict(sorted(topology.items())) for index, topology in sorted(topologies.items())}
+    ordered = {
+        str(index): dict(sorted(topology.items())) for index, topology in sorted(topologies.items())
+    }
     return codec.encode(ordered).decode()
 
 
 def _identity(endpoint: Document) -> bytes:
-    return codec.encode([endpoint.get(name) for name in ("addresses", "nodeName", "hostname", "targetRef")])
+    return codec.encode(
+        [endpoint.get(name) for name in ("addresses", "nodeName", "hostname", "targetRef")]
+    )
 
 
 def _annotation(document: Document) -> Any:
@@ -240,7 +270,10 @@ def _read(document: Document) -> Topologies | None:
         decoded = _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
         return None
-    if not all(index == "0" or (index.isascii() and index.isdigit() and index[0] != "0") for index in decoded):
+    if not all(
+        index == "0" or (index.isascii() and index.isdigit() and index[0] != "0")
+        for index in decoded
+    ):
         return None
     return {int(index): topology for index, topology in decoded.items() if len(index) < 10}
 
@@ -249,7 +282,9 @@ def _with_annotation(document: Document, text: str) -> Document:
     """A copy whose annotation is *text*; without it for ""."""
     metadata = dict(document.get("metadata") or {})
     annotations = {
-        name: value for name, value in (metadata.get("annotations") or {}).items() if name != TOPOLOGY_ANNOTATION
+        name: value
+        for name, value in (metadata.get("annotations") or {}).items()
+        if name != TOPOLOGY_ANNOTATION
     }
     if text:
         annotations[TOPOLOGY_ANNOTATION] = text
@@ -277,18 +312,24 @@ def from_stored(resource: Resource, document: Document) -> Document:
 
 
 def renamed_members(source: Resource, aim: Resource) -> dict[str, str]:
-    """How top-level members of *source* are called in *aim*, where that differs; both show the same objects."""
+    """How top-level members of *source* are called in *aim*, where that differs; both show the same
+    objects.
+    """
     if source.is_view == aim.is_view:
         return {}
     return _TO_VIEW if aim.is_view else _TO_STORED
 
 
 def shown(resource: Resource, body: bytes) -> bytes:
-    """A stored body as *resource* shows it.  What is no such body (a list, a Status) is left as it is."""
+    """A stored body as *resource* shows it.  What is no such body (a list, a Status) is left as it
+    is.
+    """
     if not resource.is_view:
         return body
     stored = stored_form(resource)
-    if not body.startswith(f'{{"kind":"{stored.kind}","apiVersion":"{stored.api_version}",'.encode()):
+    if not body.startswith(
+        f'{{"kind":"{stored.kind}","apiVersion":"{stored.api_version}",'.encode()
+    ):
         return body
     return encode(from_stored(resource, decode_document(body)))
 

@@ -1,20 +1,25 @@
-"""Request bodies to documents, strictly: what is wrong with a body is known, and said in Go's words.
+"""Request bodies to documents, strictly: what is wrong with a body is known, and said in Go's
+words.
 
 The way of a JSON body (``read_body``):
 
-1. ``msgspec`` decodes it.  What it refuses is a 400 that names the offending character (``schema.json_errors``).
-2. Repeated members are found by counting.  Encoding the document again gives a text with exactly one colon for each
-   member that survived, plus the colons inside strings; the body has the same and one more for each member that a
-   later one overwrote.  So equal counts mean that nothing is there twice, and two calls into C replace a parse
-   in Python (31 KB: 60 us instead of 370 us).  Only a body with a repetition is parsed again, to name it.
-3. The schema says which members are unknown and which have a wrong type: a quick yes in C, a walk after a no.
+1. ``msgspec`` decodes it. What it refuses is a 400 that names the offending character
+   (``schema.json_errors``).
+2. Repeated members are found by counting. Encoding the document again gives a text with exactly one
+   colon for each member that survived, plus the colons inside strings; the body has the same and
+   one more for each member that a later one overwrote. So equal counts mean that nothing is there
+   twice, and two calls into C replace a parse in Python (31 KB: 60 us instead of 370 us). Only a
+   body with a repetition is parsed again, to name it.
+3. The schema says which members are unknown and which have a wrong type: a quick yes in C, a walk
+   after a no.
 4. Nulls are dropped, as Go's decoding does.
 
-A YAML body becomes a document first (``schema.yaml_documents``), is encoded as JSON and goes the same way.
+A YAML body becomes a document first (``schema.yaml_documents``), is encoded as JSON and goes the
+same way.
 
-Limits, all answered with a 400: nesting of ``DEPTH_MAX``; finite numbers of at most some thousand digits; UTF-8 without
-lone surrogates.  A body can be refused, never crash what comes after: whatever leaves this module can be encoded and
-walked.
+Limits, all answered with a 400: nesting of ``DEPTH_MAX``; finite numbers of at most some thousand
+digits; UTF-8 without lone surrogates. A body can be refused, never crash what comes after: whatever
+leaves this module can be encoded and walked.
 """
 
 from __future__ import annotations
@@ -38,7 +43,12 @@ from sliceplane.server.documents.schema import (
     lookup_kind,
     unknown_fields,
 )
-from sliceplane.server.documents.schema.check import JsonMembers, duplicates_in, json_name, unknown_in
+from sliceplane.server.documents.schema.check import (
+    JsonMembers,
+    duplicates_in,
+    json_name,
+    unknown_in,
+)
 from sliceplane.server.documents.schema.json_errors import describe_syntax_error, start_of
 from sliceplane.server.documents.schema.walks import DEPTH_MAX, deeper_than
 
@@ -50,16 +60,21 @@ _encoder = msgspec.json.Encoder()
 
 # The type that Go reads kind and apiVersion with; its name shows in errors.
 _TYPE_META: Final = (
-    'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
+    "struct "
+    '{ APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
 )
 
 
 class MalformedBody(Exception):
-    """A body that is no document; the text is Go's complaint, without what went before it or after."""
+    """A body that is no document; the text is Go's complaint, without what went before it or
+    after.
+    """
 
 
 class Decoded(msgspec.Struct, frozen=True, kw_only=True):
-    """A document as sent, nulls included, and the repeated members of it, e.g. ``duplicate field "spec.type"``."""
+    """A document as sent, nulls included, and the repeated members of it, e.g. ``duplicate field
+    "spec.type"``.
+    """
 
     document: Document
     problems: tuple[str, ...] = ()
@@ -68,14 +83,16 @@ class Decoded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_json(raw: bytes) -> Decoded:
-    """The JSON object in *raw*; a repeated member has its last value.  ``null`` is the empty object.
+    """The JSON object in *raw*; a repeated member has its last value. ``null`` is the empty object.
 
-    Knows no kinds, so every repetition is reported; ``read_body`` leaves out those inside unknown members, as Go does.
-    Raises ``MalformedBody``.
+    Knows no kinds, so every repetition is reported; ``read_body`` leaves out those inside unknown
+    members, as Go does. Raises ``MalformedBody``.
     """
     document, repeated = _parse_json(raw)
     _check_depth(raw, document)
-    return Decoded(document=document, problems=duplicates_in(_parse_members(raw)) if repeated else ())
+    return Decoded(
+        document=document, problems=duplicates_in(_parse_members(raw)) if repeated else ()
+    )
 
 
 def decode_value(raw: bytes) -> Any:
@@ -87,7 +104,8 @@ def decode_value(raw: bytes) -> Any:
 
 
 def decode_yaml(raw: bytes) -> Decoded:
-    """The first document of a YAML stream, as ``decode_json`` gives it.  All repeated keys are one problem, with lines.
+    """The first document of a YAML stream, as ``decode_json`` gives it. All repeated keys are one
+    problem, with lines.
 
     Raises ``MalformedBody``.
     """
@@ -103,11 +121,13 @@ def read_body(
     validation: Validation = "Warn",
     is_good: Callable[[str, Document], bool] | None = None,
 ) -> Decoded:
-    """The object of *resource* that a POST or PUT brings, without nulls, and what strict decoding says of it.
+    """The object of *resource* that a POST or PUT brings, without nulls, and what strict decoding
+    says of it.
 
-    With ``Ignore`` there are no problems.  With ``Strict`` they are for ``strict_error``: this function does not raise
-    them, so that they can be reported with what else is known by then.  *is_good*: asked first, with the key of the
-    schema; what it says yes to is of the right types, without nulls and unknown members.  Raises ``StatusError`` 400.
+    With ``Ignore`` there are no problems. With ``Strict`` they are for ``strict_error``: this
+    function does not raise them, so that they can be reported with what else is known by then.
+    *is_good*: asked first, with the key of the schema; what it says yes to is of the right types,
+    without nulls and unknown members. Raises ``StatusError`` 400.
     """
     problems: tuple[str, ...] = ()
     text = raw
@@ -140,15 +160,23 @@ def read_body(
 def strict_error(kind: str, problems: tuple[str, ...], version: str = "v1") -> StatusError:
     """The 400 of ``fieldValidation=Strict`` on POST and PUT (KEP-2885); *kind* is the bare kind."""
     return bad_request(
-        f'{kind} in version "{version}" cannot be handled as a {kind}: strict decoding error: {", ".join(problems)}'
+        f'{kind} in version "{version}" cannot be handled as a {kind}: strict decoding error: '
+        f"{', '.join(problems)}"
     )
 
 
-def unrecognized(resource: Resource, detail: str, raw: bytes, body_format: Format = "json") -> StatusError:
+def unrecognized(
+    resource: Resource, detail: str, raw: bytes, body_format: Format = "json"
+) -> StatusError:
     """The 400 for a body that does not parse."""
-    cause = f"couldn't get version/kind; json parse error: {detail}" if body_format == "json" else detail
+    cause = (
+        f"couldn't get version/kind; json parse error: {detail}"
+        if body_format == "json"
+        else detail
+    )
     return bad_request(
-        f"the object provided is unrecognized (must be of type {resource.kind}): {cause} ({start_of(raw)})"
+        f"the object provided is unrecognized (must be of type {resource.kind}): {cause} "
+        f"({start_of(raw)})"
     )
 
 
@@ -161,7 +189,10 @@ def check_type_meta(resource: Resource, document: Document, raw: bytes = b"") ->
     kind = document.get("kind") or ""
     for name, value in document.items():
         if name in {"apiVersion", "kind"} and value is not None and not isinstance(value, str):
-            detail = f"json: cannot unmarshal {json_name(value)} into Go struct field .{name} of type string"
+            detail = (
+                f"json: cannot unmarshal {json_name(value)} into Go struct field .{name} of type "
+                "string"
+            )
             raise unrecognized(resource, detail, raw)
     if kind in {"", resource.kind} and version in {"", resource.api_version}:
         return
@@ -173,12 +204,15 @@ def check_type_meta(resource: Resource, document: Document, raw: bytes = b"") ->
     elif kind == resource.kind:
         expected = resource.api_version
         raise bad_request(
-            f"the API version in the data ({version}) does not match the expected API version ({expected})"
+            f"the API version in the data ({version}) does not match the expected API version "
+            f"({expected})"
         )
     else:
         internal_package = (resource.group or "core").split(".", maxsplit=1)[0]
         why = f"converting (v1.{kind}) to ({internal_package}.{resource.kind}): unknown conversion"
-    raise bad_request(f'{kind} in version "{short_version}" cannot be handled as a {resource.kind}: {why}')
+    raise bad_request(
+        f'{kind} in version "{short_version}" cannot be handled as a {resource.kind}: {why}'
+    )
 
 
 def _parse(raw: bytes) -> Any:
@@ -198,15 +232,20 @@ def _parse_json(raw: bytes) -> tuple[Document, bool]:
     value = _parse(raw)
     document: Document = {} if value is None else value
     if not isinstance(document, dict):
-        raise MalformedBody(f"json: cannot unmarshal {json_name(value)} into Go value of type {_TYPE_META}")
+        raise MalformedBody(
+            f"json: cannot unmarshal {json_name(value)} into Go value of type {_TYPE_META}"
+        )
     encoded = _encode(document)
-    # A colon written as an escape is counted on one side only; rare enough to let the slow way find out.
+    # A colon written as an escape is counted on one side only; rare enough to let the slow way find
+    # out.
     escaped = b"\\u003a" in raw or b"\\u003A" in raw
     return document, escaped or raw.count(b":") != encoded.count(b":")
 
 
 def _yaml_to_json(raw: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """The first document as JSON, in which nothing is shared or repeated, and the problems of the YAML."""
+    """The first document as JSON, in which nothing is shared or repeated, and the problems of the
+    YAML.
+    """
     try:
         parsed = parse_yaml(raw, depth_max=DEPTH_MAX)
     except YamlError as error:
@@ -215,7 +254,9 @@ def _yaml_to_json(raw: bytes) -> tuple[bytes, tuple[str, ...]]:
 
 
 def _words_of(error: msgspec.DecodeError) -> str:
-    """Good JSON by Go's rules that we refuse all the same: numbers out of range, lone surrogates."""
+    """Good JSON by Go's rules that we refuse all the same: numbers out of range, lone
+    surrogates.
+    """
     text = str(error)
     return "number out of range" if "out of range" in text else "invalid surrogate pair in string"
 

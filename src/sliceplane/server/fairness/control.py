@@ -1,9 +1,10 @@
 """From a request to its flow and its seat.
 
-Whose schemas may match depends on the user alone, and is remembered by user; what is left to compare for a request is
-one or two rules.  The matching of each rule is upstream's (``pkg/util/flowcontrol/rule.go``).  Reads and writes have
-seats of their own, so that storage which stands still keeps no client from reading what is in memory.  (Upstream adds
-the two limits up and makes no difference between them.)
+Whose schemas may match depends on the user alone, and is remembered by user; what is left to
+compare for a request is one or two rules. The matching of each rule is upstream's
+(``pkg/util/flowcontrol/rule.go``). Reads and writes have seats of their own, so that storage which
+stands still keeps no client from reading what is in memory. (Upstream adds the two limits up and
+makes no difference between them.)
 """
 
 from __future__ import annotations
@@ -13,12 +14,23 @@ from collections.abc import Iterable
 from sliceplane.kit.metrics import Metrics
 from sliceplane.server.fairness.defaults import LEVELS, SCHEMAS
 from sliceplane.server.fairness.seats import SchemaTally, Seats
-from sliceplane.server.fairness.types import ANY, Asked, Flow, Kind, Level, PathRule, ResourceRule, Schema, Subject
+from sliceplane.server.fairness.types import (
+    ANY,
+    Asked,
+    Flow,
+    Kind,
+    Level,
+    PathRule,
+    ResourceRule,
+    Schema,
+    Subject,
+)
 
 _PREFIX = "apiserver_flowcontrol_"
 #: users whose schemas are remembered; all are forgotten beyond it
 USERS_MAX = 4096
-#: characters of the name and groups of one that is remembered; others are matched anew for each request
+#: characters of the name and groups of one that is remembered; others are matched anew for each
+#: request
 USER_CHARACTERS_MAX = 1024
 _ACCOUNT = "system:serviceaccount:"
 _EVERYTHING = (ResourceRule(),), (PathRule(),)
@@ -72,7 +84,8 @@ class FlowControl:
             f"{_PREFIX}nominal_limit_seats",
             "Seats of a priority level before any are lent, for reads and writes together.",
             lambda: [
-                ((level.name,), sum(seats.nominal(level.name) for seats in self.seats.values())) for level in LEVELS
+                ((level.name,), sum(seats.nominal(level.name) for seats in self.seats.values()))
+                for level in LEVELS
             ],
             "priority_level",
         )
@@ -106,12 +119,15 @@ class FlowControl:
 
 
 class Classifier:
-    """Owned by the server.  *schemas* in the order in which they are tried; the last matches whatever is left."""
+    """Owned by the server.  *schemas* in the order in which they are tried; the last matches
+    whatever is left.
+    """
 
     def __init__(self, schemas: Iterable[Schema], levels: Iterable[Level]) -> None:
         by_name = {level.name: level for level in levels}
         self._schemas = tuple((schema, by_name[schema.level]) for schema in schemas)
-        #: (name, groups) -> flows that the user's requests may be of, and whether the schema matches all of them
+        #: (name, groups) -> flows that the user's requests may be of, and whether the schema
+        #: matches all of them
         self._users: dict[tuple[str, tuple[str, ...]], tuple[tuple[Flow, bool], ...]] = {}
 
     def classify(self, name: str, groups: tuple[str, ...], asked: Asked) -> Flow:
@@ -120,7 +136,10 @@ class Classifier:
         candidates = self._users.get(user)
         if candidates is None:
             candidates = self._of_user(name, groups)
-            if len(name) + sum(map(len, groups)) <= USER_CHARACTERS_MAX and len(groups) <= USER_CHARACTERS_MAX:
+            if (
+                len(name) + sum(map(len, groups)) <= USER_CHARACTERS_MAX
+                and len(groups) <= USER_CHARACTERS_MAX
+            ):
                 if len(self._users) >= USERS_MAX:
                     self._users.clear()
                 self._users[user] = candidates
@@ -139,7 +158,9 @@ class Classifier:
         for schema, level in self._schemas:
             if any(speaks_of(subject, name, groups) for subject in schema.subjects):
                 always = (schema.resource_rules, schema.path_rules) == _EVERYTHING
-                flows.append((Flow(schema, level, name if schema.distinguisher == "ByUser" else ""), always))
+                flows.append(
+                    (Flow(schema, level, name if schema.distinguisher == "ByUser" else ""), always)
+                )
                 if always:
                     break
         return tuple(flows)
@@ -164,7 +185,11 @@ def matches(schema: Schema, asked: Asked) -> bool:
 
 
 def _matches_resource(rule: ResourceRule, asked: Asked) -> bool:
-    if not (_in(asked.verb, rule.verbs) and _in(asked.resource, rule.resources) and _in(asked.group, rule.groups)):
+    if not (
+        _in(asked.verb, rule.verbs)
+        and _in(asked.resource, rule.resources)
+        and _in(asked.group, rule.groups)
+    ):
         return False
     return _in(asked.namespace, rule.namespaces) if asked.namespace else rule.cluster_scope
 
@@ -172,7 +197,10 @@ def _matches_resource(rule: ResourceRule, asked: Asked) -> bool:
 def _matches_path(rule: PathRule, asked: Asked) -> bool:
     if not _in(asked.verb, rule.verbs):
         return False
-    return any(path in (ANY, asked.path) or asked.path.startswith(path.rstrip("*/") + "/") for path in rule.paths)
+    return any(
+        path in (ANY, asked.path) or asked.path.startswith(path.rstrip("*/") + "/")
+        for path in rule.paths
+    )
 
 
 def _in(value: str, values: tuple[str, ...]) -> bool:

@@ -1,9 +1,11 @@
-"""The flow schemas and priority levels that every server has: upstream's mandatory and suggested ones, and one of ours.
+"""The flow schemas and priority levels that every server has: upstream's mandatory and suggested
+ones, and one of ours.
 
-Facts are those of ``pkg/apis/flowcontrol/bootstrap/default.go`` in ``k8s.io/apiserver`` 1.36.  Ours is
-``sliceplane-node-proxies``: node proxies that use the user ``system:kube-proxy`` tell in Leases how far they are, and
-upstream would count them among all others.
-``spec_of_level``, ``spec_of_schema`` and ``status_of_schema`` are what ``flowcontrol.apiserver.k8s.io/v1`` has of them.
+Facts are those of ``pkg/apis/flowcontrol/bootstrap/default.go`` in ``k8s.io/apiserver`` 1.36. Ours
+is ``sliceplane-node-proxies``: node proxies that use the user ``system:kube-proxy`` tell in Leases
+how far they are, and upstream would count them among all others. ``spec_of_level``,
+``spec_of_schema`` and ``status_of_schema`` are what ``flowcontrol.apiserver.k8s.io/v1`` has of
+them.
 """
 
 from __future__ import annotations
@@ -15,12 +17,49 @@ from sliceplane.server.fairness.types import Level, PathRule, ResourceRule, Sche
 LEVELS: tuple[Level, ...] = (
     Level(name="catch-all", shares=5),
     Level(name="exempt", exempt=True),
-    Level(name="global-default", shares=20, lendable_percent=50, queues=128, hand_size=6, queue_length=50),
+    Level(
+        name="global-default",
+        shares=20,
+        lendable_percent=50,
+        queues=128,
+        hand_size=6,
+        queue_length=50,
+    ),
     Level(name="leader-election", shares=10, queues=16, hand_size=4, queue_length=50, vital=True),
-    Level(name="node-high", shares=40, lendable_percent=25, queues=64, hand_size=6, queue_length=50, vital=True),
-    Level(name="system", shares=30, lendable_percent=33, queues=64, hand_size=6, queue_length=50, vital=True),
-    Level(name="workload-high", shares=40, lendable_percent=50, queues=128, hand_size=6, queue_length=50),
-    Level(name="workload-low", shares=100, lendable_percent=90, queues=128, hand_size=6, queue_length=50),
+    Level(
+        name="node-high",
+        shares=40,
+        lendable_percent=25,
+        queues=64,
+        hand_size=6,
+        queue_length=50,
+        vital=True,
+    ),
+    Level(
+        name="system",
+        shares=30,
+        lendable_percent=33,
+        queues=64,
+        hand_size=6,
+        queue_length=50,
+        vital=True,
+    ),
+    Level(
+        name="workload-high",
+        shares=40,
+        lendable_percent=50,
+        queues=128,
+        hand_size=6,
+        queue_length=50,
+    ),
+    Level(
+        name="workload-low",
+        shares=100,
+        lendable_percent=90,
+        queues=128,
+        hand_size=6,
+        queue_length=50,
+    ),
 )
 
 _EVERYBODY = (Subject("Group", "system:unauthenticated"), Subject("Group", "system:authenticated"))
@@ -32,7 +71,9 @@ _LEASES = "coordination.k8s.io"
 
 #: by precedence, and by name where that is equal: the first that matches counts
 SCHEMAS: tuple[Schema, ...] = (
-    Schema(name="exempt", level="exempt", precedence=1, subjects=(Subject("Group", "system:masters"),)),
+    Schema(
+        name="exempt", level="exempt", precedence=1, subjects=(Subject("Group", "system:masters"),)
+    ),
     Schema(
         name="probes",
         level="exempt",
@@ -49,7 +90,10 @@ SCHEMAS: tuple[Schema, ...] = (
         subjects=(_MANAGER, _SCHEDULER, *_KUBE_SYSTEM),
         resource_rules=(
             ResourceRule(
-                verbs=("get", "create", "update"), groups=(_LEASES,), resources=("leases",), cluster_scope=False
+                verbs=("get", "create", "update"),
+                groups=(_LEASES,),
+                resources=("leases",),
+                cluster_scope=False,
             ),
         ),
         path_rules=(),
@@ -73,7 +117,9 @@ SCHEMAS: tuple[Schema, ...] = (
         distinguisher="ByUser",
         subjects=(Subject("User", "system:kube-proxy"),),
     ),
-    Schema(name="system-nodes", level="system", precedence=500, distinguisher="ByUser", subjects=_NODES),
+    Schema(
+        name="system-nodes", level="system", precedence=500, distinguisher="ByUser", subjects=_NODES
+    ),
     Schema(
         name="kube-controller-manager",
         level="workload-high",
@@ -102,8 +148,20 @@ SCHEMAS: tuple[Schema, ...] = (
         distinguisher="ByUser",
         subjects=(Subject("Group", "system:serviceaccounts"),),
     ),
-    Schema(name="global-default", level="global-default", precedence=9900, distinguisher="ByUser", subjects=_EVERYBODY),
-    Schema(name="catch-all", level="catch-all", precedence=10000, distinguisher="ByUser", subjects=_EVERYBODY),
+    Schema(
+        name="global-default",
+        level="global-default",
+        precedence=9900,
+        distinguisher="ByUser",
+        subjects=_EVERYBODY,
+    ),
+    Schema(
+        name="catch-all",
+        level="catch-all",
+        precedence=10000,
+        distinguisher="ByUser",
+        subjects=_EVERYBODY,
+    ),
 )
 
 
@@ -115,7 +173,11 @@ def spec_of_level(level: Level) -> Document:
         return {"type": "Exempt", "exempt": {"nominalConcurrencyShares": 0, "lendablePercent": 0}}
     response: Document = {"type": "Reject"}
     if level.queues:
-        queuing = {"queues": level.queues, "handSize": level.hand_size, "queueLengthLimit": level.queue_length}
+        queuing = {
+            "queues": level.queues,
+            "handSize": level.hand_size,
+            "queueLengthLimit": level.queue_length,
+        }
         response = {"type": "Queue", "queuing": queuing}
     limited = {
         "nominalConcurrencyShares": level.shares,
@@ -131,7 +193,8 @@ def spec_of_schema(schema: Schema) -> Document:
         rule["resourceRules"] = [_resource_rule(resources) for resources in schema.resource_rules]
     if schema.path_rules:
         rule["nonResourceRules"] = [
-            {"verbs": list(rules.verbs), "nonResourceURLs": list(rules.paths)} for rules in schema.path_rules
+            {"verbs": list(rules.verbs), "nonResourceURLs": list(rules.paths)}
+            for rules in schema.path_rules
         ]
     spec: Document = {
         "priorityLevelConfiguration": {"name": schema.level},
@@ -145,7 +208,10 @@ def spec_of_schema(schema: Schema) -> Document:
 
 def status_of_schema(schema: Schema, since: str) -> Document:
     """Its level is there, since the time *since*."""
-    message = f'This FlowSchema references the PriorityLevelConfiguration object named "{schema.level}" and it exists'
+    message = (
+        f'This FlowSchema references the PriorityLevelConfiguration object named "{schema.level}" '
+        "and it exists"
+    )
     condition = {
         "type": "Dangling",
         "status": "False",
@@ -163,7 +229,10 @@ def _subject(subject: Subject) -> Document:
         case "Group":
             return {"kind": "Group", "group": {"name": subject.name}}
         case "ServiceAccount":
-            return {"kind": "ServiceAccount", "serviceAccount": {"namespace": subject.namespace, "name": subject.name}}
+            return {
+                "kind": "ServiceAccount",
+                "serviceAccount": {"namespace": subject.namespace, "name": subject.name},
+            }
 
 
 def _resource_rule(rule: ResourceRule) -> Document:

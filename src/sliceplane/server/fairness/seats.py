@@ -1,14 +1,16 @@
 """Seats: how many requests are worked on at a time, whose turn it is, and who has to come back.
 
-Each level has a *nominal* number of seats in proportion to its shares, and keeps the part of it that it does not lend
-(``least``) at all times.  What levels lend and do not use is *spare*, and any level may sit there; when a seat gets
-free, the level that has the least of its nominal number goes first.  No request is driven from a seat.  Upstream moves
-the borders between levels every ten seconds; here a seat is lent at the moment when it is asked for.
+Each level has a *nominal* number of seats in proportion to its shares, and keeps the part of it
+that it does not lend (``least``) at all times. What levels lend and do not use is *spare*, and any
+level may sit there; when a seat gets free, the level that has the least of its nominal number goes
+first. No request is driven from a seat. Upstream moves the borders between levels every ten
+seconds; here a seat is lent at the moment when it is asked for.
 
-Within a level each flow has a line of its own (upstream: a hand of queues that it may share with others), and the line
-with the earliest *tag* goes first (Zhang, "VirtualClock", 1990).  A tag is the time at which a request came, or later
-if its flow has used up more: each seat moves the flow's tag by the time that the seat was held.  So a flow that asks
-for little passes those that ask for much, and since a later request has a later tag, none is passed for ever.
+Within a level each flow has a line of its own (upstream: a hand of queues that it may share with
+others), and the line with the earliest *tag* goes first (Zhang, "VirtualClock", 1990). A tag is the
+time at which a request came, or later if its flow has used up more: each seat moves the flow's tag
+by the time that the seat was held. So a flow that asks for little passes those that ask for much,
+and since a later request has a later tag, none is passed for ever.
 
 A flow may wait in ``places_of_one_flow`` places, and in no more than are left free for the others.
 """
@@ -67,7 +69,9 @@ class SeatTicket:
 
 
 class _Line:
-    """A flow that waits, or did a moment ago.  ``number`` is that of its entry in the heap; 0: it has none."""
+    """A flow that waits, or did a moment ago.  ``number`` is that of its entry in the heap; 0: it
+    has none.
+    """
 
     __slots__ = ("number", "tag", "waiting")
 
@@ -99,12 +103,15 @@ class _Room:
 class Seats:
     """Owned by the server.  Times are seconds of one clock that does not go back."""
 
-    def __init__(self, total: int, levels: Iterable[Level], tallies: dict[str, SchemaTally]) -> None:
+    def __init__(
+        self, total: int, levels: Iterable[Level], tallies: dict[str, SchemaTally]
+    ) -> None:
         """*total* seats are shared out; each level that has shares gets at least one of them."""
         limited = tuple(levels)
         shares = sum(level.shares for level in limited)
         self._rooms = {
-            level.name: _Room(level, 0 if level.exempt else ceil(total * level.shares / shares)) for level in limited
+            level.name: _Room(level, 0 if level.exempt else ceil(total * level.shares / shares))
+            for level in limited
         }
         self._tallies = tallies
         self._spare = sum(room.nominal - room.least for room in self._rooms.values())
@@ -127,8 +134,12 @@ class Seats:
             self._tallies[flow.schema.name].refuse(reason)
         return ticket, reason
 
-    def leave(self, ticket: SeatTicket, now: float, *, reason: Reason = "cancelled") -> tuple[SeatTicket, ...]:
-        """The request is done, or gives up waiting for *reason*.  Returns who got a seat by that."""
+    def leave(
+        self, ticket: SeatTicket, now: float, *, reason: Reason = "cancelled"
+    ) -> tuple[SeatTicket, ...]:
+        """The request is done, or gives up waiting for *reason*.  Returns who got a seat by
+        that.
+        """
         if ticket.state == "waiting":
             self._give_up(ticket, now, reason)
             return ()
@@ -202,7 +213,9 @@ class Seats:
         """Forget flows that do not wait, once they are many: those that owe nothing any more."""
         if len(room.lines) < 2 * room.lines_kept + _HEAP_MIN:
             return
-        room.lines = {key: line for key, line in room.lines.items() if line.waiting or line.tag > now}
+        room.lines = {
+            key: line for key, line in room.lines.items() if line.waiting or line.tag > now
+        }
         room.lines_kept = len(room.lines)
 
     def _give_up(self, ticket: SeatTicket, now: float, reason: Reason) -> None:
@@ -230,7 +243,11 @@ class Seats:
         """Fill the seats that are free."""
         seated = []
         while self._waiting:
-            able = [room for room in self._rooms.values() if room.waiting and (room.in_use < room.least or self._spare)]
+            able = [
+                room
+                for room in self._rooms.values()
+                if room.waiting and (room.in_use < room.least or self._spare)
+            ]
             if not able:
                 break
             room = min(able, key=lambda room: room.in_use / room.nominal)
@@ -264,11 +281,15 @@ class Seats:
     def check(self) -> None:
         limited = [room for room in self._rooms.values() if not room.level.exempt]
         held = sum(max(room.in_use, room.least) for room in limited)
-        assert self._spare == sum(room.nominal for room in limited) - held >= 0, f"{self._spare} seats are spare"
+        assert self._spare == sum(room.nominal for room in limited) - held >= 0, (
+            f"{self._spare} seats are spare"
+        )
         assert self._waiting == sum(room.waiting for room in limited), f"{self._waiting} wait"
         for room in limited:
             name = room.level.name
-            assert room.waiting == sum(len(line.waiting) for line in room.lines.values()), f"{name}: who waits?"
+            assert room.waiting == sum(len(line.waiting) for line in room.lines.values()), (
+                f"{name}: who waits?"
+            )
             assert room.waiting <= room.level.places, f"{name}: {room.waiting} wait"
             free = room.in_use < room.least or self._spare
             assert not (room.waiting and free), f"{name}: a seat is free and {room.waiting} wait"

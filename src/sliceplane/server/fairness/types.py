@@ -1,4 +1,6 @@
-"""Flow schemas and priority levels as values: what ``flowcontrol.apiserver.k8s.io`` objects say.  Frozen."""
+"""Flow schemas and priority levels as values: what ``flowcontrol.apiserver.k8s.io`` objects say.
+Frozen.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ Kind = Literal["read", "write"]
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """A priority level.  ``shares`` are in proportion to those of the other levels; ``queues`` 0: nothing waits, what
-    finds no seat is refused.  ``exempt``: no limit at all, and no shares."""
+    """A priority level. ``shares`` are in proportion to those of the other levels; ``queues`` 0:
+    nothing waits, what finds no seat is refused. ``exempt``: no limit at all, and no shares.
+    """
 
     name: str
     shares: int = 0
@@ -101,7 +104,9 @@ class Flow(NamedTuple):
 
 @lru_cache(maxsize=64)
 def uid_of(kind: Literal["flowschema", "prioritylevel"], name: str) -> str:
-    """Answers name the schema and the level in headers, and the objects carry the same uid, on every server that shares
-    a storage and without asking it: so it is made of the name, in the form of a version 4 UUID."""
+    """Answers name the schema and the level in headers, and the objects carry the same uid, on
+    every server that shares a storage and without asking it: so it is made of the name, in the form
+    of a version 4 UUID.
+    """
     digits = hashlib.sha256(f"{kind}/{name}".encode()).hexdigest()
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:32]}"

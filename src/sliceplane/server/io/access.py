@@ -1,4 +1,6 @@
-"""What a server and its clients show each other: certificates, tokens, the kubeconfig; kept good as long as it runs."""
+"""What a server and its clients show each other: certificates, tokens, the kubeconfig; kept good as
+long as it runs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from sliceplane.server.io.requests.auth import Tokens
 
 #: a node of a cluster may have thousands, of Services; a certificate must stay small
 INTERFACE_ADDRESSES_MAX: Final = 128
-#: a clock that is slewed, or a loop that is held up, moves less than this from one check to the next
+#: a clock that is slewed, or a loop that is held up, moves less than this from one check to the
+#: next
 CLOCK_STEP_S_MIN: Final = 30.0
 
 _log = get_logger("plane")
@@ -35,7 +38,9 @@ class UseContext(Protocol):
 class Access:
     """Owned by the plane."""
 
-    def __init__(self, config: PlaneConfig, data_dir: DataDir, url: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, config: PlaneConfig, data_dir: DataDir, url: str, clock: Callable[[], float]
+    ) -> None:
         """Everything is on disk afterwards.  Raises ``StartError``."""
         self._config = config
         self._data_dir = data_dir
@@ -50,23 +55,27 @@ class Access:
         self.tokens = TokenKeys(config.tokens, self.pki.token_key_file, static.find)
 
     def _certificates(self) -> pki.Pki:
-        """What a start needs; says so if kubeconfigs that were handed out before are worth nothing now."""
+        """What a start needs; says so if kubeconfigs that were handed out before are worth nothing
+        now.
+        """
         before = pki.Pki(self._data_dir.pki)
         identity = before.identity if before.ca_file.is_file() else ""
         handed_out = bool(identity) or self._data_dir.kubeconfig.exists()
         now, _ = pki.ensure(self._data_dir.pki, certificate_names(self._config), self._clock())
         if handed_out and now.identity != identity:
             _log.warning(
-                "the certificate authority was missing or damaged: there is a new one, and copies of older kubeconfigs "
+                "the certificate authority was missing or damaged: there is a new one, and copies "
+                "of older kubeconfigs "
                 "do not work any more",
                 path=str(now.ca_file),
             )
         return now
 
     async def keep_certificates(self, use: UseContext, period_s: float) -> None:
-        """Renew certificates that expire while the process runs, that are not valid at what the clock says now, or that
-        lack a new address of this machine; open connections are not touched, unless they rest on an authority that was
-        taken away.  Runs as long as the server."""
+        """Renew certificates that expire while the process runs, that are not valid at what the
+        clock says now, or that lack a new address of this machine; open connections are not
+        touched, unless they rest on an authority that was taken away. Runs as long as the server.
+        """
         steady = asyncio.get_running_loop().time
         offset = self._clock() - steady()
         while True:
@@ -78,14 +87,18 @@ class Access:
                 _log.warning("the machine's clock was set", seconds=round(moved))
             try:
                 await self._renew(use, now)
-            except Exception as error:  # tried again at the next check; the old ones last a month yet
+            except (
+                Exception
+            ) as error:  # tried again at the next check; the old ones last a month yet
                 _log.error("cannot renew certificates", exc_info=error)
 
     async def _renew(self, use: UseContext, now: float) -> None:
         authority = self.pki.ca_file
         before = authority.read_text(encoding="ascii") if authority.exists() else ""
         # In a thread: to make one loads a library, which takes longer than the loop may be held up.
-        self.pki, made = await asyncio.to_thread(pki.ensure, self._data_dir.pki, certificate_names(self._config), now)
+        self.pki, made = await asyncio.to_thread(
+            pki.ensure, self._data_dir.pki, certificate_names(self._config), now
+        )
         if made:
             distrusting = self.tls.renew(before)
             use(self.tls.context, distrusting=distrusting)
@@ -93,8 +106,9 @@ class Access:
             _log.info("certificates renewed")
 
     async def follow_authorities(self, use: UseContext, period_s: float) -> None:
-        """What is trusted is what the files hold now: an authority that is taken out of one is a revocation of all that
-        it signed.  Runs as long as the server."""
+        """What is trusted is what the files hold now: an authority that is taken out of one is a
+        revocation of all that it signed. Runs as long as the server.
+        """
         logged = ""
         while True:
             await asyncio.sleep(period_s)

@@ -1,4 +1,5 @@
-"""What a server does to its objects now and then, as long as it runs: each chore is a task of the plane, which ends it.
+"""What a server does to its objects now and then, as long as it runs: each chore is a task of the
+plane, which ends it.
 
 None of them ends by itself: what could not be done is logged once and due again the next time.
 """
@@ -31,20 +32,27 @@ async def tell_committer_the_time(committer: AnyCommitter, store: Store, period_
 
 
 async def forget_events(
-    committer: AnyCommitter, expire: Callable[[], tuple[Record, ...]], expired: Count, period_s: float
+    committer: AnyCommitter,
+    expire: Callable[[], tuple[Record, ...]],
+    expired: Count,
+    period_s: float,
 ) -> None:
     """Have the registry *expire* what lives for an hour, and count it."""
     while True:
         await asyncio.sleep(period_s)
         try:
-            gone = await committer.write(expire, lambda records: records[-1].revision if records else 0)
+            gone = await committer.write(
+                expire, lambda records: records[-1].revision if records else 0
+            )
         except StatusError as error:
             _log.error("expired Events are still there", error=str(error))
             continue
         expired.value += len(gone)
 
 
-async def keep_up(committer: AnyCommitter, name: str, step: Callable[[], int], period_s: float) -> None:
+async def keep_up(
+    committer: AnyCommitter, name: str, step: Callable[[], int], period_s: float
+) -> None:
     """Have the registry do *step* again and again."""
     logged = ""
     while True:
@@ -56,4 +64,9 @@ async def keep_up(committer: AnyCommitter, name: str, step: Callable[[], int], p
             if str(error) != logged:
                 logged = str(error)
                 cause = None if isinstance(error, StatusError) else error
-                _log.error("what the server keeps itself is not kept", step=name, error=logged, exc_info=cause)
+                _log.error(
+                    "what the server keeps itself is not kept",
+                    step=name,
+                    error=logged,
+                    exc_info=cause,
+                )

@@ -60,7 +60,8 @@ class PlaneConfig(msgspec.Struct, frozen=True, kw_only=True):
     object_bytes_max: int = OBJECT_BYTES_MAX
     #: storage that several servers share, in the place of the data folder's own
     etcd: EtcdConfig | None = None
-    #: a stop begins with so many seconds in which everything is answered and ``/readyz`` says that it will end
+    #: a stop begins with so many seconds in which everything is answered and ``/readyz`` says that
+    #: it will end
     shutdown_delay_s: float = 0.0
     flight: FlightConfig = msgspec.field(default_factory=FlightConfig)
 
@@ -78,8 +79,10 @@ class PlaneConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def advertised(self) -> str:
-        """Where others reach the server: as it is told, else where it listens; if that is everywhere, the address that
-        this machine's packets leave with.  Without any it is loopback, which can be no endpoint."""
+        """Where others reach the server: as it is told, else where it listens; if that is
+        everywhere, the address that this machine's packets leave with. Without any it is loopback,
+        which can be no endpoint.
+        """
         if self.advertise_address or not self.on_every_interface:
             return self.advertise_address or self.host
         return interfaces.outward(ip_address(self.bind_address).version) or self.host
@@ -98,7 +101,9 @@ class PlaneConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Periods(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a server looks at what may have changed without a request, and how long it waits for others."""
+    """How often a server looks at what may have changed without a request, and how long it waits
+    for others.
+    """
 
     #: revisions whose time is over are compacted
     retention_s: float = 5.0
@@ -106,8 +111,8 @@ class Periods(msgspec.Struct, frozen=True, kw_only=True):
     expiry_s: float = 5.0
     #: IPAddresses and ServiceCIDRs are compared with Services
     tend_s: float = 1.0
-    #: often, although certificates live long: new addresses are to be reached soon, and a clock that is set right may
-    #: leave every certificate in its future, or years behind
+    #: often, although certificates live long: new addresses are to be reached soon, and a clock
+    #: that is set right may leave every certificate in its future, or years behind
     certificates_s: float = 10.0
     #: what an authority signed must count no more soon after it is taken out of a file
     authorities_s: float = 5.0

@@ -11,8 +11,8 @@ Layout of a data folder (mode 0700; every file 0600)::
     children/           kubeconfigs and tokens of processes that run beside the plane (shell.transport.accounts)
     recordings/         what the flight recorder saved (shell.process.flight)
 
-``memory:`` means that nothing outlives the process: there is no database, and the other files live in a
-private temporary folder that ``close`` removes.
+``memory:`` means that nothing outlives the process: there is no database, and the other files live
+in a private temporary folder that ``close`` removes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class DataDir:
                 path = Path(tempfile.mkdtemp(prefix="sliceplane-"))
             except OSError as error:
                 raise StartError(
-                    f"cannot make a folder for temporary files in {tempfile.gettempdir()}: {_reason(error)}; TMPDIR "
+                    f"cannot make a folder for temporary files in {tempfile.gettempdir()}: "
+                    f"{_reason(error)}; TMPDIR "
                     "chooses another place"
                 ) from error
             return cls(path, ephemeral=True, lock_fd=_lock(path))
@@ -60,7 +61,9 @@ class DataDir:
         except FileExistsError as error:
             raise StartError(f"data directory {path}: it is a file, not a directory") from error
         except OSError as error:
-            raise StartError(f"data directory {path}: cannot create it: {_reason(error)}; {_ELSEWHERE}") from error
+            raise StartError(
+                f"data directory {path}: cannot create it: {_reason(error)}; {_ELSEWHERE}"
+            ) from error
         return cls(path, ephemeral=False, lock_fd=_lock(path))
 
     @property
@@ -74,24 +77,26 @@ class DataDir:
         return self.path / "restoring.db"
 
     def check_database(self) -> None:
-        """Raises ``StartError`` if there was a database and it was emptied or taken away, or there is to be one and its
-        restore did not end: beginning anew would lose it for good.
+        """Raises ``StartError`` if there was a database and it was emptied or taken away, or there
+        is to be one and its restore did not end: beginning anew would lose it for good.
 
-        A first start that is killed early leaves an empty file; but the kubeconfig is written when there is a database,
-        the certificates of a first start when the first objects are on disk.
+        A first start that is killed early leaves an empty file; but the kubeconfig is written when
+        there is a database, the certificates of a first start when the first objects are on disk.
         """
         database = self.database
         if database is None or (database.exists() and database.stat().st_size):
             return
         if self.restoring.exists():
             raise StartError(
-                f"cannot use {database} for storage: a restore was begun and did not end ({self.restoring.name}); "
+                f"cannot use {database} for storage: a restore was begun and did not end "
+                f"({self.restoring.name}); "
                 f"restore again, or remove {self.restoring.name} to begin with nothing"
             )
         emptied = database.exists()
         if self.kubeconfig.exists() or (emptied and (self.pki / "ca.crt").exists()):
             raise StartError(
-                f"cannot use {database} for storage: it is {'empty' if emptied else 'missing'}, although this data "
+                f"cannot use {database} for storage: it is {'empty' if emptied else 'missing'}, "
+                "although this data "
                 "directory has been in use; restore it from a copy, or remove "
                 f"{self.kubeconfig.name} and all files {database.name}* to begin with nothing"
             )
@@ -123,7 +128,9 @@ def _lock(path: Path) -> int:
     try:
         fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StartError(f"data directory {path}: cannot write to it: {_reason(error)}; {_ELSEWHERE}") from error
+        raise StartError(
+            f"data directory {path}: cannot write to it: {_reason(error)}; {_ELSEWHERE}"
+        ) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -131,7 +138,9 @@ def _lock(path: Path) -> int:
         os.close(fd)
         where = _server_of(path / KUBECONFIG)
         at = f", at {where}" if where else ""
-        raise StartError(f"data directory {path}: {_named(holder)} is using it{at}; {_ELSEWHERE}") from error
+        raise StartError(
+            f"data directory {path}: {_named(holder)} is using it{at}; {_ELSEWHERE}"
+        ) from error
     try:
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)
@@ -141,7 +150,9 @@ def _lock(path: Path) -> int:
 
 
 def _named(holder: str) -> str:
-    """The process whose number the lock has, which its holder wrote; a moment ago it may not have yet."""
+    """The process whose number the lock has, which its holder wrote; a moment ago it may not have
+    yet.
+    """
     if not holder.isdecimal():
         return "another process"
     command = command_of(int(holder))
@@ -151,7 +162,9 @@ def _named(holder: str) -> str:
 def _server_of(kubeconfig: Path) -> str:
     """The URL of the plane that wrote *kubeconfig*; "" if that cannot be read."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        found = re.search(r"\bserver\W+(https?://[^\s\"']+)", kubeconfig.read_text(encoding="utf-8"))
+        found = re.search(
+            r"\bserver\W+(https?://[^\s\"']+)", kubeconfig.read_text(encoding="utf-8")
+        )
         return found[1] if found is not None else ""
     return ""
 

@@ -1,7 +1,9 @@
-"""A client of the API server in this process: the same verbs and errors, without sockets and without copies.
+"""A client of the API server in this process: the same verbs and errors, without sockets and
+without copies.
 
-Requests go through the registry as those over HTTP do, with the same decoding, defaults, validation and admission; a
-write returns when it is durable and published.  List items and watch events are the stored bytes themselves.
+Requests go through the registry as those over HTTP do, with the same decoding, defaults, validation
+and admission; a write returns when it is durable and published. List items and watch events are the
+stored bytes themselves.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ FUTURE_VERSION_S_MAX: Final = 3.0
 class InProcessClient(Verbs):
     """See ``watch.io.base.Client``.  Lives in the server's loop.
 
-    *arm* is called after each subscription, so that the hub's timer is set (``HubTicker.arm``).  *user* is who asks,
-    for admission and field managers.
+    *arm* is called after each subscription, so that the hub's timer is set (``HubTicker.arm``).
+    *user* is who asks, for admission and field managers.
     """
 
     def __init__(
@@ -74,7 +76,8 @@ class InProcessClient(Verbs):
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
         await self._committer.current()
         return self._registry.get(
-            Context(now=self._clock(), user=self._user), Target(resource=resource, namespace=namespace, name=name)
+            Context(now=self._clock(), user=self._user),
+            Target(resource=resource, namespace=namespace, name=name),
         ).body
 
     async def list(
@@ -99,7 +102,9 @@ class InProcessClient(Verbs):
         target = Target(resource=selection.resource, namespace=selection.namespace)
         outcome = self._registry.list(Context(now=self._clock(), user=self._user), target, options)
         items = tuple(record.body for record in outcome.records)
-        return ListPage(items, str(outcome.resource_version), outcome.continue_token, outcome.remaining)
+        return ListPage(
+            items, str(outcome.resource_version), outcome.continue_token, outcome.remaining
+        )
 
     @asynccontextmanager
     async def watch(
@@ -118,7 +123,9 @@ class InProcessClient(Verbs):
             timeout_s=timeout_s,
         )
         target = Target(resource=selection.resource, namespace=selection.namespace)
-        plan = self._registry.watch_plan(Context(now=self._clock(), user=self._user), target, options)
+        plan = self._registry.watch_plan(
+            Context(now=self._clock(), user=self._user), target, options
+        )
         if plan.wait_for is not None:
             await self._wait_for(str(plan.wait_for))
         elif plan.newest:
@@ -148,7 +155,9 @@ class InProcessClient(Verbs):
         return watcher
 
     async def perform(self, write: Write) -> bytes:
-        step = step_of(self._registry, Context(now=self._clock(), user=self._user), write, self._options)
+        step = step_of(
+            self._registry, Context(now=self._clock(), user=self._user), write, self._options
+        )
         outcome: Outcome = await self._committer.write(step, attrgetter("revision"))
         return outcome.body
 
@@ -165,7 +174,9 @@ class InProcessClient(Verbs):
             watcher.notify()
 
     async def _wait_for(self, resource_version: str | None) -> None:
-        """Wait a little for a version from the future.  What is no number is left to the registry to refuse."""
+        """Wait a little for a version from the future.  What is no number is left to the registry
+        to refuse.
+        """
         try:
             wanted = parse_uint64(resource_version or "")
         except NotAnInteger:

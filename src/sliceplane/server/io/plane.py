@@ -1,9 +1,11 @@
-"""One process of Sliceplane put together: data folder, storage, store, registry, hub, HTTPS server, services.
+"""One process of Sliceplane put together: data folder, storage, store, registry, hub, HTTPS server,
+services.
 
-The order of a start is the order of what may fail without a trace: first what only looks (flags, lock, port),
-then what reads (the database), and only then what writes (certificates, first objects).  The kubeconfig is written
-before the server answers and the server answers before any service starts, so a service may be a plain client.
-A stop runs the other way round; watches are ended before the connections that carry them.
+The order of a start is the order of what may fail without a trace: first what only looks (flags,
+lock, port), then what reads (the database), and only then what writes (certificates, first
+objects). The kubeconfig is written before the server answers and the server answers before any
+service starts, so a service may be a plain client. A stop runs the other way round; watches are
+ended before the connections that carry them.
 
 *Services* are whatever else lives in the process: controllers, emulation, the node proxy.  See
 ``watch.io.service``.
@@ -44,7 +46,12 @@ from sliceplane.server.io.requests.reports import HeldReports
 from sliceplane.server.io.requests.resources import ResourceHandlers
 from sliceplane.server.io.requests.timers import HubTicker, Revocation
 from sliceplane.server.io.requests.watch import WatchHandler
-from sliceplane.server.io.storage.committing import AnyCommitter, StorageError, health_of, store_metrics
+from sliceplane.server.io.storage.committing import (
+    AnyCommitter,
+    StorageError,
+    health_of,
+    store_metrics,
+)
 from sliceplane.server.io.storage.own import OwnStorage
 from sliceplane.server.registry.api_service import INTERVAL_S
 from sliceplane.server.registry.registry import Registry
@@ -65,7 +72,9 @@ _log = get_logger("plane")
 
 
 class ServerPlane:
-    """A running process.  Made, started and stopped by one task; ``async with`` starts and stops."""
+    """A running process.  Made, started and stopped by one task; ``async with`` starts and
+    stops.
+    """
 
     def __init__(
         self,
@@ -121,7 +130,9 @@ class ServerPlane:
         await self.stop()
 
     def client(self, name: str, *, field_manager: str = "sliceplane") -> InProcessClient:
-        """A client without sockets, for this process and its loop, as the administrator *name*.  After ``start``."""
+        """A client without sockets, for this process and its loop, as the administrator *name*.
+        After ``start``.
+        """
         user = User(name=name, groups=(MASTERS,))
         return InProcessClient(
             self.registry,
@@ -135,8 +146,9 @@ class ServerPlane:
         )
 
     async def start(self) -> None:
-        """Returns when the server answers and every service has started.  Raises ``StartError``; whatever
-        had been started is stopped again by then."""
+        """Returns when the server answers and every service has started. Raises ``StartError``;
+        whatever had been started is stopped again by then.
+        """
         try:
             await self._start()
         except BaseException:
@@ -159,7 +171,9 @@ class ServerPlane:
         self._access = access = Access(config, self.data_dir, self.url, self.clock)
         await self._storage.check_identity(access.pki, config.tokens)
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
-        self.registry = Registry(self.store, rng=rng, config=config.registry(port), tokens=access.tokens)
+        self.registry = Registry(
+            self.store, rng=rng, config=config.registry(port), tokens=access.tokens
+        )
         self.committer = self._storage.committer(self.registry, keep_s=config.history_keep_s)
         self._cleanup.push_async_callback(self.committer.close)
         self.committer.start()
@@ -168,7 +182,9 @@ class ServerPlane:
         steps = LoopSteps(self.metrics)
         app = self._application(address, steps)
         self.listener = Listener(
-            self._around(app), connections_max=config.limits.connections_max, timing=periods.connections
+            self._around(app),
+            connections_max=config.limits.connections_max,
+            timing=periods.connections,
         )
         self.metrics.include(self.listener.metrics.families)
         descriptors.raise_limit()
@@ -178,9 +194,13 @@ class ServerPlane:
         )
         self._cleanup.push_async_callback(self._leave)
         self._spawn(steps.beat(), "heartbeat")
-        self._spawn(access.keep_certificates(self.listener.use, periods.certificates_s), "certificates")
+        self._spawn(
+            access.keep_certificates(self.listener.use, periods.certificates_s), "certificates"
+        )
         if config.client_ca_file is not None:
-            self._spawn(access.follow_authorities(self.listener.use, periods.authorities_s), "authorities")
+            self._spawn(
+                access.follow_authorities(self.listener.use, periods.authorities_s), "authorities"
+            )
         self._spawn_chores()
         if self.flight is not None:
             self._spawn(self.flight.run(), "flight recorder")
@@ -193,17 +213,27 @@ class ServerPlane:
     def _spawn_chores(self) -> None:
         committer = self.committer
         periods = self._periods
-        expired = self.metrics.counter("sliceplane_expired_events_total", "Events removed because their time was over.")
+        expired = self.metrics.counter(
+            "sliceplane_expired_events_total", "Events removed because their time was over."
+        )
         retention_s = min(periods.retention_s, max(self.config.history_keep_s / 2, 0.1))
         self._spawn(chores.tell_committer_the_time(committer, self.store, retention_s), "retention")
         self._spawn(
-            chores.forget_events(committer, lambda: self.registry.expire(self.clock()), expired, periods.expiry_s),
+            chores.forget_events(
+                committer, lambda: self.registry.expire(self.clock()), expired, periods.expiry_s
+            ),
             "expiry",
         )
         self._spawn(
-            chores.keep_up(committer, "tend", lambda: self.registry.tend(self.clock()), periods.tend_s), "addresses"
+            chores.keep_up(
+                committer, "tend", lambda: self.registry.tend(self.clock()), periods.tend_s
+            ),
+            "addresses",
         )
-        self._spawn(chores.keep_up(committer, "keep_api_service", self._keep_api_service, INTERVAL_S), "api-service")
+        self._spawn(
+            chores.keep_up(committer, "keep_api_service", self._keep_api_service, INTERVAL_S),
+            "api-service",
+        )
 
     def _service_context(self) -> ServiceContext:
         return ServiceContext(
@@ -249,8 +279,9 @@ class ServerPlane:
         return "; ".join(f"{name}: {why}" for name, why in self.health.results("healthz") if why)
 
     async def drain(self) -> None:
-        """Have clients leave for another server, while each that comes is served: the time is ``shutdown_delay_s``.
-        After a ``start``; ``stop`` may be called at any moment of it."""
+        """Have clients leave for another server, while each that comes is served: the time is
+        ``shutdown_delay_s``. After a ``start``; ``stop`` may be called at any moment of it.
+        """
         self._stopping = True
         ends = asyncio.get_running_loop().time() + self.config.shutdown_delay_s
         self.listener.drain()
@@ -261,7 +292,9 @@ class ServerPlane:
     async def stop(self) -> None:
         """Idempotent; errors of one part do not keep the others from stopping."""
         self._stopping = True
-        await self._drain_services()  # before the first one takes its time: what ends meanwhile is no incident
+        await (
+            self._drain_services()
+        )  # before the first one takes its time: what ends meanwhile is no incident
         while self._started:
             service = self._started.pop()
             await self._carefully(service.name, service.stop)
@@ -303,7 +336,9 @@ class ServerPlane:
             raise StartError(f"cannot write to {self._storage.name}: {error}") from error
 
     def _audit_log(self) -> AuditLog | None:
-        """Raises ``StartError``.  Closed after the listener, so that the last requests are in it."""
+        """Raises ``StartError``.  Closed after the listener, so that the last requests are in
+        it.
+        """
         if self.config.audit is None:
             return None
         log = AuditLog(self.config.audit, self.clock)
@@ -317,7 +352,12 @@ class ServerPlane:
         self._cleanup.push_async_callback(self.heavy.close)
         periods = self._periods
         resources = ResourceHandlers(
-            self.registry, self.store, self.committer, self.clock, self.heavy, future_version_s=periods.future_version_s
+            self.registry,
+            self.store,
+            self.committer,
+            self.clock,
+            self.heavy,
+            future_version_s=periods.future_version_s,
         )
         self.ticker = HubTicker(self.hub)
         self._cleanup.callback(self.ticker.close)
@@ -326,7 +366,12 @@ class ServerPlane:
         services = Services(
             resources=resources,
             watches=WatchHandler(
-                resources, self.registry, self.hub, self.ticker, revocation, stalled_s=periods.stalled_watch_s
+                resources,
+                self.registry,
+                self.hub,
+                self.ticker,
+                revocation,
+                stalled_s=periods.stalled_watch_s,
             ),
             discovery=Discovery(address, self.config.served),
             health=self.health,
@@ -351,12 +396,22 @@ class ServerPlane:
         self.health.add("log", lambda: "")
         self.health.add("etcd", lambda: health_of(self.committer))
         # A service with informers says more under the same name.
-        self.health.add_readiness("informer-sync", lambda: "" if self._up else "the process is starting")
+        self.health.add_readiness(
+            "informer-sync", lambda: "" if self._up else "the process is starting"
+        )
         if self.config.etcd is not None:
             self.health.add_readiness("etcd-readiness", self._storage.unready)
-        self.health.add_readiness("shutdown", lambda: "the process is stopping" if self._stopping else "")
+        self.health.add_readiness(
+            "shutdown", lambda: "the process is stopping" if self._stopping else ""
+        )
         for metrics in (
-            *(app.in_flight.metrics, self.heavy.metrics, self.committer.metrics, self.hub.metrics, log.metrics),
+            *(
+                app.in_flight.metrics,
+                self.heavy.metrics,
+                self.committer.metrics,
+                self.hub.metrics,
+                log.metrics,
+            ),
             *(revocation.metrics, self.registry.metrics, self.health.metrics, self.reports.metrics),
             services.watches.backlogs.metrics,
             store_metrics(self.store, self.data_dir.database, lambda: self._storage.spare_bytes),
@@ -387,7 +442,11 @@ class ServerPlane:
         self._left = True
         try:
             left = self.committer.write(lambda: self.registry.leave_api_service(self.clock()), int)
-            problem = "" if await ends_within(self._periods.stop_grace_s, left) else "the storage gives no answer"
+            problem = (
+                ""
+                if await ends_within(self._periods.stop_grace_s, left)
+                else "the storage gives no answer"
+            )
         except StatusError as error:
             problem = str(error)
         if problem:

@@ -1,12 +1,14 @@
-"""The end of every write: what an object must be to be stored, what is staged, and what the client is told.
+"""The end of every write: what an object must be to be stored, what is staged, and what the client
+is told.
 
-Inside the registry there is one version of each resource, the hub, which a ``Target`` addresses from the start.  What
-leaves is turned into the version that was asked for (``shown``, ``shown_record``, ``shown_list``) where that is another
-one (``Target.converted``); bodies become the hub's when they are decoded.  In between, ``Target.via`` is all that tells
-an older version from the hub: it may write what the hub keeps for it alone.
+Inside the registry there is one version of each resource, the hub, which a ``Target`` addresses
+from the start. What leaves is turned into the version that was asked for (``shown``,
+``shown_record``, ``shown_list``) where that is another one (``Target.converted``); bodies become
+the hub's when they are decoded. In between, ``Target.via`` is all that tells an older version from
+the hub: it may write what the hub keeps for it alone.
 
-A resource that is a view of another one (``server.documents.conversion``) keeps its own target, since its rules and
-errors are its own; its bodies go the same way.
+A resource that is a view of another one (``server.documents.conversion``) keeps its own target,
+since its rules and errors are its own; its bodies go the same way.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ def stage(
     warnings: tuple[str, ...],
     charged: bool = True,
 ) -> Outcome:
-    """The end of every write of an object: quotas allow it (*charged*: it may cost more than before); it is staged with
-    what must be there together with it."""
+    """The end of every write of an object: quotas allow it (*charged*: it may cost more than
+    before); it is staged with what must be there together with it.
+    """
     charges: tuple[Document, ...] = ()
     if kind.quota.counted and charged:
         charges = core.quotas.admit(kind.resource, document, old)
@@ -60,13 +63,19 @@ def stage(
 
 
 def unchanged(core: Core, record: Record, warnings: tuple[str, ...] = ()) -> Outcome:
-    """Nothing was written, but what the client sees may not be durable yet: it must wait for that."""
+    """Nothing was written, but what the client sees may not be durable yet: it must wait for
+    that.
+    """
     pending = record.revision if record.revision > core.store.revision else 0
     return Outcome(code=200, body=record.body, revision=pending, warnings=warnings)
 
 
-def unwritten(resource: Resource, document: Document, code: int = 200, warnings: tuple[str, ...] = ()) -> Outcome:
-    """An object that is only shown: dryRun, or the last form of an object that goes in this call."""
+def unwritten(
+    resource: Resource, document: Document, code: int = 200, warnings: tuple[str, ...] = ()
+) -> Outcome:
+    """An object that is only shown: dryRun, or the last form of an object that goes in this
+    call.
+    """
     return Outcome(code=code, body=codec.encode(canonical(resource, document)), warnings=warnings)
 
 
@@ -86,14 +95,25 @@ def deleted_status(resource: Resource, name: str, uid: str) -> bytes:
 
 def validate_create(resource: Resource, document: Document) -> list[FieldError]:
     """Complaints about a new object."""
-    return [*metadata.validate(resource, document["metadata"]), *kind_of(resource).validate(document)]
+    return [
+        *metadata.validate(resource, document["metadata"]),
+        *kind_of(resource).validate(document),
+    ]
 
 
-def validate_update(resource: Resource, new: Document, old: Document, subresource: str = "") -> list[FieldError]:
+def validate_update(
+    resource: Resource, new: Document, old: Document, subresource: str = ""
+) -> list[FieldError]:
     """Complaints about *new* as the successor of *old*; on ``status`` the status rules alone."""
     kind = kind_of(resource)
     part = kind.parts.get(subresource)
-    rules = part.validate if part else kind.status.validate if subresource == "status" else kind.validate_update
+    rules = (
+        part.validate
+        if part
+        else kind.status.validate
+        if subresource == "status"
+        else kind.validate_update
+    )
     return [*metadata.validate_update(new["metadata"], old["metadata"]), *rules(new, old)]
 
 
@@ -119,8 +139,14 @@ def refuse(resource: Resource, head: Document, errors: list[FieldError]) -> None
 
 
 def to_store(config: RegistryConfig, target: Target, document: Document) -> Document:
-    """The hub document that an older version was turned into, in the form that the operator wants stored."""
-    return conversion.stow(document) if target.via and config.topology_storage == "annotation" else document
+    """The hub document that an older version was turned into, in the form that the operator wants
+    stored.
+    """
+    return (
+        conversion.stow(document)
+        if target.via and config.topology_storage == "annotation"
+        else document
+    )
 
 
 def shown_document(resource: Resource, document: Document) -> Document:
@@ -142,11 +168,15 @@ def shown_record(target: Target, record: Record) -> Record:
 
 
 def shown_list(target: Target, outcome: ListOutcome) -> ListOutcome:
-    return replace(outcome, records=tuple(shown_record(target, record) for record in outcome.records))
+    return replace(
+        outcome, records=tuple(shown_record(target, record) for record in outcome.records)
+    )
 
 
 def shown(target: Target, outcome: Outcome) -> Outcome:
-    """The outcome with its object, if it has one and not a Status, in the version that was asked for."""
+    """The outcome with its object, if it has one and not a Status, in the version that was asked
+    for.
+    """
     if not starts_as(stored_form(target.resource), outcome.body):
         return outcome
     return replace(outcome, body=shown_body(target.spoken, outcome.body))

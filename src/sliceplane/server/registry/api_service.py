@@ -1,10 +1,11 @@
 """``default/kubernetes``: the API servers' own Service, kept as long as one of them runs
 (pkg/controlplane/reconcilers/lease.go).
 
-Every server over one store holds a Lease in ``kube-system`` that names its address, renews it every ``INTERVAL_S``,
-and with each renewal writes what all valid Leases say: one Endpoints, one EndpointSlice.  A server that stops takes its
-Lease away; one that crashed is left out when its Lease is ``LEASE_S`` old.  Upstream keeps these records beside the
-API, with a time to live in etcd; here they are plain Leases that users can look at.
+Every server over one store holds a Lease in ``kube-system`` that names its address, renews it every
+``INTERVAL_S``, and with each renewal writes what all valid Leases say: one Endpoints, one
+EndpointSlice. A server that stops takes its Lease away; one that crashed is left out when its Lease
+is ``LEASE_S`` old. Upstream keeps these records beside the API, with a time to live in etcd; here
+they are plain Leases that users can look at.
 
 A loopback address can be no endpoint: such a server keeps the Service and holds no Lease.
 """
@@ -39,7 +40,9 @@ _SKIP_MIRROR = "endpointslice.kubernetes.io/skip-mirror"
 
 
 def reconcile(core: Core, ctx: Context) -> None:
-    """Make the Service, Endpoints and EndpointSlice what they must be; writes nothing else but the own Lease."""
+    """Make the Service, Endpoints and EndpointSlice what they must be; writes nothing else but the
+    own Lease.
+    """
     own = _own_address(core)
     if own is None:
         return
@@ -85,7 +88,11 @@ def _renew(core: Core, ctx: Context, own: Address) -> None:
     target = _lease_target(own)
     now = format_micro_time(ctx.now)
     record = core.store.latest(key_of(target))
-    wanted: Document = {"holderIdentity": str(own), "leaseDurationSeconds": LEASE_S, "renewTime": now}
+    wanted: Document = {
+        "holderIdentity": str(own),
+        "leaseDurationSeconds": LEASE_S,
+        "renewTime": now,
+    }
     if record is None:
         head = {"name": target.name, "namespace": target.namespace, "labels": dict(_LEASE_LABELS)}
         _create(core, ctx, Leases, {"metadata": head, "spec": {**wanted, "acquireTime": now}})
@@ -114,7 +121,11 @@ def _read(record: Record) -> tuple[Address | None, float]:
     """Whose Lease it is and when it ends; what a user wrote into it ends at once."""
     spec: Document = document_of(record).get("spec", {})
     address = parse_strict(spec.get("holderIdentity", ""))
-    if address is None or special_problem(str(address)) or _lease_target(address).name != record.key.name:
+    if (
+        address is None
+        or special_problem(str(address))
+        or _lease_target(address).name != record.key.name
+    ):
         return None, 0.0
     renewed = parse_time(spec["renewTime"]) if spec.get("renewTime") else 0.0
     return address, renewed + spec.get("leaseDurationSeconds", LEASE_S)
@@ -134,7 +145,12 @@ def _ensure_service(core: Core, ctx: Context) -> None:
             "clusterIP": core.services.reserved_address,
             "ipFamilyPolicy": "SingleStack",
             "ports": [
-                {"name": "https", "protocol": "TCP", "port": API_SERVICE_PORT, "targetPort": core.config.advertise_port}
+                {
+                    "name": "https",
+                    "protocol": "TCP",
+                    "port": API_SERVICE_PORT,
+                    "targetPort": core.config.advertise_port,
+                }
             ],
         },
     }
@@ -143,8 +159,16 @@ def _ensure_service(core: Core, ctx: Context) -> None:
 
 def _publish(core: Core, ctx: Context, addresses: list[Address]) -> None:
     ports = [{"name": "https", "port": core.config.advertise_port, "protocol": "TCP"}]
-    subsets: list[Document] = [{"addresses": [{"ip": str(address)} for address in addresses], "ports": ports}]
-    _write(core, ctx, EndpointsObjects, {"subsets": subsets if addresses else []}, {_SKIP_MIRROR: "true"})
+    subsets: list[Document] = [
+        {"addresses": [{"ip": str(address)} for address in addresses], "ports": ports}
+    ]
+    _write(
+        core,
+        ctx,
+        EndpointsObjects,
+        {"subsets": subsets if addresses else []},
+        {_SKIP_MIRROR: "true"},
+    )
     if not core.config.gates.enabled(ENDPOINT_SLICE):
         return
     # One family: IPv6 if there is no other.
@@ -161,12 +185,18 @@ def _publish(core: Core, ctx: Context, addresses: list[Address]) -> None:
     _write(core, ctx, EndpointSlices, content, {"kubernetes.io/service-name": API_SERVICE_NAME})
 
 
-def _write(core: Core, ctx: Context, resource: Resource, content: Document, labels: dict[str, str]) -> None:
+def _write(
+    core: Core, ctx: Context, resource: Resource, content: Document, labels: dict[str, str]
+) -> None:
     """Create the object, or bring *content* and labels of an existing one to what is wanted."""
     target = _target(resource)
     record = core.store.latest(key_of(target))
     document = None if record is None else document_of(record)
-    if record is not None and document is not None and document.get("addressType") != content.get("addressType"):
+    if (
+        record is not None
+        and document is not None
+        and document.get("addressType") != content.get("addressType")
+    ):
         # addressType is immutable: another family is another object.
         core.remove(record)
         document = None

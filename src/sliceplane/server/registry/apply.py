@@ -1,8 +1,8 @@
 """Server-side apply: PATCH with a configuration instead of a patch (KEP-555).
 
-A configuration is judged as it was sent, before defaults: it is of the kind and version of the URL, everything in it is
-declared in the schema, and no list has a key twice.  What it makes of the live object then goes the way of an update,
-or of a create if there is none.
+A configuration is judged as it was sent, before defaults: it is of the kind and version of the URL,
+everything in it is declared in the schema, and no list has a key twice. What it makes of the live
+object then goes the way of an update, or of a create if there is none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ import re
 from typing import Any, Final
 
 from sliceplane.api import codec
-from sliceplane.api.errors import AND_MORE, ERRORS_CHARACTERS_MAX, ERRORS_MAX, Cause, StatusError, bad_request, conflict
+from sliceplane.api.errors import (
+    AND_MORE,
+    ERRORS_CHARACTERS_MAX,
+    ERRORS_MAX,
+    Cause,
+    StatusError,
+    bad_request,
+    conflict,
+)
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.server.documents import fields, strict
@@ -30,7 +38,8 @@ from sliceplane.server.registry.update import check_version, replace
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _YAML_ERRORS: Final = "yaml: unmarshal errors:\n"
 _NO_OBJECT: Final = re.compile("json: cannot unmarshal [a-z]+ into Go value")
-#: the one manager that keeps the annotation, and that may take what it applied from the client's side before
+#: the one manager that keeps the annotation, and that may take what it applied from the client's
+#: side before
 KUBECTL: Final = "kubectl"
 _IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion")
 
@@ -54,7 +63,10 @@ def apply(core: Core, ctx: Context, target: Target, body: bytes, options: WriteO
     merged = _merged(ctx, target, live, config, options)
     if record is None and merged["metadata"].get("uid"):
         uid = merged["metadata"]["uid"]
-        why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+        why = (
+            f"uid mismatch: the provided object specified uid {uid}, and no existing object was "
+            "found"
+        )
         raise conflict(target.resource.plural, target.resource.group, target.name, why)
     new = _decoded(resource, merged)
     head = new["metadata"]
@@ -63,7 +75,9 @@ def apply(core: Core, ctx: Context, target: Target, body: bytes, options: WriteO
     if record is None:
         require(core.policy, ctx.user, creation_of(target))
         head.pop("resourceVersion", None)
-        return create_document(core, ctx, target, new, options=options, warnings=warnings, tracked=True)
+        return create_document(
+            core, ctx, target, new, options=options, warnings=warnings, tracked=True
+        )
     check_version(target, head, record, conditional=False)
     return replace(core, ctx, target, new, record, options=options, warnings=warnings, tracked=True)
 
@@ -75,7 +89,8 @@ def decode_configuration(body: bytes, options: WriteOptions) -> tuple[Document, 
     """
     try:
         if body.lstrip()[:1] == b"{":
-            # kubectl sends JSON, which need not be read as slowly as YAML unless a member is there twice.
+            # kubectl sends JSON, which need not be read as slowly as YAML unless a member is there
+            # twice.
             try:
                 content = strict.decode_json(body)
             except strict.MalformedBody:
@@ -90,7 +105,11 @@ def decode_configuration(body: bytes, options: WriteOptions) -> tuple[Document, 
         return drop_nulls(content.document), ()
     if options.field_validation == "Strict":
         raise bad_request(f"error strict decoding YAML: {_complaint(content.problems[0])}")
-    lines = (line.strip() for problem in content.problems for line in problem.removeprefix(_YAML_ERRORS).split("\n"))
+    lines = (
+        line.strip()
+        for problem in content.problems
+        for line in problem.removeprefix(_YAML_ERRORS).split("\n")
+    )
     return drop_nulls(content.document), tuple(lines)
 
 
@@ -98,7 +117,10 @@ def _complaint(text: str) -> str:
     """A complaint of reading YAML, as it reads where only an object will do."""
     match = _NO_OBJECT.match(text)
     if match:
-        return f"error unmarshaling JSON: while decoding JSON: {match[0]} of type map[string]interface {{}}"
+        return (
+            f"error unmarshaling JSON: while decoding JSON: {match[0]} of type "
+            f"map[string]interface {{}}"
+        )
     return f"error converting YAML to JSON: {text}"
 
 
@@ -130,17 +152,26 @@ def check_configuration(schema: Struct, config: Document) -> None:
     if problem:
         head = config.get("metadata")
         head = head if isinstance(head, dict) else {}
-        what = f"{head.get('namespace', '')}/{head.get('name', '')}; {_kind_text(config['apiVersion'], config['kind'])}"
+        what = (
+            f"{head.get('namespace', '')}/{head.get('name', '')}; "
+            f"{_kind_text(config['apiVersion'], config['kind'])}"
+        )
         raise StatusError(500, "", f"failed to create typed patch object ({what}): {problem}")
 
 
-def _merged(ctx: Context, target: Target, live: Document, config: Document, options: WriteOptions) -> Document:
+def _merged(
+    ctx: Context, target: Target, live: Document, config: Document, options: WriteOptions
+) -> Document:
     """The live object with the configuration in it.  Raises the 409 ``StatusError``."""
     is_kubectl = options.field_manager == KUBECTL
     try:
         merged = managed_fields.on_apply(ctx, target, live, config, options, force=options.force)
     except fields.Conflicts as refused:
-        left = _left_by_last_applied(target.spoken, live, refused.conflicts) if is_kubectl else refused.conflicts
+        left = (
+            _left_by_last_applied(target.spoken, live, refused.conflicts)
+            if is_kubectl
+            else refused.conflicts
+        )
         if left:
             raise conflict_error(left) from refused
         merged = managed_fields.on_apply(ctx, target, live, config, options, force=True)
@@ -152,7 +183,9 @@ def _merged(ctx: Context, target: Target, live: Document, config: Document, opti
 def _left_by_last_applied(
     resource: Resource, live: Document, conflicts: tuple[fields.Conflict, ...]
 ) -> tuple[fields.Conflict, ...]:
-    """The conflicts over fields that kubectl did not set itself when it applied from the client's side."""
+    """The conflicts over fields that kubectl did not set itself when it applied from the client's
+    side.
+    """
     text = live.get("metadata", {}).get("annotations", {}).get(LAST_APPLIED)
     if not text:
         return conflicts
@@ -160,24 +193,33 @@ def _left_by_last_applied(
         last = drop_nulls(strict.decode_json(text.encode()).document)
     except strict.MalformedBody:
         return conflicts
-    if last.get("apiVersion") != resource.api_version or fields.check(lookup(resource.schema_key), last):
+    if last.get("apiVersion") != resource.api_version or fields.check(
+        lookup(resource.schema_key), last
+    ):
         return conflicts
     own = fields.allowed_by_last_applied(fields.shape_of(resource.schema_key), last, live)
     return tuple(clash for clash in conflicts if not fields.has(own, clash.path))
 
 
 def _renew_last_applied(merged: Document, config: Document) -> None:
-    """An object that plain ``kubectl apply`` manages too is told what was applied, unless that is too long."""
+    """An object that plain ``kubectl apply`` manages too is told what was applied, unless that is
+    too long.
+    """
     annotations: dict[str, str] = merged["metadata"].get("annotations") or {}
     if not annotations.get(LAST_APPLIED):
         return
     head: Document = config.get("metadata", {})
-    own = {name: value for name, value in head.get("annotations", {}).items() if name != LAST_APPLIED}
+    own = {
+        name: value for name, value in head.get("annotations", {}).items() if name != LAST_APPLIED
+    }
     bare: Document = {**config, "metadata": {**head, "annotations": own}}
     if not own:
         del bare["metadata"]["annotations"]
     annotations = {**annotations, LAST_APPLIED: codec.encode(_sorted(bare)).decode() + "\n"}
-    if sum(len(name.encode()) + len(value.encode()) for name, value in annotations.items()) > ANNOTATIONS_MAX_BYTES:
+    if (
+        sum(len(name.encode()) + len(value.encode()) for name, value in annotations.items())
+        > ANNOTATIONS_MAX_BYTES
+    ):
         del annotations[LAST_APPLIED]
     merged["metadata"]["annotations"] = annotations
 
@@ -193,12 +235,19 @@ def _decoded(resource: Resource, merged: Document) -> Document:
         return decoded(resource, merged)
     except UndecodableBody as error:
         head = merged["metadata"]
-        what = f"{head.get('namespace', '')}/{head.get('name', '')}; {_kind_text(resource.api_version, resource.kind)}"
-        raise StatusError(500, "", f"failed to convert new typed object ({what}) to object: {error}") from error
+        what = (
+            f"{head.get('namespace', '')}/{head.get('name', '')}; "
+            f"{_kind_text(resource.api_version, resource.kind)}"
+        )
+        raise StatusError(
+            500, "", f"failed to convert new typed object ({what}) to object: {error}"
+        ) from error
 
 
 def conflict_error(conflicts: tuple[fields.Conflict, ...], shown_version: str = "") -> StatusError:
-    """The 409 of a conflict (KEP-555): causes, and neither kind nor name.  *shown_version* stands for every version."""
+    """The 409 of a conflict (KEP-555): causes, and neither kind nor name.  *shown_version* stands
+    for every version.
+    """
 
     def show(who: fields.Identity) -> str:
         return str(who._replace(api_version=shown_version) if shown_version else who)
@@ -221,7 +270,9 @@ def conflict_error(conflicts: tuple[fields.Conflict, ...], shown_version: str = 
         grouped: dict[str, list[str]] = {}
         for clash, cause in zip(conflicts, causes, strict=False):
             grouped.setdefault(show(clash.who), []).append(f"- {cause['field']}")
-        lines = [line for who, paths in grouped.items() for line in (f"conflicts with {who}:", *paths)]
+        lines = [
+            line for who, paths in grouped.items() for line in (f"conflicts with {who}:", *paths)
+        ]
         if len(causes) < len(conflicts):
             lines.append(AND_MORE)
         text = f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)

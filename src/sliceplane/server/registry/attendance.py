@@ -1,9 +1,11 @@
-"""What was allowed once and still goes on is allowed still: open watches, asked about anew when that may have changed.
+"""What was allowed once and still goes on is allowed still: open watches, asked about anew when
+that may have changed.
 
-Upstream lets a watch that was authorised run to its time-out, half an hour or more; here it ends soon after its
-account, token, role or binding is gone, with the 401 or 403 that a new request would get.  The question is the very
-one of a request, from the token on: is it (still) worth something, may its user act as the user whom the headers name,
-may that user watch this.  ``authorization.standing`` knows when to ask it.
+Upstream lets a watch that was authorised run to its time-out, half an hour or more; here it ends
+soon after its account, token, role or binding is gone, with the 401 or 403 that a new request would
+get. The question is the very one of a request, from the token on: is it (still) worth something,
+may its user act as the user whom the headers name, may that user watch this.
+``authorization.standing`` knows when to ask it.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attendance:
-    """The claims of what goes on, by number.  Owned by ``Registry``; ``core.standing`` has the same numbers."""
+    """The claims of what goes on, by number.  Owned by ``Registry``; ``core.standing`` has the same
+    numbers.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -47,7 +51,9 @@ class Attendance:
         return self._core.standing.doubted
 
     def begin(self, claim: Claim, now: float) -> int:
-        """A number to give to ``end``; 0 for what nothing can take away.  Raises the 401 or 403 ``StatusError``."""
+        """A number to give to ``end``; 0 for what nothing can take away.  Raises the 401 or 403
+        ``StatusError``.
+        """
         supports, until = self._supports(claim, now)
         if not supports and until is None:
             return 0
@@ -62,7 +68,9 @@ class Attendance:
         self._core.standing.leave(number)
 
     def review(self, now: float, most: int) -> tuple[tuple[int, StatusError], ...]:
-        """Ask about at most *most* of those in doubt.  Returns who must stop, and why; they have ended here."""
+        """Ask about at most *most* of those in doubt.  Returns who must stop, and why; they have
+        ended here.
+        """
         refused = []
         for number in self._core.standing.take(now, most):
             try:
@@ -75,7 +83,9 @@ class Attendance:
         return tuple(refused)
 
     def _supports(self, claim: Claim, now: float) -> tuple[tuple[Support, ...], float | None]:
-        """What *claim* rests on, and until when.  Raises the 401 or 403 ``StatusError`` if it is not good."""
+        """What *claim* rests on, and until when.  Raises the 401 or 403 ``StatusError`` if it is
+        not good.
+        """
         policy = self._core.policy
         user = claim.user
         supports: tuple[Support, ...] = ()
@@ -95,7 +105,9 @@ class Attendance:
 
     def check(self) -> None:
         self._core.standing.check()
-        assert set(self._core.standing) == set(self._claims), "claims and what is filed have the same numbers"
+        assert set(self._core.standing) == set(self._claims), (
+            "claims and what is filed have the same numbers"
+        )
 
 
 def _rights(user: User) -> tuple[Support, ...]:

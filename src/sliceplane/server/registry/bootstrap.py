@@ -1,11 +1,13 @@
-"""What a new cluster has before anyone asks for it: namespaces, roles, flow schemas, and the API server's own Service.
+"""What a new cluster has before anyone asks for it: namespaces, roles, flow schemas, and the API
+server's own Service.
 
-What exists is left as it is, with three exceptions.  The endpoints of ``default/kubernetes`` follow the servers
-(``api_service``).  Roles and bindings of ``authorization.policy`` keep all that an administrator added, and get back
-rules and subjects that they lack if their annotation ``rbac.authorization.kubernetes.io/autoupdate`` says "true".  And
-FlowSchemas and PriorityLevelConfigurations show what ``flowcontrol`` goes by: they are made at every start out of
-``server.fairness.defaults``, which alone counts, so no client may write them.  What another version of the server left
-there is brought up to date, or removed.
+What exists is left as it is, with three exceptions. The endpoints of ``default/kubernetes`` follow
+the servers (``api_service``). Roles and bindings of ``authorization.policy`` keep all that an
+administrator added, and get back rules and subjects that they lack if their annotation
+``rbac.authorization.kubernetes.io/autoupdate`` says "true". And FlowSchemas and
+PriorityLevelConfigurations show what ``flowcontrol`` goes by: they are made at every start out of
+``server.fairness.defaults``, which alone counts, so no client may write them. What another version
+of the server left there is brought up to date, or removed.
 """
 
 from __future__ import annotations
@@ -14,13 +16,31 @@ from collections.abc import Iterator
 
 from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import ClusterRoles, FlowSchemas, Namespaces, PriorityLevelConfigurations, Resource, Roles
+from sliceplane.api.scheme import (
+    ClusterRoles,
+    FlowSchemas,
+    Namespaces,
+    PriorityLevelConfigurations,
+    Resource,
+    Roles,
+)
 from sliceplane.kit.times import format_time
-from sliceplane.server.fairness.defaults import LEVELS, SCHEMAS, spec_of_level, spec_of_schema, status_of_schema
+from sliceplane.server.fairness.defaults import (
+    LEVELS,
+    SCHEMAS,
+    spec_of_level,
+    spec_of_schema,
+    status_of_schema,
+)
 from sliceplane.server.fairness.types import uid_of
 from sliceplane.server.registry import api_service, service_addresses
 from sliceplane.server.registry.authorization.coverage import missing
-from sliceplane.server.registry.authorization.policy import AUTOUPDATE, SOURCES, gathered_rules, objects
+from sliceplane.server.registry.authorization.policy import (
+    AUTOUPDATE,
+    SOURCES,
+    gathered_rules,
+    objects,
+)
 from sliceplane.server.registry.authorization.rules import document_of_rule, rules_of
 from sliceplane.server.registry.core import Core, key_of
 from sliceplane.server.registry.create import create
@@ -52,7 +72,9 @@ def bootstrap(core: Core, now: float) -> int:
 def _ensure_flow_objects(core: Core, ctx: Context) -> None:
     for resource, wanted in _objects(format_time(ctx.now)):
         core.store.end_step()
-        record = core.store.latest(key_of(Target(resource=resource, name=wanted["metadata"]["name"])))
+        record = core.store.latest(
+            key_of(Target(resource=resource, name=wanted["metadata"]["name"]))
+        )
         if record is None:
             core.put(resource, wanted)
             continue
@@ -61,7 +83,9 @@ def _ensure_flow_objects(core: Core, ctx: Context) -> None:
             generation = document["metadata"].get("generation", 0) + 1
             head = {**document["metadata"], "generation": generation}
             core.put(resource, {**wanted, "metadata": head})
-    names = {(resource.storage_key, wanted["metadata"]["name"]) for resource, wanted in _objects("")}
+    names = {
+        (resource.storage_key, wanted["metadata"]["name"]) for resource, wanted in _objects("")
+    }
     for resource in (FlowSchemas, PriorityLevelConfigurations):
         for record in tuple(core.store.iter_latest(resource.storage_key)):
             if (resource.storage_key, record.key.name) not in names:
@@ -74,7 +98,10 @@ def _objects(now: str) -> Iterator[tuple[Resource, Document]]:
     """Levels before the schemas that name them."""
     for level in LEVELS:
         head = _head(level.name, uid_of("prioritylevel", level.name), now)
-        yield PriorityLevelConfigurations, {"metadata": head, "spec": spec_of_level(level), "status": {}}
+        yield (
+            PriorityLevelConfigurations,
+            {"metadata": head, "spec": spec_of_level(level), "status": {}},
+        )
     for schema in SCHEMAS:
         head = _head(schema.name, uid_of("flowschema", schema.name), now)
         status = status_of_schema(schema, now)
@@ -82,7 +109,13 @@ def _objects(now: str) -> Iterator[tuple[Resource, Document]]:
 
 
 def _head(name: str, uid: str, now: str) -> Document:
-    return {"name": name, "uid": uid, "generation": 1, "creationTimestamp": now, "annotations": dict(_AUTOUPDATE)}
+    return {
+        "name": name,
+        "uid": uid,
+        "generation": 1,
+        "creationTimestamp": now,
+        "annotations": dict(_AUTOUPDATE),
+    }
 
 
 def ensure_policy(core: Core, ctx: Context) -> None:
@@ -115,10 +148,15 @@ def _create(core: Core, ctx: Context, target: Target, wanted: Document) -> None:
 
 
 def _keep_additions(core: Core, wanted: Document) -> None:
-    """``system:aggregate-to-edit`` is about to be made, and there is an ``edit`` that does not gather: rules that an
-    administrator gave to that one stay, in what it is going to gather."""
+    """``system:aggregate-to-edit`` is about to be made, and there is an ``edit`` that does not
+    gather: rules that an administrator gave to that one stay, in what it is going to gather.
+    """
     gathering = SOURCES.get(wanted["metadata"]["name"])
-    record = core.store.latest(key_of(Target(resource=ClusterRoles, name=gathering))) if gathering else None
+    record = (
+        core.store.latest(key_of(Target(resource=ClusterRoles, name=gathering)))
+        if gathering
+        else None
+    )
     if record is None:
         return
     before = document_of(record)
@@ -129,11 +167,16 @@ def _keep_additions(core: Core, wanted: Document) -> None:
 
 
 def _made_aggregated(document: Document, wanted: Document) -> bool:
-    """A role of the time before aggregation gathers from now on; who removed a label since has decided so."""
+    """A role of the time before aggregation gathers from now on; who removed a label since has
+    decided so.
+    """
     if "aggregationRule" in document:
         return False
     document["aggregationRule"] = wanted["aggregationRule"]
-    document["metadata"]["labels"] = {**document["metadata"].get("labels", {}), **wanted["metadata"]["labels"]}
+    document["metadata"]["labels"] = {
+        **document["metadata"].get("labels", {}),
+        **wanted["metadata"]["labels"],
+    }
     return True
 
 
@@ -145,7 +188,9 @@ def _complete(resource: Resource, document: Document, wanted: Document) -> bool:
         lacking = [document_of_rule(rule) for rule in missing(rules_of(document), rules_of(wanted))]
         document["rules"] = [*document.get("rules", ()), *lacking]
         return bool(lacking)
-    absent = [subject for subject in wanted["subjects"] if subject not in document.get("subjects", ())]
+    absent = [
+        subject for subject in wanted["subjects"] if subject not in document.get("subjects", ())
+    ]
     document["subjects"] = [*document.get("subjects", ()), *absent]
     # To exchange a binding's role was a user's decision, too.
     return bool(absent) and document["roleRef"] == wanted["roleRef"]

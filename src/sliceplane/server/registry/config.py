@@ -1,9 +1,11 @@
-"""What an operator may choose about the registry, and which versions are served; all else is the API's own rule.
+"""What an operator may choose about the registry, and which versions are served; all else is the
+API's own rule.
 
-``served_resources`` reads upstream's ``--runtime-config``: ``KEY[=true|false]`` with commas between, where a key is a
-group and version (``discovery.k8s.io/v1beta1``), one of its resources (``discovery.k8s.io/v1beta1/endpointslices``), or
-``api/all``, ``api/ga``, ``api/beta`` for many at once; what is more exact counts more.  Only what is off by default can
-be switched: everything else is what the rest of the process stands on.
+``served_resources`` reads upstream's ``--runtime-config``: ``KEY[=true|false]`` with commas
+between, where a key is a group and version (``discovery.k8s.io/v1beta1``), one of its resources
+(``discovery.k8s.io/v1beta1/endpointslices``), or ``api/all``, ``api/ga``, ``api/beta`` for many at
+once; what is more exact counts more. Only what is off by default can be switched: everything else
+is what the rest of the process stands on.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ DENY_SERVICE_EXTERNAL_IPS: Final = "DenyServiceExternalIPs"
 #: admission that an operator switches on, under upstream's names (``--enable-admission-plugins``)
 OPTIONAL_PLUGINS: Final = (DENY_SERVICE_EXTERNAL_IPS,)
 #: what every server here does, so that asking for it changes nothing
-PLUGINS_ALWAYS_ON: Final = ("LimitRanger", "NamespaceLifecycle", "ResourceQuota", "RuntimeClass", "ServiceAccount")
+PLUGINS_ALWAYS_ON: Final = (
+    "LimitRanger",
+    "NamespaceLifecycle",
+    "ResourceQuota",
+    "RuntimeClass",
+    "ServiceAccount",
+)
 _TRUE = frozenset({"", "1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
@@ -32,11 +40,13 @@ _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 class RegistryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``service_cidrs``: at most one range of each IP family; the first is the primary family.
 
-    ``advertise_address`` and ``advertise_port``: where this API server is reached.  With both set, bootstrap
-    makes the Service ``default/kubernetes`` and its endpoints (``server.registry.api_service``).
+    ``advertise_address`` and ``advertise_port``: where this API server is reached. With both set,
+    bootstrap makes the Service ``default/kubernetes`` and its endpoints
+    (``server.registry.api_service``).
 
-    ``topology_storage``: where EndpointSlices keep the topology that clients of v1beta1 write: in the field
-    ``deprecatedTopology``, or in the annotation of ``server.documents.conversion``.  Both are read.
+    ``topology_storage``: where EndpointSlices keep the topology that clients of v1beta1 write: in
+    the field ``deprecatedTopology``, or in the annotation of ``server.documents.conversion``. Both
+    are read.
     """
 
     service_cidrs: tuple[str, ...] = ("10.96.0.0/16", "fd00:10:96::/112")
@@ -74,7 +84,13 @@ def _parse(text: str) -> dict[str, bool]:
 
 def _keys(resource: Resource) -> tuple[str, ...]:
     """What can switch a resource, the least exact first."""
-    stage = "api/alpha" if "alpha" in resource.version else "api/beta" if "beta" in resource.version else "api/ga"
+    stage = (
+        "api/alpha"
+        if "alpha" in resource.version
+        else "api/beta"
+        if "beta" in resource.version
+        else "api/ga"
+    )
     return ("api/all", stage, resource.api_version, f"{resource.api_version}/{resource.plural}")
 
 

@@ -1,9 +1,10 @@
 """What every verb shares: the store, the source of chance, and the accounts that follow each write.
 
-A write goes through ``put`` or ``remove``, in three steps: the record is staged, the *followers* learn of it (what
-Services hold, who may do what, quotas, when Events end), and what follows from it is staged too (IPAddresses that are
-free again, rules of aggregated roles).  ``follow`` and ``rebuild`` are for writes that were made elsewhere, or undone.
-Owned by ``Registry``; one caller at a time.
+A write goes through ``put`` or ``remove``, in three steps: the record is staged, the *followers*
+learn of it (what Services hold, who may do what, quotas, when Events end), and what follows from it
+is staged too (IPAddresses that are free again, rules of aggregated roles). ``follow`` and
+``rebuild`` are for writes that were made elsewhere, or undone. Owned by ``Registry``; one caller at
+a time.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ from sliceplane.server.registry.admission.quotas import QuotaIndex
 from sliceplane.server.registry.admission.services import ServiceLedgers
 from sliceplane.server.registry.authorization.aggregation import Aggregation, Gatherers
 from sliceplane.server.registry.authorization.index import PolicyIndex
-from sliceplane.server.registry.authorization.rules import PolicyRule, decode_binding, decode_role, document_of_rule
+from sliceplane.server.registry.authorization.rules import (
+    PolicyRule,
+    decode_binding,
+    decode_role,
+    document_of_rule,
+)
 from sliceplane.server.registry.authorization.standing import Standing
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.documents import canonical, document_of, make_record
@@ -56,7 +62,9 @@ _DECODED_APART = {
 
 
 class Follower(Protocol):
-    """Keeps an account of some kinds that is always what their newest objects say, staged ones included."""
+    """Keeps an account of some kinds that is always what their newest objects say, staged ones
+    included.
+    """
 
     @property
     def follows(self) -> frozenset[str]:
@@ -76,9 +84,13 @@ class Follower(Protocol):
 
 
 class Core:
-    """The mutable heart of a registry.  Verbs read ``store`` freely and write through the methods."""
+    """The mutable heart of a registry.  Verbs read ``store`` freely and write through the
+    methods.
+    """
 
-    def __init__(self, store: Store, rng: Rng, config: RegistryConfig, tokens: TokenService | None = None) -> None:
+    def __init__(
+        self, store: Store, rng: Rng, config: RegistryConfig, tokens: TokenService | None = None
+    ) -> None:
         self.store = store
         store.object_bytes.most = config.object_bytes_max
         self.rng = rng
@@ -91,28 +103,39 @@ class Core:
         self.aggregation = Aggregation()
         self.quotas = QuotaIndex(store)
         self.expiry = Expiry()
-        #: in the order in which they learn of a write: the ledgers of Services take their ranges from the address book,
-        #: and aggregated roles their rules from the policy
+        #: in the order in which they learn of a write: the ledgers of Services take their ranges
+        #: from the address book, and aggregated roles their rules from the policy
         self.followers: tuple[Follower, ...] = (
-            *(self.addresses, self.services, self.policy, self.aggregation, self.quotas, self.expiry),
+            *(
+                self.addresses,
+                self.services,
+                self.policy,
+                self.aggregation,
+                self.quotas,
+                self.expiry,
+            ),
         )
         kinds = frozenset[str]().union(*(follower.follows for follower in self.followers))
         self._followers_of = {
-            kind: tuple(follower for follower in self.followers if kind in follower.follows) for kind in kinds
+            kind: tuple(follower for follower in self.followers if kind in follower.follows)
+            for kind in kinds
         }
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Derive the accounts from the newest records: at start, and after staged events were forgotten."""
+        """Derive the accounts from the newest records: at start, and after staged events were
+        forgotten.
+        """
         for follower in self.followers:
             follower.rebuild(self._objects(follower))
         self.addresses.suspects.update(self.services.all_addresses())
 
     def follow(self, keys: Iterable[Key]) -> None:
-        """Derive anew what is known of *keys*: another server wrote them, or staged versions were forgotten.
+        """Derive anew what is known of *keys*: another server wrote them, or staged versions were
+        forgotten.
 
-        Nothing is staged: who wrote them has written what follows from it, too.  The cost is that of *keys*.  All
-        Services let go before any takes, as a number may have passed between them.
+        Nothing is staged: who wrote them has written what follows from it, too. The cost is that of
+        *keys*. All Services let go before any takes, as a number may have passed between them.
         """
         touched = tuple(keys)
         self.standing.doubt(touched)
@@ -149,30 +172,49 @@ class Core:
         self.standing.check()
 
     def _check_addresses(self) -> None:
-        """Each address of a Service has its IPAddress and the other way round, but for those yet to be compared."""
+        """Each address of a Service has its IPAddress and the other way round, but for those yet to
+        be compared.
+        """
         book = self.addresses
         for name in self.services.all_addresses():
             told = book.told(name)
             holder = self.services.holder(name)
-            assert name in book.suspects or (told and told.service == holder), f"{name} of {holder}: {told}"
+            assert name in book.suspects or (told and told.service == holder), (
+                f"{name} of {holder}: {told}"
+            )
         for name in book.names():
             told = book.told(name)
             assert told is not None
-            fine = not told.managed or name in book.suspects or self.services.holder(name) == told.service
-            assert fine, f"IPAddress {name} names {told.service}, {self.services.holder(name)} has the address"
+            fine = (
+                not told.managed
+                or name in book.suspects
+                or self.services.holder(name) == told.service
+            )
+            assert fine, (
+                f"IPAddress {name} names {told.service}, {self.services.holder(name)} has the "
+                "address"
+            )
 
     def latest(self, target: Target) -> Record:
-        """The newest version, staged ones included: what a writer builds on.  Raises a 404 StatusError."""
+        """The newest version, staged ones included: what a writer builds on.  Raises a 404
+        StatusError.
+        """
         record = self.store.latest(key_of(target))
         if record is None:
             raise missing(target.resource, target.name)
         return record
 
     def put(self, resource: Resource, document: Document) -> Record:
-        """Stage the object and what follows from it; the new record's body is the answer to the client."""
+        """Stage the object and what follows from it; the new record's body is the answer to the
+        client.
+        """
         record, before = self._stage(resource, document)
         if resource is ClusterRoles:
-            self.gather(self.aggregation.gathering(record.key, record.labels, before.labels if before else {}))
+            self.gather(
+                self.aggregation.gathering(
+                    record.key, record.labels, before.labels if before else {}
+                )
+            )
         return record
 
     def _stage(self, resource: Resource, document: Document) -> tuple[Record, Record | None]:
@@ -202,7 +244,9 @@ class Core:
         return last
 
     def _release(self, service: Key, held: tuple[str, ...]) -> None:
-        """Remove the IPAddresses of what *service* has held and holds no more: no commit has one without the other."""
+        """Remove the IPAddresses of what *service* has held and holds no more: no commit has one
+        without the other.
+        """
         for name in held:
             told = self.addresses.told(name)
             record = self.store.latest(Key(IPAddresses.storage_key, "", name))
@@ -217,8 +261,9 @@ class Core:
                 self.remove(record)
 
     def gather(self, keys: Iterable[Key]) -> None:
-        """Stage the aggregated ClusterRoles among *keys*, and those that gather them, whose rules are not what they
-        gather."""
+        """Stage the aggregated ClusterRoles among *keys*, and those that gather them, whose rules
+        are not what they gather.
+        """
         gatherers = Gatherers(self.aggregation, keys)
         for key in gatherers:
             record = self.store.latest(key)
@@ -229,7 +274,8 @@ class Core:
                 gatherers.changed(key, record.labels)
 
     def fill(self, role: Document) -> None:
-        """Give a ClusterRole that gathers others the rules of those, whatever it came with; others are left alone.
+        """Give a ClusterRole that gathers others the rules of those, whatever it came with; others
+        are left alone.
 
         Raises the 403 ``StatusError`` for one that is too much for those that gather it.
         """
@@ -239,8 +285,12 @@ class Core:
         self.aggregation.admit(role, self.policy)
 
     def claim_addresses(self, document: Document, now: float) -> None:
-        """Stage the IPAddresses that a Service lacks.  Required order: after admission, before ``put`` of it."""
-        key = Key(Services.storage_key, document["metadata"]["namespace"], document["metadata"]["name"])
+        """Stage the IPAddresses that a Service lacks.  Required order: after admission, before
+        ``put`` of it.
+        """
+        key = Key(
+            Services.storage_key, document["metadata"]["namespace"], document["metadata"]["name"]
+        )
         for text in document["spec"].get("clusterIPs", ()):
             name = canonical_address(text)
             if name is not None and self.addresses.told(name) is None:

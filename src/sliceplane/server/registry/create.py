@@ -1,8 +1,10 @@
-"""POST: a new object, from its body to a staged record (staging/src/k8s.io/apiserver/pkg/registry/rest/create.go).
+"""POST: a new object, from its body to a staged record
+(staging/src/k8s.io/apiserver/pkg/registry/rest/create.go).
 
-Required order: identity; who owns which field; the namespace takes content; the user grants no more than they have; the
-kind prepares, validates and admits; the name is free; addresses and ports are given; quotas allow it; stage.  Nothing
-is held before the last check passed, so an error leaves no trace.
+Required order: identity; who owns which field; the namespace takes content; the user grants no more
+than they have; the kind prepares, validates and admits; the name is free; addresses and ports are
+given; quotas allow it; stage. Nothing is held before the last check passed, so an error leaves no
+trace.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ def create_document(
     warnings: tuple[str, ...],
     tracked: bool = False,
 ) -> Outcome:
-    """Create from a decoded document, which is changed.  Also serves PUT to a name that is missing, and apply, whose
-    managedFields are *tracked*: those to store."""
+    """Create from a decoded document, which is changed. Also serves PUT to a name that is missing,
+    and apply, whose managedFields are *tracked*: those to store.
+    """
     resource = target.resource
     kind = kind_of(resource)
     head = document["metadata"]
@@ -69,7 +72,9 @@ def create_document(
     warnings = (*warnings, *kind.warnings(document, None))
     kind.admission.allocate(core, document, None, dry_run=options.dry_run)
     document = answers.to_store(core.config, target, document)
-    return answers.stage(core, ctx, kind, document, None, code=201, options=options, warnings=warnings)
+    return answers.stage(
+        core, ctx, kind, document, None, code=201, options=options, warnings=warnings
+    )
 
 
 def _namespace(head: Document) -> str:

@@ -1,13 +1,16 @@
-"""From a request's document to one that the rest may rely on: right kind, right types, nothing unknown.
+"""From a request's document to one that the rest may rely on: right kind, right types, nothing
+unknown.
 
-This is what Go gets from decoding into structs (kubernetes.io, API concepts, Field validation): members of the
-wrong type are refused, null means absent, and unknown members are dropped after being warned of or refused.
+This is what Go gets from decoding into structs (kubernetes.io, API concepts, Field validation):
+members of the wrong type are refused, null means absent, and unknown members are dropped after
+being warned of or refused.
 
-Some documents are *tidy*, as they are stored: nothing in them is unknown, of a wrong type, null, or empty where Go
-would leave it out.  Most of what is written is: what our controllers send, what a patch makes of a stored object, and
-what a decoder made of protobuf.  Each kind becomes a ``msgspec`` struct, as in ``schema.fast``, whose annotations also
-say what must not be empty, so that one conversion in C answers for four walks.  *Yes* is final.  *No* means only "look
-closer"."""
+Some documents are *tidy*, as they are stored: nothing in them is unknown, of a wrong type, null, or
+empty where Go would leave it out. Most of what is written is: what our controllers send, what a
+patch makes of a stored object, and what a decoder made of protobuf. Each kind becomes a ``msgspec``
+struct, as in ``schema.fast``, whose annotations also say what must not be empty, so that one
+conversion in C answers for four walks. *Yes* is final. *No* means only "look closer".
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,12 @@ class UndecodableBody(Exception):
 
 
 def body_of_json(resource: Resource, subresource: str, raw: bytes) -> Body:
-    """The body of a create or update of a client in this process.  Raises the 400 ``StatusError``."""
+    """The body of a create or update of a client in this process.  Raises the 400
+    ``StatusError``.
+    """
     if subresource and body_kind(subresource) is not None:
-        # Of another kind (Binding, autoscaling/v1 Scale, TokenRequest), which is checked where it is served.
+        # Of another kind (Binding, autoscaling/v1 Scale, TokenRequest), which is checked where it
+        # is served.
         return Body(document=document_of_json(raw))
     if isinstance(raw, codec.OwnJson):
         return Body(own=raw)
@@ -61,11 +67,13 @@ def document_of_json(raw: bytes) -> Document:
         raise bad_request(f"couldn't get version/kind; json parse error: {error}") from error
 
 
-def decode_body(resource: Resource, body: Body, options: WriteOptions) -> tuple[Document, tuple[str, ...]]:
+def decode_body(
+    resource: Resource, body: Body, options: WriteOptions
+) -> tuple[Document, tuple[str, ...]]:
     """The document that a POST or PUT stands for, and the warnings that it earns.
 
-    The result is a fresh copy with defaults, in the hub version.  Raises a 400 StatusError for another kind, a
-    wrong type, or (``Strict``) a problem in the body.
+    The result is a fresh copy with defaults, in the hub version. Raises a 400 StatusError for
+    another kind, a wrong type, or (``Strict``) a problem in the body.
     """
     document = body.document
     if body.own is not None:
@@ -78,16 +86,22 @@ def decode_body(resource: Resource, body: Body, options: WriteOptions) -> tuple[
     try:
         document = decoded(resource, document, fresh=body.own is not None, tidy=body.is_tidy)
     except UndecodableBody as error:
-        cannot = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+        cannot = (
+            f'{resource.kind} in version "{resource.version}" cannot be handled as a '
+            f"{resource.kind}"
+        )
         raise bad_request(f"{cannot}: {error}") from error
     return document, problems if options.field_validation == "Warn" else ()
 
 
-def decoded(resource: Resource, document: Document, *, fresh: bool = False, tidy: bool = False) -> Document:
-    """A normalised, type-checked, defaulted copy in stored form (the hub version), without unknown members.
+def decoded(
+    resource: Resource, document: Document, *, fresh: bool = False, tidy: bool = False
+) -> Document:
+    """A normalised, type-checked, defaulted copy in stored form (the hub version), without unknown
+    members.
 
-    *fresh*: the caller has no use for *document*, so that it need not be copied.  *tidy*: it is known to be that.
-    Raises ``UndecodableBody``.
+    *fresh*: the caller has no use for *document*, so that it need not be copied. *tidy*: it is
+    known to be that. Raises ``UndecodableBody``.
     """
     tidy = tidy or is_tidy(resource.schema_key, document)
     fits = tidy or _fits(resource, document)
@@ -105,7 +119,8 @@ def decoded(resource: Resource, document: Document, *, fresh: bool = False, tidy
     elif not fresh:
         document = codec.decode_document(codec.encode(document))
     if not fits:
-        # By the schema and not by the complaints: those are bounded, and a member's name can be anything.
+        # By the schema and not by the complaints: those are bounded, and a member's name can be
+        # anything.
         schema.fit(resource.schema_key, document)
     metadata = document.setdefault("metadata", {})
     # History.
@@ -120,7 +135,7 @@ def decoded(resource: Resource, document: Document, *, fresh: bool = False, tidy
                 raise UndecodableBody(why) from error
     if not tidy:
         drop_nothings(resource.api_version, resource.kind, document)
-        # What cannot become a projection would be lost to every reader.  A tidy document always can.
+        # What cannot become a projection would be lost to every reader. A tidy document always can.
         try:
             msgspec.convert(document, resource.projection)
         except msgspec.ValidationError as error:
@@ -134,8 +149,9 @@ def decoded(resource: Resource, document: Document, *, fresh: bool = False, tidy
 
 
 def decoded_as(version: str, name: str, document: Document) -> Document:
-    """What is no resource, but asked of one (a Scale, a TokenRequest): a normalised and type-checked copy.  Raises the
-    400 ``StatusError``."""
+    """What is no resource, but asked of one (a Scale, a TokenRequest): a normalised and
+    type-checked copy. Raises the 400 ``StatusError``.
+    """
     if document.get("kind", name) != name:
         raise bad_request(f"expected input object type to be {name}, but {document['kind']}")
     shape = schema.shape_of(version, name)
@@ -149,9 +165,11 @@ def decoded_as(version: str, name: str, document: Document) -> Document:
 
 
 def _fits(resource: Resource, document: Document) -> bool:
-    """Whether there is nothing to take out of *document*.  Raises ``UndecodableBody`` for a member of a wrong type.
+    """Whether there is nothing to take out of *document*. Raises ``UndecodableBody`` for a member
+    of a wrong type.
 
-    Required order: before nulls and empty lists go, since those of a wrong type must not go unnoticed.
+    Required order: before nulls and empty lists go, since those of a wrong type must not go
+    unnoticed.
     """
     if schema.accepts(resource.schema_key, document):
         return True
@@ -175,7 +193,8 @@ class _Yes:
 
 
 def is_tidy(schema_key: str, document: object) -> bool:
-    """True only if decoding (``server.registry.decoding``) would change nothing but times and defaults.
+    """True only if decoding (``server.registry.decoding``) would change nothing but times and
+    defaults.
 
     ``metadata.managedFields`` need only be of the right types: an empty list is not nothing there.
     """

@@ -1,8 +1,10 @@
-"""DELETE: marks, waits for finalizers and grace, or removes (kubernetes.io, Garbage Collection; Finalizers).
+"""DELETE: marks, waits for finalizers and grace, or removes (kubernetes.io, Garbage Collection;
+Finalizers).
 
-Propagation is expressed in finalizers (``orphan``, ``foregroundDeletion``) that the garbage collector
-takes away when it has done its part.  What a kind has to say besides (grace, finalizers in spec) is ``Kind.deletion``.
-On a collection, what a list with the same selectors finds is deleted one by one.
+Propagation is expressed in finalizers (``orphan``, ``foregroundDeletion``) that the garbage
+collector takes away when it has done its part. What a kind has to say besides (grace, finalizers in
+spec) is ``Kind.deletion``. On a collection, what a list with the same selectors finds is deleted
+one by one.
 """
 
 from __future__ import annotations
@@ -71,7 +73,9 @@ def _announce(head: Document, grace_s: int, now: float, options: DeleteOptions) 
     return True
 
 
-def _marked(core: Core, resource: Resource, record: Record, document: Document, options: DeleteOptions) -> Outcome:
+def _marked(
+    core: Core, resource: Resource, record: Record, document: Document, options: DeleteOptions
+) -> Outcome:
     """The object stays for now: the answer is the object."""
     if canonical(resource, document) == document_of(record):
         return _staying(options, answers.unchanged(core, record))
@@ -82,14 +86,22 @@ def _marked(core: Core, resource: Resource, record: Record, document: Document, 
 
 
 def _staying(options: DeleteOptions, outcome: Outcome) -> Outcome:
-    """As upstream: a 202 for clients that forbid orphans in the old way (``orphanDependents``), else a 200."""
+    """As upstream: a 202 for clients that forbid orphans in the old way (``orphanDependents``),
+    else a 200.
+    """
     return replace(outcome, code=202) if options.forbids_orphans else outcome
 
 
 def _removed(
-    core: Core, resource: Resource, record: Record, announced: Document | None, options: DeleteOptions
+    core: Core,
+    resource: Resource,
+    record: Record,
+    announced: Document | None,
+    options: DeleteOptions,
 ) -> Outcome:
-    """The object goes.  *announced*: a graceful kind, whose watchers see MODIFIED (grace 0) before DELETED."""
+    """The object goes.  *announced*: a graceful kind, whose watchers see MODIFIED (grace 0) before
+    DELETED.
+    """
     if options.dry_run:
         shown = answers.unwritten(resource, announced or document_of(record)).body
         revision = 0
@@ -143,7 +155,8 @@ def check_preconditions(resource: Resource, record: Record, options: DeleteOptio
         )
     elif version is not None and version != str(record.revision):
         why = (
-            f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record "
+            f"the ResourceVersion in the precondition ({version}) does not match the "
+            "ResourceVersion in record "
             f"({record.revision}). The object might have been modified"
         )
     if why:
@@ -155,8 +168,8 @@ def delete_collection(
 ) -> Outcome:
     """200 with the objects as they were before, under the list's own version.
 
-    An object that is gone meanwhile is passed over.  Raises what ``list_records`` raises, and the first
-    error of a single delete: what was deleted before it stays deleted.
+    An object that is gone meanwhile is passed over. Raises what ``list_records`` raises, and the
+    first error of a single delete: what was deleted before it stays deleted.
     """
     listed = list_records(core, target, selection)
     if target.converted:
@@ -172,7 +185,9 @@ def delete_collection(
     return Outcome(code=200, body=body, revision=revision)
 
 
-def delete_some(core: Core, ctx: Context, target: Target, records: Iterable[Record], options: DeleteOptions) -> int:
+def delete_some(
+    core: Core, ctx: Context, target: Target, records: Iterable[Record], options: DeleteOptions
+) -> int:
     """Delete *records*, each as a step of its own; returns the newest revision that this made."""
     revision = 0
     for record in records:

@@ -1,6 +1,7 @@
 """The registry as clients without sockets ask it: the in-process client and the simulator.
 
-A ``Write`` becomes a step, a plan of a watch becomes an interest at the hub; both see stored bodies, without copies.
+A ``Write`` becomes a step, a plan of a watch becomes an interest at the hub; both see stored
+bodies, without copies.
 """
 
 from __future__ import annotations
@@ -18,17 +19,32 @@ from sliceplane.server.registry.answers import shown_body
 from sliceplane.server.registry.decoding import body_of_json, document_of_json
 from sliceplane.server.registry.options import delete_options_of_document
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.types import Context, DeleteOptions, Outcome, Target, WatchPlan, WriteOptions
+from sliceplane.server.registry.types import (
+    Context,
+    DeleteOptions,
+    Outcome,
+    Target,
+    WatchPlan,
+    WriteOptions,
+)
 from sliceplane.server.store.types import EventType, Record
 from sliceplane.server.store.watcher import Interest
 
 
-def step_of(registry: Registry, context: Context, write: Write, options: WriteOptions) -> Callable[[], Outcome]:
-    """What performs *write*, which is no read.  The body is decoded now, once, however often the step runs.
+def step_of(
+    registry: Registry, context: Context, write: Write, options: WriteOptions
+) -> Callable[[], Outcome]:
+    """What performs *write*, which is no read. The body is decoded now, once, however often the
+    step runs.
 
     Raises the 400 ``StatusError`` of a body that is no JSON, and the step what its verb raises.
     """
-    target = Target(resource=write.resource, namespace=write.namespace, name=write.name, subresource=write.subresource)
+    target = Target(
+        resource=write.resource,
+        namespace=write.namespace,
+        name=write.name,
+        subresource=write.subresource,
+    )
     match write.verb:
         case "create":
             body = body_of_json(write.resource, write.subresource, write.body)
@@ -40,7 +56,11 @@ def step_of(registry: Registry, context: Context, write: Write, options: WriteOp
             forced = replace(options, force=True) if write.force else options
             return partial(registry.patch, context, target, write.patch_type, write.body, forced)
         case "delete":
-            deletion = delete_options_of_document(document_of_json(write.body)) if write.body else DeleteOptions()
+            deletion = (
+                delete_options_of_document(document_of_json(write.body))
+                if write.body
+                else DeleteOptions()
+            )
             return partial(registry.delete, context, target, deletion)
     raise AssertionError(f"{write.verb} is no write")
 

@@ -1,9 +1,9 @@
 """Documents (decoded JSON) to records and back: the canonical form of everything that is stored.
 
-Canonical means: ``kind``, ``apiVersion``, ``metadata`` first, members of metadata in the order in which
-upstream prints them, label and annotation keys sorted; the rest in the order given, ``status`` last.
-Because every stored body starts with the same bytes for one kind, a list item (which carries no kind and
-apiVersion) is a slice of the stored body.
+Canonical means: ``kind``, ``apiVersion``, ``metadata`` first, members of metadata in the order in
+which upstream prints them, label and annotation keys sorted; the rest in the order given,
+``status`` last. Because every stored body starts with the same bytes for one kind, a list item
+(which carries no kind and apiVersion) is a slice of the stored body.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _FIRST_AND_LAST = frozenset({"kind", "apiVersion", "metadata", "status"})
 _STRING_MAPS = ("labels", "annotations")
 #: members of a record that seldom differ from those of the version before
 _SHARED = ("key", "uid", "labels", "fields", "owners")
-#: selectable booleans: Go prints a missing one as "false", so that ``spec.unschedulable=false`` finds Nodes
+#: selectable booleans: Go prints a missing one as "false", so that ``spec.unschedulable=false``
+#: finds Nodes
 _BOOLEAN_FIELDS = frozenset({"spec.hostNetwork", "spec.unschedulable"})
 
 
@@ -51,13 +52,14 @@ def document_of(record: Record) -> Document:
 def normalised(document: Document) -> Document:
     """A copy without null members and empty lists, at every depth.
 
-    Go reads a null as an absent member and prints an empty list with ``omitempty`` as nothing; without this
-    rule an update that spells "nothing" in another way would not be a no-op.  Raises ``ValueError`` for a null
-    in a list, where it cannot mean "absent".
+    Go reads a null as an absent member and prints an empty list with ``omitempty`` as nothing;
+    without this rule an update that spells "nothing" in another way would not be a no-op. Raises
+    ``ValueError`` for a null in a list, where it cannot mean "absent".
     """
     raw = codec.encode(document)
     if b"null" not in raw and b"[]" not in raw:
-        # Nothing to leave out; a copy made in C costs a fifth of a walk (70 us instead of 350 for 100 endpoints).
+        # Nothing to leave out; a copy made in C costs a fifth of a walk (70 us instead of 350 for
+        # 100 endpoints).
         return codec.decode_document(raw)
     return cast(Document, _without_nothings(document))
 
@@ -77,12 +79,18 @@ def _without_nothings(value: Any) -> Any:
 
 
 def set_condition(document: Document, condition: Document, now: float) -> bool:
-    """Put it into the status, in the place of the one of its type; its time is when it became so.  ``False``: it was
-    like that."""
+    """Put it into the status, in the place of the one of its type; its time is when it became so.
+    ``False``: it was like that.
+    """
     conditions: list[Document] = list(document.get("status", {}).get("conditions", ()))
-    at = next((index for index, one in enumerate(conditions) if one.get("type") == condition["type"]), None)
+    at = next(
+        (index for index, one in enumerate(conditions) if one.get("type") == condition["type"]),
+        None,
+    )
     before = {} if at is None else conditions[at]
-    since = before.get("lastTransitionTime") if before.get("status") == condition["status"] else None
+    since = (
+        before.get("lastTransitionTime") if before.get("status") == condition["status"] else None
+    )
     told = {**condition, "lastTransitionTime": since or format_time(now)}
     if told == before:
         return False
@@ -95,7 +103,9 @@ def set_condition(document: Document, condition: Document, now: float) -> bool:
 
 
 def canonical(resource: Resource, document: Document) -> Document:
-    """The stored form in canonical order, with its ``kind`` and ``apiVersion``; empty metadata members go."""
+    """The stored form in canonical order, with its ``kind`` and ``apiVersion``; empty metadata
+    members go.
+    """
     resource = stored_form(resource)
     given: Document = document.get("metadata", {})
     metadata: Document = {}
@@ -110,10 +120,13 @@ def canonical(resource: Resource, document: Document) -> Document:
     return {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata, **rest}
 
 
-def make_record(resource: Resource, document: Document, revision: int, before: Record | None = None) -> Record:
+def make_record(
+    resource: Resource, document: Document, revision: int, before: Record | None = None
+) -> Record:
     """The record of a canonical *document* that is committed at *revision*.
 
-    *before*: the version that it replaces.  What is equal is shared with it, as history keeps many versions.
+    *before*: the version that it replaces. What is equal is shared with it, as history keeps many
+    versions.
     """
     resource = stored_form(resource)
     metadata = {**document["metadata"], "resourceVersion": str(revision)}
@@ -131,7 +144,9 @@ def make_record(resource: Resource, document: Document, revision: int, before: R
     )
     if before is None:
         return record
-    kept = {name: old for name in _SHARED if (old := getattr(before, name)) == getattr(record, name)}
+    kept = {
+        name: old for name in _SHARED if (old := getattr(before, name)) == getattr(record, name)
+    }
     return replace(record, created=before.created, **kept)
 
 
@@ -145,9 +160,16 @@ def selectable(resource: Resource, document: Document) -> Mapping[str, str]:
         if value is None and name in _BOOLEAN_FIELDS:
             value = False
         if name == "source" and not value:
-            # An Event's source falls back to its reporting component (pkg/registry/core/event/strategy.go).
+            # An Event's source falls back to its reporting component
+            # (pkg/registry/core/event/strategy.go).
             value = document.get("reportingComponent")
-        text = ("false", "true")[value] if isinstance(value, bool) else "" if value is None else str(value)
+        text = (
+            ("false", "true")[value]
+            if isinstance(value, bool)
+            else ""
+            if value is None
+            else str(value)
+        )
         if text:
             found[name] = text
     return found
@@ -165,7 +187,9 @@ def _prefix(resource: Resource) -> bytes:
 def item_bytes(resource: Resource, body: bytes) -> bytes:
     """A body as clients see it, as a list item: without kind and apiVersion."""
     prefix = _prefix(resource)
-    assert body.startswith(prefix), f"stored {resource.kind} does not start canonically: {body[:80]!r}"
+    assert body.startswith(prefix), (
+        f"stored {resource.kind} does not start canonically: {body[:80]!r}"
+    )
     return b"{" + body[len(prefix) :]
 
 
@@ -180,14 +204,21 @@ def list_bytes(
 ) -> bytes:
     """The KINDList document of *records*."""
     metadata = list_metadata(
-        resource_version=resource_version, continue_token=continue_token, remaining=remaining, shard=shard
+        resource_version=resource_version,
+        continue_token=continue_token,
+        remaining=remaining,
+        shard=shard,
     )
-    head = codec.encode({"kind": resource.list_kind, "apiVersion": resource.api_version, "metadata": metadata})
+    head = codec.encode(
+        {"kind": resource.list_kind, "apiVersion": resource.api_version, "metadata": metadata}
+    )
     items = b",".join(item_bytes(resource, record.body) for record in records)
     return head[:-1] + b',"items":[' + items + b"]}"
 
 
-def list_metadata(*, resource_version: int, continue_token: str, remaining: int | None, shard: str) -> Document:
+def list_metadata(
+    *, resource_version: int, continue_token: str, remaining: int | None, shard: str
+) -> Document:
     """Of a list, in whatever form it is shown."""
     metadata: Document = {"resourceVersion": str(resource_version)}
     if continue_token:

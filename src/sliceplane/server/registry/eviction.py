@@ -1,8 +1,9 @@
-"""POST pods/NAME/eviction: a Pod is deleted if its PodDisruptionBudget allows that now (kubernetes.io, API-initiated
-Eviction; pkg/registry/core/pod/storage/eviction.go).
+"""POST pods/NAME/eviction: a Pod is deleted if its PodDisruptionBudget allows that now
+(kubernetes.io, API-initiated Eviction; pkg/registry/core/pod/storage/eviction.go).
 
-The budget's status says how many may go.  ``emulation.disruption`` works it out, and it is charged here, in
-the step that deletes the Pod: of several evictions at the same moment no more get through than there is room for.
+The budget's status says how many may go. ``emulation.disruption`` works it out, and it is charged
+here, in the step that deletes the Pod: of several evictions at the same moment no more get through
+than there is room for.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ DISRUPTED_MAX: Final = 2000
 #: what to tell who asks while a budget is worked out
 _RETRY_AFTER_S: Final = 10
 _VIOLATES: Final = "Cannot evict pod as it would violate the pod's disruption budget."
-_SEVERAL: Final = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+_SEVERAL: Final = (
+    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not "
+    "support."
+)
 _TARGETED: Final = {
     "type": "DisruptionTarget",
     "status": "True",
@@ -44,10 +48,15 @@ _TARGETED: Final = {
 
 
 def evict(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
-    """Raises StatusError: 400, 403, 404, 409 (preconditions), 422, 429 (the budget), 500 (several budgets)."""
+    """Raises StatusError: 400, 403, 404, 409 (preconditions), 422, 429 (the budget), 500 (several
+    budgets).
+    """
     version = body.document.get("apiVersion", _VERSION)
     if version not in _VERSIONS:
-        why = f"the API version in the data ({version}) does not match the expected API version ({_VERSION})"
+        why = (
+            f"the API version in the data ({version}) does not match the expected API version "
+            f"({_VERSION})"
+        )
         raise bad_request(why)
     wanted = decoded_as(_VERSION, "Eviction", body.document)
     head = wanted.get("metadata", {})
@@ -67,8 +76,12 @@ def evict(core: Core, ctx: Context, target: Target, body: Body, options: WriteOp
         set_condition(pod, _TARGETED, ctx.now)
         core.put(Pods, pod)
     whole = replace(target, subresource="")
-    outcome = deleting.delete(core, ctx, whole, replace(deletion, precondition_resource_version=None))
-    answer = codec.encode({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+    outcome = deleting.delete(
+        core, ctx, whole, replace(deletion, precondition_resource_version=None)
+    )
+    answer = codec.encode(
+        {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+    )
     return Outcome(code=201, body=answer, revision=outcome.revision)
 
 
@@ -79,7 +92,9 @@ def _needs_no_budget(pod: Document) -> bool:
 
 
 def _charged(core: Core, ctx: Context, target: Target, pod: Document) -> Document | None:
-    """The budget as it is when *pod* is gone; ``None``: there is none, or it need not know.  Raises ``StatusError``."""
+    """The budget as it is when *pod* is gone; ``None``: there is none, or it need not know.  Raises
+    ``StatusError``.
+    """
     records = core.store.iter_latest(PodDisruptionBudgets.storage_key, target.namespace)
     budgets = [budget for budget in map(document_of, records) if _selects(budget, pod)]
     if len(budgets) > 1:
@@ -91,7 +106,10 @@ def _charged(core: Core, ctx: Context, target: Target, pod: Document) -> Documen
     status = budget.get("status", {})
     if not _is_ready(pod):
         healthy, desired = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
-        if budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow" or healthy >= desired > 0:
+        if (
+            budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow"
+            or healthy >= desired > 0
+        ):
             return None
     _check_allowed(budget)
     left = status["disruptionsAllowed"] - 1
@@ -99,8 +117,15 @@ def _charged(core: Core, ctx: Context, target: Target, pod: Document) -> Documen
     status["disruptedPods"] = {**status.get("disruptedPods", {}), target.name: format_time(ctx.now)}
     charged = {**budget, "status": status}
     if not left:
-        told = {"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": ""}
-        set_condition(charged, {**told, "observedGeneration": status.get("observedGeneration", 0)}, ctx.now)
+        told = {
+            "type": "DisruptionAllowed",
+            "status": "False",
+            "reason": "InsufficientPods",
+            "message": "",
+        }
+        set_condition(
+            charged, {**told, "observedGeneration": status.get("observedGeneration", 0)}, ctx.now
+        )
     return charged
 
 
@@ -110,17 +135,24 @@ def _check_allowed(budget: Document) -> None:
     status = budget.get("status", {})
     allowed = status.get("disruptionsAllowed", 0)
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
-        raise _not_now(f"The disruption budget {name} is still being processed by the server.", _RETRY_AFTER_S)
+        raise _not_now(
+            f"The disruption budget {name} is still being processed by the server.", _RETRY_AFTER_S
+        )
     if allowed < 0:
         raise _cannot(name, "pdb disruptions allowed is negative")
     if len(status.get("disruptedPods", {})) > DISRUPTED_MAX:
-        raise _cannot(name, "DisruptedPods map too big - too many evictions not confirmed by PDB controller")
+        raise _cannot(
+            name, "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
+        )
     if allowed:
         return
     told = (one for one in status.get("conditions", ()) if one.get("reason") == "SyncFailed")
     failed = next((one for one in told if one.get("type") == "DisruptionAllowed"), None)
     if failed is not None:
-        why = f"does not allow evicting pods currently because it failed sync: {failed.get('message', '')}"
+        why = (
+            "does not allow evicting pods currently because it failed sync: "
+            f"{failed.get('message', '')}"
+        )
     else:
         healthy, desired = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
         why = f"needs {desired} healthy pods and has {healthy} currently"
@@ -144,7 +176,9 @@ def _selects(budget: Document, pod: Document) -> bool:
     selector = budget["spec"].get("selector")
     if selector is None:
         return False
-    return from_label_selector(msgspec.convert(selector, LabelSelector)).matches(pod["metadata"].get("labels"))
+    return from_label_selector(msgspec.convert(selector, LabelSelector)).matches(
+        pod["metadata"].get("labels")
+    )
 
 
 def _is_ready(pod: Document) -> bool:

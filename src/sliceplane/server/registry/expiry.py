@@ -1,12 +1,12 @@
-"""Objects that the server forgets by itself: Events, an hour after they were last written (kube-apiserver's
-``--event-ttl``).
+"""Objects that the server forgets by itself: Events, an hour after they were last written
+(kube-apiserver's ``--event-ttl``).
 
-``on_stored`` has no clock; a write counts from the next ``take_due``, which the process calls every few seconds.
-After a start it is not known when an Event was written, and the times that it carries itself stand in for that; they
-are believed as far as they are not in the future.
+``on_stored`` has no clock; a write counts from the next ``take_due``, which the process calls every
+few seconds. After a start it is not known when an Event was written, and the times that it carries
+itself stand in for that; they are believed as far as they are not in the future.
 
-Deadlines are handed out in the order in which they come due, so a plain dictionary is the queue: what is due is
-looked for at its front, and nothing is ever sorted but what was found at the start.
+Deadlines are handed out in the order in which they come due, so a plain dictionary is the queue:
+what is due is looked for at its front, and nothing is ever sorted but what was found at the start.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""metadata.managedFields on every write: who the writer is, what this endpoint does not write, what is stored.
+"""metadata.managedFields on every write: who the writer is, what this endpoint does not write, what
+is stored.
 
-``on_create``, ``on_update`` and ``on_apply`` look at what a client asked for, defaults included, before the server adds
-anything of its own: a cluster IP that the server chose has no owner.  They leave the entries to be stored in the
-document's metadata; a client's own entries, which decoding left there, are taken into account as upstream does:
+``on_create``, ``on_update`` and ``on_apply`` look at what a client asked for, defaults included,
+before the server adds anything of its own: a cluster IP that the server chose has no owner. They
+leave the entries to be stored in the document's metadata; a client's own entries, which decoding
+left there, are taken into account as upstream does:
 
 - none, or some that cannot be read: those of the stored object stay;
 - ``[]`` or ``[{}]``: nothing is tracked from here on, until the next apply;
@@ -45,11 +47,14 @@ def on_create(ctx: Context, target: Target, document: Document, options: WriteOp
     _store(head, fields.updated(before, change, write), working)
 
 
-def on_update(ctx: Context, target: Target, new: Document, old: Document, options: WriteOptions) -> bool:
+def on_update(
+    ctx: Context, target: Target, new: Document, old: Document, options: WriteOptions
+) -> bool:
     """Put the entries that come of making *new* out of *old* into *new*; both are in stored form.
 
-    ``target.subresource`` says through which endpoint, ``scale`` included.  Returns whether the stored entries were
-    where it began, so that they differ now by what this write does to the object and by nothing else.
+    ``target.subresource`` says through which endpoint, ``scale`` included. Returns whether the
+    stored entries were where it began, so that they differ now by what this write does to the
+    object and by nothing else.
     """
     head = new["metadata"]
     stored = old["metadata"].get(MEMBER, [])
@@ -71,16 +76,25 @@ def on_update(ctx: Context, target: Target, new: Document, old: Document, option
 
 
 def on_apply(
-    ctx: Context, target: Target, live: Document, config: Document, options: WriteOptions, *, force: bool
+    ctx: Context,
+    target: Target,
+    live: Document,
+    config: Document,
+    options: WriteOptions,
+    *,
+    force: bool,
 ) -> Document:
-    """What applying *config* makes of *live*, with its entries; both in the version that the client speaks.
+    """What applying *config* makes of *live*, with its entries; both in the version that the client
+    speaks.
 
     *live* is ``{}`` where there is no object.  Raises ``fields.Conflicts``.
     """
     working = target.spoken
     shape = fields.shape_of(working.schema_key)
     write = _write(ctx, target, options, "Apply")
-    before = fields.decode(live.get("metadata", {}).get(MEMBER, []), partial(_translated, working, True))
+    before = fields.decode(
+        live.get("metadata", {}).get(MEMBER, []), partial(_translated, working, True)
+    )
     bare = _untracked(live)
     if not before and live:
         before = fields.before_first_apply(shape, bare, write)
@@ -108,8 +122,9 @@ def _in_their_words(refused: fields.Conflicts, working: Resource) -> fields.Conf
 def changes_nothing(new: Document, old: Document, *, derived: bool) -> bool:
     """Is the write that made *new*, canonical as *old* is, none?
 
-    It is if nothing but the times of entries differs.  An update that the server undid is none either, whatever its
-    writer would own: that is where the entries are *derived* from it (see ``on_update``).
+    It is if nothing but the times of entries differs. An update that the server undid is none
+    either, whatever its writer would own: that is where the entries are *derived* from it (see
+    ``on_update``).
     """
     if not derived:
         ours = new["metadata"].get(MEMBER)
@@ -148,7 +163,9 @@ def _store(head: Document, managers: Managers, working: Resource) -> None:
 
 
 def _translated(working: Resource, into: bool, owned: FieldSet, version: str) -> FieldSet | None:
-    """*owned* from the names of its own *version* *into* those of *working*, or back; ``None``: that is not known."""
+    """*owned* from the names of its own *version* *into* those of *working*, or back; ``None``:
+    that is not known.
+    """
     if version == working.api_version:
         return owned
     other = by_kind(version, working.kind)
@@ -158,7 +175,9 @@ def _translated(working: Resource, into: bool, owned: FieldSet, version: str) ->
     return fields.renamed(owned, conversion.renamed_members(source, aim))
 
 
-def _write(ctx: Context, target: Target, options: WriteOptions, operation: Any) -> fields.OwnedWrite:
+def _write(
+    ctx: Context, target: Target, options: WriteOptions, operation: Any
+) -> fields.OwnedWrite:
     version = target.spoken.api_version
     # What the endpoint does not write, whatever a body says.
     if target.subresource == "status":

@@ -1,6 +1,7 @@
-"""``metadata`` of every object: which members the server owns and what it writes there (Kubernetes API conventions,
-Metadata), and the rules of names, labels, annotations, owners and finalizers, and of what may never change
-(staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go).  Selectors of labels have their rules here, too.
+"""``metadata`` of every object: which members the server owns and what it writes there (Kubernetes
+API conventions, Metadata), and the rules of names, labels, annotations, owners and finalizers, and
+of what may never change (staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go).
+Selectors of labels have their rules here, too.
 
 Functions that prepare change the document that they are given; callers own it.
 """
@@ -35,20 +36,33 @@ from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.server.registry.types import Target
 
-_SERVER_OWNED_ON_CREATE = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+_SERVER_OWNED_ON_CREATE = (
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
 #: members that a client may leave out of an update; changing them is refused by validation
 _KEPT_ON_UPDATE = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 ANNOTATIONS_MAX_BYTES = 256 * 1024
 MANAGER_MAX_BYTES = 128
 SUBRESOURCE_MAX_BYTES = 256
 STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
-_IMMUTABLE = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+_IMMUTABLE = (
+    "name",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
 _OWNER_ORDER = ("apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion")
 IMMUTABLE = "field is immutable"
 # The same few keys and values come with every write.
 _key_problems = remembered(4096)(check_qualified_name)
 _value_problems = remembered(4096)(check_label_value)
-#: each complaint about one controller too many shows all references: a thousand of them would be a gigabyte
+#: each complaint about one controller too many shows all references: a thousand of them would be a
+#: gigabyte
 CONTROLLERS_TOLD_MAX = 8
 
 
@@ -60,7 +74,10 @@ def match_namespace(target: Target, metadata: Document) -> None:
     if metadata.get("namespace") or target.namespace:
         namespace = metadata.setdefault("namespace", target.namespace) or target.namespace
         if namespace != target.namespace:
-            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+            raise bad_request(
+                "the namespace of the provided object does not match the namespace sent on the "
+                "request"
+            )
         metadata["namespace"] = namespace
 
 
@@ -69,10 +86,13 @@ def match_name(target: Target, metadata: Document) -> None:
     name = metadata.get("name")
     if not name:
         raise bad_request(
-            f"the name of the object ({target.name} based on URL) was undeterminable: name must be provided"
+            f"the name of the object ({target.name} based on URL) was undeterminable: name must "
+            "be provided"
         )
     if name != target.name:
-        raise bad_request(f"the name of the object ({name}) does not match the name on the URL ({target.name})")
+        raise bad_request(
+            f"the name of the object ({name}) does not match the name on the URL ({target.name})"
+        )
 
 
 def prepare_create(resource: Resource, metadata: Document, rng: Rng, now: float) -> None:
@@ -111,11 +131,18 @@ def prepare_update(resource: Resource, new: Document, old: Document) -> None:
 
 def _counted(document: Document) -> Document:
     """All but what the server writes, and but metadata that is no label."""
-    return {**document, "kind": "", "apiVersion": "", "metadata": document["metadata"].get("labels", {})}
+    return {
+        **document,
+        "kind": "",
+        "apiVersion": "",
+        "metadata": document["metadata"].get("labels", {}),
+    }
 
 
 def mark_deleted(metadata: Document, now: float, grace_s: int | None) -> None:
-    """Set deletionTimestamp to ``now + grace_s`` if there is none; the first time counts as a generation."""
+    """Set deletionTimestamp to ``now + grace_s`` if there is none; the first time counts as a
+    generation.
+    """
     if "deletionTimestamp" not in metadata:
         metadata["deletionTimestamp"] = format_time(now + (grace_s or 0))
         if metadata.get("generation"):
@@ -132,12 +159,16 @@ def shorten_grace(metadata: Document, grace_s: int) -> None:
 
 
 def parse_resource_version(value: Any) -> int:
-    """A body's resourceVersion; "" and "0" are 0.  As upstream: a 500 without reason if it is not a number."""
+    """A body's resourceVersion; "" and "0" are 0.  As upstream: a 500 without reason if it is not a
+    number.
+    """
     text = str(value or "0")
     try:
         return parse_uint64(text)
     except NotAnInteger as error:
-        raise StatusError(500, "", f"strconv.ParseUint: parsing {show(text)}: {error.why}") from error
+        raise StatusError(
+            500, "", f"strconv.ParseUint: parsing {show(text)}: {error.why}"
+        ) from error
 
 
 def validate(resource: Resource, head: Document) -> list[FieldError]:
@@ -148,11 +179,16 @@ def validate(resource: Resource, head: Document) -> list[FieldError]:
     if prefix:
         # A trailing dash is the usual separator before the generated suffix.
         masked = prefix[:-1] + "a" if prefix.endswith("-") and len(prefix) > 1 else prefix
-        errors += [invalid_value("metadata.generateName", prefix, problem) for problem in resource.check_name(masked)]
+        errors += [
+            invalid_value("metadata.generateName", prefix, problem)
+            for problem in resource.check_name(masked)
+        ]
     if not name:
         errors.append(required("metadata.name", "name or generateName is required"))
     else:
-        errors += [invalid_value("metadata.name", name, problem) for problem in resource.check_name(name)]
+        errors += [
+            invalid_value("metadata.name", name, problem) for problem in resource.check_name(name)
+        ]
     if resource.namespaced and not head.get("namespace"):
         errors.append(required("metadata.namespace"))
     errors += validate_maps(head)
@@ -163,7 +199,9 @@ def validate(resource: Resource, head: Document) -> list[FieldError]:
 
 
 def validate_update(new: Document, old: Document) -> list[FieldError]:
-    """The metadata of an update.  As upstream: the first rules run twice, which clients see as doubled causes."""
+    """The metadata of an update.  As upstream: the first rules run twice, which clients see as
+    doubled causes.
+    """
     errors: list[FieldError] = []
     if old.get("deletionTimestamp"):
         added = set(new.get("finalizers", ())).difference(old.get("finalizers", ()))
@@ -177,7 +215,9 @@ def validate_update(new: Document, old: Document) -> list[FieldError]:
                 )
             )
     changed = [member for member in _IMMUTABLE if new.get(member) != old.get(member)]
-    errors += [invalid_value(f"metadata.{member}", new.get(member), IMMUTABLE) for member in changed]
+    errors += [
+        invalid_value(f"metadata.{member}", new.get(member), IMMUTABLE) for member in changed
+    ]
     if new.get("labels") != old.get("labels") or new.get("annotations") != old.get("annotations"):
         errors += validate_maps(new)
     if new.get("ownerReferences") != old.get("ownerReferences"):
@@ -205,8 +245,9 @@ def validate_maps(head: Document, path: str = "metadata") -> list[FieldError]:
 
 
 def in_go(document: Document, *members: str, **zero: Any) -> Document:
-    """*document* as messages of Kubernetes show a value of its own types: members by Go's names, null where there is
-    nothing, or *zero*."""
+    """*document* as messages of Kubernetes show a value of its own types: members by Go's names,
+    null where there is nothing, or *zero*.
+    """
     return {name[0].upper() + name[1:]: document.get(name, zero.get(name)) for name in members}
 
 
@@ -221,7 +262,9 @@ def validate_labels(labels: dict[str, str], path: str) -> list[FieldError]:
 def check_label_selector(path: str, selector: Document | None) -> list[FieldError]:
     """No selector is no mistake."""
     errors = validate_labels((selector or {}).get("matchLabels", {}), f"{path}.matchLabels")
-    for index, requirement in while_few(errors, enumerate((selector or {}).get("matchExpressions", ()))):
+    for index, requirement in while_few(
+        errors, enumerate((selector or {}).get("matchExpressions", ()))
+    ):
         errors += _requirement(f"{path}.matchExpressions[{index}]", requirement)
     return errors
 
@@ -229,19 +272,28 @@ def check_label_selector(path: str, selector: Document | None) -> list[FieldErro
 def _requirement(path: str, requirement: Document) -> list[FieldError]:
     errors = check_requirement(path, requirement)
     for index, value in while_few(errors, enumerate(requirement.get("values", ()))):
-        errors += [invalid_value(f"{path}.values[{index}]", value, problem) for problem in check_label_value(value)]
+        errors += [
+            invalid_value(f"{path}.values[{index}]", value, problem)
+            for problem in check_label_value(value)
+        ]
     return errors
 
 
-def check_requirement(path: str, requirement: Document, *, of_node: bool = False) -> list[FieldError]:
-    """Operator and key of a requirement, and the number of its values.  *of_node*: numbers can be compared, too."""
+def check_requirement(
+    path: str, requirement: Document, *, of_node: bool = False
+) -> list[FieldError]:
+    """Operator and key of a requirement, and the number of its values.  *of_node*: numbers can be
+    compared, too.
+    """
     key = requirement.get("key", "")
     operator = requirement.get("operator", "")
     values: list[str] = requirement.get("values", [])
     errors: list[FieldError] = []
     if operator in ("In", "NotIn"):
         if not values:
-            errors.append(required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
+            errors.append(
+                required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+            )
     elif of_node and operator in ("Gt", "Lt"):
         if len(values) != 1:
             detail = "must be specified single value when `operator` is 'Lt' or 'Gt'"
@@ -251,7 +303,9 @@ def check_requirement(path: str, requirement: Document, *, of_node: bool = False
     elif values:
         detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
         errors.append(forbidden_field(f"{path}.values", detail))
-    return errors + [invalid_value(f"{path}.key", key, problem) for problem in check_qualified_name(key)]
+    return errors + [
+        invalid_value(f"{path}.key", key, problem) for problem in check_qualified_name(key)
+    ]
 
 
 def _validate_managers(head: Document) -> list[FieldError]:
@@ -269,8 +323,12 @@ def _validate_managers(head: Document) -> list[FieldError]:
 
 
 def _unprintable(path: str, manager: str) -> FieldError:
-    position, character = next((at, character) for at, character in enumerate(manager) if not character.isprintable())
-    return invalid_value(path, manager, f"invalid character U+{ord(character):04X} (at position {position})")
+    position, character = next(
+        (at, character) for at, character in enumerate(manager) if not character.isprintable()
+    )
+    return invalid_value(
+        path, manager, f"invalid character U+{ord(character):04X} (at position {position})"
+    )
 
 
 def _validate_owners(head: Document) -> list[FieldError]:
@@ -284,14 +342,20 @@ def _validate_owners(head: Document) -> list[FieldError]:
         kind = owner.get("kind", "")
         group, _, version = api_version.rpartition("/")
         if not version:
-            errors.append(invalid_value(f"{path}.apiVersion", api_version, "version must not be empty"))
+            errors.append(
+                invalid_value(f"{path}.apiVersion", api_version, "version must not be empty")
+            )
         errors += [
             invalid_value(f"{path}.{member}", owner.get(member, ""), "must not be empty")
             for member in ("kind", "name", "uid")
             if not owner.get(member)
         ]
         if (group, version, kind) == ("", "v1", "Event"):
-            errors.append(invalid_value(path, _shown_owner(owner), "/v1, Kind=Event is disallowed from being an owner"))
+            errors.append(
+                invalid_value(
+                    path, _shown_owner(owner), "/v1, Kind=Event is disallowed from being an owner"
+                )
+            )
         if owner.get("controller"):
             name = f"{kind}/{owner.get('name', '')}"
             if controller and further == CONTROLLERS_TOLD_MAX:
@@ -299,17 +363,22 @@ def _validate_owners(head: Document) -> list[FieldError]:
             if controller:
                 further += 1
                 detail = (
-                    'Only one reference can have Controller set to true. Found "true" in references for '
+                    'Only one reference can have Controller set to true. Found "true" in '
+                    "references for "
                     f"{controller} and {name}"
                 )
-                errors.append(invalid_value(path, [_shown_owner(other) for other in owners], detail))
+                errors.append(
+                    invalid_value(path, [_shown_owner(other) for other in owners], detail)
+                )
             else:
                 controller = name
     return errors
 
 
 def _shown_owner(owner: Document) -> Document:
-    """An owner reference as Go prints it: the required members always, in the order of the struct."""
+    """An owner reference as Go prints it: the required members always, in the order of the
+    struct.
+    """
     return {
         member: owner.get(member, "")
         for member in _OWNER_ORDER
@@ -324,7 +393,11 @@ def _validate_finalizers(head: Document) -> list[FieldError]:
     for index, name in while_few(errors, enumerate(finalizers)):
         errors += validate_finalizer(f"{path}[{index}]", name)
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
-        errors.append(invalid_value(path, finalizers, "finalizer orphan and foregroundDeletion cannot be both set"))
+        errors.append(
+            invalid_value(
+                path, finalizers, "finalizer orphan and foregroundDeletion cannot be both set"
+            )
+        )
     return errors
 
 

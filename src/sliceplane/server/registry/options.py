@@ -1,10 +1,10 @@
-"""Which parameters of lists, watches and deletions make sense, upstream's complaints about the others, and the token
-that continues a list: where to go on, and in which revision (kubernetes.io, API concepts, Retrieving large results sets
-in chunks).
+"""Which parameters of lists, watches and deletions make sense, upstream's complaints about the
+others, and the token that continues a list: where to go on, and in which revision (kubernetes.io,
+API concepts, Retrieving large results sets in chunks).
 
-The token is URL-safe, unpadded base64 of ``{"v":"meta.k8s.io/v1","rv":N,"start":"/NAME\\u0000"}``.  ``start`` is the
-last key below the listed prefix and a NUL, which makes it the smallest key that may come next; ``rv`` -1 means
-"whatever is newest", and is what an expired token is traded for.
+The token is URL-safe, unpadded base64 of ``{"v":"meta.k8s.io/v1","rv":N,"start":"/NAME\\u0000"}``.
+``start`` is the last key below the listed prefix and a NUL, which makes it the smallest key that
+may come next; ``rv`` -1 means "whatever is newest", and is what an expired token is traded for.
 """
 
 from __future__ import annotations
@@ -44,18 +44,30 @@ def check_list(options: ListOptions) -> None:
     """Raises a 422 StatusError with every complaint."""
     errors: list[FieldError] = []
     if options.send_initial_events is not None:
-        errors.append(forbidden_field("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+        errors.append(
+            forbidden_field("sendInitialEvents", "sendInitialEvents is forbidden for list")
+        )
     match = options.resource_version_match
     if match:
         path = "resourceVersionMatch"
         if not options.resource_version:
-            errors.append(forbidden_field(path, "resourceVersionMatch is forbidden unless resourceVersion is provided"))
+            errors.append(
+                forbidden_field(
+                    path, "resourceVersionMatch is forbidden unless resourceVersion is provided"
+                )
+            )
         if options.continue_token:
-            errors.append(forbidden_field(path, "resourceVersionMatch is forbidden when continue is provided"))
+            errors.append(
+                forbidden_field(path, "resourceVersionMatch is forbidden when continue is provided")
+            )
         if match not in (EXACT, NOT_OLDER_THAN):
             errors.append(not_supported(path, match, (EXACT, NOT_OLDER_THAN, "")))
         if match == EXACT and options.resource_version == "0":
-            errors.append(forbidden_field(path, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'))
+            errors.append(
+                forbidden_field(
+                    path, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+                )
+            )
     _refuse(errors)
 
 
@@ -67,11 +79,16 @@ def check_watch(options: WatchOptions) -> None:
     if options.send_initial_events is not None:
         if match != NOT_OLDER_THAN:
             errors.append(
-                forbidden_field(path, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+                forbidden_field(
+                    path, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+                )
             )
     elif match:
         errors.append(
-            forbidden_field(path, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+            forbidden_field(
+                path,
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            )
         )
     if match and match != NOT_OLDER_THAN:
         errors.append(not_supported(path, match, (NOT_OLDER_THAN,)))
@@ -104,7 +121,9 @@ def read_version(text: str | None) -> int | None:
 
 
 def _not_a_number(text: str, error: NotAnInteger) -> FieldError:
-    return invalid_value("resourceVersion", text, f"strconv.ParseUint: parsing {show(text)}: {error.why}")
+    return invalid_value(
+        "resourceVersion", text, f"strconv.ParseUint: parsing {show(text)}: {error.why}"
+    )
 
 
 def delete_options_of_document(document: dict[str, Any]) -> DeleteOptions:
@@ -119,7 +138,11 @@ def delete_options_of_document(document: dict[str, Any]) -> DeleteOptions:
         why = "orphanDependents and deletionPropagation cannot be both set"
         errors.append(invalid_value("propagationPolicy", policy, why))
     if policy is not None and policy not in _PROPAGATIONS:
-        errors.append(not_supported("propagationPolicy", policy, ("Foreground", "Background", "Orphan", "nil")))
+        errors.append(
+            not_supported(
+                "propagationPolicy", policy, ("Foreground", "Background", "Orphan", "nil")
+            )
+        )
     errors.extend(check_dry_run(dry_run))
     if errors:
         raise invalid_options("DeleteOptions", errors)
@@ -152,7 +175,9 @@ def _member(document: dict[str, Any], name: str, kind: type) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         actual = _JSON_TYPES.get(type(value), "object")
         detail = f"json: cannot unmarshal {actual} into Go struct field DeleteOptions.{name}"
-        raise bad_request(f'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: {detail}')
+        raise bad_request(
+            f'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: {detail}'
+        )
     return value
 
 

@@ -1,7 +1,9 @@
-"""What the containers of a Pod ask for together (kubernetes.io, Pods, Init containers: resource sharing; KEP-0753).
+"""What the containers of a Pod ask for together (kubernetes.io, Pods, Init containers: resource
+sharing; KEP-0753).
 
-Containers that run side by side are added up, and init containers that stay (sidecars) with them.  An init container
-that ends runs beside the sidecars that were started before it, so the Pod needs the larger of the two amounts.
+Containers that run side by side are added up, and init containers that stay (sidecars) with them.
+An init container that ends runs beside the sidecars that were started before it, so the Pod needs
+the larger of the two amounts.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from sliceplane.api.quantity import exact
 Written = Mapping[str, str | int]
 
 
-def total(containers: Iterable[Written], init: Iterable[tuple[Written, bool]]) -> dict[str, Fraction]:
+def total(
+    containers: Iterable[Written], init: Iterable[tuple[Written, bool]]
+) -> dict[str, Fraction]:
     """*init*: each init container's amounts, and whether it stays."""
     together: dict[str, Fraction] = {}
     for amounts in containers:
@@ -27,9 +31,14 @@ def total(containers: Iterable[Written], init: Iterable[tuple[Written, bool]]) -
             _add(together, amounts)
             _add(sidecars, amounts)
         for name in amounts:
-            beside = sidecars[name] if stays else sidecars.get(name, Fraction()) + exact(amounts[name])
+            beside = (
+                sidecars[name] if stays else sidecars.get(name, Fraction()) + exact(amounts[name])
+            )
             peaks[name] = max(peaks.get(name, beside), beside)
-    return {name: max(together.get(name, Fraction()), peaks.get(name, Fraction())) for name in {**together, **peaks}}
+    return {
+        name: max(together.get(name, Fraction()), peaks.get(name, Fraction()))
+        for name in {**together, **peaks}
+    }
 
 
 def _add(sums: dict[str, Fraction], amounts: Written) -> None:

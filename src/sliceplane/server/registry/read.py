@@ -27,7 +27,13 @@ from sliceplane.server.registry.options import (
     list_version,
     read_version,
 )
-from sliceplane.server.registry.types import ListOptions, ListOutcome, Target, WatchOptions, WatchPlan
+from sliceplane.server.registry.types import (
+    ListOptions,
+    ListOutcome,
+    Target,
+    WatchOptions,
+    WatchPlan,
+)
 from sliceplane.server.store.mvcc import Compacted
 from sliceplane.server.store.types import Key, Record
 
@@ -37,9 +43,12 @@ Steps = Generator[None, None, ListOutcome]
 #: clients ask for up to 2^63 - 1; whatever is not more than this is all there is
 _LIMIT_MAX = 1 << 31
 _TOKEN_EXPIRED = (
-    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
-    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
-    "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
+    "The provided continue parameter is too old to display a consistent list result. You can "
+    "start a new list without "
+    "the continue parameter, or use the continue token in this response to retrieve the remainder "
+    "of the results. "
+    "Continuing with the provided token results in an inconsistent list - objects that were "
+    "created, modified, or "
     "deleted between the time the first chunk was returned and now may show up in the list."
 )
 _LIST_EXPIRED = "The resourceVersion for the provided list is too old."
@@ -48,7 +57,8 @@ _LIST_EXPIRED = "The resourceVersion for the provided list is too old."
 class RecordSelection(msgspec.Struct, frozen=True):
     """``matches`` is ``None`` if everything matches.  ``text`` is equal for equal selections.
 
-    ``name`` and ``namespace`` are set where only that one can match.  ``shard``: the shard selector, canonically.
+    ``name`` and ``namespace`` are set where only that one can match. ``shard``: the shard selector,
+    canonically.
     """
 
     matches: Callable[[Record], bool] | None
@@ -58,7 +68,9 @@ class RecordSelection(msgspec.Struct, frozen=True):
     shard: str = ""
 
 
-def select(resource: Resource, options: ListOptions | WatchOptions, gates: Gates) -> RecordSelection:
+def select(
+    resource: Resource, options: ListOptions | WatchOptions, gates: Gates
+) -> RecordSelection:
     """Raises a 400 StatusError if a text does not parse or names an unknown field."""
     selection = _by_labels_and_fields(resource, options.label_selector, options.field_selector)
     if options.shard_selector is None or not gates.enabled(SHARDED_LIST_AND_WATCH):
@@ -67,12 +79,18 @@ def select(resource: Resource, options: ListOptions | WatchOptions, gates: Gates
     others = selection.matches
 
     def matches(record: Record) -> bool:
-        return shards.matches(record.uid, record.key.namespace) and (others is None or others(record))
+        return shards.matches(record.uid, record.key.namespace) and (
+            others is None or others(record)
+        )
 
-    return replace(selection, matches=matches, text=f"{selection.text}\n{shards}", shard=str(shards))
+    return replace(
+        selection, matches=matches, text=f"{selection.text}\n{shards}", shard=str(shards)
+    )
 
 
-def _by_labels_and_fields(resource: Resource, label_selector: str, field_selector: str) -> RecordSelection:
+def _by_labels_and_fields(
+    resource: Resource, label_selector: str, field_selector: str
+) -> RecordSelection:
     labels = parse_labels(label_selector)
     fields = parse_fields(field_selector, resource)
     if labels.empty and fields.empty:
@@ -84,7 +102,9 @@ def _by_labels_and_fields(resource: Resource, label_selector: str, field_selecto
         return RecordSelection(lambda record: by_label(record.labels), text)
 
     def matches(record: Record) -> bool:
-        return by_label(record.labels) and by_field(record.key.name, record.key.namespace, record.fields)
+        return by_label(record.labels) and by_field(
+            record.key.name, record.key.namespace, record.fields
+        )
 
     return RecordSelection(matches, text, fields.exact_name, fields.exact_namespace)
 
@@ -92,8 +112,8 @@ def _by_labels_and_fields(resource: Resource, label_selector: str, field_selecto
 def get(core: Core, target: Target, resource_version: str | None) -> Record:
     """The newest version, if it is not older than *resource_version*.
 
-    Raises StatusError: 404, 504 (the caller may wait a little for that revision and ask again), 500 for a
-    version that is not a number.
+    Raises StatusError: 404, 504 (the caller may wait a little for that revision and ask again), 500
+    for a version that is not a number.
     """
     wanted = read_version(resource_version)
     _not_beyond(core, target, wanted)
@@ -165,24 +185,34 @@ def watch_plan(core: Core, target: Target, options: WatchOptions) -> WatchPlan:
 
 def _not_beyond(core: Core, target: Target, wanted: int | None) -> None:
     if wanted is not None and wanted > core.store.revision:
-        raise too_large_resource_version(wanted, core.store.revision, retry=not target.resource.uncached)
+        raise too_large_resource_version(
+            wanted, core.store.revision, retry=not target.resource.uncached
+        )
 
 
-def _continue(core: Core, target: Target, selection: RecordSelection, limit: int, token: str) -> Steps:
+def _continue(
+    core: Core, target: Target, selection: RecordSelection, limit: int, token: str
+) -> Steps:
     position = decode_continue(token)
     if position.revision > core.store.revision:
         raise too_large_resource_version(position.revision, core.store.revision)
     revision = core.store.revision if position.revision == NEWEST else position.revision
     try:
         after = position.after(target.namespace)
-        return (yield from _page(core, target, selection, revision=revision, after=after, limit=limit))
+        return (
+            yield from _page(core, target, selection, revision=revision, after=after, limit=limit)
+        )
     except Compacted as error:
         fresh = encode_continue_start(NEWEST, f"/{position.start}")
         raise expired(_TOKEN_EXPIRED, {"continue": fresh}) from error
 
 
-def _page(core: Core, target: Target, selection: RecordSelection, *, revision: int, after: str, limit: int) -> Steps:
-    """At most *limit* (0: all) matching records after *after*, as they were at *revision*.  Raises Compacted."""
+def _page(
+    core: Core, target: Target, selection: RecordSelection, *, revision: int, after: str, limit: int
+) -> Steps:
+    """At most *limit* (0: all) matching records after *after*, as they were at *revision*.  Raises
+    Compacted.
+    """
     resource = target.resource
     namespace = target.namespace
     records_found = yield from _scan(
@@ -197,14 +227,26 @@ def _page(core: Core, target: Target, selection: RecordSelection, *, revision: i
         )
     token = encode_continue(revision, records[-1].key.path, namespace) if more else ""
     return ListOutcome(
-        records=records, resource_version=revision, continue_token=token, remaining=remaining, shard=selection.shard
+        records=records,
+        resource_version=revision,
+        continue_token=token,
+        remaining=remaining,
+        shard=selection.shard,
     )
 
 
 def _scan(
-    core: Core, target: Target, selection: RecordSelection, *, revision: int, after: str, wanted: int
+    core: Core,
+    target: Target,
+    selection: RecordSelection,
+    *,
+    revision: int,
+    after: str,
+    wanted: int,
 ) -> Generator[None, None, list[Record]]:
-    """Matching records in key order, at most *wanted* (0: all), without looking further than needed."""
+    """Matching records in key order, at most *wanted* (0: all), without looking further than
+    needed.
+    """
     store = core.store
     resource = target.resource
     namespace = target.namespace
@@ -213,7 +255,11 @@ def _scan(
         if namespace and selection.namespace not in (None, namespace):
             return []
         namespace = namespace or (resource.namespaced and selection.namespace) or ""
-        if selection.name is not None and (namespace or not resource.namespaced) and revision == store.revision:
+        if (
+            selection.name is not None
+            and (namespace or not resource.namespaced)
+            and revision == store.revision
+        ):
             key = Key(resource.storage_key, namespace, selection.name)
             record = store.get(key)
             return [record] if record is not None and key.path > after and matches(record) else []
@@ -222,7 +268,9 @@ def _scan(
         most = _CHUNK_RECORDS
         if matches is None and wanted:
             most = min(most, wanted - len(found))
-        chunk = store.scan(resource.storage_key, namespace=namespace, revision=revision, after=after, limit=most)
+        chunk = store.scan(
+            resource.storage_key, namespace=namespace, revision=revision, after=after, limit=most
+        )
         found.extend(chunk if matches is None else filter(matches, chunk))
         if len(chunk) < most or len(found) >= wanted > 0:
             return found[:wanted] if wanted else found

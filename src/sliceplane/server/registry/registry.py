@@ -3,7 +3,8 @@
 What a caller must do besides calling:
 
 - await the durability of ``Outcome.revision`` (0: nothing to wait for) before answering;
-- for a 504 "Too large resource version": wait up to three seconds for that revision and ask once more;
+- for a 504 "Too large resource version": wait up to three seconds for that revision and ask once
+  more;
 - call ``on_aborted`` when the back end failed and the store forgot what was staged.
 """
 
@@ -15,7 +16,15 @@ from typing import Final
 from sliceplane.api.scheme import REVIEWS, Bindings
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
-from sliceplane.server.registry import answers, api_service, eviction, read, rehearsal, service_addresses, subresources
+from sliceplane.server.registry import (
+    answers,
+    api_service,
+    eviction,
+    read,
+    rehearsal,
+    service_addresses,
+    subresources,
+)
 from sliceplane.server.registry import apply as applying
 from sliceplane.server.registry import bootstrap as bootstrapping
 from sliceplane.server.registry import create as creating
@@ -50,19 +59,33 @@ from sliceplane.server.registry.types import (
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key, Record
 
-#: who answers what is POSTed to a subresource, and who serves objects that are views of the resource's own; the others
-#: are served as the resource is (``api.requests``)
-_POSTED: Final = {"binding": subresources.bind, "eviction": eviction.evict, "token": token_request.grant}
+#: who answers what is POSTed to a subresource, and who serves objects that are views of the
+#: resource's own; the others are served as the resource is (``api.requests``)
+_POSTED: Final = {
+    "binding": subresources.bind,
+    "eviction": eviction.evict,
+    "token": token_request.grant,
+}
 _VIEWS: Final = {"scale": scaling.SCALE}
 #: and what is POSTed to a collection, and stored nowhere
-_ASKED: Final = {**{resource.key: reviews.answer for resource in REVIEWS}, Bindings.key: subresources.bind_named}
+_ASKED: Final = {
+    **{resource.key: reviews.answer for resource in REVIEWS},
+    Bindings.key: subresources.bind_named,
+}
 
 
 class Registry:
-    """REST semantics over one store.  One caller at a time; all methods raise ``api.errors.StatusError``."""
+    """REST semantics over one store.  One caller at a time; all methods raise
+    ``api.errors.StatusError``.
+    """
 
     def __init__(
-        self, store: Store, *, rng: Rng, config: RegistryConfig | None = None, tokens: TokenService | None = None
+        self,
+        store: Store,
+        *,
+        rng: Rng,
+        config: RegistryConfig | None = None,
+        tokens: TokenService | None = None,
     ) -> None:
         self._core = Core(store, rng, config or RegistryConfig(), tokens)
         #: open watches, and whether they are allowed still
@@ -90,8 +113,9 @@ class Registry:
         return answers.shown_list(target, listed) if target.converted else listed
 
     def list_steps(self, ctx: Context, target: Target, options: ListOptions) -> read.Steps:
-        """``list`` in steps, for a caller who has others to serve in between; what it returns is in the stored version
-        (see ``versions.shown_record``)."""
+        """``list`` in steps, for a caller who has others to serve in between; what it returns is in
+        the stored version (see ``versions.shown_record``).
+        """
         return read.list_steps(self._core, target, options)
 
     def watch_plan(self, ctx: Context, target: Target, options: WatchOptions) -> WatchPlan:
@@ -114,7 +138,12 @@ class Registry:
         return answers.shown(target, outcome) if target.converted else outcome
 
     def patch(
-        self, ctx: Context, target: Target, patch_type: PatchType, patch: bytes, options: WriteOptions
+        self,
+        ctx: Context,
+        target: Target,
+        patch_type: PatchType,
+        patch: bytes,
+        options: WriteOptions,
     ) -> Outcome:
         view = _VIEWS.get(target.subresource)
         if view is not None:
@@ -134,8 +163,12 @@ class Registry:
     ) -> Outcome:
         return deleting_collection.delete_collection(self._core, ctx, target, selection, options)
 
-    def delete_some(self, ctx: Context, target: Target, records: Iterable[Record], options: DeleteOptions) -> int:
-        """Delete what a list of the collection *target* found, and return the revision to wait for."""
+    def delete_some(
+        self, ctx: Context, target: Target, records: Iterable[Record], options: DeleteOptions
+    ) -> int:
+        """Delete what a list of the collection *target* found, and return the revision to
+        wait for.
+        """
         return deleting_collection.delete_some(self._core, ctx, target, records, options)
 
     # Writing what was worked out elsewhere (see ``rehearsal``)
@@ -158,19 +191,31 @@ class Registry:
         return rehearsal.extract(self._core, ctx, target, keys=keys, collections=collections)
 
     def perform(
-        self, ctx: Context, found: rehearsal.Extract, done: rehearsal.Rehearsed, target: Target, *, dry_run: bool
+        self,
+        ctx: Context,
+        found: rehearsal.Extract,
+        done: rehearsal.Rehearsed,
+        target: Target,
+        *,
+        dry_run: bool,
     ) -> Outcome:
-        """Stage what a rehearsal on *found* came to.  Raises ``rehearsal.Stale``, and its ``StatusError``."""
+        """Stage what a rehearsal on *found* came to.  Raises ``rehearsal.Stale``, and its
+        ``StatusError``.
+        """
         return rehearsal.perform(self._core, ctx, found, done, target, dry_run=dry_run)
 
     # Access
 
     def decide(self, user: User, wanted: Attributes) -> Decision:
-        """May *user* do that?  Never raises; nothing else of the registry asks, so every caller has to."""
+        """May *user* do that?  Never raises; nothing else of the registry asks, so every caller has
+        to.
+        """
         return self._core.policy.decide(user, wanted)
 
     def rights(self, user: User) -> Rights:
-        """All that *user* may do, by namespace ("": everywhere): the same until something is given or taken."""
+        """All that *user* may do, by namespace ("": everywhere): the same until something is given
+        or taken.
+        """
         return self._core.policy.rights(user)
 
     def authenticate(self, token: str, now: float) -> User | None:
@@ -189,7 +234,8 @@ class Registry:
         return bootstrapping.bootstrap(self._core, now)
 
     def expire(self, now: float, most: int = 1000) -> tuple[Record, ...]:
-        """Stage the removal of at most *most* objects whose time is over; call it every few seconds.
+        """Stage the removal of at most *most* objects whose time is over; call it every few
+        seconds.
 
         Returns their last versions; the revision of the last one is what to wait for.
         """
@@ -203,21 +249,25 @@ class Registry:
         return tuple(gone)
 
     def tend(self, now: float) -> int:
-        """Repair what was done to IPAddresses by hand, and look after ServiceCIDRs; call it every second or so.
+        """Repair what was done to IPAddresses by hand, and look after ServiceCIDRs; call it every
+        second or so.
 
         Returns the revision to wait for, 0 if nothing was written.
         """
         return self._done_by_the_server(service_addresses.tend, now)
 
     def keep_api_service(self, now: float) -> int:
-        """Renew this server's place behind ``default/kubernetes``; call it every ``api_service.INTERVAL_S``.
+        """Renew this server's place behind ``default/kubernetes``; call it every
+        ``api_service.INTERVAL_S``.
 
         Returns the revision to wait for, 0 if nothing was written.  Raises ``StatusError``.
         """
         return self._done_by_the_server(api_service.reconcile, now)
 
     def leave_api_service(self, now: float) -> int:
-        """This server stops and is no endpoint any more.  Returns and raises as ``keep_api_service``."""
+        """This server stops and is no endpoint any more.  Returns and raises as
+        ``keep_api_service``.
+        """
         return self._done_by_the_server(api_service.withdraw, now)
 
     def _done_by_the_server(self, deed: Callable[[Core, Context], None], now: float) -> int:
@@ -231,7 +281,9 @@ class Registry:
         self._core.rebuild()
 
     def on_changed(self, keys: Iterable[Key]) -> None:
-        """Another server wrote *keys*, or what was staged for them was forgotten.  Cheaper than ``on_aborted``."""
+        """Another server wrote *keys*, or what was staged for them was forgotten.  Cheaper than
+        ``on_aborted``.
+        """
         self._core.follow(keys)
 
     def remaining(self, namespace: str) -> tuple[RemainingObjects, ...]:

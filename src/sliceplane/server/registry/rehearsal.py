@@ -1,20 +1,24 @@
-"""A write worked out elsewhere: against an extract of the state, by the same code, and then performed here if it still
-holds.
+"""A write worked out elsewhere: against an extract of the state, by the same code, and then
+performed here if it still holds.
 
-A write of megabytes takes seconds to decode, default, validate and compare, and a server must not do that between two
-requests of others.  So there are three steps, of which only the first and the last need the registry:
+A write of megabytes takes seconds to decode, default, validate and compare, and a server must not
+do that between two requests of others. So there are three steps, of which only the first and the
+last need the registry:
 
-1. ``extract`` takes what the write is likely to look at: its object, the namespace, quotas, roles where it is one.
-2. ``rehearse``, in another process or wherever there is time, runs the verb itself on a registry of that extract alone.
-   It notes what the verb looked at, and returns what it staged and what it would answer, errors included.
-3. ``perform`` stages the same here, if all that was looked at is still as it was; else it raises ``Stale``, and the
-   caller begins again with an extract that has what was missing.  That is upstream's ``GuaranteedUpdate``.
+1. ``extract`` takes what the write is likely to look at: its object, the namespace, quotas, roles
+   where it is one.
+2. ``rehearse``, in another process or wherever there is time, runs the verb itself on a registry of
+   that extract alone. It notes what the verb looked at, and returns what it staged and what it
+   would answer, errors included.
+3. ``perform`` stages the same here, if all that was looked at is still as it was; else it raises
+   ``Stale``, and the caller begins again with an extract that has what was missing. That is
+   upstream's ``GuaranteedUpdate``.
 
-So there is one set of verbs, which know nothing of this, and an extract that is too small costs a round and never a
-wrong answer.  Revisions are given here, in the last step.
+So there is one set of verbs, which know nothing of this, and an extract that is too small costs a
+round and never a wrong answer. Revisions are given here, in the last step.
 
-What Services hold is not looked up by key, so it has a rule of its own: the rehearsal gets the numbers that others hold
-as taken, and ``perform`` looks whether what was chosen is still free.
+What Services hold is not looked up by key, so it has a rule of its own: the rehearsal gets the
+numbers that others hold as taken, and ``perform`` looks whether what was chosen is still free.
 """
 
 from __future__ import annotations
@@ -49,7 +53,15 @@ from sliceplane.server.registry.authorization.index import RESOURCES as POLICY_R
 from sliceplane.server.registry.authorization.index import PolicyIndex
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.core import Core, key_of
-from sliceplane.server.registry.types import Attributes, Context, Decision, Outcome, Target, User, creation_of
+from sliceplane.server.registry.types import (
+    Attributes,
+    Context,
+    Decision,
+    Outcome,
+    Target,
+    User,
+    creation_of,
+)
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import EventType, Key, Record, StoreEvent, restamp_body
 
@@ -62,8 +74,9 @@ _OTHERS: Final = Key(Services.storage_key, "", "")
 
 
 class Stale(Exception):
-    """What the write was worked out on is not so, or not any more.  ``keys`` and ``collections`` are what it looked
-    at: the next extract should have them."""
+    """What the write was worked out on is not so, or not any more. ``keys`` and ``collections`` are
+    what it looked at: the next extract should have them.
+    """
 
     def __init__(self, keys: frozenset[Key], collections: frozenset[Collection]) -> None:
         super().__init__("the state has changed")
@@ -88,13 +101,16 @@ class Extract(msgspec.Struct, frozen=True, kw_only=True):
     collections: frozenset[Collection]
     #: for names and uids: drawn from the registry's own, so that they are as good
     seed: int
-    #: may the user create what the target names?  ``None``: all roles and bindings are there to be asked
+    #: may the user create what the target names? ``None``: all roles and bindings are there to be
+    #: asked
     may_create: Decision | None
     numbers: Numbers
 
 
 class Deed(msgspec.Struct, frozen=True):
-    """``record`` is complete but for its revision and, until ``labelled``, its ``labels``: maps in JSON."""
+    """``record`` is complete but for its revision and, until ``labelled``, its ``labels``: maps in
+    JSON.
+    """
 
     type: EventType
     record: Record
@@ -102,9 +118,10 @@ class Deed(msgspec.Struct, frozen=True):
 
 
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out.  ``answer`` is the number of the deed whose record is the answer, or -1, and then ``outcome`` has
-    the body; ``stamped``: that body shows the revision of the write.  ``made`` is the deed whose revision to wait for,
-    or -1."""
+    """What came out. ``answer`` is the number of the deed whose record is the answer, or -1, and
+    then ``outcome`` has the body; ``stamped``: that body shows the revision of the write. ``made``
+    is the deed whose revision to wait for, or -1.
+    """
 
     keys: frozenset[Key]
     collections: frozenset[Collection]
@@ -117,7 +134,12 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def extract(
-    core: Core, ctx: Context, target: Target, *, keys: frozenset[Key], collections: frozenset[Collection]
+    core: Core,
+    ctx: Context,
+    target: Target,
+    *,
+    keys: frozenset[Key],
+    collections: frozenset[Collection],
 ) -> Extract:
     """What a write to *target* is likely to look at, and *keys* and *collections*."""
     resource = target.resource
@@ -140,7 +162,9 @@ def extract(
     else:
         may_create = core.policy.decide(ctx.user, creation_of(target))
     records = {
-        record.key: record for collection in sorted(collections) for record in core.store.iter_latest(*collection)
+        record.key: record
+        for collection in sorted(collections)
+        for record in core.store.iter_latest(*collection)
     }
     for key in keys:
         record = core.store.latest(key)
@@ -158,12 +182,16 @@ def extract(
 
 
 def _numbers(core: Core, own: Key) -> tuple[Numbers, frozenset[Key]]:
-    """What other Services hold or have an IPAddress for, and the keys of the IPAddresses of this one."""
+    """What other Services hold or have an IPAddress for, and the keys of the IPAddresses of this
+    one.
+    """
     held, ports = core.services.others(own)
     mine = frozenset(core.addresses.names_of(own)) | frozenset(core.services.addresses(own))
     told = core.addresses.numbers_without(mine)
     both = {family: tuple({*held.get(family, ()), *told[family]}) for family in told}
-    return Numbers(addresses=both, ports=ports), frozenset(Key(IPAddresses.storage_key, "", name) for name in mine)
+    return Numbers(addresses=both, ports=ports), frozenset(
+        Key(IPAddresses.storage_key, "", name) for name in mine
+    )
 
 
 class _Witness(Store):
@@ -202,7 +230,9 @@ class _Foreseen(PolicyIndex):
 
 def rehearse(basis: Extract, run: Callable[[Core], Outcome]) -> Rehearsed:
     """*run* a verb on a registry of *basis* alone."""
-    history = (StoreEvent(record.revision, EventType.ADDED, record, None) for record in basis.records)
+    history = (
+        StoreEvent(record.revision, EventType.ADDED, record, None) for record in basis.records
+    )
     store = _Witness.restore(history, basis.revision, basis.revision)
     assert isinstance(store, _Witness), "restore makes one of its own class"
     core = Core(store, Rng(basis.seed), basis.config)
@@ -262,12 +292,17 @@ _claims_decoder = msgspec.json.Decoder(_Claims)
 
 def _deed(event: StoreEvent) -> Deed:
     labels = tuple(event.record.labels.items())
-    parts = (dict(labels[first : first + _LABELS_TOGETHER]) for first in range(0, len(labels), _LABELS_TOGETHER))
+    parts = (
+        dict(labels[first : first + _LABELS_TOGETHER])
+        for first in range(0, len(labels), _LABELS_TOGETHER)
+    )
     return Deed(event.type, replace(event.record, labels={}), tuple(map(codec.encode, parts)))
 
 
 def labelled(done: Rehearsed) -> Generator[None, None, Rehearsed]:
-    """*done* as ``perform`` wants it, in steps: an object may have hundreds of thousands of labels."""
+    """*done* as ``perform`` wants it, in steps: an object may have hundreds of thousands of
+    labels.
+    """
     deeds = []
     for deed in done.deeds:
         labels: dict[str, str] = {}
@@ -278,10 +313,14 @@ def labelled(done: Rehearsed) -> Generator[None, None, Rehearsed]:
     return replace(done, deeds=tuple(deeds))
 
 
-def perform(core: Core, ctx: Context, basis: Extract, done: Rehearsed, target: Target, *, dry_run: bool) -> Outcome:
-    """Stage here what was staged in the rehearsal on *basis*, ``labelled``, if there is room for its bytes.
+def perform(
+    core: Core, ctx: Context, basis: Extract, done: Rehearsed, target: Target, *, dry_run: bool
+) -> Outcome:
+    """Stage here what was staged in the rehearsal on *basis*, ``labelled``, if there is room for
+    its bytes.
 
-    Raises ``Stale``, having staged nothing, and the rehearsal's ``StatusError``."""
+    Raises ``Stale``, having staged nothing, and the rehearsal's ``StatusError``.
+    """
     if not _holds(core, basis, done):
         raise Stale(done.keys, done.collections)
     if done.error is not None:
@@ -324,7 +363,9 @@ def _holds(core: Core, basis: Extract, done: Rehearsed) -> bool:
 
 
 def _same(now: Record | None, then: Record | None) -> bool:
-    """By the body too: where several servers write, a revision that was staged and forgotten here may be another's."""
+    """By the body too: where several servers write, a revision that was staged and forgotten here
+    may be another's.
+    """
     if now is None or then is None:
         return now is then
     return now is then or (now.revision == then.revision and now.body == then.body)
@@ -337,7 +378,9 @@ def _stage(core: Core, deed: Deed) -> Record:
     def build(revision: int) -> Record:
         before = store.latest(record.key)
         created = before.created if before is not None else revision
-        return replace(record, revision=revision, created=created, body=restamp_body(record.body, revision))
+        return replace(
+            record, revision=revision, created=created, body=restamp_body(record.body, revision)
+        )
 
     if deed.type is EventType.DELETED:
         return store.stage_delete(record.key, build)
@@ -351,6 +394,8 @@ def _pending(core: Core, target: Target) -> int:
 
 
 def is_known(resource: Resource, subresource: str) -> bool:
-    """Whether the writes of an endpoint can be rehearsed: not those about tokens, whose keys stay here."""
+    """Whether the writes of an endpoint can be rehearsed: not those about tokens, whose keys stay
+    here.
+    """
     row = SUBRESOURCES.get(subresource)
     return not (row and row.signs) and resource is not TokenReviews

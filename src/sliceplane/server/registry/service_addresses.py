@@ -1,9 +1,11 @@
-"""IPAddress objects for what Services hold, and ServiceCIDRs for the ranges that it comes from (KEP-1880).
+"""IPAddress objects for what Services hold, and ServiceCIDRs for the ranges that it comes from
+(KEP-1880).
 
-``Core`` stages the IPAddresses of a Service just before the Service, and removes them just after it lets go of them;
-the registry stages both in one step and the committer writes a step as one batch, so after a crash there are both or
-neither.  Everything else is repair and is here, in the words that upstream's repair loop uses: what a user did to
-IPAddresses by hand, and databases from before there were any.
+``Core`` stages the IPAddresses of a Service just before the Service, and removes them just after it
+lets go of them; the registry stages both in one step and the committer writes a step as one batch,
+so after a crash there are both or neither. Everything else is repair and is here, in the words that
+upstream's repair loop uses: what a user did to IPAddresses by hand, and databases from before there
+were any.
 
 ``tend`` looks at suspects only (see ``AddressBook``), so it costs nothing while nothing happens.
 """
@@ -34,17 +36,21 @@ from sliceplane.server.store.types import Key, Record
 
 DEFAULT_RANGE: Final = "kubernetes"
 FINALIZER: Final = "networking.k8s.io/service-cidr-finalizer"
-#: an IPAddress whose Service does not exist is left alone for so long: a client may be about to create it
+#: an IPAddress whose Service does not exist is left alone for so long: a client may be about to
+#: create it
 ORPHAN_GRACE_S: Final = 60.0
 _REPORTER: Final = "ipallocator-repair-controller"
 _IN_USE: Final = (
-    "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR"
+    "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new "
+    "ServiceCIDR"
 )
 _READY_TEXT: Final = "Kubernetes Service CIDR is ready"
 
 
 def tend(core: Core, ctx: Context, *, quiet: bool = False) -> None:
-    """Repair what is suspect and look after ServiceCIDRs.  *quiet*: without Events, for the first start of all."""
+    """Repair what is suspect and look after ServiceCIDRs.  *quiet*: without Events, for the first
+    start of all.
+    """
     if core.addresses.ranges_changed:
         _tend_ranges(core, ctx)
     for name in sorted(core.addresses.suspects):
@@ -81,7 +87,10 @@ def _settle(core: Core, ctx: Context, name: str, quiet: bool) -> bool:
     service = parent_of(document)
     if service is None:
         parent = document["spec"]["parentRef"]
-        why = f"IPAddress {name} appears to have been modified, not referencing a Service {parent}: cleaning up"
+        why = (
+            f"IPAddress {name} appears to have been modified, not referencing a Service {parent}: "
+            "cleaning up"
+        )
         _drop(core, ctx, record, "IPAddressNotAllocated", why)
         return core.addresses.told(name) is None
     shown = f"{service.namespace}/{service.name}"
@@ -97,13 +106,17 @@ def _settle(core: Core, ctx: Context, name: str, quiet: bool) -> bool:
     return core.addresses.told(name) is None
 
 
-def _settle_held(core: Core, ctx: Context, name: str, holder: Key, record: Record | None, *, quiet: bool) -> bool:
+def _settle_held(
+    core: Core, ctx: Context, name: str, holder: Key, record: Record | None, *, quiet: bool
+) -> bool:
     """A Service has the address: there must be an IPAddress that says so."""
     service = core.store.latest(holder)
     assert service is not None, f"{holder} holds {name} and does not exist"
     shown = f"[{family_of(name)}]: {name}"
     if not core.addresses.covers(name) and not quiet:
-        why = f"Cluster IP {shown} is not within any configured Service CIDR; please recreate service"
+        why = (
+            f"Cluster IP {shown} is not within any configured Service CIDR; please recreate service"
+        )
         _tell(core, ctx, service, Services, reason="ClusterIPOutOfRange", why=why)
     if record is None:
         why = f"Cluster IP {shown} is not allocated; repairing"
@@ -112,11 +125,20 @@ def _settle_held(core: Core, ctx: Context, name: str, holder: Key, record: Recor
         if "deletionTimestamp" in document["metadata"]:
             return False
         if parent_of(document) != holder:
-            why = f"Cluster IP {shown} for Service {holder.namespace}/{holder.name} has a wrong reference; repairing"
+            why = (
+                f"Cluster IP {shown} for Service {holder.namespace}/{holder.name} has a wrong "
+                "reference; repairing"
+            )
             core.remove(record)
-        elif not is_managed(document) or document["metadata"]["labels"].get(FAMILY_LABEL) != family_of(name):
+        elif not is_managed(document) or document["metadata"]["labels"].get(
+            FAMILY_LABEL
+        ) != family_of(name):
             labels = document["metadata"].get("labels", {})
-            document["metadata"]["labels"] = {**labels, FAMILY_LABEL: family_of(name), MANAGED_BY_LABEL: ALLOCATOR}
+            document["metadata"]["labels"] = {
+                **labels,
+                FAMILY_LABEL: family_of(name),
+                MANAGED_BY_LABEL: ALLOCATOR,
+            }
             core.put(IPAddresses, document)
             return True
         else:
@@ -132,11 +154,16 @@ def _drop(core: Core, ctx: Context, record: Record, reason: str, why: str) -> No
     _tell(core, ctx, record, IPAddresses, reason=reason, why=why)
 
 
-def _tell(core: Core, ctx: Context, about: Record, resource: Resource, *, reason: str, why: str) -> None:
+def _tell(
+    core: Core, ctx: Context, about: Record, resource: Resource, *, reason: str, why: str
+) -> None:
     """A Warning Event; if it cannot be stored (its namespace is going), it is not needed."""
     namespace = about.key.namespace or "default"
     event: Document = {
-        "metadata": {"name": f"{about.key.name}.{core.rng.text(16, '0123456789abcdef')}", "namespace": namespace},
+        "metadata": {
+            "name": f"{about.key.name}.{core.rng.text(16, '0123456789abcdef')}",
+            "namespace": namespace,
+        },
         "involvedObject": {
             "kind": resource.kind,
             "namespace": about.key.namespace,
@@ -153,9 +180,17 @@ def _tell(core: Core, ctx: Context, about: Record, resource: Resource, *, reason
         "reportingComponent": _REPORTER,
         "reportingInstance": _REPORTER,
     }
-    event["involvedObject"] = {member: value for member, value in event["involvedObject"].items() if value}
+    event["involvedObject"] = {
+        member: value for member, value in event["involvedObject"].items() if value
+    }
     try:
-        create(core, ctx, Target(resource=Events, namespace=namespace), Body(document=event), BY_THE_SERVER)
+        create(
+            core,
+            ctx,
+            Target(resource=Events, namespace=namespace),
+            Body(document=event),
+            BY_THE_SERVER,
+        )
     except StatusError:
         return
 
@@ -174,7 +209,10 @@ def _tend_ranges(core: Core, ctx: Context) -> None:
         if "deletionTimestamp" not in head:
             if FINALIZER not in finalizers:
                 head["finalizers"] = [*finalizers, FINALIZER]
-            changed = _set_ready(document, ctx.now, "True", "", _READY_TEXT) or FINALIZER not in finalizers
+            changed = (
+                _set_ready(document, ctx.now, "True", "", _READY_TEXT)
+                or FINALIZER not in finalizers
+            )
         elif FINALIZER not in finalizers:
             changed = False
         elif core.addresses.is_needed(record.key.name):
@@ -191,7 +229,9 @@ def _tend_ranges(core: Core, ctx: Context) -> None:
 
 
 def _ensure_default(core: Core, ctx: Context) -> None:
-    """The ServiceCIDR of the configured ranges, ready from the start; an existing one may become dual-stack."""
+    """The ServiceCIDR of the configured ranges, ready from the start; an existing one may become
+    dual-stack.
+    """
     key = Key(ServiceCIDRs.storage_key, "", DEFAULT_RANGE)
     configured = list(core.config.service_cidrs)
     record = core.store.latest(key)

@@ -1,4 +1,5 @@
-"""Requests to the registry and its answers: what is asked, by whom, what a user may do, who signs tokens.
+"""Requests to the registry and its answers: what is asked, by whom, what a user may do, who signs
+tokens.
 
 Frozen; everything that a verb needs besides the store is in here.
 """
@@ -28,17 +29,19 @@ ANONYMOUS_NAME = "system:anonymous"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request addresses.  ``name`` is "" for a collection; ``namespace`` is "" for cluster scope
-    and for a list across namespaces.
+    """What a request addresses. ``name`` is "" for a collection; ``namespace`` is "" for cluster
+    scope and for a list across namespaces.
 
-    ``resource`` is the version that is stored, also where an older one was given: that is in ``via`` then.
+    ``resource`` is the version that is stored, also where an older one was given: that is in
+    ``via`` then.
     """
 
     resource: Resource
     namespace: str = ""
     name: str = ""
     subresource: str = ""
-    #: the older version that the request spoke of, where ``resource`` is the stored one (see ``versions``)
+    #: the older version that the request spoke of, where ``resource`` is the stored one (see
+    #: ``versions``)
     via: Resource | None = None
 
     def __post_init__(self) -> None:
@@ -112,11 +115,14 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     """A decoded request body: the document and what a lenient reader would have passed over."""
 
     document: Document = msgspec.field(default_factory=dict)
-    #: strict-decoding problems, e.g. ``unknown field "spec.foo"``, ``duplicate field "metadata.name"``
+    #: strict-decoding problems, e.g. ``unknown field "spec.foo"``, ``duplicate field
+    #: "metadata.name"``
     problems: tuple[str, ...] = ()
-    #: in the place of ``document``: decoded by each attempt at the write, which may then keep what it decoded
+    #: in the place of ``document``: decoded by each attempt at the write, which may then keep what
+    #: it decoded
     own: OwnJson | None = None
-    #: ``own`` decoded already, for the first attempt to take out, and whether it is tidy (``server.registry.decoding``)
+    #: ``own`` decoded already, for the first attempt to take out, and whether it is tidy
+    #: (``server.registry.decoding``)
     parsed: list[Document] = msgspec.field(default_factory=list)
     is_tidy: bool = False
 
@@ -124,8 +130,8 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a write did.
 
-    The caller must not answer before ``revision`` is durable (0: nothing was written).  ``body`` is the
-    JSON to answer with: the object, or for some deletes a ``Status``.
+    The caller must not answer before ``revision`` is durable (0: nothing was written). ``body`` is
+    the JSON to answer with: the object, or for some deletes a ``Status``.
     """
 
     code: int
@@ -169,13 +175,14 @@ class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How to serve a watch whose options were found good: what ``server.store.hub.Hub.subscribe`` wants to know.
+    """How to serve a watch whose options were found good: what ``server.store.hub.Hub.subscribe``
+    wants to know.
 
     - ``initial``: begin with ADDED for the present state; with ``bookmarks`` its end is marked;
     - ``since=N``: events strictly after N, from the history or from the future;
     - neither: events from now on;
-    - ``wait_for=N``: the store is not there yet; wait as long as for a list, then end the stream with
-      ``api.errors.too_large_resource_version`` as an ERROR event;
+    - ``wait_for=N``: the store is not there yet; wait as long as for a list, then end the stream
+      with ``api.errors.too_large_resource_version`` as an ERROR event;
     - ``newest``: no version was named, so what it begins with must not be old.
     """
 
@@ -196,8 +203,8 @@ class WatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 class Attributes(msgspec.Struct, frozen=True, kw_only=True):
     """What a request wants to do, in the terms that rules are written in.
 
-    ``verb`` is a resource verb (get, list, watch, create, ...) or, where ``resource`` is "", the method in
-    lower case, and ``path`` says on what.  A Namespace object counts as lying in itself.
+    ``verb`` is a resource verb (get, list, watch, create, ...) or, where ``resource`` is "", the
+    method in lower case, and ``path`` says on what. A Namespace object counts as lying in itself.
     """
 
     verb: str
@@ -225,7 +232,11 @@ def creation_of(target: Target) -> Attributes:
     """Creating what *target* names, which is what a PUT or an apply to a free name does."""
     resource = target.resource
     return Attributes(
-        verb="create", group=resource.group, resource=resource.plural, namespace=target.namespace, name=target.name
+        verb="create",
+        group=resource.group,
+        resource=resource.plural,
+        namespace=target.namespace,
+        name=target.name,
     )
 
 
@@ -240,13 +251,17 @@ class TokenService(Protocol):
 
     @property
     def audiences(self) -> tuple[str, ...]:
-        """Whom tokens are for if a request does not say; one of these must be in a token that is shown to us."""
+        """Whom tokens are for if a request does not say; one of these must be in a token that is
+        shown to us.
+        """
 
     def sign(self, claims: Document) -> str:
         """A JSON Web Token of *claims*."""
 
     def read(self, token: str) -> Document | User | None:
-        """The claims of a token with a signature of ours, the user of a static token, or ``None``."""
+        """The claims of a token with a signature of ours, the user of a static token, or
+        ``None``.
+        """
 
 
 class NoTokens:
@@ -265,7 +280,8 @@ class NoTokens:
 class Authenticated(msgspec.Struct, frozen=True):
     """Who showed a token, and which of the audiences that were asked for it is good for.
 
-    ``supports`` are the objects without which it is worth nothing, ``until`` is when that is so in any case.
+    ``supports`` are the objects without which it is worth nothing, ``until`` is when that is so in
+    any case.
     """
 
     user: User

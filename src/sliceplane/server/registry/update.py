@@ -1,11 +1,11 @@
 """PUT and PATCH: from a wanted document to a staged record.
 
-A write that changes nothing writes nothing.  The write that takes the last finalizer from an object that is
-being deleted removes it in the same commit.
+A write that changes nothing writes nothing. The write that takes the last finalizer from an object
+that is being deleted removes it in the same commit.
 
-A patch is applied to the JSON form, what comes out is decoded, and then it goes the way of an update.  There is one
-writer and a patch is applied in one step, so it needs no retries: without a resourceVersion it always meets the newest
-version, and with one it states a precondition.
+A patch is applied to the JSON form, what comes out is decoded, and then it goes the way of an
+update. There is one writer and a patch is applied in one step, so it needs no retries: without a
+resourceVersion it always meets the newest version, and with one it states a precondition.
 """
 
 from __future__ import annotations
@@ -30,7 +30,15 @@ from sliceplane.server.registry.decoding import UndecodableBody, decode_body, de
 from sliceplane.server.registry.documents import canonical, document_of
 from sliceplane.server.registry.kinds import kind_of
 from sliceplane.server.registry.kinds.kind import SpecPart, keep
-from sliceplane.server.registry.types import Body, Context, Outcome, PatchType, Target, WriteOptions, creation_of
+from sliceplane.server.registry.types import (
+    Body,
+    Context,
+    Outcome,
+    PatchType,
+    Target,
+    WriteOptions,
+    creation_of,
+)
 from sliceplane.server.store.types import Record
 
 
@@ -97,8 +105,11 @@ def replace(
         new = _restricted(part, new, old)
     derived = not tracked and managed_fields.on_update(ctx, target, new, old, options)
     if target.subresource == "status":
-        # Undo what the request may not change: it leaves all but the status alone, and the main endpoint the status.
-        for member in sorted((new.keys() | old.keys()) - {"kind", "apiVersion", "metadata", "status"}):
+        # Undo what the request may not change: it leaves all but the status alone, and the main
+        # endpoint the status.
+        for member in sorted(
+            (new.keys() | old.keys()) - {"kind", "apiVersion", "metadata", "status"}
+        ):
             keep(new, old, member)
         for member in kind.status.kept:
             keep(new["metadata"], old["metadata"], member)
@@ -121,13 +132,23 @@ def replace(
     if managed_fields.changes_nothing(new, stored, derived=derived):
         return answers.unchanged(core, record, warnings)
     head = new["metadata"]
-    if "deletionTimestamp" in head and not head.get("finalizers") and not kind.deletion.is_held(new):
-        # Nothing holds it any more.  Watchers see DELETED alone; the reply is the object as this request left it, with
-        # its former version.
+    if (
+        "deletionTimestamp" in head
+        and not head.get("finalizers")
+        and not kind.deletion.is_held(new)
+    ):
+        # Nothing holds it any more. Watchers see DELETED alone; the reply is the object as this
+        # request left it, with its former version.
         shown = answers.unwritten(resource, new, 200, warnings)
-        return shown if options.dry_run else replace_fields(shown, revision=core.remove(record).revision)
+        return (
+            shown
+            if options.dry_run
+            else replace_fields(shown, revision=core.remove(record).revision)
+        )
     charged = part.charged if part is not None else kind.quota.rises
-    return answers.stage(core, ctx, kind, new, old, code=200, options=options, warnings=warnings, charged=charged)
+    return answers.stage(
+        core, ctx, kind, new, old, code=200, options=options, warnings=warnings, charged=charged
+    )
 
 
 def _restricted(part: SpecPart, new: Document, old: Document) -> Document:
@@ -139,16 +160,21 @@ def _restricted(part: SpecPart, new: Document, old: Document) -> Document:
 
 def _uid_conflict(target: Target, wanted: str, actual: str) -> StatusError:
     resource = target.resource
-    path = "/".join(part for part in ("/registry", resource.plural, target.namespace, target.name) if part)
+    path = "/".join(
+        part for part in ("/registry", resource.plural, target.namespace, target.name) if part
+    )
     why = (
-        f"StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, AdditionalErrorMsg: "
+        f"StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, "
+        "AdditionalErrorMsg: "
         f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {actual}"
     )
     return conflict(resource.plural, resource.group, target.name, why)
 
 
 class Patched(msgspec.Struct, frozen=True):
-    """What a patch made.  ``strategic`` is the patch itself, where it was a strategic one: errors show it."""
+    """What a patch made.  ``strategic`` is the patch itself, where it was a strategic one: errors
+    show it.
+    """
 
     document: Document
     duplicates: tuple[str, ...] = ()
@@ -156,7 +182,13 @@ class Patched(msgspec.Struct, frozen=True):
 
 
 def patch(
-    core: Core, ctx: Context, target: Target, patch_type: PatchType, body: bytes, *, options: WriteOptions
+    core: Core,
+    ctx: Context,
+    target: Target,
+    patch_type: PatchType,
+    body: bytes,
+    *,
+    options: WriteOptions,
 ) -> Outcome:
     """Raises StatusError: 400, 403, 404, 409, 413, 415, 422, 500."""
     resource = target.spoken
@@ -205,7 +237,9 @@ def apply_patch(resource: Resource, patch_type: PatchType, old: Document, body: 
 
 
 def _refused(patched: Patched, detail: str) -> StatusError:
-    """422 with neither kind nor name; the bad value is the whole patched object, or the strategic patch, as text."""
+    """422 with neither kind nor name; the bad value is the whole patched object, or the strategic
+    patch, as text.
+    """
     if patched.strategic is None:
         shown = codec.encode(patched.document).decode()
     else:

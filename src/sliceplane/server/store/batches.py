@@ -1,4 +1,6 @@
-"""What servers that share a log exchange with it, and what a request is on its way there (see ``replica``)."""
+"""What servers that share a log exchange with it, and what a request is on its way there (see
+``replica``).
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,16 @@ from sliceplane.server.store.backend import StoredRow
 from sliceplane.server.store.staging import Room
 from sliceplane.server.store.types import StoreEvent
 
-#: what one batch may hold: etcd takes 128 operations and 1.5 MiB, of which some are for the head and for turns
+#: what one batch may hold: etcd takes 128 operations and 1.5 MiB, of which some are for the head
+#: and for turns
 BATCH_ROOM: Final = Room(keys=100, size_bytes=700 * 1024)
 
 
 class HeadName(NamedTuple):
-    """Names a head, and by that all that led to it: no two batches of all servers and all their starts have one name,
-    and each is taken on one head alone.  A position is a number, which a log that was restored gives out again."""
+    """Names a head, and by that all that led to it: no two batches of all servers and all their
+    starts have one name, and each is taken on one head alone. A position is a number, which a log
+    that was restored gives out again.
+    """
 
     server: str
     #: of its batches
@@ -84,10 +89,24 @@ FeedItem = Group | TurnAsked | TurnGone
 class Ticket:
     """One step on its way.  *step* runs any number of times, and what it did last counts."""
 
-    __slots__ = ("_done", "abandoned", "arrived", "confirm", "error", "result", "revision_of", "seen", "step", "until")
+    __slots__ = (
+        "_done",
+        "abandoned",
+        "arrived",
+        "confirm",
+        "error",
+        "result",
+        "revision_of",
+        "seen",
+        "step",
+        "until",
+    )
 
     def __init__(
-        self, step: Callable[[], Any], revision_of: Callable[[Any], int], done: Callable[[Any, Exception | None], None]
+        self,
+        step: Callable[[], Any],
+        revision_of: Callable[[Any], int],
+        done: Callable[[Any, Exception | None], None],
     ) -> None:
         self.step = step
         #: revision of a result; 0: the step wrote nothing

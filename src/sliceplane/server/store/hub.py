@@ -1,22 +1,24 @@
 """The watch hub: every durable event to every watcher that it concerns, and to no other.
 
-Watchers are filed by scope (``routes.py``); those of one scope with the same selector and representation form a
-*group*.  For an event, the predicate is asked once per group, the body is encoded once per representation, and
-what is left per watcher is appending a reference to a list.
+Watchers are filed by scope (``routes.py``); those of one scope with the same selector and
+representation form a *group*. For an event, the predicate is asked once per group, the body is
+encoded once per representation, and what is left per watcher is appending a reference to a list.
 
-What a watcher may rely on (names as in etcd's robustness tests; tests/store/ has a validator for each):
+What a watcher may rely on (names as in etcd's robustness tests; tests/store/ has a validator for
+each):
 
 - Ordered: revisions increase (except among the synthetic ADDED items of the start);
 - Unique: no event twice;
 - Reliable: no gap: every matching event after the start comes, until the watch is closed;
-- Resumable: a new watch from the last revision seen continues with exactly what the old one would have got;
+- Resumable: a new watch from the last revision seen continues with exactly what the old one would
+  have got;
 - Bookmarkable: everything up to a bookmark's revision came before it;
 - Filter: nothing else comes, and selector transitions are ADDED and DELETED.
 
-Bounds: each queue has one in bytes.  Since the watchers of a group share their items and each queue is an end piece of
-the group's stream, the events of all queues together take at most one bound per group, and besides eight bytes for
-each event in each queue.  An encoder or a predicate that raises ends the watches of its group with a 500, and no
-others.
+Bounds: each queue has one in bytes. Since the watchers of a group share their items and each queue
+is an end piece of the group's stream, the events of all queues together take at most one bound per
+group, and besides eight bytes for each event in each queue. An encoder or a predicate that raises
+ends the watches of its group with a 500, and no others.
 """
 
 from __future__ import annotations
@@ -42,18 +44,22 @@ from sliceplane.server.store.watcher import (
 )
 
 BOOKMARK_PERIOD_S = 60.0
-#: a last bookmark comes this long before a watch ends, so that the client can resume from a fresh revision
+#: a last bookmark comes this long before a watch ends, so that the client can resume from a fresh
+#: revision
 BOOKMARK_BEFORE_END_S = 2.0
 #: how many records or events a starting watch looks at in one go
 BACKLOG_PAGE = 500
-#: spreads the first bookmarks of watches that begin together (golden ratio: any number of them is spread evenly)
+#: spreads the first bookmarks of watches that begin together (golden ratio: any number of them is
+#: spread evenly)
 _SPREAD = 0.6180339887498949
 
 _Frames = dict[tuple[Encoder, EventType], Item]
 
 
 class Hub:
-    """Called from one thread: ``publish`` by the committer right after ``Store.on_durable``, the rest by the server."""
+    """Called from one thread: ``publish`` by the committer right after ``Store.on_durable``, the
+    rest by the server.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -62,18 +68,32 @@ class Hub:
         self._routes = Routes()
         self._watchers: dict[int, tuple[Watcher, WatcherGroup]] = {}
         self._last_number = 0
-        #: (when, watcher number); one entry for each watcher that wants bookmarks or has an end, and stale ones
+        #: (when, watcher number); one entry for each watcher that wants bookmarks or has an end,
+        #: and stale ones
         self._due: list[tuple[float, int]] = []
-        #: by resource, called after each of its events: how many watchers elsewhere got it, and bytes to all of them
+        #: by resource, called after each of its events: how many watchers elsewhere got it, and
+        #: bytes to all of them
         self.on_sent: dict[str, Callable[[StoreEvent, int, int], None]] = {}
         self.metrics = Metrics()
         counter = self.metrics.counter
-        self.metrics.computed("gauge", "apiserver_registered_watchers", "Open watches.", lambda: len(self))
-        self.published = counter("sliceplane_hub_published_events_total", "Durable events handed to the hub.")
-        self.delivered = counter("sliceplane_hub_delivered_events_total", "Events put into queues of watches.")
-        self.encoded = counter("sliceplane_hub_encoded_events_total", "Events encoded; watches share them.")
-        self.bookmarked = counter("sliceplane_hub_bookmarks_total", "Bookmarks put into queues of watches.")
-        self.overflowed = counter("sliceplane_hub_overflowed_watches_total", "Watches ended since they were too slow.")
+        self.metrics.computed(
+            "gauge", "apiserver_registered_watchers", "Open watches.", lambda: len(self)
+        )
+        self.published = counter(
+            "sliceplane_hub_published_events_total", "Durable events handed to the hub."
+        )
+        self.delivered = counter(
+            "sliceplane_hub_delivered_events_total", "Events put into queues of watches."
+        )
+        self.encoded = counter(
+            "sliceplane_hub_encoded_events_total", "Events encoded; watches share them."
+        )
+        self.bookmarked = counter(
+            "sliceplane_hub_bookmarks_total", "Bookmarks put into queues of watches."
+        )
+        self.overflowed = counter(
+            "sliceplane_hub_overflowed_watches_total", "Watches ended since they were too slow."
+        )
         self.faults = counter("sliceplane_hub_faults_total", "Events that could not be shown.")
 
     def __len__(self) -> int:
@@ -95,16 +115,20 @@ class Hub:
     ) -> Watcher:
         """Begin a watch.
 
-        - ``initial``: first an ADDED for each present object in key order and, with *bookmarks*, a bookmark that says
-          that they are complete; then live events.
-        - ``since=N``: events strictly after N, also if N is in the future.  If N is older than the history, the watch
-          comes back closed, with the 410 in ``error``.
+        - ``initial``: first an ADDED for each present object in key order and, with *bookmarks*, a
+          bookmark that says that they are complete; then live events.
+        - ``since=N``: events strictly after N, also if N is in the future. If N is older than the
+          history, the watch comes back closed, with the 410 in ``error``.
         - neither: live events from now on.
 
         *ends_at* closes the watch cleanly at that time.  The caller then takes (see ``Watcher``).
         """
-        assert self.revision == self._store.revision, f"hub at {self.revision}, store at {self._store.revision}"
-        assert not (initial and since is not None), f"a watch starts from the state or from a revision, not {since} too"
+        assert self.revision == self._store.revision, (
+            f"hub at {self.revision}, store at {self._store.revision}"
+        )
+        assert not (initial and since is not None), (
+            f"a watch starts from the state or from a revision, not {since} too"
+        )
         self._last_number += 1
         start = self.revision if since is None else since
         watcher = Watcher(
@@ -124,7 +148,9 @@ class Hub:
         elif start < self.revision:
             watcher.start(self._history(interest, start, self.revision))
         self._watchers[watcher.number] = (watcher, self._routes.join(watcher, self.revision))
-        self._schedule(watcher, now, BOOKMARK_PERIOD_S * (0.5 + 0.5 * (watcher.number * _SPREAD % 1.0)))
+        self._schedule(
+            watcher, now, BOOKMARK_PERIOD_S * (0.5 + 0.5 * (watcher.number * _SPREAD % 1.0))
+        )
         return watcher
 
     def unsubscribe(self, watcher: Watcher) -> None:
@@ -132,8 +158,9 @@ class Hub:
         watcher.close(None)
 
     def close_all(self, error: StatusError | None = None) -> None:
-        """End every watch, for shutdown; without an *error* what they hold can still be taken, and a last bookmark says
-        where to go on, which need not be here."""
+        """End every watch, for shutdown; without an *error* what they hold can still be taken, and
+        a last bookmark says where to go on, which need not be here.
+        """
         frames: dict[Encoder, Item] = {}
         for watcher, _ in tuple(self._watchers.values()):
             if error is None and watcher.bookmarks and watcher.since <= self.revision:
@@ -142,7 +169,9 @@ class Hub:
             watcher.notify()
 
     def on_replaced(self) -> None:
-        """The store is another one (``Store.replace``) and what lies between is unknown: every watch ends with 410."""
+        """The store is another one (``Store.replace``) and what lies between is unknown: every
+        watch ends with 410.
+        """
         self.revision = self._store.revision
         for watcher, _ in tuple(self._watchers.values()):
             watcher.close(too_old(max(watcher.seen, watcher.since), self._store.compacted))
@@ -170,7 +199,9 @@ class Hub:
         for watcher in woken:
             watcher.notify()
 
-    def _fan_out(self, event: StoreEvent, groups: tuple[WatcherGroup, ...], woken: list[Watcher]) -> None:
+    def _fan_out(
+        self, event: StoreEvent, groups: tuple[WatcherGroup, ...], woken: list[Watcher]
+    ) -> None:
         frames: _Frames = {}
         full: list[Watcher] = []
         watchers = size_bytes = 0
@@ -181,7 +212,8 @@ class Hub:
                 seen = classify(event, group.interest.matches)
                 if seen is None:
                     continue
-                # For one event a DELETED is the deletion for all watchers or the departure for all: the type will do.
+                # For one event a DELETED is the deletion for all watchers or the departure for all:
+                # the type will do.
                 encoder = group.interest.encoder
                 item = frames.get((encoder, seen.kind))
                 if item is None:
@@ -216,17 +248,25 @@ class Hub:
         record = restamp(seen.record, revision) if seen.left else seen.record
         return Item(seen.kind.value, revision, encoder.event(seen.kind, record))
 
-    def _fault(self, group: WatcherGroup, event: StoreEvent, cause: Exception, woken: list[Watcher]) -> None:
+    def _fault(
+        self, group: WatcherGroup, event: StoreEvent, cause: Exception, woken: list[Watcher]
+    ) -> None:
         """A gap would be silent, so the watches end instead; the clients list again."""
         self.faults.value += 1
         for watcher in tuple(group.members.values()):
-            watcher.close(internal(f"the watch cannot show {event.record.key.path} at {event.revision}: {cause!r}"))
+            watcher.close(
+                internal(
+                    f"the watch cannot show {event.record.key.path} at {event.revision}: {cause!r}"
+                )
+            )
             woken.append(watcher)
 
     # The start of a watch (generators: run while the client takes)
 
     def _state(self, interest: Interest, revision: int, bookmarks: bool) -> Iterator[Item | None]:
-        """Synthetic ADDED for the objects at *revision*, in key order, then the mark that they are complete."""
+        """Synthetic ADDED for the objects at *revision*, in key order, then the mark that they are
+        complete.
+        """
         for record in self._present(interest, revision):
             if record is None:
                 yield None
@@ -240,14 +280,20 @@ class Hub:
     def _present(self, interest: Interest, revision: int) -> Iterator[Record | None]:
         """The records in scope at *revision*, with a ``None`` after each page."""
         if interest.name:
-            record = self._store.get_at(Key(interest.resource, interest.namespace, interest.name), revision)
+            record = self._store.get_at(
+                Key(interest.resource, interest.namespace, interest.name), revision
+            )
             if record is not None or interest.namespace:
                 yield record
                 return
         after = ""
         while True:
             page = self._store.scan(
-                interest.resource, namespace=interest.namespace, revision=revision, after=after, limit=BACKLOG_PAGE
+                interest.resource,
+                namespace=interest.namespace,
+                revision=revision,
+                after=after,
+                limit=BACKLOG_PAGE,
             )
             yield from (record for record in page if interest.covers(record))
             if len(page) < BACKLOG_PAGE:
@@ -298,11 +344,15 @@ class Hub:
             watcher.notify()
 
     def _bookmark(self, watcher: Watcher, frames: dict[Encoder, Item]) -> None:
-        """Sound, since ``publish`` has put everything up to ``revision`` into the queue, and takes go in order."""
+        """Sound, since ``publish`` has put everything up to ``revision`` into the queue, and takes
+        go in order.
+        """
         encoder = watcher.interest.encoder
         item = frames.get(encoder)
         if item is None:
-            item = frames[encoder] = Item("BOOKMARK", self.revision, encoder.bookmark(self.revision, False))
+            item = frames[encoder] = Item(
+                "BOOKMARK", self.revision, encoder.bookmark(self.revision, False)
+            )
         watcher.queue.append(item)
         watcher.size += len(item.data)
         self.bookmarked.value += 1
@@ -325,4 +375,6 @@ class Hub:
                 f"watch {watcher.number}: {watcher.size}"
             )
             revisions = [item.revision for item in watcher.queue]
-            assert revisions == sorted(revisions), f"watch {watcher.number}: queue out of order: {revisions}"
+            assert revisions == sorted(revisions), (
+                f"watch {watcher.number}: queue out of order: {revisions}"
+            )

@@ -8,9 +8,9 @@ A commit passes through three states, and this class is the only one that moves 
 
 When the back end fails, ``abort_staged`` forgets everything that is not durable.
 
-Costs, with n objects of a resource: get O(1), put and delete O(log n), a page O(log n + page), a page of
-the past O(log n + page + keys of that range which were deleted since the compaction point), events_since
-O(log history + result), owned_by O(result log result), compact O(dropped).
+Costs, with n objects of a resource: get O(1), put and delete O(log n), a page O(log n + page), a
+page of the past O(log n + page + keys of that range which were deleted since the compaction point),
+events_since O(log history + result), owned_by O(result log result), compact O(dropped).
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ OBJECT_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
 
 
 class Compacted(Exception):
-    """The history that was asked for is gone.  Readers answer with a 410 (Kubernetes API Concepts, 410 Gone)."""
+    """The history that was asked for is gone.  Readers answer with a 410 (Kubernetes API Concepts,
+    410 Gone).
+    """
 
     def __init__(self, revision: int, oldest: int) -> None:
         super().__init__(f"revision {revision} was asked for; the oldest that is kept is {oldest}")
@@ -43,7 +45,8 @@ class Compacted(Exception):
 
 
 class Store:
-    """Called from one thread by the registry (reads, stage_*), the hub (reads) and the committer (the rest).
+    """Called from one thread by the registry (reads, stage_*), the hub (reads) and the committer
+    (the rest).
 
     Record bodies are never read here; ``build`` callables put the revision into them.
     """
@@ -58,22 +61,25 @@ class Store:
         self._staging = Staging(revision)
         #: uid of an owner -> keys of the durable records that name it
         self._owned: dict[str, set[Key]] = {}
-        #: bytes of durable bodies by namespace ("": cluster scope); the registry sets the bound and asks for room
+        #: bytes of durable bodies by namespace ("": cluster scope); the registry sets the bound and
+        #: asks for room
         self.object_bytes = Shares(OBJECT_BYTES_MAX)
 
     @classmethod
     def restore(cls, history: Iterable[StoreEvent], revision: int, compacted: int) -> Store:
         """The store that a back end remembers (``backend.Loaded``).
 
-        *history* is in the order of revisions.  Events up to *compacted* are ADDED and stand for the state
-        at that revision; later ones are history.
+        *history* is in the order of revisions. Events up to *compacted* are ADDED and stand for the
+        state at that revision; later ones are history.
         """
         store = cls(revision=compacted, compacted=compacted)
         store.replace(history, revision, compacted)
         return store
 
     def replace(self, history: Iterable[StoreEvent], revision: int, compacted: int) -> None:
-        """Forget everything, what is staged too, and be what a back end remembers.  Arguments as of ``restore``."""
+        """Forget everything, what is staged too, and be what a back end remembers.  Arguments as of
+        ``restore``.
+        """
         last_given = self._staging.last_given
         self.revision = self.compacted = compacted
         self._shelves.clear()
@@ -82,7 +88,9 @@ class Store:
             self.object_bytes.give_all(namespace)
         for event in history:
             if event.revision <= compacted:
-                assert event.type is EventType.ADDED, f"{event.type} at {event.revision}, compacted at {compacted}"
+                assert event.type is EventType.ADDED, (
+                    f"{event.type} at {event.revision}, compacted at {compacted}"
+                )
                 key = event.record.key
                 self._shelves[key.resource].load(event.record)
                 self.object_bytes.add(key.namespace, len(event.record.body))
@@ -90,7 +98,9 @@ class Store:
                     self._owned.setdefault(uid, set()).add(key)
             else:
                 self._publish(event)
-        assert self.revision <= revision, f"history reaches {self.revision}, the back end says {revision}"
+        assert self.revision <= revision, (
+            f"history reaches {self.revision}, the back end says {revision}"
+        )
         self.revision = revision
         self._staging = Staging(max(revision, last_given))
 
@@ -107,22 +117,33 @@ class Store:
         return shelf.at(key.path, revision) if shelf else None
 
     def list(
-        self, resource: str, *, namespace: str = "", revision: int | None = None, after: str = "", limit: int = 0
+        self,
+        resource: str,
+        *,
+        namespace: str = "",
+        revision: int | None = None,
+        after: str = "",
+        limit: int = 0,
     ) -> RecordPage:
-        """Records in key order, as they were at *revision* (``None``: now), at most *limit* (0: all).
+        """Records in key order, as they were at *revision* (``None``: now), at most *limit* (0:
+        all).
 
-        *after* is a ``Key.path`` (with the namespace also where *namespace* is given): records with a
-        greater path follow.  Raises ``Compacted``.
+        *after* is a ``Key.path`` (with the namespace also where *namespace* is given): records with
+        a greater path follow. Raises ``Compacted``.
         """
         at = self.revision if revision is None else revision
-        records = self.scan(resource, namespace=namespace, revision=at, after=after, limit=limit + 1 if limit else 0)
+        records = self.scan(
+            resource, namespace=namespace, revision=at, after=after, limit=limit + 1 if limit else 0
+        )
         if not limit or len(records) <= limit:
             return RecordPage(records, at)
         records = records[:limit]
         remaining = self._shelves[resource].count(namespace, records[-1].key.path, at)
         return RecordPage(records, at, more=True, remaining=remaining)
 
-    def scan(self, resource: str, *, namespace: str, revision: int, after: str, limit: int) -> tuple[Record, ...]:
+    def scan(
+        self, resource: str, *, namespace: str, revision: int, after: str, limit: int
+    ) -> tuple[Record, ...]:
         """The records of a page without counting the rest.  Raises ``Compacted``."""
         self._check_readable(revision)
         shelf = self._shelves.get(resource)
@@ -144,15 +165,21 @@ class Store:
         """Every resource that has or had objects, sorted."""
         return tuple(sorted(self._shelves))
 
-    def events_since(self, revision: int, resource: str, *, limit: int = 0) -> tuple[StoreEvent, ...]:
-        """Events strictly after *revision*, the first *limit* of them (0: all).  Raises ``Compacted``."""
+    def events_since(
+        self, revision: int, resource: str, *, limit: int = 0
+    ) -> tuple[StoreEvent, ...]:
+        """Events strictly after *revision*, the first *limit* of them (0: all).  Raises
+        ``Compacted``.
+        """
         if revision < self.compacted:
             raise Compacted(revision, self.compacted)
         shelf = self._shelves.get(resource)
         return shelf.events_since(revision, limit) if shelf else ()
 
     def history(self) -> Iterator[StoreEvent]:
-        """Every event after the compaction point, by revision.  Lazy: nothing may change meanwhile."""
+        """Every event after the compaction point, by revision.  Lazy: nothing may change
+        meanwhile.
+        """
         return merge(*(shelf.log for shelf in self._shelves.values()), key=attrgetter("revision"))
 
     def owned_by(self, uid: str) -> tuple[Record, ...]:
@@ -177,7 +204,8 @@ class Store:
     def iter_latest(self, resource: str, namespace: str = "") -> Iterator[Record]:
         """``latest`` of every key, in key order.
 
-        Staging during the walk is allowed and not seen by it; the walk must end before ``on_durable``.
+        Staging during the walk is allowed and not seen by it; the walk must end before
+        ``on_durable``.
         """
         shelf = self._shelves.get(resource)
         durable = shelf.walk(namespace, "", self.revision) if shelf else iter(())
@@ -197,45 +225,61 @@ class Store:
         return record
 
     def stage_delete(self, key: Key, build: Build) -> Record:
-        """Delete; the object must exist.  *build* makes its last version, with the deletion's revision."""
+        """Delete; the object must exist.  *build* makes its last version, with the deletion's
+        revision.
+        """
         previous = self.latest(key)
         assert previous is not None, f"{key} does not exist"
         revision = self._staging.last_given + 1
         record = build(revision)
-        assert (record.key, record.revision) == (key, revision), f"built {record.key} at {record.revision}"
+        assert (record.key, record.revision) == (key, revision), (
+            f"built {record.key} at {record.revision}"
+        )
         self._staging.add(StoreEvent(revision, EventType.DELETED, record, previous))
         return record
 
     def end_step(self) -> None:
-        """What was staged so far need not become durable together with what follows (see ``staging``)."""
+        """What was staged so far need not become durable together with what follows (see
+        ``staging``).
+        """
         self._staging.end_step()
 
     # The committer
 
     def take_staged(self, room: Room | None = None) -> tuple[StoreEvent, ...]:
-        """Staged and not yet handed out, in order; with *room*, as many whole steps as fit, and at least one."""
+        """Staged and not yet handed out, in order; with *room*, as many whole steps as fit, and at
+        least one.
+        """
         return self._staging.take(room)
 
     def on_durable(self, revision: int) -> tuple[StoreEvent, ...]:
-        """Publish everything staged up to *revision*.  The caller passes the events to the hub before anything else."""
+        """Publish everything staged up to *revision*.  The caller passes the events to the hub
+        before anything else.
+        """
         events = self._staging.settle(revision)
         for event in events:
             self._publish(event)
         return tuple(events)
 
     def abort_staged(self) -> tuple[StoreEvent, ...]:
-        """Forget everything that is not durable, taken or not; their revisions are never used again."""
+        """Forget everything that is not durable, taken or not; their revisions are never used
+        again.
+        """
         return self._staging.abort()
 
     def follow(self, events: Iterable[StoreEvent]) -> None:
-        """Publish what another server committed.  Nothing may be staged: it would rest on what is old now."""
+        """Publish what another server committed.  Nothing may be staged: it would rest on what is
+        old now.
+        """
         assert not len(self._staging), "what is staged does not rest on what others wrote"
         for event in events:
             self._publish(event)
         self._staging.last_given = max(self._staging.last_given, self.revision)
 
     def compact(self, revision: int) -> None:
-        """Drop history up to *revision*: from then on it is the oldest that can be listed or watched from."""
+        """Drop history up to *revision*: from then on it is the oldest that can be listed or
+        watched from.
+        """
         assert revision <= self.revision, f"compaction to {revision}, newest is {self.revision}"
         if revision <= self.compacted:
             return
@@ -244,8 +288,9 @@ class Store:
             shelf.compact(revision)
 
     def go_beyond(self, revision: int) -> None:
-        """Versions up to *revision* may mean something else to a client: drop all history and go on after it.  Nothing
-        may be staged."""
+        """Versions up to *revision* may mean something else to a client: drop all history and go on
+        after it. Nothing may be staged.
+        """
         assert not len(self._staging), "what is staged has versions that go to others"
         assert revision >= self.revision, f"beyond {revision}, newest is {self.revision}"
         self.revision = revision
@@ -254,7 +299,9 @@ class Store:
 
     def check(self) -> None:
         """Assert every invariant.  O(state); for tests and the simulator."""
-        assert 1 <= self.compacted <= self.revision <= self.staged_revision, "revisions are out of order"
+        assert 1 <= self.compacted <= self.revision <= self.staged_revision, (
+            "revisions are out of order"
+        )
         owned: dict[str, set[Key]] = {}
         for shelf in self._shelves.values():
             shelf.check(self.compacted, self.revision)
@@ -268,7 +315,9 @@ class Store:
     # Internals
 
     def _check_readable(self, revision: int) -> None:
-        assert revision <= self.revision, f"revision {revision} is after the newest, {self.revision}"
+        assert revision <= self.revision, (
+            f"revision {revision} is after the newest, {self.revision}"
+        )
         if revision < self.compacted:
             raise Compacted(revision, self.compacted)
 
@@ -277,7 +326,9 @@ class Store:
         for shelf in self._shelves.values():
             for record in shelf.live.values():
                 sizes[record.key.namespace] = sizes.get(record.key.namespace, 0) + len(record.body)
-        counted = {namespace: self.object_bytes.held_by(namespace) for namespace in self.object_bytes}
+        counted = {
+            namespace: self.object_bytes.held_by(namespace) for namespace in self.object_bytes
+        }
         assert counted == sizes, f"bytes by namespace are {sizes}, counted are {counted}"
         self.object_bytes.check()
 

@@ -1,25 +1,28 @@
-"""One of several servers that share a log: what it may write, when it must give way, and what it may answer.
+"""One of several servers that share a log: what it may write, when it must give way, and what it
+may answer.
 
-All servers write; none leads.  The log has a *head*, and its place in the log (*position*) grows with every batch.  A
-batch says on which head it rests, and the log takes it only if that is still the head.  So batches are in one order,
-and each was made from exactly the state that the batches before it left: admission, quotas, addresses, uniqueness hold
-across servers without any other lock.
+All servers write; none leads. The log has a *head*, and its place in the log (*position*) grows
+with every batch. A batch says on which head it rests, and the log takes it only if that is still
+the head. So batches are in one order, and each was made from exactly the state that the batches
+before it left: admission, quotas, addresses, uniqueness hold across servers without any other lock.
 
     submit --(our turn, nothing newer known)--> the step runs: stages --> take_batch --> the log
        ^                                                                      |
        |   another server was first: forget what is staged,                   | took it: durable, published, answered
        '--- follow what it wrote, run the steps again <-----------------------'
 
-What decides about a batch is the *feed*: the order in which the log took batches, without a gap.  Ours is in it, or
-another one is in its place; there is no third.  The log's own answer only says the same earlier, so it may be lost.
+What decides about a batch is the *feed*: the order in which the log took batches, without a gap.
+Ours is in it, or another one is in its place; there is no third. The log's own answer only says the
+same earlier, so it may be lost.
 
-A log may be restored from a backup under servers that run, or hang: then it is another log, with other batches under
-the same positions.  So heads have names that no two batches share, a batch rests on a name as well as on a position,
-and what the feed or a head tells must go on from the name that is known here (``OutOfOrder``).
+A log may be restored from a backup under servers that run, or hang: then it is another log, with
+other batches under the same positions. So heads have names that no two batches share, a batch rests
+on a name as well as on a position, and what the feed or a head tells must go on from the name that
+is known here (``OutOfOrder``).
 
-A step that writes nothing (a refusal, a no-op, a dry run) was decided from what this server knew.  It is answered only
-when that is known to have been the newest state: after a batch that rests on it, or after the log was asked for its
-head (``ReadIndex``), which plain reads also do.
+A step that writes nothing (a refusal, a no-op, a dry run) was decided from what this server knew.
+It is answered only when that is known to have been the newest state: after a batch that rests on
+it, or after the log was asked for its head (``ReadIndex``), which plain reads also do.
 """
 
 from __future__ import annotations
@@ -29,7 +32,16 @@ from collections.abc import Callable, Iterable, Sequence
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.server.store.backend import Loaded
-from sliceplane.server.store.batches import BATCH_ROOM, Batch, FeedItem, Group, HeadName, Known, Ticket, TurnAsked
+from sliceplane.server.store.batches import (
+    BATCH_ROOM,
+    Batch,
+    FeedItem,
+    Group,
+    HeadName,
+    Known,
+    Ticket,
+    TurnAsked,
+)
 from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.turns import ReadIndex, Turns
@@ -37,15 +49,17 @@ from sliceplane.server.store.types import EventType, Key, StoreEvent
 
 
 class OutOfOrder(Exception):
-    """What the feed tells does not follow from what is there.  The owner loads everything anew (``on_reloaded``)."""
+    """What the feed tells does not follow from what is there.  The owner loads everything anew
+    (``on_reloaded``).
+    """
 
 
 class Replica:
     """Owned by the committer, in one thread.
 
-    *server* is unique among all that ever wrote to the log.  *on_changed* is told the keys that the store's newest
-    versions changed of without a step of ours, *on_replaced* that they all did; both before any step runs again.
-    *on_published* gets what became visible.
+    *server* is unique among all that ever wrote to the log. *on_changed* is told the keys that the
+    store's newest versions changed of without a step of ours, *on_replaced* that they all did; both
+    before any step runs again. *on_published* gets what became visible.
     """
 
     def __init__(
@@ -131,9 +145,11 @@ class Replica:
         self._store.end_step()
         staged = self._store.staged_revision
         if staged > self._store.revision:
-            # What is staged may be its own, or what it was decided by: either way it must come true first.
+            # What is staged may be its own, or what it was decided by: either way it must come true
+            # first.
             ticket.until = staged
-            # A batch under way may have been taken before this was asked, and others' batches after it.
+            # A batch under way may have been taken before this was asked, and others' batches after
+            # it.
             under_way = self._in_flight.events[-1].revision if self._in_flight is not None else 0
             ticket.confirm = staged == before and staged <= under_way
             self._staged_left = self._staged_left or staged > under_way
@@ -146,7 +162,9 @@ class Replica:
             self._doubt(ticket)
 
     def _doubt(self, ticket: Ticket) -> None:
-        """It was decided by the state at ``position``, and whether that is the newest has to be asked."""
+        """It was decided by the state at ``position``, and whether that is the newest has to be
+        asked.
+        """
         ticket.seen = self.position
         self._doubtful.append(ticket)
         self.reads.want(lambda: self._confirm(ticket))
@@ -177,7 +195,9 @@ class Replica:
         over = (self.server, *self.turns.overdue(now))
         asks = not self.turns.own_position
         since = self._waiting[0].arrived if self._waiting else self.position
-        self._in_flight = Batch(self._last_number, self.position, self.name, events, over, asks, since)
+        self._in_flight = Batch(
+            self._last_number, self.position, self.name, events, over, asks, since
+        )
         return self._in_flight
 
     def has_idle_turn(self) -> bool:
@@ -191,12 +211,16 @@ class Replica:
             self._after_progress(now)
 
     def on_refused(self, number: int, head: int) -> None:
-        """The log has another head.  The feed tells the rest: that our batch came earlier, or that it never will."""
+        """The log has another head.  The feed tells the rest: that our batch came earlier, or that
+        it never will.
+        """
         if self._in_flight is not None and self._in_flight.number == number:
             self.head = max(self.head, head)
 
     def on_failed(self, number: int, error: StatusError, now: float) -> None:
-        """The log will never take our batch as it is.  Its steps are told *error*, the others run again."""
+        """The log will never take our batch as it is.  Its steps are told *error*, the others run
+        again.
+        """
         batch = self._in_flight
         if batch is None or batch.number != number:
             return
@@ -220,7 +244,9 @@ class Replica:
         self.commits += len(events)
         self.turns.on_gone(self.server)
         self.turns.on_own_batch(position, now)
-        self._publish(events, position, HeadName(self.server, self._last_number, self._store.revision))
+        self._publish(
+            events, position, HeadName(self.server, self._last_number, self._store.revision)
+        )
         done = [ticket for ticket in self._waiting if ticket.until <= self._store.revision]
         self._waiting = [ticket for ticket in self._waiting if ticket.until > self._store.revision]
         for ticket in done:
@@ -237,7 +263,9 @@ class Replica:
         self._on_published(events)
 
     def _give_up(self) -> set[Key]:
-        """Forget what is staged; its steps run again, in their order and before newer ones.  Returns their keys."""
+        """Forget what is staged; its steps run again, in their order and before newer ones.
+        Returns their keys.
+        """
         forgotten = self._store.abort_staged()
         self._in_flight = None
         self._staged_left = False
@@ -250,7 +278,9 @@ class Replica:
     # What others did
 
     def on_feed(self, items: Sequence[FeedItem], now: float) -> None:
-        """What the log took, in its order; items that were seen before are passed over.  Raises ``OutOfOrder``."""
+        """What the log took, in its order; items that were seen before are passed over.  Raises
+        ``OutOfOrder``.
+        """
         for item in items:
             if isinstance(item, Group):
                 if item.position > self.position:
@@ -286,7 +316,9 @@ class Replica:
 
     def _check_follows(self, group: Group) -> None:
         if group.after and group.after != str(self.name):
-            raise OutOfOrder(f"batch {group.name} rests on {group.after}, and {self.name} is what is here")
+            raise OutOfOrder(
+                f"batch {group.name} rests on {group.after}, and {self.name} is what is here"
+            )
 
     def _events_of(self, group: Group) -> list[StoreEvent]:
         """With the very records that the store has as their predecessors."""
@@ -296,11 +328,14 @@ class Replica:
         for row in group.rows:
             key = row.record.key
             last = newest.get(key)
-            previous = self._store.get(key) if last is None else None if _deleted(last) else last.record
+            previous = (
+                self._store.get(key) if last is None else None if _deleted(last) else last.record
+            )
             there = previous.revision if previous is not None else 0
             if row.previous != there or row.record.revision <= revision:
                 raise OutOfOrder(
-                    f"{key.path} at revision {row.record.revision} replaces revision {row.previous}, "
+                    f"{key.path} at revision {row.record.revision} replaces revision "
+                    f"{row.previous}, "
                     f"but there is revision {there}, and the newest of all is {revision}"
                 )
             revision = row.record.revision
@@ -309,9 +344,16 @@ class Replica:
         return events
 
     def on_reloaded(
-        self, loaded: Loaded, position: int, name: HeadName, turns: Iterable[tuple[str, int]], now: float
+        self,
+        loaded: Loaded,
+        position: int,
+        name: HeadName,
+        turns: Iterable[tuple[str, int]],
+        now: float,
     ) -> None:
-        """The feed has a gap, and this is the state after it.  Whether our batch was taken cannot be told any more."""
+        """The feed has a gap, and this is the state after it.  Whether our batch was taken cannot
+        be told any more.
+        """
         lost: list[Ticket] = []
         if self._in_flight is not None:
             last = self._in_flight.events[-1].revision
@@ -337,8 +379,9 @@ class Replica:
         return self.reads.take(self.position)
 
     def on_head(self, number: int, head: int, name: HeadName | None, now: float) -> None:
-        """The log's answer to read *number*.  Raises ``OutOfOrder`` if the log is older than what it once told, or is
-        another one."""
+        """The log's answer to read *number*. Raises ``OutOfOrder`` if the log is older than what it
+        once told, or is another one.
+        """
         if not self.reads.awaits(number):
             return
         if head < self.reads.asked_at:
@@ -375,11 +418,17 @@ class Replica:
         self._store.check()
         assert self.position <= self.head, f"position {self.position} is after the head {self.head}"
         for ticket in self._waiting:
-            assert self._store.revision < ticket.until <= self._store.staged_revision, f"a ticket waits for {ticket}"
+            assert self._store.revision < ticket.until <= self._store.staged_revision, (
+                f"a ticket waits for {ticket}"
+            )
         if self._in_flight is not None:
-            assert self._in_flight.basis == self.position, f"the batch rests on {self._in_flight.basis}"
+            assert self._in_flight.basis == self.position, (
+                f"the batch rests on {self._in_flight.basis}"
+            )
         if self._store.staged_revision > self._store.revision:
-            assert self._staged_left or self._in_flight is not None, "something is staged and nothing takes it"
+            assert self._staged_left or self._in_flight is not None, (
+                "something is staged and nothing takes it"
+            )
 
 
 def _deleted(event: StoreEvent) -> bool:

@@ -6,18 +6,17 @@ Three structures, all derived from the same sequence of events:
     log     StoreEvents after the compaction point      by revision; what a watch resumes from
     recent  path -> its StoreEvents that are in ``log`` sorted; what a list of the past consults
 
-No version is kept twice, and a tombstone is nothing but a DELETED event.  The state of a key at revision
-R is what its **first event after R** says was there before (``previous``), and what ``live`` says if
-there is no such event.  An example, with the compaction point at 4:
+No version is kept twice, and a tombstone is nothing but a DELETED event. The state of a key at
+revision R is what its **first event after R** says was there before (``previous``), and what
+``live`` says if there is no such event. An example, with the compaction point at 4:
 
     rev 2 put a (v1), 5 put a (v2), 6 delete a, 7 put b, 8 put a (v3)
     live   {a: v3, b}           log [5, 6, 7, 8]           recent {a: [5, 6, 8], b: [7]}
     a at 4: event 5 says v1     a at 6: event 8 says None  a at 8: live says v3
     b at 6: event 7 says None   b at 9: live
 
-Compaction to R drops the events up to R from both; versions that only they referred to are freed, and a
-key that is gone leaves no trace.
-``Retention`` says how long history is kept.
+Compaction to R drops the events up to R from both; versions that only they referred to are freed,
+and a key that is gone leaves no trace. ``Retention`` says how long history is kept.
 """
 
 from __future__ import annotations
@@ -61,7 +60,9 @@ class Shelf:
     def apply(self, event: StoreEvent) -> None:
         """The next durable event."""
         path = event.record.key.path
-        assert self.live.get(path) is event.previous, f"{event.type} of {path}: its previous version is not the newest"
+        assert self.live.get(path) is event.previous, (
+            f"{event.type} of {path}: its previous version is not the newest"
+        )
         if event.type is EventType.DELETED:
             del self.live[path]
         else:
@@ -76,7 +77,8 @@ class Shelf:
     def compact(self, revision: int) -> int:
         """Drop history up to *revision*; O(dropped).  Returns how many events that were."""
         dropped = bisect_right(self.log, revision, key=_by_revision)
-        # One cut for each key: a key that changed a thousand times is cut once, not a thousand times.
+        # One cut for each key: a key that changed a thousand times is cut once, not a thousand
+        # times.
         for path in {event.record.key.path: None for event in self.log[:dropped]}:
             events = self.recent[path]
             del events[: bisect_right(events, revision, key=_by_revision)]
@@ -91,7 +93,8 @@ class Shelf:
         return tuple(self.log[first : first + limit] if limit else self.log[first:])
 
     def walk(self, namespace: str, after: str, revision: int) -> Iterator[Record]:
-        """The records at *revision* (not before the compaction point) whose path is greater than *after*, in order.
+        """The records at *revision* (not before the compaction point) whose path is greater than
+        *after*, in order.
 
         Lazy; ends wrongly if the shelf changes meanwhile, so callers finish before they return.
         """
@@ -124,7 +127,9 @@ class Shelf:
             if event.type is EventType.MODIFIED:
                 continue
             path = event.record.key.path
-            if (low is None or path > low or (inclusive and path == low)) and (high is None or path < high):
+            if (low is None or path > low or (inclusive and path == low)) and (
+                high is None or path < high
+            ):
                 count += 1 if event.type is EventType.DELETED else -1
         return count
 
@@ -144,15 +149,21 @@ class Shelf:
                 assert event.revision == event.record.revision, (
                     f"{path}: event {event.revision} has {event.record.revision}"
                 )
-                assert (event.previous is None) == (event.type is EventType.ADDED), f"{path}: {event.type} and previous"
+                assert (event.previous is None) == (event.type is EventType.ADDED), (
+                    f"{path}: {event.type} and previous"
+                )
             for older, newer in pairwise(events):
                 expected = None if older.type is EventType.DELETED else older.record
-                assert newer.previous is expected, f"{path}: {newer.revision} does not follow {older.revision}"
+                assert newer.previous is expected, (
+                    f"{path}: {newer.revision} does not follow {older.revision}"
+                )
             expected = None if events[-1].type is EventType.DELETED else events[-1].record
             assert self.live.get(path) is expected, f"{path}: live is not what the last event left"
         for path, record in self.live.items():
             assert record.key.path == path, f"{record.key} is filed under {path}"
-            assert record.revision <= (newest if path in regrouped else compacted), f"{path}: {record.revision}"
+            assert record.revision <= (newest if path in regrouped else compacted), (
+                f"{path}: {record.revision}"
+            )
 
 
 def _bounds(namespace: str, after: str) -> tuple[str | None, bool, str | None]:
@@ -160,7 +171,11 @@ def _bounds(namespace: str, after: str) -> tuple[str | None, bool, str | None]:
     if not namespace:
         return (after or None), not after, None
     low = f"{namespace}/"
-    return (after, False, namespace + _AFTER_SLASH) if after > low else (low, True, namespace + _AFTER_SLASH)
+    return (
+        (after, False, namespace + _AFTER_SLASH)
+        if after > low
+        else (low, True, namespace + _AFTER_SLASH)
+    )
 
 
 @dataclass(slots=True)
@@ -174,17 +189,19 @@ class _Sample:
 
 
 class Retention:
-    """How long history is kept: at least so many seconds, unless it grows over a bound.  Owned by the committer.
+    """How long history is kept: at least so many seconds, unless it grows over a bound. Owned by
+    the committer.
 
-    Lists at a past revision and watches that resume live off history, and kube clients expect about five minutes of
-    it.  Time bounds it in normal operation; the number of events and their bytes bound it in a storm.
+    Lists at a past revision and watches that resume live off history, and kube clients expect about
+    five minutes of it. Time bounds it in normal operation; the number of events and their bytes
+    bound it in a storm.
 
-    A history of more bytes than all objects together costs more to replay than a list does, so beyond
-    ``HISTORY_BYTES_MIN`` it is no longer than that.
+    A history of more bytes than all objects together costs more to replay than a list does, so
+    beyond ``HISTORY_BYTES_MIN`` it is no longer than that.
 
-    Commits come without a time: those between two ticks are a *sample*, which gets the time of the tick that ends it,
-    so that nothing is dropped too early.  A storm makes more samples (each at most a hundredth of a bound), never
-    longer ones.
+    Commits come without a time: those between two ticks are a *sample*, which gets the time of the
+    tick that ends it, so that nothing is dropped too early. A storm makes more samples (each at
+    most a hundredth of a bound), never longer ones.
     """
 
     def __init__(
@@ -209,11 +226,16 @@ class Retention:
         self.target = 0
 
     def on_commit(self, revision: int, events: int, size: int, live: int) -> None:
-        """Commits up to *revision*: *events* of them, with *size* bytes of bodies; the newest versions of all objects
-        have *live* bytes.  May raise ``target``."""
+        """Commits up to *revision*: *events* of them, with *size* bytes of bodies; the newest
+        versions of all objects have *live* bytes. May raise ``target``.
+        """
         bytes_max = min(max(live, self._bytes_min), self._bytes_max)
         last = self._samples[-1] if self._open else None
-        if last is None or last.events * _SAMPLES >= self._events_max or last.bytes * _SAMPLES >= bytes_max:
+        if (
+            last is None
+            or last.events * _SAMPLES >= self._events_max
+            or last.bytes * _SAMPLES >= bytes_max
+        ):
             last = _Sample(revision)
             self._samples.append(last)
             self._open += 1

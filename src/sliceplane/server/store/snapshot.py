@@ -1,15 +1,17 @@
-"""The state at one revision as lines of JSON: what ``sliceplane snapshot`` writes and reads, whatever the back end is.
+"""The state at one revision as lines of JSON: what ``sliceplane snapshot`` writes and reads,
+whatever the back end is.
 
     {"format":"sliceplane-snapshot","version":1,"revision":4711,"objects":2}
     {"key":["pods","default","web-0"],"revision":4702,"created":12,"uid":"...","labels":{...},"body":{...}}
-    {"key":["services","default","web"],...}
-    {"end":2,"sha256":"..."}
+    {"key":["services","default","web"],...} {"end":2,"sha256":"..."}
 
-The body stands as it is stored, so that ``jq`` can read it.  The last line is the digest of all bytes before it: a file
-that was cut off, or changed, is told from a whole one before anything is made of it.
+The body stands as it is stored, so that ``jq`` can read it. The last line is the digest of all
+bytes before it: a file that was cut off, or changed, is told from a whole one before anything is
+made of it.
 
-History is not in it.  A restored server begins at a revision far beyond (``restored``), so that no version is given out
-twice, and all clients that watched or listed before must list again (410), instead of waiting for what never comes.
+History is not in it. A restored server begins at a revision far beyond (``restored``), so that no
+version is given out twice, and all clients that watched or listed before must list again (410),
+instead of waiting for what never comes.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def records_of(store: Store) -> tuple[Record, ...]:
-    """Every object as it is now, by resource and key.  Records are frozen: later commits change nothing here."""
+    """Every object as it is now, by resource and key.  Records are frozen: later commits change
+    nothing here.
+    """
     return tuple(
         record
         for resource in store.resources()
@@ -107,13 +111,17 @@ def _encode(value: object) -> bytes:
 
 
 class SnapshotReader:
-    """Reads a snapshot's lines, once.  Used by one caller: ``revision``, then ``records`` to their end.
+    """Reads a snapshot's lines, once. Used by one caller: ``revision``, then ``records`` to their
+    end.
 
-    Nothing that was read counts before ``records`` has ended: only then the digest has been compared.
+    Nothing that was read counts before ``records`` has ended: only then the digest has been
+    compared.
     """
 
     def __init__(self, lines: Iterable[bytes]) -> None:
-        """*lines* with their line ends.  Raises ``BadSnapshot`` for what does not begin as a snapshot."""
+        """*lines* with their line ends.  Raises ``BadSnapshot`` for what does not begin as a
+        snapshot.
+        """
         self._lines = iter(lines)
         self._digest = hashlib.sha256()
         first = next(self._lines, b"")
@@ -122,7 +130,8 @@ class SnapshotReader:
             raise BadSnapshot(f"line 1: this is a {head.format!r}, no {FORMAT}")
         if head.version > VERSION:
             raise BadSnapshot(
-                f"line 1: written by a newer Sliceplane (version {head.version}, we know up to {VERSION})"
+                f"line 1: written by a newer Sliceplane (version {head.version}, we know up to "
+                f"{VERSION})"
             )
         self._digest.update(first)
         #: the state is that of this revision
@@ -142,9 +151,13 @@ class SnapshotReader:
             self._digest.update(line)
             record = _record(_decoded(line, _Line, f"line {number}"))
             if record.key in seen:
-                raise BadSnapshot(f"line {number}: {record.key.resource} {record.key.path} is there twice")
+                raise BadSnapshot(
+                    f"line {number}: {record.key.resource} {record.key.path} is there twice"
+                )
             if not 0 < record.created <= record.revision <= self.revision:
-                raise BadSnapshot(f"line {number}: revision {record.revision} does not belong into this snapshot")
+                raise BadSnapshot(
+                    f"line {number}: revision {record.revision} does not belong into this snapshot"
+                )
             seen.add(record.key)
             yield record
         raise BadSnapshot(f"it is cut off after {len(seen):,} of {self.objects:,} objects")
@@ -153,7 +166,9 @@ class SnapshotReader:
         if next(self._lines, None) is not None:
             raise BadSnapshot(f"line {number + 1}: something follows the end")
         if (end.end, self.objects) != (count, count):
-            raise BadSnapshot(f"line {number}: there are {count:,} objects, {self.objects:,} were announced")
+            raise BadSnapshot(
+                f"line {number}: there are {count:,} objects, {self.objects:,} were announced"
+            )
         if end.sha256 != self._digest.hexdigest():
             raise BadSnapshot("its checksum is wrong: it was changed after it was written")
 

@@ -1,14 +1,15 @@
 """Commits that have a revision and are not durable yet.
 
-Writers build on them (two updates of one object may wait for the same fsync, and the second must see the
-first); readers and watchers never see them.  The back end either makes all of them durable, oldest first,
-or they are all forgotten: a later one may rest on an earlier one.
+Writers build on them (two updates of one object may wait for the same fsync, and the second must
+see the first); readers and watchers never see them. The back end either makes all of them durable,
+oldest first, or they are all forgotten: a later one may rest on an earlier one.
 
-A *step* is what one request staged: it becomes durable whole or not at all.  A back end that writes so much at a time
-takes as many whole steps as it has room for.
+A *step* is what one request staged: it becomes durable whole or not at all. A back end that writes
+so much at a time takes as many whole steps as it has room for.
 
-A revision that was forgotten is never given out again in this process.  So "revision 12" names one commit
-for ever, and a writer that asks late whether its commit is durable cannot be told of another writer's.
+A revision that was forgotten is never given out again in this process. So "revision 12" names one
+commit for ever, and a writer that asks late whether its commit is durable cannot be told of another
+writer's.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Staging:
         return len(self._pending)
 
     def add(self, event: StoreEvent) -> None:
-        assert event.revision == self.last_given + 1, f"revision {event.revision} follows {self.last_given}"
+        assert event.revision == self.last_given + 1, (
+            f"revision {event.revision} follows {self.last_given}"
+        )
         self.last_given = event.revision
         self._pending.append(event)
         self._newest.setdefault(event.record.key.resource, {})[event.record.key] = event
@@ -63,7 +66,11 @@ class Staging:
         """``(path, newest event)`` of the keys that have one, in key order."""
         newest = self._newest.get(resource, {})
         return sorted(
-            ((key.path, event) for key, event in newest.items() if not namespace or key.namespace == namespace),
+            (
+                (key.path, event)
+                for key, event in newest.items()
+                if not namespace or key.namespace == namespace
+            ),
             key=lambda pair: pair[0],
         )
 
@@ -73,7 +80,9 @@ class Staging:
             self._ends.append(self._pending[-1].revision)
 
     def take(self, room: Room | None = None) -> tuple[StoreEvent, ...]:
-        """What was not handed out yet, in order; with *room*, as many whole steps as fit, and at least one."""
+        """What was not handed out yet, in order; with *room*, as many whole steps as fit, and at
+        least one.
+        """
         events = tuple(islice(self._pending, self._taken, None))
         if room is not None:
             events = self._fitting(events, room)
@@ -98,7 +107,9 @@ class Staging:
         """Events up to *revision* became durable: they leave, in order."""
         settled = []
         while self._pending and self._pending[0].revision <= revision:
-            assert self._taken > 0, f"{self._pending[0].revision} is durable and was never handed out"
+            assert self._taken > 0, (
+                f"{self._pending[0].revision} is durable and was never handed out"
+            )
             event = self._pending.popleft()
             self._taken -= 1
             newest = self._newest[event.record.key.resource]
@@ -120,15 +131,21 @@ class Staging:
     def check(self, durable: int) -> None:
         revisions = [event.revision for event in self._pending]
         assert revisions == sorted(set(revisions)), f"staged out of order: {revisions}"
-        assert all(durable < revision <= self.last_given for revision in revisions), f"{revisions} after {durable}"
+        assert all(durable < revision <= self.last_given for revision in revisions), (
+            f"{revisions} after {durable}"
+        )
         newest: dict[str, dict[Key, StoreEvent]] = {}
         for event in self._pending:
             newest.setdefault(event.record.key.resource, {})[event.record.key] = event
         assert {name: found for name, found in self._newest.items() if found} == newest, (
             "overlay is not the newest staged"
         )
-        assert set(self._ends) <= set(revisions), f"steps end at {list(self._ends)}, staged are {revisions}"
-        assert 0 <= self._taken <= len(self._pending), f"{self._taken} of {len(self._pending)} taken"
+        assert set(self._ends) <= set(revisions), (
+            f"steps end at {list(self._ends)}, staged are {revisions}"
+        )
+        assert 0 <= self._taken <= len(self._pending), (
+            f"{self._taken} of {len(self._pending)} taken"
+        )
 
 
 def overlaid(durable: Iterable[Record], staged: list[tuple[str, StoreEvent]]) -> Iterator[Record]:

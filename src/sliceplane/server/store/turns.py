@@ -1,21 +1,25 @@
-"""Servers that write to one log: whose turn it is, so that none starves, and how far a cache must be for a read.
+"""Servers that write to one log: whose turn it is, so that none starves, and how far a cache must
+be for a read.
 
-The winner of a race knows the newest state first, and would win the next race too.  So a server whose batch was refused
-*asks for a turn*: it puts a key of its own, and the order in which the log took these keys is the order of turns.  All
-servers let the oldest of them go first; a batch takes its own server's key away in the same transaction.
+The winner of a race knows the newest state first, and would win the next race too. So a server
+whose batch was refused *asks for a turn*: it puts a key of its own, and the order in which the log
+took these keys is the order of turns. All servers let the oldest of them go first; a batch takes
+its own server's key away in the same transaction.
 
-Asking costs a refused batch, so servers that stay busy are *expected* instead.  A batch says where its server was in
-the log when it had work for it.  If that was before our first batch after its last one, it was ready at the time when
-that one was taken, and so it will be after our next one: we let it go first without being asked.  With two busy servers
-batches alternate, none is refused, and nothing is executed that would have to be redone.
+Asking costs a refused batch, so servers that stay busy are *expected* instead. A batch says where
+its server was in the log when it had work for it. If that was before our first batch after its last
+one, it was ready at the time when that one was taken, and so it will be after our next one: we let
+it go first without being asked. With two busy servers batches alternate, none is refused, and
+nothing is executed that would have to be redone.
 
-Both are a courtesy, never a lock.  No server waits longer than ``PATIENCE_S`` for one turn, and who lost patience takes
-the key away with its next batch; for a server that is expected it waits about twice as long as the others took so far,
-and does so once.  A server that died, hangs or has nothing more to do costs the others that time, once.
+Both are a courtesy, never a lock. No server waits longer than ``PATIENCE_S`` for one turn, and who
+lost patience takes the key away with its next batch; for a server that is expected it waits about
+twice as long as the others took so far, and does so once. A server that died, hangs or has nothing
+more to do costs the others that time, once.
 
-Linearizable reads from a cache (``ReadIndex``): ask the log where its head is, wait until the cache has got there.  One
-question serves all reads that waited when it was asked.  A later one waits for the next one: an answer says
-nothing about what was acknowledged after its question was put.
+Linearizable reads from a cache (``ReadIndex``): ask the log where its head is, wait until the cache
+has got there. One question serves all reads that waited when it was asked. A later one waits for
+the next one: an answer says nothing about what was acknowledged after its question was put.
 """
 
 from __future__ import annotations
@@ -86,21 +90,29 @@ class Turns:
                 came = writer.position > self._own_batch
                 followed_by = writer.followed_by or position
                 expected = writer.expected and came
-                writers[server] = _Writer(writer.position, followed_by, writer.batches + 1, expected)
+                writers[server] = _Writer(
+                    writer.position, followed_by, writer.batches + 1, expected
+                )
         self._writers = writers
         self._own_batch = position
         patience_s = min(2 * self._pace_s + EXPECTED_S_MIN, EXPECTED_S_MAX)
-        self._expected_until = now + patience_s * sum(writer.expected for writer in writers.values())
+        self._expected_until = now + patience_s * sum(
+            writer.expected for writer in writers.values()
+        )
         self._newest_batch_at = now
 
     def on_batch(self, server: str, position: int, since: int, now: float) -> None:
-        """The log has a batch of another server, the newest; *since* is where that server was when it had work."""
+        """The log has a batch of another server, the newest; *since* is where that server was when
+        it had work.
+        """
         before = self._writers.get(server)
         expected = False
         if before is not None:
             expected = 0 < since < before.followed_by if before.followed_by else before.expected
             if expected:
-                self._pace_s += (min(now - self._newest_batch_at, EXPECTED_S_MAX) - self._pace_s) / 4
+                self._pace_s += (
+                    min(now - self._newest_batch_at, EXPECTED_S_MAX) - self._pace_s
+                ) / 4
         self._writers[server] = _Writer(position, 0, 0, expected)
         self._newest_batch_at = now
 
@@ -128,14 +140,17 @@ class Turns:
             if now < turn.seen_at + PATIENCE_S and not 0 < self.own_position < turn.position
         ]
         if now < self._expected_until and any(
-            writer.expected and writer.position < self._own_batch for writer in self._writers.values()
+            writer.expected and writer.position < self._own_batch
+            for writer in self._writers.values()
         ):
             before_us.append(self._expected_until)
         return max(before_us, default=None)
 
     def overdue(self, now: float) -> tuple[str, ...]:
         """Servers whose keys the next batch takes away."""
-        return tuple(sorted(name for name, turn in self._others.items() if now >= turn.seen_at + PATIENCE_S))
+        return tuple(
+            sorted(name for name, turn in self._others.items() if now >= turn.seen_at + PATIENCE_S)
+        )
 
 
 Done = Callable[[], None]
@@ -170,7 +185,9 @@ class ReadIndex:
         return bool(self._waiting or self._asked)
 
     def take(self, position: int) -> int | None:
-        """The number of a question to put now, if a read waits and none is under way; the cache is at *position*."""
+        """The number of a question to put now, if a read waits and none is under way; the cache is
+        at *position*.
+        """
         if self._in_flight or not self.wanted:
             return None
         self._number += 1
@@ -197,12 +214,17 @@ class ReadIndex:
         return number == self._number and self._in_flight
 
     def on_replaced(self) -> None:
-        """The cache was made anew, maybe of an older log: what was answered before, or is being answered, says nothing
-        any more.  All reads wait for the next question."""
+        """The cache was made anew, maybe of an older log: what was answered before, or is being
+        answered, says nothing any more. All reads wait for the next question.
+        """
         self._number += 1
         self._in_flight = False
         self.asked_at = 0
-        self._waiting = [*(done for _, waiters in self._due for done in waiters), *self._asked, *self._waiting]
+        self._waiting = [
+            *(done for _, waiters in self._due for done in waiters),
+            *self._asked,
+            *self._waiting,
+        ]
         self._due = []
         self._asked = []
 

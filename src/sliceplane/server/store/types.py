@@ -1,6 +1,7 @@
 """What the store keeps and what it tells: keys, records, events.  All frozen.
 
-Order of keys is the byte order of ``namespace/name``, as etcd has it, so ``zz-b/o`` comes before ``zz/a``.
+Order of keys is the byte order of ``namespace/name``, as etcd has it, so ``zz-b/o`` comes before
+``zz/a``.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One version of one object.
 
     ``body`` is the complete JSON document as clients get it, with kind, apiVersion and a
-    metadata.resourceVersion equal to ``revision``.  The other columns repeat what selectors, admission
-    and garbage collection need, so that reads never decode the body.
+    metadata.resourceVersion equal to ``revision``. The other columns repeat what selectors,
+    admission and garbage collection need, so that reads never decode the body.
     """
 
     key: Key
@@ -45,7 +46,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     body: bytes
     labels: Mapping[str, str]
-    #: values of ``Resource.selectable_fields`` that differ from "" (metadata.name and namespace are in the key)
+    #: values of ``Resource.selectable_fields`` that differ from "" (metadata.name and namespace are
+    #: in the key)
     fields: Mapping[str, str]
     #: uids of ownerReferences, in order
     owners: tuple[str, ...] = ()
@@ -60,8 +62,8 @@ class EventType(Enum):
 class StoreEvent(msgspec.Struct, frozen=True):
     """One commit as watchers see it.
 
-    For DELETED, ``record`` is the last stored object with the deletion's own revision in its body and
-    ``previous`` the version before it.  ``previous`` is ``None`` only for ADDED.
+    For DELETED, ``record`` is the last stored object with the deletion's own revision in its body
+    and ``previous`` the version before it. ``previous`` is ``None`` only for ADDED.
     """
 
     revision: int
@@ -76,8 +78,12 @@ class StoreEvent(msgspec.Struct, frozen=True):
 
     @property
     def last_version(self) -> int:
-        """The revision of the version that the event brings, or of the last one before a deletion."""
-        return self.previous.revision if self.previous is not None and self.is_end else self.revision
+        """The revision of the version that the event brings, or of the last one before a
+        deletion.
+        """
+        return (
+            self.previous.revision if self.previous is not None and self.is_end else self.revision
+        )
 
 
 class RecordPage(msgspec.Struct, frozen=True):
@@ -93,8 +99,9 @@ class RecordPage(msgspec.Struct, frozen=True):
 
 
 def trimmed(encoded: bytes) -> bytes:
-    """A copy of what msgspec encoded without the spare room of its buffer, which is half as much again on average: for
-    bytes that are kept."""
+    """A copy of what msgspec encoded without the spare room of its buffer, which is half as much
+    again on average: for bytes that are kept.
+    """
     return bytes(memoryview(encoded))
 
 

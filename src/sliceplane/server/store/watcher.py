@@ -1,12 +1,13 @@
-"""One watch: what it wants, what waits for it, and how it ended; and which watches an event can concern (``Routes``).
+"""One watch: what it wants, what waits for it, and how it ended; and which watches an event can
+concern (``Routes``).
 
 What waits is in two parts, delivered in this order:
 
-1. the *backlog*: the state at the start (synthetic ADDED), or the history after the revision to resume
-   from.  It is read from the store page by page while the client takes it, so a watch that has just begun
-   costs no memory, however large the collection is;
-2. the *queue*: live items, encoded already, shared between watchers, bounded in bytes.  A watcher that lets it
-   grow over the bound is closed with a 410; nothing ever waits for it.
+1. the *backlog*: the state at the start (synthetic ADDED), or the history after the revision to
+   resume from. It is read from the store page by page while the client takes it, so a watch that
+   has just begun costs no memory, however large the collection is;
+2. the *queue*: live items, encoded already, shared between watchers, bounded in bytes. A watcher
+   that lets it grow over the bound is closed with a 410; nothing ever waits for it.
 
 Since a bookmark enters at the end of the queue, everything that it vouches for is taken before it.
 """
@@ -32,8 +33,9 @@ _Groups = dict[Hashable, "WatcherGroup"]
 class Encoder(Protocol):
     """A representation: JSON, protobuf, Table, metadata only, of one served resource.
 
-    Hashable by identity; watchers that share the object share the bytes, so callers keep one for each
-    representation.  ``record.body`` always carries ``record.revision``.  Must not raise for a stored record.
+    Hashable by identity; watchers that share the object share the bytes, so callers keep one for
+    each representation. ``record.body`` always carries ``record.revision``. Must not raise for a
+    stored record.
     """
 
     def event(self, kind: EventType, record: Record) -> bytes: ...
@@ -53,9 +55,10 @@ class Item(NamedTuple):
 class Interest(msgspec.Struct, frozen=True, kw_only=True):
     """What a watch is about.
 
-    ``matches`` is asked about the records of *namespace* ("": all) and *name* ("": all) only.  ``selector``
-    names it: watchers with equal selectors, encoders and scopes are served as one, and the predicate of any
-    of them speaks for all.  Without a name only watchers with the same callable are.
+    ``matches`` is asked about the records of *namespace* ("": all) and *name* ("": all) only.
+    ``selector`` names it: watchers with equal selectors, encoders and scopes are served as one, and
+    the predicate of any of them speaks for all. Without a name only watchers with the same callable
+    are.
     """
 
     resource: str  # Resource.storage_key
@@ -69,14 +72,18 @@ class Interest(msgspec.Struct, frozen=True, kw_only=True):
 
     def covers(self, record: Record) -> bool:
         key = record.key
-        return (not self.namespace or key.namespace == self.namespace) and (not self.name or key.name == self.name)
+        return (not self.namespace or key.namespace == self.namespace) and (
+            not self.name or key.name == self.name
+        )
 
     def group_key(self) -> Hashable:
         return self.encoder, self.selector or self.matches
 
 
 class Delivery(NamedTuple):
-    """What a watcher sees of an event.  ``left``: the record stopped matching; it is the one before the change."""
+    """What a watcher sees of an event.  ``left``: the record stopped matching; it is the one before
+    the change.
+    """
 
     kind: EventType
     record: Record
@@ -86,7 +93,8 @@ class Delivery(NamedTuple):
 def classify(event: StoreEvent, matches: Callable[[Record], bool] | None) -> Delivery | None:
     """What a watcher with this predicate sees of *event*; ``None``: nothing.
 
-    As upstream: to leave a selection is a DELETED (``apiserver/pkg/storage/cacher/cache_watcher.go``).
+    As upstream: to leave a selection is a DELETED
+    (``apiserver/pkg/storage/cacher/cache_watcher.go``).
     """
     if matches is None:
         return Delivery(event.type, event.record)
@@ -106,16 +114,30 @@ def nothing() -> None:
 
 
 class Watcher:
-    """Made by ``Hub.subscribe``; its owner calls ``take`` and sets ``notify``, the hub does everything else.
+    """Made by ``Hub.subscribe``; its owner calls ``take`` and sets ``notify``, the hub does
+    everything else.
 
-    ``notify`` is called when there is something to take after there was nothing, and when the watch is closed.
-    It must not raise, and must not call ``Hub.publish``; ``take`` and ``Hub.unsubscribe`` are fine.
+    ``notify`` is called when there is something to take after there was nothing, and when the watch
+    is closed. It must not raise, and must not call ``Hub.publish``; ``take`` and
+    ``Hub.unsubscribe`` are fine.
     """
 
     __slots__ = (
-        "_after_close", "_backlog", "bookmarks", "bound", "closed", "ends_at", "error", "interest", "notify", "number",
-        "queue", "seen", "since", "size",
-    )  # fmt: skip
+        "_after_close",
+        "_backlog",
+        "bookmarks",
+        "bound",
+        "closed",
+        "ends_at",
+        "error",
+        "interest",
+        "notify",
+        "number",
+        "queue",
+        "seen",
+        "since",
+        "size",
+    )
 
     def __init__(
         self,
@@ -160,9 +182,9 @@ class Watcher:
     def take(self, limit_bytes: int = TAKE_BYTES) -> list[Item]:
         """The next items, in order; their bytes no longer count towards the bound.
 
-        The backlog comes in portions of about *limit_bytes*, the queue whole.  May be empty while ``pending`` is
-        true (a selector passed over a page), so: take until ``pending`` is false, then wait for ``notify``.  A
-        watch that ended cleanly still gives what it held.
+        The backlog comes in portions of about *limit_bytes*, the queue whole. May be empty while
+        ``pending`` is true (a selector passed over a page), so: take until ``pending`` is false,
+        then wait for ``notify``. A watch that ended cleanly still gives what it held.
         """
         items: list[Item] = []
         if self._backlog is not None:
@@ -194,7 +216,8 @@ class Watcher:
             self.close(too_old(error.revision, error.oldest))
             return
         except Exception as error:
-            # As with live events: what cannot be shown must not be a silent gap, nor harm the taker.
+            # As with live events: what cannot be shown must not be a silent gap, nor harm the
+            # taker.
             self.close(internal(f"the watch cannot show what is there: {error!r}"))
             return
         self._backlog = None
@@ -239,8 +262,8 @@ class Routes:
 
         resource -> (namespace, name) -> group key -> Group(members)
 
-    "" stands for "any".  An event of ``ns/a`` looks at four places at most, so watches of other namespaces and of other
-    single objects cost it nothing, however many there are.
+    "" stands for "any". An event of ``ns/a`` looks at four places at most, so watches of other
+    namespaces and of other single objects cost it nothing, however many there are.
     """
 
     __slots__ = ("_places",)
@@ -251,7 +274,9 @@ class Routes:
     def join(self, watcher: Watcher, revision: int) -> WatcherGroup:
         """File *watcher*; *revision* is the newest published one."""
         interest = watcher.interest
-        groups = self._places.setdefault(interest.resource, {}).setdefault((interest.namespace, interest.name), {})
+        groups = self._places.setdefault(interest.resource, {}).setdefault(
+            (interest.namespace, interest.name), {}
+        )
         # A watch from the future must not hold back the others, so it is in a group of its kind.
         since = watcher.since if watcher.since > revision else 0
         key = (interest.group_key(), since)
@@ -289,7 +314,9 @@ class Routes:
                 yield from groups.values()
 
     def check(self, members: dict[int, Watcher]) -> None:
-        """Assert that exactly *members* are filed, each where its interest says, and no empty place is left."""
+        """Assert that exactly *members* are filed, each where its interest says, and no empty place
+        is left.
+        """
         filed: dict[int, Watcher] = {}
         for resource, places in self._places.items():
             assert places, f"{resource}: empty"
@@ -299,7 +326,12 @@ class Routes:
                     assert group.members, f"{resource} {scope}: empty group"
                     for number, watcher in group.members.items():
                         interest = watcher.interest
-                        assert (interest.resource, (interest.namespace, interest.name)) == (resource, scope), interest
-                        assert (interest.group_key(), group.since) == key, f"{interest} in group {key}"
+                        assert (interest.resource, (interest.namespace, interest.name)) == (
+                            resource,
+                            scope,
+                        ), interest
+                        assert (interest.group_key(), group.since) == key, (
+                            f"{interest} in group {key}"
+                        )
                         filed[number] = watcher
         assert filed == members, f"filed {sorted(filed)}, open {sorted(members)}"

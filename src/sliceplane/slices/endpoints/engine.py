@@ -1,16 +1,17 @@
 """All Services at once: routes every change to just the Endpoints objects that it concerns.
 
-``on_*`` methods take what informers report and return the keys (``namespace/name``) whose object may now have to
-change; the owner of the engine decides when to ask ``plan`` for each of them.  After a plan with a write, ``finish``
-must be told how it went before the next plan of the same key.  Cost of a Pod's change: its labels, plus one address for
-each Service that selects it.
+``on_*`` methods take what informers report and return the keys (``namespace/name``) whose object
+may now have to change; the owner of the engine decides when to ask ``plan`` for each of them. After
+a plan with a write, ``finish`` must be told how it went before the next plan of the same key. Cost
+of a Pod's change: its labels, plus one address for each Service that selects it.
 
-``EndpointsState`` is one Service's object: what it must say, what the server is known to hold, and the write between
-the two.  What the server holds is the newer of what the cache shows and what it answered to our own writes
-(``api.own_writes``), so no plan is made on a cache that has not seen them; the event of our own write
-tells nothing new, so its addresses are not looked at.  What an object says is known by the digest of
-its canonical subsets, worked out at most once a version, and compared with what would be written: truncated
-with truncated, so that an object that cannot hold every address is still left alone.
+``EndpointsState`` is one Service's object: what it must say, what the server is known to hold, and
+the write between the two. What the server holds is the newer of what the cache shows and what it
+answered to our own writes (``api.own_writes``), so no plan is made on a cache that has not seen
+them; the event of our own write tells nothing new, so its addresses are not looked at. What an
+object says is known by the digest of its canonical subsets, worked out at most once a version, and
+compared with what would be written: truncated with truncated, so that an object that cannot hold
+every address is still left alone.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ from sliceplane.slices.writes import TriggerTime
 class _Version:
     """The newest version that is known.
 
-    ``digest`` is that of its subsets, ``None`` until it is worked out; ``observed`` is what the cache shows of it,
-    ``None`` while only the server's answer told of it.
+    ``digest`` is that of its subsets, ``None`` until it is worked out; ``observed`` is what the
+    cache shows of it, ``None`` while only the server's answer told of it.
     """
 
     meta: ObjectMeta
@@ -61,7 +62,9 @@ class _Version:
 class EndpointsState:
     """Owned by ``EndpointsEngine``, which alone calls it."""
 
-    def __init__(self, key: str, capacity: Capacity, changes: SelectorChanges, unseen: Unseen) -> None:
+    def __init__(
+        self, key: str, capacity: Capacity, changes: SelectorChanges, unseen: Unseen
+    ) -> None:
         self.key: Final = key
         self.own: Final[OwnWrites[_Version]] = OwnWrites(key, unseen, attrgetter("meta"))
         self._capacity = capacity
@@ -86,28 +89,38 @@ class EndpointsState:
         version = self._version
         return None if version is None else version.meta
 
-    # -- the Service and its Pods -----------------------------------------------------------------------
+    # -- the Service and its Pods
+    # -----------------------------------------------------------------------
 
     def set_shape(self, shape: EndpointsShape | None, pods: Iterable[PodFacts]) -> None:
-        """The Service changed so that all addresses are made anew.  *pods*: those that it selects now."""
+        """The Service changed so that all addresses are made anew.  *pods*: those that it selects
+        now.
+        """
         if self.shape is None or shape is None or self.shape.uid != shape.uid:
             self._trigger.restart()
         self.shape = shape
         self.condemned = shape is None and (self._known is not None or self.own.in_flight)
         active = shape is not None and shape.active
-        self.members = EndpointsMembers(shape, pods, self.members) if shape is not None and active else None
+        self.members = (
+            EndpointsMembers(shape, pods, self.members) if shape is not None and active else None
+        )
 
     def set_labels(self, shape: EndpointsShape) -> None:
         """The Service changed in labels only."""
         self.shape = shape
 
-    # -- what the cache shows ---------------------------------------------------------------------------
+    # -- what the cache shows
+    # ---------------------------------------------------------------------------
 
     @property
     def is_stray(self) -> bool:
         """An object without a Service.  Those that name a leader are not meant for one."""
         known = self._known
-        return self.shape is None and known is not None and ANNOTATION_LEADER not in (known.annotations or {})
+        return (
+            self.shape is None
+            and known is not None
+            and ANNOTATION_LEADER not in (known.annotations or {})
+        )
 
     @property
     def is_ours(self) -> bool:
@@ -130,7 +143,8 @@ class EndpointsState:
         self.condemned = self.condemned and self.own.in_flight
         return True
 
-    # -- plan and result --------------------------------------------------------------------------------
+    # -- plan and result
+    # --------------------------------------------------------------------------------
 
     def plan(self, now: float) -> EndpointsPlan:
         """The write that is due; ``in_flight`` until its end is told, if there is one."""
@@ -151,7 +165,12 @@ class EndpointsState:
             return EndpointsWrite.delete(known) if self.condemned and known is not None else None
         if self.members is not None:
             return self._desired(self.shape, self.members)
-        if version is None or known is None or not is_ours(known) or self._changes is SelectorChanges.UPSTREAM:
+        if (
+            version is None
+            or known is None
+            or not is_ours(known)
+            or self._changes is SelectorChanges.UPSTREAM
+        ):
             return None
         if self.shape.role is Role.EXTERNAL_NAME:
             return EndpointsWrite.delete(known)
@@ -171,13 +190,18 @@ class EndpointsState:
 
     def _digest(self, version: _Version) -> bytes:
         if version.digest is None:
-            assert version.observed is not None, f"{self.key}: nothing says what version {version.meta} holds"
+            assert version.observed is not None, (
+                f"{self.key}: nothing says what version {version.meta} holds"
+            )
             version.digest = digest_of_subsets(version.observed.subsets)
         return version.digest
 
-    def finish(self, write: EndpointsWrite, answer: bytes, error: StatusError | None, now: float) -> None:
-        """The server performed *write* and answered with the object (anything, for a delete), or refused it, or that
-        is not known."""
+    def finish(
+        self, write: EndpointsWrite, answer: bytes, error: StatusError | None, now: float
+    ) -> None:
+        """The server performed *write* and answered with the object (anything, for a delete), or
+        refused it, or that is not known.
+        """
 
         def read(body: bytes) -> _Version:
             meta = decode(body, Object).metadata
@@ -198,13 +222,19 @@ class EndpointsState:
         if self.members is not None:
             self.members.check()
         active = self.shape is not None and self.shape.active
-        assert (self.members is not None) == active, f"{self.key}: members of a Service that is {self.shape}"
-        assert not (self.condemned and self.shape is not None), f"{self.key} is condemned although it has a Service"
+        assert (self.members is not None) == active, (
+            f"{self.key}: members of a Service that is {self.shape}"
+        )
+        assert not (self.condemned and self.shape is not None), (
+            f"{self.key} is condemned although it has a Service"
+        )
         self.own.check()
         for version in self.own.objects.values():
             if version.digest is not None and version.observed is not None:
                 digest = digest_of_subsets(version.observed.subsets)
-                assert digest == version.digest, f"{self.key}: {version.meta.resource_version} says something else"
+                assert digest == version.digest, (
+                    f"{self.key}: {version.meta.resource_version} says something else"
+                )
 
 
 class EndpointsEngine:
@@ -222,10 +252,12 @@ class EndpointsEngine:
         self._routes: PodRoutes[EndpointsState] = PodRoutes()
         self.on_pod: Final = self._routes.on_pod
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def on_service(self, new: Service) -> str:
-        # KEP-0752 asks for the label.  Upstream leaves it out, as nothing would take it away with the selector.
+        # KEP-0752 asks for the label. Upstream leaves it out, as nothing would take it away with
+        # the selector.
         shape = endpoints_shape(new, skip_mirror=self._changes is SelectorChanges.HAND_OVER)
         state = self._state(shape.key)
         before = state.shape
@@ -248,7 +280,9 @@ class EndpointsEngine:
         if not shape.active:
             state.set_shape(shape, ())
             return
-        state.set_shape(shape, self._routes.select(shape.namespace, shape.name, shape.selector, state))
+        state.set_shape(
+            shape, self._routes.select(shape.namespace, shape.name, shape.selector, state)
+        )
 
     def _unfile(self, state: EndpointsState) -> None:
         if state.shape is not None and state.members is not None:
@@ -258,7 +292,11 @@ class EndpointsEngine:
         observed = new or old
         assert observed is not None, "a change has an old or a new object"
         state = self._state(observed.metadata.key)
-        changed = state.on_endpoints_gone(observed.metadata.uid) if new is None else state.on_endpoints(new)
+        changed = (
+            state.on_endpoints_gone(observed.metadata.uid)
+            if new is None
+            else state.on_endpoints(new)
+        )
         if state.is_stray and state.is_ours:
             state.condemned = True
         self._drop_if_empty(state)
@@ -271,7 +309,8 @@ class EndpointsEngine:
             state.condemned = True
         return tuple(state.key for state in strays)
 
-    # -- plan and result --------------------------------------------------------------------------------
+    # -- plan and result
+    # --------------------------------------------------------------------------------
 
     def shape(self, key: str) -> EndpointsShape | None:
         state = self._states.get(key)
@@ -290,24 +329,30 @@ class EndpointsEngine:
         self._drop_if_empty(state)
         return plan
 
-    def finish(self, key: str, plan: EndpointsPlan, answer: bytes, error: StatusError | None, now: float) -> None:
+    def finish(
+        self, key: str, plan: EndpointsPlan, answer: bytes, error: StatusError | None, now: float
+    ) -> None:
         state = self._states[key]
         assert plan.write is not None, f"{key}: a plan without a write was performed"
         state.finish(plan.write, answer, error, now)
         self._drop_if_empty(state)
 
     def deadline(self, key: str) -> float | None:
-        """When *key* has to be planned again although nothing happens: an own write that the cache never showed is
-        given up."""
+        """When *key* has to be planned again although nothing happens: an own write that the cache
+        never showed is given up.
+        """
         state = self._states.get(key)
         return None if state is None else state.own.deadline()
 
-    # -- helpers ----------------------------------------------------------------------------------------
+    # -- helpers
+    # ----------------------------------------------------------------------------------------
 
     def _state(self, key: str) -> EndpointsState:
         state = self._states.get(key)
         if state is None:
-            state = self._states[key] = EndpointsState(key, self._capacity, self._changes, self._unseen)
+            state = self._states[key] = EndpointsState(
+                key, self._capacity, self._changes, self._unseen
+            )
         return state
 
     def _drop_if_empty(self, state: EndpointsState) -> None:

@@ -1,8 +1,9 @@
-"""The Pods that a Service selects, as the subsets of its Endpoints; and the write that makes an object say so.
+"""The Pods that a Service selects, as the subsets of its Endpoints; and the write that makes an
+object say so.
 
-Pods are kept in *groups*: those whose service ports resolve to the same endpoint ports.  Each group keeps its addresses
-sorted and encoded, so a Pod's change moves one entry; and where a Service has one group, as nearly all have, writing
-joins texts that are there.
+Pods are kept in *groups*: those whose service ports resolve to the same endpoint ports. Each group
+keeps its addresses sorted and encoded, so a Pod's change moves one entry; and where a Service has
+one group, as nearly all have, writing joins texts that are there.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ from sliceplane.slices.writes import MemberChanges
 
 @dataclass(slots=True, eq=False)
 class AddressGroup:
-    """Addresses of the Pods with one set of ports, by IP, uid and name, so that no two Pods share one."""
+    """Addresses of the Pods with one set of ports, by IP, uid and name, so that no two Pods share
+    one.
+    """
 
     ports: Ports
     ready: SortedDict[AddressKey, bytes] = field(default_factory=SortedDict)
@@ -64,7 +67,9 @@ class _Placed(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """What was written of the one group that has more ready addresses than an object may hold: those up to *last*."""
+    """What was written of the one group that has more ready addresses than an object may hold:
+    those up to *last*.
+    """
 
     last: AddressKey
     content: EndpointsContent
@@ -73,7 +78,9 @@ class _Cut(NamedTuple):
 class EndpointsMembers:
     """Members of one active Service.  Owned by its ``EndpointsState``."""
 
-    def __init__(self, shape: EndpointsShape, pods: Iterable[PodFacts], earlier: EndpointsMembers | None) -> None:
+    def __init__(
+        self, shape: EndpointsShape, pods: Iterable[PodFacts], earlier: EndpointsMembers | None
+    ) -> None:
         self._shape = shape
         self._resolver = PortResolver(shape.ports)
         self._groups: dict[PortGroup, AddressGroup] = {}
@@ -123,7 +130,9 @@ class EndpointsMembers:
         assert placed.group is not None, f"{placed.facts.name} has no address"
         del self._side(placed.group, placed.key, ready=placed.ready)[placed.key]
 
-    def _side(self, group: AddressGroup, key: AddressKey, *, ready: bool) -> SortedDict[AddressKey, bytes]:
+    def _side(
+        self, group: AddressGroup, key: AddressKey, *, ready: bool
+    ) -> SortedDict[AddressKey, bytes]:
         """Where an address is about to change."""
         if ready and self._cut is not None and key <= self._cut.last:
             self._cut = None
@@ -157,24 +166,36 @@ class EndpointsMembers:
         addresses = facts.addresses.get(wanted)
         return "" if addresses is None else addresses.first
 
-    # -- what to write ----------------------------------------------------------------------------------
+    # -- what to write
+    # ----------------------------------------------------------------------------------
 
     def content(self, capacity: Capacity) -> EndpointsContent:
-        """What the object must hold.  Costs O(addresses that are written), or O(addresses) if there are several groups;
-        nothing where no address that an object may hold has changed since it was asked for last."""
+        """What the object must hold. Costs O(addresses that are written), or O(addresses) if there
+        are several groups; nothing where no address that an object may hold has changed since it
+        was asked for last.
+        """
         groups = list(self._groups.values())
-        is_cut = capacity is Capacity.TRUNCATE and len(groups) == 1 and len(groups[0].ready) > ADDRESSES_MAX
+        is_cut = (
+            capacity is Capacity.TRUNCATE
+            and len(groups) == 1
+            and len(groups[0].ready) > ADDRESSES_MAX
+        )
         if is_cut and self._cut is not None:
             return self._cut.content
         parts = (Subset(group.ports, group.ready, group.waiting) for group in groups)
         content = content_of(render(parts, truncate=capacity is Capacity.TRUNCATE), capacity)
-        self._cut = _Cut(groups[0].ready.peekitem(ADDRESSES_MAX - 1)[0], content) if is_cut else None
+        self._cut = (
+            _Cut(groups[0].ready.peekitem(ADDRESSES_MAX - 1)[0], content) if is_cut else None
+        )
         return content
 
-    # -- since when -------------------------------------------------------------------------------------
+    # -- since when
+    # -------------------------------------------------------------------------------------
 
     def take_trigger_time(self) -> int:
-        """The earliest time at which a member changed since the last call; 0 for none.  Nanoseconds."""
+        """The earliest time at which a member changed since the last call; 0 for none.
+        Nanoseconds.
+        """
         return self._changes.take(self._facts)
 
     def _facts(self, pod: str) -> PodFacts | None:
@@ -198,7 +219,9 @@ class EndpointsMembers:
         assert held == expected, f"{self._shape.key}: {held.keys() ^ expected.keys()} differ"
         kept = self.content(Capacity.TRUNCATE)
         self._cut = None
-        assert self.content(Capacity.TRUNCATE) == kept, f"{self._shape.key}: what is written is out of date"
+        assert self.content(Capacity.TRUNCATE) == kept, (
+            f"{self._shape.key}: what is written is out of date"
+        )
 
 
 _EMPTY = b"[]"
@@ -228,7 +251,9 @@ def digest_of_subsets(subsets: tuple[EndpointSubset, ...] | None, *, named: bool
 
 
 class EndpointsContent(NamedTuple):
-    """What an object must hold: its subsets as text, their digest, and what its capacity annotation says ("": none)."""
+    """What an object must hold: its subsets as text, their digest, and what its capacity annotation
+    says ("": none).
+    """
 
     text: bytes
     digest: bytes
@@ -245,7 +270,9 @@ def content_of(rendered: RenderedSubsets, capacity: Capacity) -> EndpointsConten
     return EndpointsContent(rendered.text, digest_of(rendered.text), over)
 
 
-def create_endpoints(shape: EndpointsShape, content: EndpointsContent, trigger: int) -> EndpointsWrite:
+def create_endpoints(
+    shape: EndpointsShape, content: EndpointsContent, trigger: int
+) -> EndpointsWrite:
     meta = ObjectMeta(
         name=shape.name,
         namespace=shape.namespace,
@@ -270,11 +297,19 @@ def update_endpoints(
     return EndpointsWrite.update(known, _body(meta, content.text), digest=content.digest)
 
 
-def hand_over(known: ObjectMeta, subsets: tuple[EndpointSubset, ...] | None, digest: bytes) -> EndpointsWrite:
+def hand_over(
+    known: ObjectMeta, subsets: tuple[EndpointSubset, ...] | None, digest: bytes
+) -> EndpointsWrite:
     """The object as it is, without the labels that say that it is ours and not to be mirrored."""
-    labels = {k: v for k, v in (known.labels or {}).items() if k not in (LABEL_ENDPOINTS_MANAGED_BY, LABEL_SKIP_MIRROR)}
+    labels = {
+        k: v
+        for k, v in (known.labels or {}).items()
+        if k not in (LABEL_ENDPOINTS_MANAGED_BY, LABEL_SKIP_MIRROR)
+    }
     meta = msgspec.structs.replace(known, labels=labels or None)
-    return EndpointsWrite.update(known, _body(meta, encode(subsets) if subsets else _EMPTY), digest=digest)
+    return EndpointsWrite.update(
+        known, _body(meta, encode(subsets) if subsets else _EMPTY), digest=digest
+    )
 
 
 def is_ours(meta: ObjectMeta) -> bool:
@@ -282,7 +317,11 @@ def is_ours(meta: ObjectMeta) -> bool:
 
 
 def _annotations(existing: dict[str, str], capacity: str, trigger: int) -> dict[str, str] | None:
-    kept = {k: v for k, v in existing.items() if k not in (ANNOTATION_TRIGGER_TIME, ANNOTATION_OVER_CAPACITY)}
+    kept = {
+        k: v
+        for k, v in existing.items()
+        if k not in (ANNOTATION_TRIGGER_TIME, ANNOTATION_OVER_CAPACITY)
+    }
     if capacity:
         kept[ANNOTATION_OVER_CAPACITY] = capacity
     if trigger:
@@ -292,4 +331,8 @@ def _annotations(existing: dict[str, str], capacity: str, trigger: int) -> dict[
 
 def _body(meta: ObjectMeta, text: bytes) -> OwnJson:
     subsets = b"" if text == _EMPTY else b',"subsets":' + text
-    return OwnJson(b"".join((b'{"apiVersion":"v1","kind":"Endpoints","metadata":', encode(meta), subsets, b"}")))
+    return OwnJson(
+        b"".join(
+            (b'{"apiVersion":"v1","kind":"Endpoints","metadata":', encode(meta), subsets, b"}")
+        )
+    )

@@ -1,14 +1,16 @@
-"""The way back from EndpointSlices to Endpoints, for readers that know nothing else (the reverse of KEP-0752's
-mirroring).
+"""The way back from EndpointSlices to Endpoints, for readers that know nothing else (the reverse of
+KEP-0752's mirroring).
 
-A ``ReverseSource`` holds what the slices of one Service say, and gives the subsets of its Endpoints.  Slices with the
-same ports are one *group* whose addresses are kept sorted and encoded, so a changed endpoint costs its own address;
-where a Service has one group, as nearly all have, writing joins texts that are there.  Several groups are packed anew
-(``slices.endpoints.subsets``), as readers of Endpoints expect it.
+A ``ReverseSource`` holds what the slices of one Service say, and gives the subsets of its
+Endpoints. Slices with the same ports are one *group* whose addresses are kept sorted and encoded,
+so a changed endpoint costs its own address; where a Service has one group, as nearly all have,
+writing joins texts that are there. Several groups are packed anew (``slices.endpoints.subsets``),
+as readers of Endpoints expect it.
 
-What Endpoints cannot say is left out: host names as addresses, ports without a number, addresses of an endpoint beyond
-its first (which is all that consumers of slices use), more than 1,000 addresses.  An endpoint that is terminating is
-in Endpoints only if it is said to be ready, which is what ``publishNotReadyAddresses`` does to it.
+What Endpoints cannot say is left out: host names as addresses, ports without a number, addresses of
+an endpoint beyond its first (which is all that consumers of slices use), more than 1,000 addresses.
+An endpoint that is terminating is in Endpoints only if it is said to be ready, which is what
+``publishNotReadyAddresses`` does to it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
 from sliceplane.kit.containers import SortedDict
 from sliceplane.kit.ip import Family
 from sliceplane.slices.content import Ports, canonical_ports
-from sliceplane.slices.endpoints.subsets import AddressKey, RenderedSubsets, Subset, address_text, render
+from sliceplane.slices.endpoints.subsets import (
+    AddressKey,
+    RenderedSubsets,
+    Subset,
+    address_text,
+    render,
+)
 
 
 class AddressEntry(NamedTuple):
@@ -68,9 +76,11 @@ def _is_ready(endpoint: SliceEndpoint) -> bool | None:
 
 
 class SharedGroup:
-    """The addresses of all slices of one family with the same ports.  Changed by ``ReverseSource`` alone.
+    """The addresses of all slices of one family with the same ports. Changed by ``ReverseSource``
+    alone.
 
-    An address that several slices have (it moves from one to another, say) is ready if one of them says so.
+    An address that several slices have (it moves from one to another, say) is ready if one of them
+    says so.
     """
 
     __slots__ = ("_held", "ready", "waiting")
@@ -98,11 +108,15 @@ class SharedGroup:
         (self.ready if shown.ready else self.waiting)[key] = shown.text
 
     def check(self) -> None:
-        assert self._held.keys() == self.ready.keys() | self.waiting.keys(), "an address is held and not shown"
+        assert self._held.keys() == self.ready.keys() | self.waiting.keys(), (
+            "an address is held and not shown"
+        )
         assert not self.ready.keys() & self.waiting.keys(), "an address is ready and not"
         for key, held in self._held.items():
             shown = _shown(held)
-            assert (self.ready if shown.ready else self.waiting)[key] == shown.text, f"{key} is not shown as {shown}"
+            assert (self.ready if shown.ready else self.waiting)[key] == shown.text, (
+                f"{key} is not shown as {shown}"
+            )
 
 
 def _shown(held: Sequence[tuple[str, AddressEntry]]) -> AddressEntry:
@@ -173,6 +187,9 @@ class ReverseSource:
         for view in self._views.values():
             if view.entries:
                 expected.setdefault(view[:2], set()).update(view.entries)
-        assert {which: group.ready.keys() | group.waiting.keys() for which, group in self._groups.items()} == expected
+        assert {
+            which: group.ready.keys() | group.waiting.keys()
+            for which, group in self._groups.items()
+        } == expected
         for group in self._groups.values():
             group.check()

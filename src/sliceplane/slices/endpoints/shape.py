@@ -1,7 +1,8 @@
-"""What a Service says that its Endpoints are made of.  Two versions with equal shapes need equal Endpoints.
+"""What a Service says that its Endpoints are made of. Two versions with equal shapes need equal
+Endpoints.
 
-``Role`` is what matters most: a Service with a selector has its Endpoints made for it; one without has those that
-its user makes; one that is a name elsewhere (ExternalName) has no use for any.
+``Role`` is what matters most: a Service with a selector has its Endpoints made for it; one without
+has those that its user makes; one that is a name elsewhere (ExternalName) has no use for any.
 """
 
 from __future__ import annotations

@@ -1,17 +1,19 @@
-"""Subsets of Endpoints: how addresses are packed into them, which of them one object may hold, how they are spelled.
+"""Subsets of Endpoints: how addresses are packed into them, which of them one object may hold, how
+they are spelled.
 
-``pack`` gives the canonical form: two objects say the same exactly if theirs are equal.  Every port is in one subset,
-with the addresses that any part gave it, each once by IP and target's uid.  Ports that have the same addresses, ready
-and not ready, share a subset.  Addresses are in the order of (IP as text, uid), ports and subsets in that of (name,
-protocol, number, application protocol); upstream (``pkg/api/v1/endpoints/util.go``) orders the latter by hash, so an
-object that it wrote may have another order and still be equal.
+``pack`` gives the canonical form: two objects say the same exactly if theirs are equal. Every port
+is in one subset, with the addresses that any part gave it, each once by IP and target's uid. Ports
+that have the same addresses, ready and not ready, share a subset. Addresses are in the order of (IP
+as text, uid), ports and subsets in that of (name, protocol, number, application protocol); upstream
+(``pkg/api/v1/endpoints/util.go``) orders the latter by hash, so an object that it wrote may have
+another order and still be equal.
 
-One object holds at most ``ADDRESSES_MAX`` addresses, which count once in every subset that they are in.  Ready ones
-come first: those that are not ready get what the ready ones leave over.  ``shares`` are in proportion, rounded up, so
-the last subsets may get less.
+One object holds at most ``ADDRESSES_MAX`` addresses, which count once in every subset that they are
+in. Ready ones come first: those that are not ready get what the ready ones leave over. ``shares``
+are in proportion, rounded up, so the last subsets may get less.
 
-``subset_text`` is the one place that spells a subset, so that texts made address by address and texts made from a
-whole object are equal when they should be.
+``subset_text`` is the one place that spells a subset, so that texts made address by address and
+texts made from a whole object are equal when they should be.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _TRUNCATES_SINCE: Final[Release] = (1, 22)
 
 
 class Capacity(Enum):
-    """What becomes of an object with more than ``ADDRESSES_MAX`` addresses.  The value is what its annotation says."""
+    """What becomes of an object with more than ``ADDRESSES_MAX`` addresses.  The value is what its
+    annotation says.
+    """
 
     UNLIMITED = ""
     WARN = "warning"
@@ -50,7 +54,9 @@ def capacity_at(release: Release) -> Capacity:
 
 
 def shares(sizes: Sequence[tuple[int, int]], limit: int = ADDRESSES_MAX) -> list[tuple[int, int]]:
-    """How many (ready, not ready) addresses each subset of *sizes* keeps, so that together they are at most *limit*."""
+    """How many (ready, not ready) addresses each subset of *sizes* keeps, so that together they are
+    at most *limit*.
+    """
     ready = sum(size[0] for size in sizes)
     waiting = sum(size[1] for size in sizes)
     if ready + waiting <= limit:
@@ -73,15 +79,16 @@ def _proportional(counts: list[int], total: int, limit: int) -> list[int]:
 
 A = TypeVar("A")
 
-#: what addresses are sorted by, and what makes two of them one: IP and uid of the target, and what else is needed
+#: what addresses are sorted by, and what makes two of them one: IP and uid of the target, and what
+#: else is needed
 AddressKey = tuple[str, ...]
 
 
 class Subset(NamedTuple, Generic[A]):
     """``ports`` empty: all ports, as subsets of headless Services without ports have it.
 
-    Addresses are in the order of their keys; no key is on both sides.  Before they are packed, several subsets may
-    have the same port, or the same address.
+    Addresses are in the order of their keys; no key is on both sides. Before they are packed,
+    several subsets may have the same port, or the same address.
     """
 
     ports: Ports
@@ -89,16 +96,23 @@ class Subset(NamedTuple, Generic[A]):
     waiting: Mapping[AddressKey, A]
 
 
-def pack(parts: Iterable[Subset[A]], *, ready_wins: bool = False, named: bool = False) -> list[Subset[A]]:
+def pack(
+    parts: Iterable[Subset[A]], *, ready_wins: bool = False, named: bool = False
+) -> list[Subset[A]]:
     """The canonical subsets of all *parts*.  Costs O(addresses) unless there is one part.
 
-    *ready_wins*: an address that one part has as ready and another as not is ready; else it is not.  *named*: a subset
-    of several ports has a name for each, as the API server wants it; a port without one stands alone.
+    *ready_wins*: an address that one part has as ready and another as not is ready; else it is not.
+    *named*: a subset of several ports has a name for each, as the API server wants it; a port
+    without one stands alone.
     """
     filled = [part for part in parts if part.ready or part.waiting]
     packed = filled if len(filled) <= 1 else _pack(filled, ready_wins=ready_wins)
     if named:
-        packed = [Subset(ports, part.ready, part.waiting) for part in packed for ports in _split(part.ports)]
+        packed = [
+            Subset(ports, part.ready, part.waiting)
+            for part in packed
+            for ports in _split(part.ports)
+        ]
     if len(packed) > 1:
         packed = sorted(packed, key=lambda part: [port.order for port in part.ports])
     return packed
@@ -120,7 +134,9 @@ def _pack(parts: Sequence[Subset[A]], *, ready_wins: bool) -> list[Subset[A]]:
         alone = len(together) == 1 or None in ports
         which: object = origin if alone else (frozenset(merged.ready), frozenset(merged.waiting))
         packed.setdefault(which, ([], merged))[0].extend(ports)
-    return [Subset(_ordered(ports), merged.ready, merged.waiting) for ports, merged in packed.values()]
+    return [
+        Subset(_ordered(ports), merged.ready, merged.waiting) for ports, merged in packed.values()
+    ]
 
 
 def _merge(parts: Sequence[Subset[A]], *, ready_wins: bool) -> Subset[A]:
@@ -142,14 +158,19 @@ def _merge(parts: Sequence[Subset[A]], *, ready_wins: bool) -> Subset[A]:
 def _split(ports: Ports) -> list[Ports]:
     if len(ports) <= 1 or ports[0].name:
         return [ports]
-    return [*((port,) for port in ports if not port.name), tuple(port for port in ports if port.name)]
+    return [
+        *((port,) for port in ports if not port.name),
+        tuple(port for port in ports if port.name),
+    ]
 
 
 def _ordered(ports: Iterable[Port | None]) -> Ports:
     return tuple(sorted((port for port in ports if port is not None), key=lambda port: port.order))
 
 
-def canonical(subsets: Iterable[EndpointSubset], *, named: bool = False) -> list[Subset[EndpointAddress]]:
+def canonical(
+    subsets: Iterable[EndpointSubset], *, named: bool = False
+) -> list[Subset[EndpointAddress]]:
     """The canonical subsets of an object as read."""
     return pack(map(_as_read, subsets), named=named)
 
@@ -161,9 +182,13 @@ def _as_read(subset: EndpointSubset) -> Subset[EndpointAddress]:
         key = _key(address)
         if key not in waiting:
             ready.setdefault(key, address)
-    ports = {Port(port.name, port.protocol, port.port, port.app_protocol) for port in subset.ports or ()}
+    ports = {
+        Port(port.name, port.protocol, port.port, port.app_protocol) for port in subset.ports or ()
+    }
     return Subset(
-        _ordered(ports), {key: ready[key] for key in sorted(ready)}, {key: waiting[key] for key in sorted(waiting)}
+        _ordered(ports),
+        {key: ready[key] for key in sorted(ready)},
+        {key: waiting[key] for key in sorted(waiting)},
     )
 
 
@@ -171,11 +196,14 @@ def _key(address: EndpointAddress) -> AddressKey:
     return address.ip, "" if address.target_ref is None else address.target_ref.uid
 
 
-# -- texts ----------------------------------------------------------------------------------------------
+# -- texts
+# ----------------------------------------------------------------------------------------------
 
 
 class RenderedSubsets(NamedTuple):
-    """``text``: the subsets as a JSON list; ``total``: how many addresses there are, written or not."""
+    """``text``: the subsets as a JSON list; ``total``: how many addresses there are, written or
+    not.
+    """
 
     text: bytes
     total: int
@@ -200,7 +228,11 @@ def render(
         subsets = pack(cut, named=named)
     # values() of a SortedDict is ten times slower than looking each of its keys up
     texts = (
-        subset_text(map(part.ready.__getitem__, part.ready), map(part.waiting.__getitem__, part.waiting), part.ports)
+        subset_text(
+            map(part.ready.__getitem__, part.ready),
+            map(part.waiting.__getitem__, part.waiting),
+            part.ports,
+        )
         for part in subsets
     )
     return RenderedSubsets(b"[" + b",".join(texts) + b"]", total)
@@ -213,7 +245,9 @@ def _first(addresses: Mapping[AddressKey, bytes], count: int) -> dict[AddressKey
 def text_of(subsets: Iterable[EndpointSubset], *, named: bool = False) -> bytes:
     """The canonical subsets of an object as a JSON list, without what no comparison looks at."""
     texts = (
-        subset_text(map(_text, subset.ready.values()), map(_text, subset.waiting.values()), subset.ports)
+        subset_text(
+            map(_text, subset.ready.values()), map(_text, subset.waiting.values()), subset.ports
+        )
         for subset in canonical(subsets, named=named)
     )
     return b"[" + b",".join(texts) + b"]"
@@ -223,7 +257,10 @@ def subset_text(ready: Iterable[bytes], waiting: Iterable[bytes], ports: Ports) 
     """A subset as JSON; each address is a text."""
     members = [
         b'"%s":[%s]' % (name, addresses)
-        for name, addresses in ((b"addresses", b",".join(ready)), (b"notReadyAddresses", b",".join(waiting)))
+        for name, addresses in (
+            (b"addresses", b",".join(ready)),
+            (b"notReadyAddresses", b",".join(waiting)),
+        )
         if addresses
     ]
     if ports:
@@ -242,15 +279,21 @@ def _text(address: EndpointAddress) -> bytes:
     return address_text(address.ip, address.hostname, address.node_name, address.target_ref)
 
 
-def address_text(ip: str, hostname: str, node_name: str | None, target: ObjectReference | None) -> bytes:
+def address_text(
+    ip: str, hostname: str, node_name: str | None, target: ObjectReference | None
+) -> bytes:
     """Old writers put the Pod's version into targetRef; an empty node name is none."""
     if target is not None and target.resource_version:
         target = msgspec.structs.replace(target, resource_version="")
-    return encode(EndpointAddress(ip=ip, hostname=hostname, node_name=node_name or None, target_ref=target))
+    return encode(
+        EndpointAddress(ip=ip, hostname=hostname, node_name=node_name or None, target_ref=target)
+    )
 
 
 def pod_address(ip: str, hostname: str, node_name: str, target: bytes) -> bytes:
-    """The same text for a Pod's address; *target* is ``,"targetRef":...`` (``slices.facts.PodFacts``)."""
+    """The same text for a Pod's address; *target* is ``,"targetRef":...``
+    (``slices.facts.PodFacts``).
+    """
     host = b',"hostname":' + encode(hostname) if hostname else b""
     node = b',"nodeName":' + encode(node_name) if node_name else b""
     return b"".join((b'{"ip":', encode(ip), host, node, target, b"}"))

@@ -1,8 +1,9 @@
-"""Put a question to a heuristic so that whatever it does costs its own Services their hints and nothing else.
+"""Put a question to a heuristic so that whatever it does costs its own Services their hints and
+nothing else.
 
-The answer is checked, copied and made plain, or it is a sentence: a ``HeuristicError`` in its own words, any other
-exception with its type, nonsense with what is wrong about it.  What cannot be guarded against is a heuristic that
-does not come back.
+The answer is checked, copied and made plain, or it is a sentence: a ``HeuristicError`` in its own
+words, any other exception with its type, nonsense with what is wrong about it. What cannot be
+guarded against is a heuristic that does not come back.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ Find = Callable[[str], Heuristic | str]
 
 
 def ask_local(
-    heuristic: LocalHeuristic, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]
+    heuristic: LocalHeuristic,
+    service: ServiceView,
+    endpoint: EndpointPlace,
+    zones: tuple[ZoneView, ...],
 ) -> Hints | str:
     try:
         answer: object = heuristic.hints(service, endpoint, zones)
@@ -46,7 +50,10 @@ def ask_local(
 
 
 def ask_zonal(
-    heuristic: ZonalHeuristic, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]
+    heuristic: ZonalHeuristic,
+    service: ServiceView,
+    endpoints: Mapping[str, int],
+    zones: tuple[ZoneView, ...],
 ) -> Portions | str:
     """The order within ``Portions`` is the heuristic's."""
     try:
@@ -83,5 +90,9 @@ def _nonsense(problem: str) -> str:
 def _told(error: Exception) -> str:
     text = " ".join(str(error).split())
     if not isinstance(error, HeuristicError):
-        text = f"it failed with {type(error).__name__}: {text}" if text else f"it failed with {type(error).__name__}"
+        text = (
+            f"it failed with {type(error).__name__}: {text}"
+            if text
+            else f"it failed with {type(error).__name__}"
+        )
     return (text or "it cannot, and does not say why")[:PROBLEM_MAX]

@@ -1,21 +1,26 @@
-"""``sliceplane.dev/Balanced``: the own zone first, and no endpoint expected to carry more than a stated bound.
+"""``sliceplane.dev/Balanced``: the own zone first, and no endpoint expected to carry more than a
+stated bound.
 
-The model: a zone sends its ``share`` of the traffic, evenly to the endpoints hinted for it.  With n endpoints, the load
-of an endpoint is measured in fair shares, 1 being the n-th part of everything; the bound is ``1 + overload``.
-A zone with traffic ``t = share * n`` needs ``ceil(t / bound)`` endpoints.
+The model: a zone sends its ``share`` of the traffic, evenly to the endpoints hinted for it. With n
+endpoints, the load of an endpoint is measured in fair shares, 1 being the n-th part of everything;
+the bound is ``1 + overload``. A zone with traffic ``t = share * n`` needs ``ceil(t / bound)``
+endpoints.
 
-1. Zones that together need more endpoints than there are (few endpoints, coarse numbers) share: the one that lacks
-   most is joined with the least loaded one, until the needs fit.  All zones joined is plain even spreading, whose load
-   is 1, so this always ends well; topology-aware hints give up at this point.
-2. A group that lacks endpoints borrows exactly as many, from those that are then still loaded least.  A borrowed
-   endpoint serves the borrower alone, as with topology-aware hints: it is the spill that is needed, and no more.
+1. Zones that together need more endpoints than there are (few endpoints, coarse numbers) share: the
+   one that lacks most is joined with the least loaded one, until the needs fit. All zones joined is
+   plain even spreading, whose load is 1, so this always ends well; topology-aware hints give up at
+   this point.
+2. A group that lacks endpoints borrows exactly as many, from those that are then still loaded
+   least. A borrowed endpoint serves the borrower alone, as with topology-aware hints: it is the
+   spill that is needed, and no more.
 3. Everybody else keeps all endpoints to themselves.
 
-Endpoints in a zone without ready nodes, or without a zone, are lent first; those that no group needs go to the group
-with the highest load, since proxies ignore all hints of a Service if one endpoint has none.
+Endpoints in a zone without ready nodes, or without a zone, are lent first; those that no group
+needs go to the group with the highest load, since proxies ignore all hints of a Service if one
+endpoint has none.
 
-The overload is 20% unless the Service has the annotation ``sliceplane.dev/max-overload`` ("50%" or "0.5").
-The cost is that of zones, never of endpoints.
+The overload is 20% unless the Service has the annotation ``sliceplane.dev/max-overload`` ("50%" or
+"0.5"). The cost is that of zones, never of endpoints.
 """
 
 from __future__ import annotations
@@ -26,7 +31,13 @@ from math import ceil, floor
 from typing import Final, Literal
 
 from sliceplane.api.discovery import HINTS_MAX
-from sliceplane.slices.heuristics.types import Allocation, HeuristicError, Portion, ServiceView, ZoneView
+from sliceplane.slices.heuristics.types import (
+    Allocation,
+    HeuristicError,
+    Portion,
+    ServiceView,
+    ZoneView,
+)
 
 ANNOTATION_MAX_OVERLOAD: Final = "sliceplane.dev/max-overload"
 OVERLOAD_DEFAULT: Final = 0.2
@@ -39,7 +50,8 @@ _HALVINGS: Final = 60
 
 @dataclass(slots=True)
 class _Group:
-    """Zones that share their endpoints; usually one.  ``held``: zone of the endpoints -> how many serve the group.
+    """Zones that share their endpoints; usually one. ``held``: zone of the endpoints -> how many
+    serve the group.
 
     The group without names holds the endpoints that are in no zone with nodes.
     """
@@ -72,25 +84,35 @@ class Balanced:
     name: Final = "sliceplane.dev/Balanced"
     kind: Literal["zonal"] = "zonal"
 
-    def allocate(self, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]) -> Allocation:
+    def allocate(
+        self, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]
+    ) -> Allocation:
         bound = 1.0 + overload_of(service.annotations)
         total = sum(endpoints.values())
         whole = sum(zone.share for zone in zones)
         groups: list[_Group] = []
         if whole > 0:
-            groups = _joined([_own_group(zone, zone.share / whole * total, endpoints) for zone in zones], total, bound)
+            groups = _joined(
+                [_own_group(zone, zone.share / whole * total, endpoints) for zone in zones],
+                total,
+                bound,
+            )
         if len(groups) < 2:
             # no group shares, or all share everything: that is what no hints mean
             return {zone: (Portion(count, ()),) for zone, count in endpoints.items()}
         known = {zone.name for zone in zones}
-        spare = _Group((), 0.0, {zone: count for zone, count in endpoints.items() if zone not in known})
+        spare = _Group(
+            (), 0.0, {zone: count for zone, count in endpoints.items() if zone not in known}
+        )
         _lend([spare, *groups], bound)
         _give_away(spare, max(groups, key=lambda group: (group.load(), group.names)))
         return {zone: _portions(zone, groups) for zone in endpoints}
 
 
 def overload_of(annotations: Mapping[str, str]) -> float:
-    """The part of a fair share that an endpoint may carry on top of it.  Raises ``HeuristicError``."""
+    """The part of a fair share that an endpoint may carry on top of it.  Raises
+    ``HeuristicError``.
+    """
     text = annotations.get(ANNOTATION_MAX_OVERLOAD)
     if text is None:
         return OVERLOAD_DEFAULT
@@ -99,7 +121,9 @@ def overload_of(annotations: Mapping[str, str]) -> float:
     except ValueError:
         value = -1.0
     if not 0.0 <= value <= OVERLOAD_MAX:
-        raise HeuristicError(f"{ANNOTATION_MAX_OVERLOAD} is {text!r}, not a part such as 20% or 0.2")
+        raise HeuristicError(
+            f"{ANNOTATION_MAX_OVERLOAD} is {text!r}, not a part such as 20% or 0.2"
+        )
     return value
 
 
@@ -109,17 +133,25 @@ def _own_group(zone: ZoneView, traffic: float, endpoints: Mapping[str, int]) -> 
 
 
 def _joined(groups: list[_Group], total: int, bound: float) -> list[_Group]:
-    """Join until the needs fit into *total*; what the whole needs alone, one group with load 1, always does."""
+    """Join until the needs fit into *total*; what the whole needs alone, one group with load 1,
+    always does.
+    """
     while sum(group.needs(bound) for group in groups) > total:
         neediest = max(groups, key=lambda group: (group.needs(bound) - group.count, group.names))
         others = [group for group in groups if group is not neediest]
         partner = min(others, key=lambda group: (group.load(), group.names))
         names = tuple(sorted((*neediest.names, *partner.names)))
-        joined = _Group(names, neediest.traffic + partner.traffic, {**neediest.held, **partner.held})
-        groups = [joined if group is neediest else group for group in groups if group is not partner]
+        joined = _Group(
+            names, neediest.traffic + partner.traffic, {**neediest.held, **partner.held}
+        )
+        groups = [
+            joined if group is neediest else group for group in groups if group is not partner
+        ]
     if len(groups) > 1 and any(len(group.names) > HINTS_MAX for group in groups):
         most = max(len(group.names) for group in groups)
-        raise HeuristicError(f"{most} zones would have to share endpoints, and an endpoint can name {HINTS_MAX}")
+        raise HeuristicError(
+            f"{most} zones would have to share endpoints, and an endpoint can name {HINTS_MAX}"
+        )
     return groups
 
 
@@ -143,13 +175,19 @@ def _lend(groups: list[_Group], bound: float) -> None:
 
 
 def _amounts(groups: list[_Group], wanted: int, bound: float) -> list[int]:
-    """How many each group lends: *wanted* in all, so that the highest load among lenders is the least possible."""
+    """How many each group lends: *wanted* in all, so that the highest load among lenders is the
+    least possible.
+    """
     amounts = [0] * len(groups)
     for index, group in enumerate(groups):
         if group.traffic <= _EPSILON:  # lends without being loaded more
             amounts[index] = min(group.count, wanted)
             wanted -= amounts[index]
-    lenders = [index for index, group in enumerate(groups) if group.traffic > _EPSILON and group.surplus(bound)]
+    lenders = [
+        index
+        for index, group in enumerate(groups)
+        if group.traffic > _EPSILON and group.surplus(bound)
+    ]
     low = 0.0
     high = bound
     for _ in range(_HALVINGS if wanted else 0):
@@ -162,7 +200,10 @@ def _amounts(groups: list[_Group], wanted: int, bound: float) -> list[int]:
         amounts[index] = _lendable(groups[index], low, bound)
     for _ in range(wanted - sum(amounts[index] for index in lenders)):
         able = [index for index in lenders if amounts[index] < groups[index].surplus(bound)]
-        next_one = min(able, key=lambda index: (groups[index].load(lent=amounts[index] + 1), groups[index].names))
+        next_one = min(
+            able,
+            key=lambda index: (groups[index].load(lent=amounts[index] + 1), groups[index].names),
+        )
         amounts[next_one] += 1
     return amounts
 
@@ -192,6 +233,10 @@ def _give_away(spare: _Group, to: _Group) -> None:
 def _portions(zone: str, groups: list[_Group]) -> tuple[Portion, ...]:
     """The zone's own group first, then borrowers by name."""
     portions = [
-        (zone not in group.names, Portion(group.held[zone], group.names)) for group in groups if group.held.get(zone)
+        (zone not in group.names, Portion(group.held[zone], group.names))
+        for group in groups
+        if group.held.get(zone)
     ]
-    return tuple(portion for _, portion in sorted(portions, key=lambda pair: (pair[0], pair[1].zones)))
+    return tuple(
+        portion for _, portion in sorted(portions, key=lambda pair: (pair[0], pair[1].zones))
+    )

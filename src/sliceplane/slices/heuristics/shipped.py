@@ -11,7 +11,9 @@ from sliceplane.slices.heuristics.spread_constraints import SpreadConstraints
 from sliceplane.slices.heuristics.types import Heuristic
 
 _OURS: Final[tuple[Heuristic, ...]] = (Balanced(), SpreadConstraints())
-SHIPPED: Final[Mapping[str, Heuristic]] = MappingProxyType({heuristic.name: heuristic for heuristic in _OURS})
+SHIPPED: Final[Mapping[str, Heuristic]] = MappingProxyType(
+    {heuristic.name: heuristic for heuristic in _OURS}
+)
 
 
 def unknown(name: str) -> str:

@@ -1,16 +1,18 @@
-"""``sliceplane.dev/SpreadConstraints``: an endpoint serves the domain over which its Pod was spread.
+"""``sliceplane.dev/SpreadConstraints``: an endpoint serves the domain over which its Pod was
+spread.
 
-KEP-4444, "Making Traffic Distribution directly aware of Topology Spread Constraints": an author who spreads Pods over
-zones wants zones to serve themselves; over nodes, nodes; over regions, regions.  The KEP has a node selector as the
-hint; the API has zones and nodes, which say the same for the three standard keys:
+KEP-4444, "Making Traffic Distribution directly aware of Topology Spread Constraints": an author who
+spreads Pods over zones wants zones to serve themselves; over nodes, nodes; over regions, regions.
+The KEP has a node selector as the hint; the API has zones and nodes, which say the same for the
+three standard keys:
 
     topology.kubernetes.io/zone      the endpoint's zone
     kubernetes.io/hostname           the endpoint's zone and node, as PreferSameNode
     topology.kubernetes.io/region    every zone of the endpoint's region
 
-Of several constraints the narrowest counts: a Pod that is spread over zones and nodes serves its node first, and its
-zone where the node has none.  Other keys cannot be said in hints and are passed over; a Pod without a constraint
-gets none.
+Of several constraints the narrowest counts: a Pod that is spread over zones and nodes serves its
+node first, and its zone where the node has none. Other keys cannot be said in hints and are passed
+over; a Pod without a constraint gets none.
 """
 
 from __future__ import annotations
@@ -18,7 +20,13 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from sliceplane.api.discovery import HINTS_MAX
-from sliceplane.slices.heuristics.types import EndpointPlace, HeuristicError, Hints, ServiceView, ZoneView
+from sliceplane.slices.heuristics.types import (
+    EndpointPlace,
+    HeuristicError,
+    Hints,
+    ServiceView,
+    ZoneView,
+)
 
 KEY_ZONE: Final = "topology.kubernetes.io/zone"
 KEY_REGION: Final = "topology.kubernetes.io/region"
@@ -31,7 +39,9 @@ class SpreadConstraints:
     name: Final = "sliceplane.dev/SpreadConstraints"
     kind: Literal["local"] = "local"
 
-    def hints(self, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]) -> Hints:
+    def hints(
+        self, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]
+    ) -> Hints:
         keys = endpoint.topology_keys
         own = (endpoint.zone,) if endpoint.zone else ()
         if KEY_HOSTNAME in keys and endpoint.node:
@@ -49,6 +59,7 @@ class SpreadConstraints:
             inside.add(endpoint.zone)
         if len(inside) > HINTS_MAX:
             raise HeuristicError(
-                f"region {endpoint.region} has {len(inside)} zones, and an endpoint can have hints for {HINTS_MAX}"
+                f"region {endpoint.region} has {len(inside)} zones, and an endpoint can have "
+                f"hints for {HINTS_MAX}"
             )
         return tuple(sorted(inside))

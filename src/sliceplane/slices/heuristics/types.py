@@ -1,7 +1,8 @@
 """What a heuristic is asked, what it answers, and what holds for every answer.
 
-Both sorts are values without state: the same question gets the same answer, in every process and at any time.  A
-heuristic that raises or answers nonsense costs its own Services their hints, and an Event says so; nothing else.
+Both sorts are values without state: the same question gets the same answer, in every process and at
+any time. A heuristic that raises or answers nonsense costs its own Services their hints, and an
+Event says so; nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ ENTRY_POINT_GROUP: Final = "sliceplane.slices.heuristics"
 
 
 class HeuristicError(Exception):
-    """The Service asks for something that the heuristic cannot do.  The text is a sentence for its owner."""
+    """The Service asks for something that the heuristic cannot do.  The text is a sentence for its
+    owner.
+    """
 
 
 class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +45,9 @@ class EndpointPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ZoneView(msgspec.Struct, frozen=True, kw_only=True):
-    """A zone with ready Nodes.  ``share``: its part of their allocatable CPU, all zones together 1; it stands for
-    the part of the clients that live there."""
+    """A zone with ready Nodes. ``share``: its part of their allocatable CPU, all zones together 1;
+    it stands for the part of the clients that live there.
+    """
 
     name: str
     region: str = ""
@@ -78,7 +82,9 @@ class LocalHeuristic(Protocol):
     @property
     def kind(self) -> Literal["local"]: ...
 
-    def hints(self, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]) -> Hints:
+    def hints(
+        self, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]
+    ) -> Hints:
         """*zones* are sorted by name.  Raises ``HeuristicError``."""
 
 
@@ -91,7 +97,9 @@ class ZonalHeuristic(Protocol):
     @property
     def kind(self) -> Literal["zonal"]: ...
 
-    def allocate(self, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]) -> Allocation:
+    def allocate(
+        self, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]
+    ) -> Allocation:
         """*endpoints*: zone -> count, at least 1, in the order of zones; *zones* sorted by name.
 
         An endpoint's zone may be one without ready Nodes.  Raises ``HeuristicError``.
@@ -123,7 +131,10 @@ def problem_of_hints(hints: Hints) -> str:
 def problem_of_allocation(allocation: Allocation, endpoints: Mapping[str, int]) -> str:
     """Why *allocation* is no answer for *endpoints*; "" if it is one."""
     if set(allocation) != set(endpoints):
-        return f"the allocation is for zones {sorted(allocation)}, the endpoints are in {sorted(endpoints)}"
+        return (
+            f"the allocation is for zones {sorted(allocation)}, the endpoints are in "
+            f"{sorted(endpoints)}"
+        )
     for zone, portions in allocation.items():
         if any(type(portion.count) is not int for portion in portions):
             return f"the portions of zone {zone} are not whole numbers"

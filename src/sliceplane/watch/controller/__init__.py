@@ -1,1 +1,3 @@
-"""The shape of a controller: jobs, keys with delays, Events, expectations of own writes, leader election."""
+"""The shape of a controller: jobs, keys with delays, Events, expectations of own writes, leader
+election.
+"""

@@ -1,15 +1,16 @@
 """The shape of every controller core, and the values that it exchanges with its host.
 
-A host (``controllers.io``, or the simulator) owns informers and a client.  It calls, always from one place
-at a time:
+A host (``controllers.io``, or the simulator) owns informers and a client. It calls, always from one
+place at a time:
 
-1. ``on_change`` for every difference that an informer reports, and ``on_synced`` once, after the first
-   list of *every* watched resource was delivered;
+1. ``on_change`` for every difference that an informer reports, and ``on_synced`` once, after the
+   first list of *every* watched resource was delivered;
 2. ``take_work`` when something happened or ``next_deadline`` has passed;
 3. ``on_done`` when a job's writes were performed (or one of them failed).
 
-A ``Job`` is a list of writes for one key, to be performed **in order, stopping at the first error**.  A
-controller never hands out two unfinished jobs with one key; jobs with different keys may run side by side.
+A ``Job`` is a list of writes for one key, to be performed **in order, stopping at the first
+error**. A controller never hands out two unfinished jobs with one key; jobs with different keys may
+run side by side.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ _GENERATED_SUFFIX: Final = f"[{GENERATED_ALPHABET}]{{{GENERATED_SUFFIX_LENGTH}}}
 
 
 def deletion(resource: Resource, meta: ObjectMeta) -> Write:
-    """Of this very object: one of its name that came since stays; one that is gone, or going, is no error."""
+    """Of this very object: one of its name that came since stays; one that is gone, or going, is no
+    error.
+    """
     return Write(
         verb="delete",
         resource=resource,
@@ -61,11 +64,13 @@ def deletion(resource: Resource, meta: ObjectMeta) -> Write:
 
 
 def as_told(write: Write, error: StatusError) -> StatusError:
-    """What a controller is told of *error* of *write*: the same each time, if it is the same failure.
+    """What a controller is told of *error* of *write*: the same each time, if it is the same
+    failure.
 
-    A create with ``generateName`` gets another name at every try, and what refuses the object (a quota, say) puts that
-    name into its message, as Kubernetes' admission does.  The name is of nothing that exists.  Said again with each
-    retry it would make each retry a new Event, a new condition and a new line; so the prefix is shown in its place.
+    A create with ``generateName`` gets another name at every try, and what refuses the object (a
+    quota, say) puts that name into its message, as Kubernetes' admission does. The name is of
+    nothing that exists. Said again with each retry it would make each retry a new Event, a new
+    condition and a new line; so the prefix is shown in its place.
     """
     if write.verb != "create" or write.name:
         return error
@@ -78,7 +83,9 @@ def as_told(write: Write, error: StatusError) -> StatusError:
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """Writes for one key, in order.  ``token`` is the controller's own mark, given back in ``Done``."""
+    """Writes for one key, in order.  ``token`` is the controller's own mark, given back in
+    ``Done``.
+    """
 
     key: str
     writes: tuple[Write, ...]
@@ -88,9 +95,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 class Done(msgspec.Struct, frozen=True):
     """How a job ended.
 
-    ``results[i]`` is the server's answer to ``job.writes[i]``: the object's JSON bytes (the deleted object
-    or a Status for a delete; empty if the error was tolerated).  If ``error`` is set, the write after the
-    last result failed with it and the rest was not tried.
+    ``results[i]`` is the server's answer to ``job.writes[i]``: the object's JSON bytes (the deleted
+    object or a Status for a delete; empty if the error was tolerated). If ``error`` is set, the
+    write after the last result failed with it and the rest was not tried.
     """
 
     job: Job
@@ -98,8 +105,12 @@ class Done(msgspec.Struct, frozen=True):
     error: StatusError | None = None
 
 
-def condition_write(resource: Resource, namespace: str, name: str, uid: str, condition: Document) -> Write:
-    """Tells *condition* in the status of the object with this *uid*; conditions of other types stay."""
+def condition_write(
+    resource: Resource, namespace: str, name: str, uid: str, condition: Document
+) -> Write:
+    """Tells *condition* in the status of the object with this *uid*; conditions of other types
+    stay.
+    """
     return Write(
         verb="patch",
         resource=resource,
@@ -117,7 +128,9 @@ CACHE_DIFFERS: Final = "CacheDiffers"
 
 
 class EventNote(msgspec.Struct, frozen=True, kw_only=True):
-    """An Event for people (``kubectl describe``): the host's recorder makes and writes the Event object."""
+    """An Event for people (``kubectl describe``): the host's recorder makes and writes the Event
+    object.
+    """
 
     regarding: Object
     regarding_resource: Resource
@@ -179,7 +192,9 @@ class Controller(Protocol):
 
 @runtime_checkable
 class Measured(Protocol):
-    """A controller with figures for monitoring.  They begin anew with each life; monitoring knows how to read that."""
+    """A controller with figures for monitoring.  They begin anew with each life; monitoring knows
+    how to read that.
+    """
 
     def samples(self, now: float) -> tuple[Family, ...]:
         """Frozen, as they are now.  Costs O(figures), and only when asked."""

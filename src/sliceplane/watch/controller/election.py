@@ -1,18 +1,20 @@
 """Which of several instances does the work: leader election over one Lease, sans-IO.
 
-The Lease says who leads and when they last renewed.  Clocks of machines differ, so no instance compares the Lease's
-times with its own clock: an instance notes *when it saw the record change* and takes over only after it has looked at
-one unchanged record for the lease's whole duration.  The leader in turn stops leading ``renew_deadline_s`` after the
-*beginning* of its last successful renewal, which is earlier, as long as clocks run equally fast:
+The Lease says who leads and when they last renewed. Clocks of machines differ, so no instance
+compares the Lease's times with its own clock: an instance notes *when it saw the record change* and
+takes over only after it has looked at one unchanged record for the lease's whole duration. The
+leader in turn stops leading ``renew_deadline_s`` after the *beginning* of its last successful
+renewal, which is earlier, as long as clocks run equally fast:
 
     leader     renewal begins .... renew_deadline ..... (stops its work)
     others            sees it change ............................ lease_duration .... takes over
 
-Every write carries the resourceVersion that it builds on, so of two that try at once one gets a Conflict.  A renewal
-whose answer was lost is not believed, but may have happened; the next look at the Lease tells.
+Every write carries the resourceVersion that it builds on, so of two that try at once one gets a
+Conflict. A renewal whose answer was lost is not believed, but may have happened; the next look at
+the Lease tells.
 
-The owner performs ``take_request`` and tells how it ended, then looks at ``leading``.  Names, defaults and the record
-are those of client-go, so that instances of both kinds can share a Lease.
+The owner performs ``take_request`` and tells how it ended, then looks at ``leading``. Names,
+defaults and the record are those of client-go, so that instances of both kinds can share a Lease.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ RELEASED_DURATION_S: Final = 1
 
 
 class ElectionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """kube-controller-manager's ``--leader-elect-*`` flags.  Raises ``ValueError`` for times that cannot work."""
+    """kube-controller-manager's ``--leader-elect-*`` flags.  Raises ``ValueError`` for times that
+    cannot work.
+    """
 
     identity: str
     name: str
@@ -47,15 +51,19 @@ class ElectionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.lease_duration_s < 1:
-            raise ValueError(f"the lease duration must be at least a second, not {self.lease_duration_s:g} s")
+            raise ValueError(
+                f"the lease duration must be at least a second, not {self.lease_duration_s:g} s"
+            )
         if self.lease_duration_s <= self.renew_deadline_s:
             raise ValueError(
-                f"the lease duration ({self.lease_duration_s:g} s) must be greater than the renew deadline"
+                f"the lease duration ({self.lease_duration_s:g} s) must be greater than the renew "
+                "deadline"
                 f" ({self.renew_deadline_s:g} s)"
             )
         if self.renew_deadline_s <= self.retry_period_s * JITTER_FACTOR:
             raise ValueError(
-                f"the renew deadline ({self.renew_deadline_s:g} s) must be greater than {JITTER_FACTOR} times the retry"
+                f"the renew deadline ({self.renew_deadline_s:g} s) must be greater than "
+                f"{JITTER_FACTOR} times the retry"
                 f" period ({self.retry_period_s:g} s)"
             )
         if self.retry_period_s <= 0:
@@ -71,7 +79,8 @@ class Election:
         self._lease: Document | None = None
         #: when the record was first seen as it is
         self._seen_at = 0.0
-        #: what to do next, and not before when; "look" before a release: a renewal that nobody waited for changed it
+        #: what to do next, and not before when; "look" before a release: a renewal that nobody
+        #: waited for changed it
         self._next: Literal["get", "create", "update", "look", "release"] = "get"
         self._due = 0.0
         self._asked: Write | None = None
@@ -79,7 +88,8 @@ class Election:
         self._until: float | None = None
         self._stopping = False
 
-    # -- what the owner wants to know -------------------------------------------------------------------
+    # -- what the owner wants to know
+    # -------------------------------------------------------------------
 
     @property
     def holder(self) -> str:
@@ -106,7 +116,8 @@ class Election:
             return self._until
         return self._due if self._until is None else min(self._due, self._until)
 
-    # -- requests ---------------------------------------------------------------------------------------
+    # -- requests
+    # ---------------------------------------------------------------------------------------
 
     def take_request(self, now: float) -> Write | None:
         """For the Lease: a ``get``, a create or an update."""
@@ -169,15 +180,17 @@ class Election:
             self._next = "create"
             self._due = now
         elif asked.verb != "get" and error.reason in ("Conflict", "AlreadyExists", "NotFound"):
-            # Another instance was first, or our own write with a lost answer: the Lease tells which.  No hurry for
-            # an instance that does not lead.
+            # Another instance was first, or our own write with a lost answer: the Lease tells
+            # which. No hurry for an instance that does not lead.
             self._next = "get"
             self._due = now if self.leading(now) and asked.verb == "update" else self._pause(now)
         else:
             self._retry(now)
 
     def stop(self) -> None:
-        """Lead no more; if the Lease is ours, the next request releases it.  Call it when the work has ended."""
+        """Lead no more; if the Lease is ours, the next request releases it.  Call it when the work
+        has ended.
+        """
         if self._stopping:
             return
         self._stopping = True
@@ -188,7 +201,8 @@ class Election:
             self._next = "get"
         self._until = None
 
-    # -- helpers ----------------------------------------------------------------------------------------
+    # -- helpers
+    # ----------------------------------------------------------------------------------------
 
     def _end(self, *, released: bool) -> None:
         if released or self.holder != self._config.identity:
@@ -223,7 +237,9 @@ class Election:
     def _pause(self, now: float) -> float:
         """The next try; candidates spread theirs, the leader is regular."""
         period = self._config.retry_period_s
-        return now + (period if self.leading(now) else period * self._rng.uniform(1.0, 1.0 + JITTER_FACTOR))
+        return now + (
+            period if self.leading(now) else period * self._rng.uniform(1.0, 1.0 + JITTER_FACTOR)
+        )
 
     def _record(self, now: float) -> Document:
         old = _spec(self._lease)
@@ -236,7 +252,9 @@ class Election:
         }
         if old.get("holderIdentity") != self._config.identity:
             spec["acquireTime"] = moment
-            spec["leaseTransitions"] = 0 if self._lease is None else int(old.get("leaseTransitions") or 0) + 1
+            spec["leaseTransitions"] = (
+                0 if self._lease is None else int(old.get("leaseTransitions") or 0) + 1
+            )
         return self._with_spec(spec)
 
     def _released(self, now: float) -> Document:
@@ -252,13 +270,27 @@ class Election:
 
     def _with_spec(self, spec: Document) -> Document:
         if self._lease is not None:
-            return {**self._lease, "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec}
+            return {
+                **self._lease,
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "spec": spec,
+            }
         metadata = {"name": self._config.name, "namespace": self._config.namespace}
-        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": spec,
+        }
 
     def check(self) -> None:
-        assert self._until is None or not self._stopping, f"{self._config.identity} leads and has stopped"
-        assert self._next == "get" or self._lease is not None or self._next == "create", f"{self._next} of no Lease"
+        assert self._until is None or not self._stopping, (
+            f"{self._config.identity} leads and has stopped"
+        )
+        assert self._next == "get" or self._lease is not None or self._next == "create", (
+            f"{self._next} of no Lease"
+        )
 
 
 def _spec(lease: Document | None) -> Document:

@@ -1,21 +1,25 @@
 """Which Event a note belongs to, and when to write it (KEP-383, the API events.k8s.io/v1).
 
-A note that says for the first time what it says about an object is an Event, and written at once.  Said again, it
-becomes a *series*: the same Event with ``series.count`` and ``series.lastObservedTime``, which is all that the API lets
-change.  The second time is written at once, later ones after ever longer pauses (``SERIES_BACKOFF``), so that an error
-that comes back a hundred times a second costs a write every five minutes; well within the hour after which a server
-forgets an Event.  A series that was not seen for ``FINISHED_AFTER_S`` is over: its last count is written, and the same
-note makes a new Event.
+A note that says for the first time what it says about an object is an Event, and written at once.
+Said again, it becomes a *series*: the same Event with ``series.count`` and
+``series.lastObservedTime``, which is all that the API lets change. The second time is written at
+once, later ones after ever longer pauses (``SERIES_BACKOFF``), so that an error that comes back a
+hundred times a second costs a write every five minutes; well within the hour after which a server
+forgets an Event. A series that was not seen for ``FINISHED_AFTER_S`` is over: its last count is
+written, and the same note makes a new Event.
 
 What would flood is bounded:
 
-- More than ``SIMILAR_MAX`` different notes with one reason about one object within ten minutes become one series,
-  "(combined from similar events): ...".
-- One component may make ``SPAM_BURST`` Events about one object, then one every five minutes.  Counting costs nothing.
-- The ``REMEMBERED_MAX`` series that were used last are remembered; ``PENDING_MAX`` of them may wait to be written.
+- More than ``SIMILAR_MAX`` different notes with one reason about one object within ten minutes
+  become one series, "(combined from similar events): ...".
+- One component may make ``SPAM_BURST`` Events about one object, then one every five minutes.
+  Counting costs nothing.
+- The ``REMEMBERED_MAX`` series that were used last are remembered; ``PENDING_MAX`` of them may wait
+  to be written.
 
-What a server refuses is dropped, what it may take later is tried again ``TRIES_MAX`` times.  A series that the server
-has forgotten is made anew with its count.  The owner performs ``take_write`` and tells how it ended.
+What a server refuses is dropped, what it may take later is tried again ``TRIES_MAX`` times. A
+series that the server has forgotten is made anew with its count. The owner performs ``take_write``
+and tells how it ended.
 """
 
 from __future__ import annotations
@@ -49,7 +53,8 @@ TEXT_BYTES_MAX: Final = 128
 NAME_CHARACTERS_MAX: Final = 253 - 17
 
 _COMBINED: Final = "(combined from similar events): "
-#: how a write ended.  ``missing``: there is no such Event to patch; ``exists``: there is one to create
+#: how a write ended. ``missing``: there is no such Event to patch; ``exists``: there is one to
+#: create
 Outcome = Literal["written", "exists", "missing", "later", "refused"]
 V = TypeVar("V")
 
@@ -66,9 +71,11 @@ class EventWrite(msgspec.Struct, frozen=True):
 
 
 class RecorderStatus(msgspec.Struct, frozen=True):
-    """``pending`` is the present state; the others only grow: notes taken, writes done, notes let fall.
+    """``pending`` is the present state; the others only grow: notes taken, writes done, notes let
+    fall.
 
-    ``suppressed`` by the limit for one object, ``dropped`` because a bound was reached or the server refused them.
+    ``suppressed`` by the limit for one object, ``dropped`` because a bound was reached or the
+    server refused them.
     """
 
     pending: int = 0
@@ -91,7 +98,9 @@ class _Recent(OrderedDict[tuple[str, ...], V]):
 
 @dataclass(slots=True)
 class _Series:
-    """One Event object.  ``count`` is how often it was seen, ``written`` what the server knows of that."""
+    """One Event object.  ``count`` is how often it was seen, ``written`` what the server knows of
+    that.
+    """
 
     document: Document
     count: int = 0
@@ -112,7 +121,9 @@ class _Similar:
 
 
 class EventCorrelator:
-    """Owned by one recorder; at most one write is under way.  *instance* names the process in ``reportingInstance``."""
+    """Owned by one recorder; at most one write is under way.  *instance* names the process in
+    ``reportingInstance``.
+    """
 
     def __init__(self, instance: str) -> None:
         assert instance, "events.k8s.io wants a reportingInstance"
@@ -130,18 +141,25 @@ class EventCorrelator:
         self._suppressed = 0
         self._dropped = 0
 
-    # -- notes ------------------------------------------------------------------------------------------
+    # -- notes
+    # ------------------------------------------------------------------------------------------
 
     def on_note(self, note: EventNote, now: float) -> None:
         """Never fails for what a note says."""
         self._recorded += 1
         key, text = self._place(note, now)
         series = self._series.get(key)
-        if series is not None and series.seen_at + FINISHED_AFTER_S < now and series.count == series.written:
+        if (
+            series is not None
+            and series.seen_at + FINISHED_AFTER_S < now
+            and series.count == series.written
+        ):
             del self._series[key]
             series = None
         if series is None:
-            bucket = self._spam.get(key[:5]) or TokenBucket(rate_per_s=SPAM_RATE_PER_S, burst=SPAM_BURST)
+            bucket = self._spam.get(key[:5]) or TokenBucket(
+                rate_per_s=SPAM_RATE_PER_S, burst=SPAM_BURST
+            )
             if not self._spam.remember(key[:5], bucket).try_take(now):
                 self._suppressed += 1
                 return
@@ -154,10 +172,16 @@ class EventCorrelator:
         self._keep_bounds()
 
     def _place(self, note: EventNote, now: float) -> tuple[tuple[str, ...], str]:
-        """The key of the note's series (its first five parts: component and objects) and the text to write."""
+        """The key of the note's series (its first five parts: component and objects) and the text
+        to write.
+        """
         meta = note.regarding.metadata
         about = (note.component, note.regarding_resource.key, meta.namespace, meta.name, meta.uid)
-        related = "" if note.related is None else f"{note.related.metadata.key} {note.related.metadata.uid}"
+        related = (
+            ""
+            if note.related is None
+            else f"{note.related.metadata.key} {note.related.metadata.uid}"
+        )
         kind = (*about, note.type, note.reason, note.action, related)
         similar = self._similar.get(kind)
         if similar is None or now - similar.at > SIMILAR_PERIOD_S:
@@ -210,7 +234,8 @@ class EventCorrelator:
         self._pending.pop(key, None)
         self._dropped += 1
 
-    # -- writes -----------------------------------------------------------------------------------------
+    # -- writes
+    # -----------------------------------------------------------------------------------------
 
     def take_write(self, now: float) -> EventWrite | None:
         """What is due first, Events before counts."""
@@ -284,16 +309,22 @@ class EventCorrelator:
         return self._asked is None and not self._pending
 
     def status(self) -> RecorderStatus:
-        return RecorderStatus(len(self._pending), self._recorded, self._written, self._suppressed, self._dropped)
+        return RecorderStatus(
+            len(self._pending), self._recorded, self._written, self._suppressed, self._dropped
+        )
 
     def check(self) -> None:
         assert len(self._pending) <= PENDING_MAX, f"{len(self._pending)} pending"
         for recent in (self._series, self._similar, self._spam):
             assert len(recent) <= REMEMBERED_MAX, f"{len(recent)} remembered"
         for key, series in self._series.items():
-            assert series.written <= series.count, f"{key}: {series.written} written of {series.count}"
+            assert series.written <= series.count, (
+                f"{key}: {series.written} written of {series.count}"
+            )
             waits = key in self._pending
-            assert waits == (series.due is not None), f"{key} is {'' if waits else 'not '}pending, due {series.due}"
+            assert waits == (series.due is not None), (
+                f"{key} is {'' if waits else 'not '}pending, due {series.due}"
+            )
             assert waits or series.written == series.count, f"{key}: {series.count} is not written"
         assert set(self._pending) <= set(self._series), "pending, and not remembered"
 
@@ -302,7 +333,9 @@ def _write(key: tuple[str, ...], series: _Series) -> EventWrite:
     metadata = series.document["metadata"]
     said: Document = {}
     if series.count > 1:
-        said = {"series": {"count": series.count, "lastObservedTime": format_micro_time(series.seen_at)}}
+        said = {
+            "series": {"count": series.count, "lastObservedTime": format_micro_time(series.seen_at)}
+        }
     create = not series.written
     body = encode({**series.document, **said} if create else said)
     verb: Literal["create", "patch"] = "create" if create else "patch"

@@ -1,8 +1,10 @@
-"""Read-your-writes for controllers that plan on their caches: a key waits until these show what its own writes did.
+"""Read-your-writes for controllers that plan on their caches: a key waits until these show what its
+own writes did.
 
-After a job the controller notes, per object that it wrote, the uid and the version that the server answered
-(``api.own_writes.Unseen``).  The informer often shows a write *before* its answer arrives, so what was seen is
-remembered too: the newest version per resource (one watch delivers in the order of versions) and the uids that live.
+After a job the controller notes, per object that it wrote, the uid and the version that the server
+answered (``api.own_writes.Unseen``). The informer often shows a write *before* its answer arrives,
+so what was seen is remembered too: the newest version per resource (one watch delivers in the order
+of versions) and the uids that live.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from sliceplane.api.own_writes import Unseen
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done
 
-#: a version never arrives if the object came and went between two lists; then the cache is right all the same
+#: a version never arrives if the object came and went between two lists; then the cache is right
+#: all the same
 EXPECTATION_TIMEOUT_S: Final = 30.0
 
 
@@ -44,14 +47,21 @@ class Expectations:
                 self._unseen.settle(meta.uid)
 
     def expect(self, done: Done, now: float) -> None:
-        """The key of *done* must not be planned before the cache shows what its writes did, as the answers tell."""
+        """The key of *done* must not be planned before the cache shows what its writes did, as the
+        answers tell.
+        """
         key = done.job.key
         for write, result in zip(done.job.writes, done.results, strict=False):
             if not result:
                 continue  # the error was tolerated: nothing was written
             answer = decode(result, Object)
-            if write.verb != "create" and answer.metadata.uid and answer.metadata.uid not in self._alive:
-                continue  # the cache has shown its end already; another object may have the name by now
+            if (
+                write.verb != "create"
+                and answer.metadata.uid
+                and answer.metadata.uid not in self._alive
+            ):
+                # the cache has shown its end already; another object may have the name by now
+                continue
             if answer.kind == "Status":
                 # Deleted at once: the answer names the uid and has no version.
                 uid = (msgspec.json.decode(result).get("details") or {}).get("uid", "")

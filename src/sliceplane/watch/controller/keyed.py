@@ -1,9 +1,10 @@
 """Controllers with one work queue, and the part that level-driven ones have in common.
 
-``on_change`` (the subclass's) notes what is true and enqueues keys; ``take_work`` asks for the job of each key that is
-due: a ``KeyedController`` makes it of the writes of a ``plan``.  A plan without writes is the end of that key's turn.
-A key whose job is under way is not planned again before ``on_done`` (the queue's *processing* set), so a plan may trust
-that its previous writes have been answered.  Failed jobs come back with the queue's back-off.
+``on_change`` (the subclass's) notes what is true and enqueues keys; ``take_work`` asks for the job
+of each key that is due: a ``KeyedController`` makes it of the writes of a ``plan``. A plan without
+writes is the end of that key's turn. A key whose job is under way is not planned again before
+``on_done`` (the queue's *processing* set), so a plan may trust that its previous writes have been
+answered. Failed jobs come back with the queue's back-off.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ from sliceplane.watch.controller.expectations import Expectations
 
 #: a laptop's controllers should not brood for a quarter of an hour over a passing error
 RETRY_BACKOFF = Backoff(base_s=0.1, cap_s=30.0)
-#: how long a key rests whose object the server does not know any more, if the cache does not notice earlier
+#: how long a key rests whose object the server does not know any more, if the cache does not notice
+#: earlier
 GONE_REST_S = 30.0
 
 
 def is_steady(change: Change[Object]) -> bool:
-    """The object is the one that was there, and no nearer to its end: same owners, finalizers, deletion.  Nearly all
-    changes are such, and mean nothing to those who look at whether and why objects exist."""
+    """The object is the one that was there, and no nearer to its end: same owners, finalizers,
+    deletion. Nearly all changes are such, and mean nothing to those who look at whether and why
+    objects exist.
+    """
     if change.old is None or change.new is None:
         return False
     old = change.old.metadata
@@ -43,7 +47,9 @@ def is_steady(change: Change[Object]) -> bool:
 
 
 class QueueController(ABC):
-    """One queue, and what every controller does with its own.  ``job`` is a subclass's, and what comes of it."""
+    """One queue, and what every controller does with its own.  ``job`` is a subclass's, and what
+    comes of it.
+    """
 
     def __init__(
         self,
@@ -53,8 +59,9 @@ class QueueController(ABC):
         at_once: int | None = None,
         plans_per_turn: int | None = None,
     ) -> None:
-        """*at_once*: keys that are under way at a time.  *plans_per_turn*: keys that are looked at before others in the
-        process get their turn.  ``None``: as many as there are."""
+        """*at_once*: keys that are under way at a time. *plans_per_turn*: keys that are looked at
+        before others in the process get their turn. ``None``: as many as there are.
+        """
         self.info: Final = info
         self._queue: WorkQueue[str] = WorkQueue(backoff=backoff)
         #: the caches are filled
@@ -71,7 +78,9 @@ class QueueController(ABC):
 
     @abstractmethod
     def job(self, key: str, now: float) -> Job | None:
-        """The job of a key whose turn it is; without one the turn ends here.  Else ``on_done`` ends it."""
+        """The job of a key whose turn it is; without one the turn ends here.  Else ``on_done`` ends
+        it.
+        """
 
     @abstractmethod
     def on_done(self, done: Done, now: float) -> None: ...
@@ -136,7 +145,9 @@ class QueueController(ABC):
 
 
 class KeyedController(QueueController):
-    """Level-driven: a plan says what to write for a key, and the key comes back until a plan has nothing to write."""
+    """Level-driven: a plan says what to write for a key, and the key comes back until a plan has
+    nothing to write.
+    """
 
     def __init__(self, info: ControllerInfo, *, backoff: Backoff = RETRY_BACKOFF) -> None:
         super().__init__(info, backoff=backoff)
@@ -147,11 +158,15 @@ class KeyedController(QueueController):
 
     @abstractmethod
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
-        """The writes that bring *key* nearer to what must hold; none if it holds or cannot be decided yet."""
+        """The writes that bring *key* nearer to what must hold; none if it holds or cannot be
+        decided yet.
+        """
 
     @abstractmethod
     def finished(self, done: Done, now: float) -> None:
-        """A job was performed, wholly or up to ``done.error``; its key is queued anew after this call."""
+        """A job was performed, wholly or up to ``done.error``; its key is queued anew after this
+        call.
+        """
 
     def job(self, key: str, now: float) -> Job | None:
         writes = self.plan(key, now)
@@ -166,11 +181,13 @@ class KeyedController(QueueController):
             self._queue.done(done.job.key, now)
             self._queue.add_rate_limited(done.job.key, now)
 
-    # An object that the cache still shows may be gone (its watch is silent, say).  A controller that goes on making
-    # dependents for it races the garbage collector, which takes them away at once: a loop at full speed.
+    # An object that the cache still shows may be gone (its watch is silent, say). A controller that
+    # goes on making dependents for it races the garbage collector, which takes them away at once: a
+    # loop at full speed.
 
     def note_gone(self, uid: str, done: Done, resource: Resource, now: float) -> None:
-        """*uid* is what *done* was for; if a patch of *resource* or a question for it found nothing, let its key rest.
+        """*uid* is what *done* was for; if a patch of *resource* or a question for it found
+        nothing, let its key rest.
 
         Another object of that name refuses the uid in the patch: 422.
         """

@@ -1,7 +1,9 @@
-"""The client's side of HTTP/1.1 (RFC 9112): the head of a request as text, and a parser of one answer.  No I/O.
+"""The client's side of HTTP/1.1 (RFC 9112): the head of a request as text, and a parser of one
+answer. No I/O.
 
-What is read is what API servers, and the proxies before them, send: lines end in CRLF, a body has a length, is chunked,
-or ends with the connection.  Anything else is ``BadStream``, and the connection is given up.
+What is read is what API servers, and the proxies before them, send: lines end in CRLF, a body has a
+length, is chunked, or ends with the connection. Anything else is ``BadStream``, and the connection
+is given up.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ HEAD_BYTES_MAX: Final = 64 * 1024
 LINE_BYTES_MAX: Final = 8 * 1024
 #: answers before the answer (1xx), of which a server may send as many as it likes
 INTERIM_MAX: Final = 16
-#: of a body in chunks: after so many, each must have brought so many bytes on average, or parsing them takes too long
+#: of a body in chunks: after so many, each must have brought so many bytes on average, or parsing
+#: them takes too long
 CHUNKS_MIN: Final = 4096
 CHUNK_BYTES_MIN: Final = 16
 #: of a request: what a server gave us (a continue token, a version) is sent back to it
@@ -51,13 +54,22 @@ class _Part(IntEnum):
 
 
 def request_head(method: str, target: str, headers: Headers) -> bytes:
-    """Raises ``ValueError`` for what would be more lines than it says, and for a head that is too long."""
-    lines = [f"{method} {target} HTTP/1.1", *[f"{name}: {value}" for name, value in headers], "", ""]
+    """Raises ``ValueError`` for what would be more lines than it says, and for a head that is too
+    long.
+    """
+    lines = [
+        f"{method} {target} HTTP/1.1",
+        *[f"{name}: {value}" for name, value in headers],
+        "",
+        "",
+    ]
     text = "\r\n".join(lines)
     if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1 or "\0" in text:
         raise ValueError("a header of the request has a control character")
     if len(text) > REQUEST_HEAD_BYTES_MAX:
-        raise ValueError(f"the head of the request would have more than {REQUEST_HEAD_BYTES_MAX:,} bytes")
+        raise ValueError(
+            f"the head of the request would have more than {REQUEST_HEAD_BYTES_MAX:,} bytes"
+        )
     return text.encode()
 
 
@@ -130,10 +142,16 @@ class AnswerParser:
                 self.keeps_alive = False  # it says more than it was asked
                 break
             else:
-                mark, bytes_max = (_END_OF_HEAD, HEAD_BYTES_MAX) if part is _Part.HEAD else (b"\r\n", LINE_BYTES_MAX)
+                mark, bytes_max = (
+                    (_END_OF_HEAD, HEAD_BYTES_MAX)
+                    if part is _Part.HEAD
+                    else (b"\r\n", LINE_BYTES_MAX)
+                )
                 end = data.find(mark, at)
                 if (size if end < 0 else end) - at > bytes_max:
-                    raise BadStream(f"a line of the answer, or its head, is longer than {bytes_max} bytes")
+                    raise BadStream(
+                        f"a line of the answer, or its head, is longer than {bytes_max} bytes"
+                    )
                 if end < 0:
                     self._held = data[at:]
                     break
@@ -158,7 +176,9 @@ class AnswerParser:
                 self._chunks += 1
                 self._chunk_bytes += self._left
                 if self._chunks > CHUNKS_MIN and self._chunk_bytes < self._chunks * CHUNK_BYTES_MIN:
-                    raise BadStream(f"chunks of the answer have fewer than {CHUNK_BYTES_MIN} bytes on average")
+                    raise BadStream(
+                        f"chunks of the answer have fewer than {CHUNK_BYTES_MIN} bytes on average"
+                    )
                 self._part = _Part.CHUNK if self._left else _Part.TRAILER
             case _Part.GAP:
                 if text:
@@ -167,19 +187,27 @@ class AnswerParser:
             case _:
                 self._left += len(text)
                 if self._left > HEAD_BYTES_MAX:
-                    raise BadStream(f"the trailers of the answer are longer than {HEAD_BYTES_MAX} bytes")
+                    raise BadStream(
+                        f"the trailers of the answer are longer than {HEAD_BYTES_MAX} bytes"
+                    )
                 if not text:
                     self._part = _Part.NOTHING
 
     def _read_head(self, head: bytes) -> None:
         first, *lines = head.decode("latin-1").split("\r\n")
         version, code = first[:9], first[9:12]
-        if version not in ("HTTP/1.1 ", "HTTP/1.0 ") or not (code.isascii() and code.isdecimal()) or code < "100":
+        if (
+            version not in ("HTTP/1.1 ", "HTTP/1.0 ")
+            or not (code.isascii() and code.isdecimal())
+            or code < "100"
+        ):
             raise BadStream(f"{first[:40]!r} is no answer of HTTP/1.1")
         status = int(code)
         if status < 200:
             if status == 101:
-                raise BadStream("the server speaks another protocol from here on, without being asked")
+                raise BadStream(
+                    "the server speaks another protocol from here on, without being asked"
+                )
             self._interim += 1
             if self._interim > INTERIM_MAX:
                 raise BadStream(f"more than {INTERIM_MAX} interim answers (1xx), and no answer")

@@ -1,7 +1,8 @@
-"""The seam between everything that uses an API server and the way to it: in this process, or over HTTP.
+"""The seam between everything that uses an API server and the way to it: in this process, or over
+HTTP.
 
-A client performs a ``Write``, lists a ``Selection`` and watches one; whatever stands between (a fence, a client that
-only reads) wraps those and nothing else.
+A client performs a ``Write``, lists a ``Selection`` and watches one; whatever stands between (a
+fence, a client that only reads) wraps those and nothing else.
 """
 
 from __future__ import annotations
@@ -28,7 +29,17 @@ from sliceplane.api.requests import (
 )
 from sliceplane.api.scheme import Resource
 
-__all__ = ["Client", "ListPage", "Reader", "Unreachable", "Verbs", "WatchMessage", "no_answer", "post", "send"]
+__all__ = [
+    "Client",
+    "ListPage",
+    "Reader",
+    "Unreachable",
+    "Verbs",
+    "WatchMessage",
+    "no_answer",
+    "post",
+    "send",
+]
 
 #: endpoints that do not answer are tried one after the other, and there may be many
 PROBE_TIMEOUT_S: Final = 0.5
@@ -36,8 +47,9 @@ CONNECT_TIMEOUT_S: Final = 1.0
 
 
 class Reader(Protocol):
-    """What reads.  Every method raises ``api.errors.StatusError`` for an answer that is an error, and ``Unreachable``
-    if there was no answer."""
+    """What reads. Every method raises ``api.errors.StatusError`` for an answer that is an error,
+    and ``Unreachable`` if there was no answer.
+    """
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes: ...
 
@@ -58,7 +70,9 @@ class Reader(Protocol):
         timeout_s: int | None = None,
         bookmarks: bool = True,
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchMessage]]:
-        """A stream; leaving the context ends it.  The iterator ends when the server ends the watch."""
+        """A stream; leaving the context ends it.  The iterator ends when the server ends the
+        watch.
+        """
 
     async def close(self) -> None: ...
 
@@ -77,17 +91,37 @@ class Verbs:
         raise NotImplementedError
 
     async def create(
-        self, resource: Resource, namespace: str, body: bytes, *, subresource: str = "", name: str = ""
+        self,
+        resource: Resource,
+        namespace: str,
+        body: bytes,
+        *,
+        subresource: str = "",
+        name: str = "",
     ) -> bytes:
         return await self.perform(
-            Write(verb="create", resource=resource, namespace=namespace, name=name, subresource=subresource, body=body)
+            Write(
+                verb="create",
+                resource=resource,
+                namespace=namespace,
+                name=name,
+                subresource=subresource,
+                body=body,
+            )
         )
 
     async def update(
         self, resource: Resource, namespace: str, name: str, body: bytes, *, subresource: str = ""
     ) -> bytes:
         return await self.perform(
-            Write(verb="update", resource=resource, namespace=namespace, name=name, subresource=subresource, body=body)
+            Write(
+                verb="update",
+                resource=resource,
+                namespace=namespace,
+                name=name,
+                subresource=subresource,
+                body=body,
+            )
         )
 
     async def patch(
@@ -112,8 +146,12 @@ class Verbs:
             )
         )
 
-    async def delete(self, resource: Resource, namespace: str, name: str, options: bytes = b"") -> bytes:
-        return await self.perform(Write(verb="delete", resource=resource, namespace=namespace, name=name, body=options))
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, options: bytes = b""
+    ) -> bytes:
+        return await self.perform(
+            Write(verb="delete", resource=resource, namespace=namespace, name=name, body=options)
+        )
 
 
 async def send(client: Client, write: Write) -> bytes:
@@ -122,7 +160,9 @@ async def send(client: Client, write: Write) -> bytes:
         case "get":
             return await client.get(write.resource, write.namespace, write.name)
         case "list":
-            page = await client.list(Selection(write.resource, write.namespace, write.label_selector))
+            page = await client.list(
+                Selection(write.resource, write.namespace, write.label_selector)
+            )
             return listed_items(page.items)
         case "probe":
             target = msgspec.json.decode(write.body, type=PortProbe)
@@ -133,8 +173,9 @@ async def send(client: Client, write: Write) -> bytes:
 
 
 async def post(client: Client, path: str, body: bytes) -> bytes:
-    """The answer to a question of ``consume.drain.reports``.  A client that cannot ask answers as a server that has
-    none."""
+    """The answer to a question of ``consume.drain.reports``. A client that cannot ask answers as a
+    server that has none.
+    """
     ask = getattr(client, "post", None)
     if ask is None:
         raise unknown_resource()
@@ -143,8 +184,9 @@ async def post(client: Client, path: str, body: bytes) -> bytes:
 
 
 async def connect(target: PortProbe, timeout_s: float = CONNECT_TIMEOUT_S) -> ProbeOutcome:
-    """Open a TCP connection and close it at once; nothing is sent.  Without an answer in time, or a way there, it is
-    "silent", which says nothing of the port."""
+    """Open a TCP connection and close it at once; nothing is sent. Without an answer in time, or a
+    way there, it is "silent", which says nothing of the port.
+    """
     try:
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(target.ip, target.port)
@@ -157,20 +199,25 @@ async def connect(target: PortProbe, timeout_s: float = CONNECT_TIMEOUT_S) -> Pr
 
 
 class Unreachable(Exception):
-    """No answer: refused, reset, timed out, TLS failed.  The cause is chained; nothing is known of the write."""
+    """No answer: refused, reset, timed out, TLS failed.  The cause is chained; nothing is known of
+    the write.
+    """
 
 
 def no_answer(error: Exception) -> StatusError:
-    """What a core is told when a request got no answer; if it was a write, its outcome is unknown."""
+    """What a core is told when a request got no answer; if it was a write, its outcome is
+    unknown.
+    """
     return unreachable(str(error) or type(error).__name__)
 
 
 class FencedClient(Verbs):
-    """A ``Client`` that writes only while its owner may: for work that belongs to a term of leadership.
+    """A ``Client`` that writes only while its owner may: for work that belongs to a term of
+    leadership.
 
-    A process that was stopped (SIGSTOP, a paused machine) wakes after its term, and its tasks may run before the one
-    that ends them does.  So *allowed* is asked before every write, last before it is sent; the write raises
-    ``Unreachable`` where it says no.  Reads are passed on.
+    A process that was stopped (SIGSTOP, a paused machine) wakes after its term, and its tasks may
+    run before the one that ends them does. So *allowed* is asked before every write, last before it
+    is sent; the write raises ``Unreachable`` where it says no. Reads are passed on.
     """
 
     def __init__(self, client: Client, allowed: Callable[[], bool]) -> None:
@@ -189,11 +236,12 @@ class FencedClient(Verbs):
 
 
 class ReadOnlyClient(Verbs):
-    """A ``Client`` that raises ``StatusError`` 405 for every write and does nothing else: for a run that computes
-    everything and must change nothing.
+    """A ``Client`` that raises ``StatusError`` 405 for every write and does nothing else: for a run
+    that computes everything and must change nothing.
 
-    It is made of a ``Reader``, which has no way to write, so there is nothing behind it; and an ``HttpClient`` made
-    with ``read_only`` sends no request but GET.  A fault that gets past the one stands before the other.
+    It is made of a ``Reader``, which has no way to write, so there is nothing behind it; and an
+    ``HttpClient`` made with ``read_only`` sends no request but GET. A fault that gets past the one
+    stands before the other.
     """
 
     def __init__(self, reader: Reader) -> None:

@@ -1,9 +1,10 @@
-"""Bounds of what a server may make its client hold, and wait for: a kubeconfig may lead to a stranger.
+"""Bounds of what a server may make its client hold, and wait for: a kubeconfig may lead to a
+stranger.
 
-Every body has a bound, compressed and not.  A *question* (what one command or one view of the page asks) bounds all of
-its requests together, in time and bytes, whatever task sends them: the server decides how many pages there are, so a
-bound of each is none.  Services that follow a cluster for ever have no question; their lists and caches are bounded by
-``watch.paging``.
+Every body has a bound, compressed and not. A *question* (what one command or one view of the page
+asks) bounds all of its requests together, in time and bytes, whatever task sends them: the server
+decides how many pages there are, so a bound of each is none. Services that follow a cluster for
+ever have no question; their lists and caches are bounded by ``watch.paging``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from sliceplane.watch.io.base import Unreachable
 
 #: a page of 500 objects, decompressed; EndpointSlices of 1,000 endpoints have some 400 kB each
 PAGE_BYTES_MAX: Final = 256 << 20
-#: no object that an API server accepts is longer (etcd: 1.5 MiB, request bodies: 3 MiB) even with all of it escaped
+#: no object that an API server accepts is longer (etcd: 1.5 MiB, request bodies: 3 MiB) even with
+#: all of it escaped
 OBJECT_BYTES_MAX: Final = 16 << 20
 #: the answers to one question, together: 200,000 Pods of 5 kB
 QUESTION_BYTES_MAX: Final = 1 << 30
@@ -52,7 +54,9 @@ def unzipped(body: bytes, bytes_max: int) -> bytes:
 
 
 class QuestionAllowance:
-    """The part of ``QUESTION_BYTES_MAX`` that is left, and the requests that wait for their answers."""
+    """The part of ``QUESTION_BYTES_MAX`` that is left, and the requests that wait for their
+    answers.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -103,8 +107,9 @@ def current_allowance() -> QuestionAllowance | None:
 
 @asynccontextmanager
 async def question(timeout_s: float | None = QUESTION_TIMEOUT_S) -> AsyncIterator[None]:
-    """Bounds what all requests within, of this task and those that it starts, may take together.  Raises
-    ``Unreachable``, whose text names the limit and what the server did not answer."""
+    """Bounds what all requests within, of this task and those that it starts, may take together.
+    Raises ``Unreachable``, whose text names the limit and what the server did not answer.
+    """
     allowance = QuestionAllowance(QUESTION_BYTES_MAX)
     token = _current.set(allowance)
     limit = asyncio.timeout(timeout_s)
@@ -114,6 +119,8 @@ async def question(timeout_s: float | None = QUESTION_TIMEOUT_S) -> AsyncIterato
     except TimeoutError as error:
         if not limit.expired():
             raise
-        raise Unreachable(f"no complete answer within {timeout_s:g} s{allowance.unanswered()}") from error
+        raise Unreachable(
+            f"no complete answer within {timeout_s:g} s{allowance.unanswered()}"
+        ) from error
     finally:
         _current.reset(token)

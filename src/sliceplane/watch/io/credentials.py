@@ -1,9 +1,10 @@
-"""Who we are to an API server: a value for the Authorization header, or a client certificate, renewed when it must be.
+"""Who we are to an API server: a value for the Authorization header, or a client certificate,
+renewed when it must be.
 
-A login program (``client.authentication.k8s.io/v1`` and ``v1beta1``) gives a token, a certificate, or both.  It is run
-when there is nothing yet, when what it gave expires, and after a 401; never twice at a time.  It gets no input: where a
-person would have to answer it must have been logged in before.  It and what it starts end with this process, whatever
-ends that.
+A login program (``client.authentication.k8s.io/v1`` and ``v1beta1``) gives a token, a certificate,
+or both. It is run when there is nothing yet, when what it gave expires, and after a 401; never
+twice at a time. It gets no input: where a person would have to answer it must have been logged in
+before. It and what it starts end with this process, whatever ends that.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ class Credentials(Protocol):
     async def authorization(self, *, refused: str | None = None) -> str:
         """The header's value; "" for none.  Raises ``CredentialsError``.
 
-        *refused*: the value that was answered with 401.  Several requests may be refused at once: what one of them has
-        made better, the next must not make worse, so only what is refused and still current is renewed.
+        *refused*: the value that was answered with 401. Several requests may be refused at once:
+        what one of them has made better, the next must not make worse, so only what is refused and
+        still current is renewed.
         """
 
 
@@ -96,8 +98,9 @@ class TokenFile:
 
 
 class Exec:
-    """A ``Credentials``.  *cluster*: what the program is told of the cluster, where it asks for that.
-    *tls* gets the client certificates."""
+    """A ``Credentials``. *cluster*: what the program is told of the cluster, where it asks for
+    that. *tls* gets the client certificates.
+    """
 
     refreshable = True
 
@@ -157,11 +160,17 @@ class Exec:
             raise CredentialsError(f"{program} printed no token: {error!r}") from error
         version = answer.get("apiVersion", self._api_version)
         if version != self._api_version:
-            raise CredentialsError(f"{program} answered in {version}, and was asked for {self._api_version}")
+            raise CredentialsError(
+                f"{program} answered in {version}, and was asked for {self._api_version}"
+            )
         if bool(certificate) != bool(key):
-            raise CredentialsError(f"{program} printed a client certificate without its key, or a key alone")
+            raise CredentialsError(
+                f"{program} printed a client certificate without its key, or a key alone"
+            )
         if not token and not certificate:
-            raise CredentialsError(f"{program} printed no token: there is neither that nor a client certificate")
+            raise CredentialsError(
+                f"{program} printed no token: there is neither that nor a client certificate"
+            )
         if self._tls is not None and certificate:
             try:
                 self._tls.use(f"{certificate}\n{key}".encode())
@@ -187,13 +196,17 @@ class Exec:
             )
         except (OSError, RuntimeError) as error:  # no process, or no thread to wait for it
             why = error.strerror if isinstance(error, OSError) else str(error)
-            raise CredentialsError(f"cannot run {self._command[0]}: {why}. {self._hint}".strip()) from error
+            raise CredentialsError(
+                f"cannot run {self._command[0]}: {why}. {self._hint}".strip()
+            ) from error
         try:
             with ended_with_us(process.pid):
                 async with asyncio.timeout(EXEC_TIMEOUT_S):
                     output, complaint = await process.communicate()
         except TimeoutError as error:
-            raise CredentialsError(f"{self._command[0]} took longer than {EXEC_TIMEOUT_S:g} s") from error
+            raise CredentialsError(
+                f"{self._command[0]} took longer than {EXEC_TIMEOUT_S:g} s"
+            ) from error
         finally:
             # Its whole group: a program that waits for a browser has children.
             with suppress(ProcessLookupError):

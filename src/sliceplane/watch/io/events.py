@@ -1,4 +1,5 @@
-"""The recorder that all controllers of a process share: performs what ``watch.controller.events`` decides.
+"""The recorder that all controllers of a process share: performs what ``watch.controller.events``
+decides.
 
 Recording never blocks and never fails: what does not fit into the bounds is dropped and counted.
 """
@@ -25,7 +26,9 @@ _log = get_logger("events")
 
 
 class EventRecorder:
-    """``record`` from anywhere in the loop; ``run`` is one task.  *instance*: this process, if not the machine."""
+    """``record`` from anywhere in the loop; ``run`` is one task.  *instance*: this process, if not
+    the machine.
+    """
 
     def __init__(self, client: Client, *, clock: Callable[[], float], instance: str = "") -> None:
         self._client = client
@@ -97,6 +100,8 @@ class EventRecorder:
         except (Unreachable, TimeoutError):
             return "later"
         except Exception as error:  # Events are never worth a crash
-            _log.error("an Event could not be written", name=name, namespace=namespace, exc_info=error)
+            _log.error(
+                "an Event could not be written", name=name, namespace=namespace, exc_info=error
+            )
             return "refused"
         return "written"

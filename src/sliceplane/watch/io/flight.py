@@ -1,9 +1,9 @@
 """The flight recorder of a process: its size, its files, and what makes it save by itself.
 
-A file is written under a temporary name, brought to disk, and renamed: whatever has a name that ends in ``.recording``
-was written whole.  The newest ``FILES_KEPT`` are kept.  What saves by itself: health that turns red, a bug's traceback,
-a trigger of another part (``Recorder.trigger``); at most once in ``QUIET_S``, because faults come in crowds.  SIGUSR1
-saves each time.
+A file is written under a temporary name, brought to disk, and renamed: whatever has a name that
+ends in ``.recording`` was written whole. The newest ``FILES_KEPT`` are kept. What saves by itself:
+health that turns red, a bug's traceback, a trigger of another part (``Recorder.trigger``); at most
+once in ``QUIET_S``, because faults come in crowds. SIGUSR1 saves each time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ _log = get_logger("recorder")
 
 
 class FlightConfig(msgspec.Struct, frozen=True):
-    """``folder`` ``None``: where the process keeps its data.  ``size_bytes`` 0: nothing is recorded."""
+    """``folder`` ``None``: where the process keeps its data.  ``size_bytes`` 0: nothing is
+    recorded.
+    """
 
     size_bytes: int = SIZE_MIB << 20
     folder: Path | None = None
@@ -58,7 +60,12 @@ class FlightRecorder:
     """
 
     def __init__(
-        self, component: str, size_bytes: int, folder: Path, clock: Callable[[], float], unhealthy: Callable[[], str]
+        self,
+        component: str,
+        size_bytes: int,
+        folder: Path,
+        clock: Callable[[], float],
+        unhealthy: Callable[[], str],
     ) -> None:
         self.recorder = Recorder(size_bytes, os.urandom(16), clock())
         #: what a replay needs to make the same controllers
@@ -72,21 +79,31 @@ class FlightRecorder:
         self._asked = False
         self.metrics = metrics = Metrics()
         ring = self.recorder.ring
-        metrics.computed("gauge", "sliceplane_recorder_bytes", "Bytes that are kept.", lambda: [((), ring.size_bytes)])
+        metrics.computed(
+            "gauge",
+            "sliceplane_recorder_bytes",
+            "Bytes that are kept.",
+            lambda: [((), ring.size_bytes)],
+        )
         metrics.computed(
             "counter",
             "sliceplane_recorder_entries_total",
             "Entries recorded.",
             lambda: [((), ring.entries + ring.forgotten)],
         )
-        self._files = metrics.counters("sliceplane_recorder_saves_total", "Recordings saved, by result.", "result")
+        self._files = metrics.counters(
+            "sliceplane_recorder_saves_total", "Recordings saved, by result.", "result"
+        )
         for result in ("saved", "failed"):
             self._files.of(result)  # an increase is seen of a series that is there before it
 
-    # -- saving -----------------------------------------------------------------------------------------
+    # -- saving
+    # -----------------------------------------------------------------------------------------
 
     def lines(self, reason: str) -> Iterator[bytes]:
-        """Of a file of all that is kept now; they are made as they are asked for, and may be in another thread."""
+        """Of a file of all that is kept now; they are made as they are asked for, and may be in
+        another thread.
+        """
         segments = self.recorder.segments()
         saved = self._clock()
         forgotten = self.recorder.ring.forgotten
@@ -118,7 +135,12 @@ class FlightRecorder:
             await asyncio.to_thread(_write, path, lines)
         except OSError as error:
             self._files.of("failed").value += 1
-            _log.error("a recording was not saved", file=str(path), reason=reason, error=error.strerror or str(error))
+            _log.error(
+                "a recording was not saved",
+                file=str(path),
+                reason=reason,
+                error=error.strerror or str(error),
+            )
             return None
         self._files.of("saved").value += 1
         _log.warning("a recording was saved", file=str(path), reason=reason)
@@ -126,7 +148,9 @@ class FlightRecorder:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(ValueError, RuntimeError):  # not the main thread: without the signal, then
+        with contextlib.suppress(
+            ValueError, RuntimeError
+        ):  # not the main thread: without the signal, then
             loop.add_signal_handler(signal.SIGUSR1, self._ask)
         try:
             while True:
@@ -176,7 +200,9 @@ def write_file(path: Path, lines: Iterable[bytes]) -> int:
     """All of it under this name, on disk, or nothing.  Gives its bytes.  Raises ``OSError``."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        with os.fdopen(
+            os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb"
+        ) as file:
             size = sum(file.write(line) for line in lines)
             file.flush()
             os.fsync(file.fileno())

@@ -1,10 +1,11 @@
-"""A client of any Kubernetes API server over HTTP/1.1: one pool of connections, one connection for each watch.
+"""A client of any Kubernetes API server over HTTP/1.1: one pool of connections, one connection for
+each watch.
 
-Bodies are never decoded here beyond the envelope: list items and watch objects stay the bytes that the server sent.
-Errors come in two families and are mapped in one place: an answer with a code of 300 or more is a ``StatusError`` as
-its Status body says; no answer is ``Unreachable`` with the cause chained.  A 401 refreshes the credentials and is
-tried once more, which is safe for writes too: the server has looked at nothing but who asks.  What else is sent again
-says ``transport.replies``.
+Bodies are never decoded here beyond the envelope: list items and watch objects stay the bytes that
+the server sent. Errors come in two families and are mapped in one place: an answer with a code of
+300 or more is a ``StatusError`` as its Status body says; no answer is ``Unreachable`` with the
+cause chained. A 401 refreshes the credentials and is tried once more, which is safe for writes too:
+the server has looked at nothing but who asks. What else is sent again says ``transport.replies``.
 """
 
 from __future__ import annotations
@@ -61,7 +62,12 @@ DOWNLOAD_BYTES_MIN: Final = 64 * 1024
 #: client-go's buckets
 _BOUNDS_S: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 
-_METHODS: Mapping[Verb, str] = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
+_METHODS: Mapping[Verb, str] = {
+    "create": "POST",
+    "update": "PUT",
+    "patch": "PATCH",
+    "delete": "DELETE",
+}
 _PATCH_TYPES: Mapping[PatchType, str] = {
     "json": "application/json-patch+json",
     "merge": "application/merge-patch+json",
@@ -70,12 +76,14 @@ _PATCH_TYPES: Mapping[PatchType, str] = {
 }
 #: of an answer its metadata alone; a server that cannot leave out the rest answers the whole object
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-#: what a path (encoded already, and with a query, maybe) and a parameter may have as it is (RFC 3986, section 3)
+#: what a path (encoded already, and with a query, maybe) and a parameter may have as it is (RFC
+#: 3986, section 3)
 PATH_SAFE: Final = "%/?:@!$&'()*+,;=~"
 _QUERY: Final = "/:@!$'()*,"
 _PLAIN: Final = re.compile(r"[\w./:-]*", re.ASCII)
-#: which an API server answers as it did before, or refuses: they may be sent again when the connection was closed while
-#: it was idle, which the client had no news of yet (RFC 9110, section 9.2.2); and so may patches that say what shall be
+#: which an API server answers as it did before, or refuses: they may be sent again when the
+#: connection was closed while it was idle, which the client had no news of yet (RFC 9110, section
+#: 9.2.2); and so may patches that say what shall be
 _IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
 _IDEMPOTENT_PATCHES: Final = frozenset({_PATCH_TYPES["merge"], _PATCH_TYPES["apply"]})
 Params = dict[str, str]
@@ -118,7 +126,9 @@ class _Request(msgspec.Struct, frozen=True):
 
     @property
     def may_be_repeated(self) -> bool:
-        return self.method in _IDEMPOTENT or (self.method == "PATCH" and self.content_type in _IDEMPOTENT_PATCHES)
+        return self.method in _IDEMPOTENT or (
+            self.method == "PATCH" and self.content_type in _IDEMPOTENT_PATCHES
+        )
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -138,13 +148,25 @@ class HttpMetrics(Metrics):
         super().__init__()
         self._host = host
         answers = ("code", "method", "host")
-        self._requests = self.counters("rest_client_requests_total", "Requests by their answers.", *answers)
-        self._retries = self.counters("rest_client_request_retries_total", "Requests that were sent again.", *answers)
+        self._requests = self.counters(
+            "rest_client_requests_total", "Requests by their answers.", *answers
+        )
+        self._retries = self.counters(
+            "rest_client_request_retries_total", "Requests that were sent again.", *answers
+        )
         self._seconds = self.histograms(
-            "rest_client_request_duration_seconds", "Head of the request to answer.", _BOUNDS_S, "verb", "host"
+            "rest_client_request_duration_seconds",
+            "Head of the request to answer.",
+            _BOUNDS_S,
+            "verb",
+            "host",
         )
         self._limited = self.histograms(
-            "rest_client_rate_limiter_duration_seconds", "Waiting for the limit of our own.", _BOUNDS_S, "verb", "host"
+            "rest_client_rate_limiter_duration_seconds",
+            "Waiting for the limit of our own.",
+            _BOUNDS_S,
+            "verb",
+            "host",
         )
 
     def answered(self, method: str, code: str, seconds: float) -> None:
@@ -174,9 +196,11 @@ class HttpClient(Verbs):
         watch_rest_s: float = 0.0,
         bytes_max: int = PAGE_BYTES_MAX,
     ) -> None:
-        """*limit*: requests wait for a token each, watches too.  *read_only*: nothing but GET is ever sent.
-        *watch_rest_s*: between two reads of a watch, so that many small events are read as one portion.
-        *bytes_max*: of each answer and each event, for programs that read small objects alone."""
+        """*limit*: requests wait for a token each, watches too. *read_only*: nothing but GET is
+        ever sent. *watch_rest_s*: between two reads of a watch, so that many small events are read
+        as one portion. *bytes_max*: of each answer and each event, for programs that read small
+        objects alone.
+        """
         self._connection = connection
         self._manager = field_manager
         self._limit = limit
@@ -202,7 +226,9 @@ class HttpClient(Verbs):
     # Reading
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
-        """The object's JSON.  Raises ``StatusError`` (404 if it is not there) and ``Unreachable``."""
+        """The object's JSON.  Raises ``StatusError`` (404 if it is not there) and
+        ``Unreachable``.
+        """
         if not name:
             raise ValueError(f"get of {resource.plural} needs a name; list gives all of them")
         return await self._send(_Request("GET", resource.path(namespace, name), {}))
@@ -216,7 +242,9 @@ class HttpClient(Verbs):
         continue_token: str = "",
         **scope: str,
     ) -> ListPage:
-        """*scope*: namespace, label_selector and field_selector of a bare resource, for programs by hand."""
+        """*scope*: namespace, label_selector and field_selector of a bare resource, for programs by
+        hand.
+        """
         selection = _selection(selection, scope)
         params = _params(selection, resource_version)
         if limit:
@@ -233,7 +261,9 @@ class HttpClient(Verbs):
         metadata = page.metadata
         # Each item is copied: a view would keep the bytes of the whole page alive.
         items = tuple(bytes(item) for item in page.items or ())
-        return ListPage(items, metadata.resource_version, metadata.continue_, metadata.remaining_item_count)
+        return ListPage(
+            items, metadata.resource_version, metadata.continue_, metadata.remaining_item_count
+        )
 
     @asynccontextmanager
     async def watch(
@@ -255,29 +285,42 @@ class HttpClient(Verbs):
             params["timeoutSeconds"] = str(timeout_s)
         path = selection.resource.path(selection.namespace)
         async with self._streaming(_Request("GET", path, params, stream=True)) as connection:
-            yield WatchStream(connection, self.server, self._watch_rest_s, min(LINE_BYTES_MAX, self._bytes_max))
+            yield WatchStream(
+                connection, self.server, self._watch_rest_s, min(LINE_BYTES_MAX, self._bytes_max)
+            )
 
     # Writing
 
     async def perform(self, write: Write) -> bytes:
-        """Sends *write*; the object as it is now.  Raises ``StatusError``, ``Unreachable``, and ``ValueError`` for a
-        patch of a type that does not exist."""
+        """Sends *write*; the object as it is now. Raises ``StatusError``, ``Unreachable``, and
+        ``ValueError`` for a patch of a type that does not exist.
+        """
         if write.verb == "patch" and write.patch_type not in _PATCH_TYPES:
-            raise ValueError(f"patch_type is {write.patch_type!r}, it must be one of {', '.join(_PATCH_TYPES)}")
+            raise ValueError(
+                f"patch_type is {write.patch_type!r}, it must be one of {', '.join(_PATCH_TYPES)}"
+            )
         path = write.resource.path(write.namespace, write.name, write.subresource)
         params = {} if write.verb == "delete" else {"fieldManager": self._manager}
         if write.force:
             params["force"] = "true"
-        content_type = _PATCH_TYPES[write.patch_type] if write.verb == "patch" else "application/json"
+        content_type = (
+            _PATCH_TYPES[write.patch_type] if write.verb == "patch" else "application/json"
+        )
         accept = _METADATA if write.metadata_only else "application/json"
-        return await self._send(_Request(_METHODS[write.verb], path, params, write.body or None, content_type, accept))
+        return await self._send(
+            _Request(_METHODS[write.verb], path, params, write.body or None, content_type, accept)
+        )
 
     async def post(self, path: str, body: bytes) -> bytes:
-        """The answer to a question of ``consume.drain.reports``, which the server holds for less than a minute."""
+        """The answer to a question of ``consume.drain.reports``, which the server holds for less
+        than a minute.
+        """
         return await self._send(_Request("POST", path, {}, body))
 
     async def page(self, path: str, *, bytes_max: int) -> bytes:
-        """The whole body of a page that is no object.  Raises as ``get``, and ``AnswerTooLarge``."""
+        """The whole body of a page that is no object.  Raises as ``get``, and
+        ``AnswerTooLarge``.
+        """
         allowance = current_allowance() or QuestionAllowance(QUESTION_BYTES_MAX)
         body = bytearray()
         with allowance.waiting(f"GET {path}"):
@@ -290,9 +333,11 @@ class HttpClient(Verbs):
         return bytes(body)
 
     async def download(self, path: str, *, bytes_max: int) -> AsyncIterator[bytes]:
-        """The body of a page, in portions, however long it takes while enough of it comes.  Raises as ``get``, and
-        ``AnswerTooLarge`` after *bytes_max*."""
-        # No context manager: a generator that is dropped is closed beside those that it uses, in any order.
+        """The body of a page, in portions, however long it takes while enough of it comes. Raises
+        as ``get``, and ``AnswerTooLarge`` after *bytes_max*.
+        """
+        # No context manager: a generator that is dropped is closed beside those that it uses, in
+        # any order.
         connection = (await self._answer(_Request("GET", path, {}, stream=True))).connection
         assert connection is not None, "an answer to a stream's request that is accepted"
         size = in_time = 0
@@ -346,13 +391,19 @@ class HttpClient(Verbs):
         """To a request that was accepted.  Raises ``StatusError``, ``Unreachable``."""
         # First of all, and not in a layer that a caller could go around.
         if self._read_only and request.method != "GET":
-            raise StatusError(405, "MethodNotAllowed", f"{request.method} {request.path}: this client only reads")
+            raise StatusError(
+                405, "MethodNotAllowed", f"{request.method} {request.path}: this client only reads"
+            )
         refreshable = self._connection.credentials.refreshable
         refused: str | None = None
         refusals = 0
         allowance = current_allowance()
         while True:
-            with nullcontext() if allowance is None else allowance.waiting(f"{request.method} {request.path}"):
+            with (
+                nullcontext()
+                if allowance is None
+                else allowance.waiting(f"{request.method} {request.path}")
+            ):
                 answer = await self._exchange(request, refused=refused)
             if answer.status < 300:
                 return answer
@@ -420,7 +471,9 @@ class HttpClient(Verbs):
                 except BaseException as error:
                     unheard = connection.idle_since is not None and not connection.answer.began
                     self._pool.give_back(connection)
-                    if not (isinstance(error, ConnectionError) and unheard and request.may_be_repeated):
+                    if not (
+                        isinstance(error, ConnectionError) and unheard and request.may_be_repeated
+                    ):
                         raise
         finally:
             self.metrics.answered(method, code, time.monotonic() - began)

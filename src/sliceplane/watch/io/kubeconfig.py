@@ -1,7 +1,7 @@
 """From kubeconfigs, or from inside a pod, to how a server is reached and who we are there.
 
-What is in files is read again when the files change (``transport.tls``, ``transport.credentials``); the kubeconfig
-itself is read once.
+What is in files is read again when the files change (``transport.tls``, ``transport.credentials``);
+the kubeconfig itself is read once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from msgspec.structs import replace
 
 from sliceplane.kit.io.files import CREDENTIAL_BYTES_MAX, read_bytes, read_text
 from sliceplane.watch.io import proxies
-from sliceplane.watch.io.credentials import API_VERSIONS, Credentials, Exec, Fixed, TokenFile, basic, bearer
+from sliceplane.watch.io.credentials import (
+    API_VERSIONS,
+    Credentials,
+    Exec,
+    Fixed,
+    TokenFile,
+    basic,
+    bearer,
+)
 from sliceplane.watch.io.kubeconfig_files import (
     Chosen,
     ClusterEntry,
@@ -49,7 +57,9 @@ _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """``server`` is a URL without a slash at its end.  ``ssl_context`` is ``None`` for plain HTTP."""
+    """``server`` is a URL without a slash at its end.  ``ssl_context`` is ``None`` for plain
+    HTTP.
+    """
 
     server: str
     #: as it was at first; where there is ``tls``, that has the current one
@@ -70,17 +80,23 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 def load(path: str | Path | None = None, *, context: str | None = None) -> Connection:
     """Read a kubeconfig.
 
-    Without *path*: the files of ``KUBECONFIG``, merged; else the service account if this is a pod; else
-    ``~/.kube/config``.  Raises ``KubeconfigError``, ``NoKubeconfig`` among them.
+    Without *path*: the files of ``KUBECONFIG``, merged; else the service account if this is a pod;
+    else ``~/.kube/config``. Raises ``KubeconfigError``, ``NoKubeconfig`` among them.
     """
     if path is not None:
         return from_file(Path(path), context=context)
     if os.environ.get("KUBECONFIG", "").strip(os.pathsep):
         return _connection(choose(default_paths(), context))
-    if context is None and "KUBERNETES_SERVICE_HOST" in os.environ and Path(IN_CLUSTER_FOLDER, "token").exists():
+    if (
+        context is None
+        and "KUBERNETES_SERVICE_HOST" in os.environ
+        and Path(IN_CLUSTER_FOLDER, "token").exists()
+    ):
         return in_cluster()
     if not default_path().exists():
-        raise NoKubeconfig(f"there is no kubeconfig {default_path()}: name one with --kubeconfig or in KUBECONFIG")
+        raise NoKubeconfig(
+            f"there is no kubeconfig {default_path()}: name one with --kubeconfig or in KUBECONFIG"
+        )
     return from_file(default_path(), context=context)
 
 
@@ -90,8 +106,9 @@ def load_or_running(
     context: str | None = None,
     on_plane: Callable[[Path], object] | None = None,
 ) -> Connection:
-    """As ``load``; and where there is no kubeconfig at all, the plane that ``sliceplane up`` runs for this user, whose
-    kubeconfig *on_plane* is told.  Raises ``KubeconfigError``."""
+    """As ``load``; and where there is no kubeconfig at all, the plane that ``sliceplane up`` runs
+    for this user, whose kubeconfig *on_plane* is told. Raises ``KubeconfigError``.
+    """
     try:
         return load(path, context=context)
     except NoKubeconfig as error:
@@ -99,28 +116,40 @@ def load_or_running(
 
         plane = running_plane()
         if plane is None:
-            raise NoKubeconfig(f"{error}; nor does 'sliceplane up' run from this user's data folder") from error
+            raise NoKubeconfig(
+                f"{error}; nor does 'sliceplane up' run from this user's data folder"
+            ) from error
         if on_plane is not None:
             on_plane(plane)
         return from_file(plane, context=context)
 
 
 def default_paths() -> list[Path]:
-    """The files of ``KUBECONFIG``, else kubectl's own.  Raises ``NoKubeconfig`` where there is no home for it."""
+    """The files of ``KUBECONFIG``, else kubectl's own.  Raises ``NoKubeconfig`` where there is no
+    home for it.
+    """
     named = [part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     try:
         return [Path(part).expanduser() for part in named or ["~/.kube/config"]]
     except RuntimeError as error:
-        why = "there is no home directory with a .kube/config: set HOME, name a file in KUBECONFIG, or use --kubeconfig"
+        why = (
+            "there is no home directory with a .kube/config: set HOME, name a file in KUBECONFIG, "
+            "or use --kubeconfig"
+        )
         raise NoKubeconfig(why) from error
 
 
-def load_for(server: str, path: str | Path | None = None, *, context: str | None = None) -> Connection:
-    """The API server at the URL *server*, with what ``load`` finds for anything else; without *path*, and where there
-    is nothing to load, as an anonymous user.  Raises ``KubeconfigError``."""
+def load_for(
+    server: str, path: str | Path | None = None, *, context: str | None = None
+) -> Connection:
+    """The API server at the URL *server*, with what ``load`` finds for anything else; without
+    *path*, and where there is nothing to load, as an anonymous user. Raises ``KubeconfigError``.
+    """
     server = server.rstrip("/")
     if not server.startswith(("http://", "https://")):
-        raise KubeconfigError(f"{server!r} is not the URL of a server: it begins with neither http:// nor https://")
+        raise KubeconfigError(
+            f"{server!r} is not the URL of a server: it begins with neither http:// nor https://"
+        )
     if path is None and not os.environ.get("KUBECONFIG") and not default_path().exists():
         connection = Connection(server=server, ssl_context=None, credentials=Fixed())
     else:
@@ -154,7 +183,9 @@ def in_cluster(folder: str = IN_CLUSTER_FOLDER) -> Connection:
         certificate_authority=str(here / "ca.crt"),
     )
     user = UserEntry(token_file=str(here / "token"))
-    return _connection(Chosen(cluster, user, namespace or "default", folder, "the service account of this Pod"))
+    return _connection(
+        Chosen(cluster, user, namespace or "default", folder, "the service account of this Pod")
+    )
 
 
 def from_file(path: Path, *, context: str | None = None) -> Connection:
@@ -172,7 +203,11 @@ def _connection(chosen: Chosen) -> Connection:
         raise KubeconfigError(f"{chosen.source}: {server!r} is not the URL of a server")
     try:
         tls = _tls(cluster, user) if server.startswith("https://") else None
-        proxy = proxies.configured(cluster.proxy_url) if cluster.proxy_url else proxies.from_environment(server)
+        proxy = (
+            proxies.configured(cluster.proxy_url)
+            if cluster.proxy_url
+            else proxies.from_environment(server)
+        )
     except proxies.ProxyError as error:
         raise KubeconfigError(f"{chosen.source}: {error}") from error
     except (OSError, ssl.SSLError, binascii.Error, UnicodeDecodeError) as error:
@@ -193,7 +228,9 @@ def _connection(chosen: Chosen) -> Connection:
 def _tls(cluster: ClusterEntry, user: UserEntry) -> Tls:
     authority = _pem(cluster.certificate_authority_data, cluster.certificate_authority)
     if cluster.insecure_skip_tls_verify and (authority.data or authority.path):
-        raise KubeconfigError("insecure-skip-tls-verify and a certificate authority contradict each other")
+        raise KubeconfigError(
+            "insecure-skip-tls-verify and a certificate authority contradict each other"
+        )
     return Tls(
         authority=authority,
         certificate=_pem(user.client_certificate_data, user.client_certificate),
@@ -204,7 +241,8 @@ def _tls(cluster: ClusterEntry, user: UserEntry) -> Tls:
 
 def _pem(data: str | None, path: str | None) -> Pem:
     if data:
-        # Strictly: lenient decoding makes nothing of rubbish, and no authority at all means to trust every public one.
+        # Strictly: lenient decoding makes nothing of rubbish, and no authority at all means to
+        # trust every public one.
         return Pem(data=base64.b64decode("".join(data.split()), validate=True))
     return Pem(path=Path(path)) if path else Pem()
 
@@ -219,17 +257,22 @@ def _credentials(cluster: ClusterEntry, user: UserEntry, tls: Tls | None) -> Cre
     if user.username and user.password is not None:
         return basic(user.username, user.password)
     if user.auth_provider:
-        raise KubeconfigError("auth-provider is not supported: Kubernetes removed it in 1.26, use exec")
+        raise KubeconfigError(
+            "auth-provider is not supported: Kubernetes removed it in 1.26, use exec"
+        )
     return Fixed()
 
 
 def _exec(cluster: ClusterEntry, entry: ExecEntry, tls: Tls | None) -> Exec:
     if entry.api_version not in API_VERSIONS:
         supported = " and ".join(API_VERSIONS)
-        raise KubeconfigError(f"exec: apiVersion {entry.api_version!r} is not supported, only {supported}")
+        raise KubeconfigError(
+            f"exec: apiVersion {entry.api_version!r} is not supported, only {supported}"
+        )
     if entry.interactive_mode == "Always":
         raise KubeconfigError(
-            f"exec: {entry.command} wants to ask a person (interactiveMode Always), and there is none"
+            f"exec: {entry.command} wants to ask a person (interactiveMode Always), and there is "
+            "none"
         )
     return Exec(
         entry.command,
@@ -245,7 +288,10 @@ def _exec(cluster: ClusterEntry, entry: ExecEntry, tls: Tls | None) -> Exec:
 def _cluster_info(cluster: ClusterEntry) -> Mapping[str, Any]:
     """``spec.cluster`` of an ExecCredential."""
     authority = _pem(cluster.certificate_authority_data, cluster.certificate_authority).read()
-    config = next((e.get("extension") for e in cluster.extensions or () if e.get("name") == _EXEC_EXTENSION), None)
+    config = next(
+        (e.get("extension") for e in cluster.extensions or () if e.get("name") == _EXEC_EXTENSION),
+        None,
+    )
     shown: dict[str, Any] = {
         "server": cluster.server,
         "tls-server-name": cluster.tls_server_name,

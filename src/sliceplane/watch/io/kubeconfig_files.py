@@ -1,8 +1,8 @@
 """Kubeconfig files: read, merged as ``kubectl`` merges them, and the context chosen.
 
-Of several files (``KUBECONFIG=one:two``) the first one to name a cluster, a user or a context has all of it, and the
-first one to set ``current-context`` sets it.  Paths are relative to the file that they are written in.  Names that
-lead to no file are passed over, unless none leads to one.
+Of several files (``KUBECONFIG=one:two``) the first one to name a cluster, a user or a context has
+all of it, and the first one to set ``current-context`` sets it. Paths are relative to the file that
+they are written in. Names that lead to no file are passed over, unless none leads to one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class UserEntry(msgspec.Struct, frozen=True, rename="kebab"):
     impersonate: str | None = msgspec.field(name="as", default=None)
     impersonate_uid: str | None = msgspec.field(name="as-uid", default=None)
     impersonate_groups: list[str] | None = msgspec.field(name="as-groups", default=None)
-    impersonate_extra: dict[str, list[str]] | None = msgspec.field(name="as-user-extra", default=None)
+    impersonate_extra: dict[str, list[str]] | None = msgspec.field(
+        name="as-user-extra", default=None
+    )
 
 
 class ContextEntry(msgspec.Struct, frozen=True):
@@ -84,7 +86,10 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 #: member -> its list's entries' members that are paths
-_PATHS = {"clusters": ("certificate-authority",), "users": ("client-certificate", "client-key", "tokenFile")}
+_PATHS = {
+    "clusters": ("certificate-authority",),
+    "users": ("client-certificate", "client-key", "tokenFile"),
+}
 _LISTS = {"clusters": "cluster", "contexts": "context", "users": "user"}
 
 
@@ -98,7 +103,9 @@ def choose(paths: Sequence[Path], context: str | None) -> Chosen:
     try:
         return _chosen(merged, context, source)
     except KeyError as error:
-        raise KubeconfigError(f"kubeconfig {source} is incomplete: it has no {error.args[0]!r}") from error
+        raise KubeconfigError(
+            f"kubeconfig {source} is incomplete: it has no {error.args[0]!r}"
+        ) from error
     except (TypeError, AttributeError, msgspec.ValidationError) as error:
         raise KubeconfigError(f"kubeconfig {source} is incomplete: {error}") from error
 
@@ -108,7 +115,9 @@ def _chosen(merged: dict[str, Any], context: str | None, source: str) -> Chosen:
     contexts = merged["contexts"]
     name = context or merged.get("current-context")
     if not name:
-        raise KubeconfigError(f"kubeconfig {source}: No current context set: choose one with --context")
+        raise KubeconfigError(
+            f"kubeconfig {source}: No current context set: choose one with --context"
+        )
     if name not in contexts:
         names = ", ".join(sorted(contexts)) or "none"
         raise KubeconfigError(f"kubeconfig {source}: Context {name!r} not found, only {names}")
@@ -136,7 +145,10 @@ def _merged(documents: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     """One file, its lists as dictionaries by name, null members left out, its paths made good."""
-    from sliceplane.kit.io.manifests import BadDocument, config_document  # clients without a file need no YAML
+    from sliceplane.kit.io.manifests import (
+        BadDocument,
+        config_document,
+    )  # clients without a file need no YAML
 
     try:
         document = config_document(path)
@@ -151,9 +163,14 @@ def _read(path: Path) -> dict[str, Any]:
         for member, inner in _LISTS.items():
             if member in document:
                 entries = document[member] or ()
-                read[member] = {entry["name"]: _entry(member, entry[inner] or {}, path.parent) for entry in entries}
+                read[member] = {
+                    entry["name"]: _entry(member, entry[inner] or {}, path.parent)
+                    for entry in entries
+                }
     except KeyError as error:
-        raise KubeconfigError(f"kubeconfig {path} is incomplete: it has no {error.args[0]!r}") from error
+        raise KubeconfigError(
+            f"kubeconfig {path} is incomplete: it has no {error.args[0]!r}"
+        ) from error
     except (TypeError, AttributeError) as error:
         raise KubeconfigError(f"kubeconfig {path} is incomplete: {error}") from error
     return read

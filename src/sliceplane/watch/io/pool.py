@@ -1,4 +1,6 @@
-"""The connections to one server: its HTTP proxy, certificates as they are now, and peers whose death is noticed."""
+"""The connections to one server: its HTTP proxy, certificates as they are now, and peers whose
+death is noticed.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,15 @@ if TYPE_CHECKING:
 
 
 CONNECT_TIMEOUT_S: Final = 10.0
-#: before the next address of a server's name is tried beside the one that does not answer (RFC 8305, section 8)
+#: before the next address of a server's name is tried beside the one that does not answer (RFC
+#: 8305, section 8)
 NEXT_ADDRESS_S: Final = 0.25
 #: connections kept open although nothing uses them
 IDLE_CONNECTION_S: Final = 60.0
-#: after so long without a packet the kernel asks the peer's kernel whether the connection is still there, every
-#: ``KEEPALIVE_INTERVAL_S``, and gives up after ``KEEPALIVE_PROBES``: a watch whose peer vanished ends within 30 s,
-#: long before its silence would tell, and costs the server's process nothing
+#: after so long without a packet the kernel asks the peer's kernel whether the connection is still
+#: there, every ``KEEPALIVE_INTERVAL_S``, and gives up after ``KEEPALIVE_PROBES``: a watch whose
+#: peer vanished ends within 30 s, long before its silence would tell, and costs the server's
+#: process nothing
 KEEPALIVE_IDLE_S: Final = 15
 KEEPALIVE_INTERVAL_S: Final = 5
 KEEPALIVE_PROBES: Final = 3
@@ -51,8 +55,10 @@ class ConnectionPool:
         self._closed = False
 
     async def take(self, *, look: bool) -> ClientConnection:
-        """A connection with the certificates as they are now.  *look*: who we are was refused, so look at their files
-        at once.  There is no limit: watches hold one each, and requests are bounded by those who make them."""
+        """A connection with the certificates as they are now. *look*: who we are was refused, so
+        look at their files at once. There is no limit: watches hold one each, and requests are
+        bounded by those who make them.
+        """
         self._must_be_open()
         tls = self._connection.tls
         context = self._connection.ssl_context
@@ -61,7 +67,8 @@ class ConnectionPool:
                 tls.look_again()
             number, context = tls.current()
             if number != self._tls_number:
-                # A connection has the certificate that it was opened with: no request may use it any more.
+                # A connection has the certificate that it was opened with: no request may use it
+                # any more.
                 self._tls_number = number
                 self._drop_idle(before=None)
         self._drop_idle(before=asyncio.get_running_loop().time() - IDLE_CONNECTION_S)
@@ -92,9 +99,9 @@ class ConnectionPool:
         self._drop_idle(before=None)
         for opened in tuple(self._used):
             opened.abort()
-        # Aborted connections are let go in the next turn of the loop, which may be its last.  One whose opening was
-        # cancelled before its first callback knows nothing of that, and goes on with its handshake until it finds
-        # that its peer is gone.
+        # Aborted connections are let go in the next turn of the loop, which may be its last. One
+        # whose opening was cancelled before its first callback knows nothing of that, and goes on
+        # with its handshake until it finds that its peer is gone.
         for turn in range(CLOSING_TURNS_MAX):
             await asyncio.sleep(0)
             left = [opened for opened in self.sockets if opened.fileno() >= 0]
@@ -145,7 +152,9 @@ class ConnectionPool:
         if answer.status >= 300:
             raise ConnectionError(f"the proxy answered {answer.status}")
 
-    async def _connect(self, host: str, port: int, context: ssl.SSLContext | None, name: str) -> ClientConnection:
+    async def _connect(
+        self, host: str, port: int, context: ssl.SSLContext | None, name: str
+    ) -> ClientConnection:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)

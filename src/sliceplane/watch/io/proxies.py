@@ -27,19 +27,31 @@ def is_usable(url: str) -> bool:
     try:
         parts = urlsplit(url)
         is_host = bool(parts.hostname) and not parts.netloc.endswith(":")
-        return parts.scheme in SCHEMES and is_host and parts.port != 0 and url.isprintable() and " " not in url
+        return (
+            parts.scheme in SCHEMES
+            and is_host
+            and parts.port != 0
+            and url.isprintable()
+            and " " not in url
+        )
     except ValueError:
         return False
 
 
 def from_environment(server: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The proxy for *server* by HTTP_PROXY, HTTPS_PROXY and NO_PROXY; "" for none.  Never for this machine itself."""
+    """The proxy for *server* by HTTP_PROXY, HTTPS_PROXY and NO_PROXY; "" for none.  Never for this
+    machine itself.
+    """
     parts = urlsplit(server)
     name = f"{parts.scheme}_proxy"
     url = environment.get(name.upper()) or environment.get(name) or ""
     host = parts.hostname or ""
     without = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
-    if not url or _local(host) or _excluded(host, parts.port or (443 if parts.scheme == "https" else 80), without):
+    if (
+        not url
+        or _local(host)
+        or _excluded(host, parts.port or (443 if parts.scheme == "https" else 80), without)
+    ):
         return ""
     return url if "://" in url else f"http://{url}"
 
@@ -76,7 +88,9 @@ def _excluded(host: str, port: int, without: str) -> bool:
             if int(number) != port:
                 continue
             part = name.strip("[]")
-        if host == part.lstrip("*").removeprefix(".") or (address is None and host.endswith(f".{part.lstrip('*.')}")):
+        if host == part.lstrip("*").removeprefix(".") or (
+            address is None and host.endswith(f".{part.lstrip('*.')}")
+        ):
             return True
     return False
 

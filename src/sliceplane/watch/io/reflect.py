@@ -1,9 +1,11 @@
-"""One informer in motion: performs what a reflector asks for over a client and hands its changes on.
+"""One informer in motion: performs what a reflector asks for over a client and hands its changes
+on.
 
-The loop decides nothing.  Each request and each wait for a message is bounded by a time limit, so that neither a
-server nor a proxy that keeps quiet can hold it for ever; every failure goes back into the reflector, which knows when
-to try again.  What the loop cannot foresee (a fault in a client, say) is logged with its traceback and counts as a
-failure too: an informer never dies silently.
+The loop decides nothing. Each request and each wait for a message is bounded by a time limit, so
+that neither a server nor a proxy that keeps quiet can hold it for ever; every failure goes back
+into the reflector, which knows when to try again. What the loop cannot foresee (a fault in a
+client, say) is logged with its traceback and counts as a failure too: an informer never dies
+silently.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ T = TypeVar("T", bound=Object)
 LIST_TIMEOUT_S = 60.0
 #: after so many messages that were there without waiting, other tasks get their turn
 MESSAGES_PER_TURN = 256
-#: the timer of a stream is moved only when it would move by this much: it is moved for every message otherwise
+#: the timer of a stream is moved only when it would move by this much: it is moved for every
+#: message otherwise
 IDLE_GRAIN_S = 0.25
 
 Handler = Callable[[tuple[Change[T], ...]], None]
@@ -46,17 +49,21 @@ class Log(Protocol):
 
 
 def loop_clock(wall: float) -> Callable[[], float]:
-    """Seconds since the epoch that never jump: *wall* now, and from then on as the running loop's clock goes."""
+    """Seconds since the epoch that never jump: *wall* now, and from then on as the running loop's
+    clock goes.
+    """
     loop = asyncio.get_running_loop()
     offset = wall - loop.time()
     return lambda: offset + loop.time()
 
 
 class RunningInformer(Generic[T]):
-    """A cache, its reflector and its handlers.  ``run`` is one task; the rest is called in the same loop.
+    """A cache, its reflector and its handlers. ``run`` is one task; the rest is called in the same
+    loop.
 
-    *clock* gives seconds since the epoch and should not jump (``loop_clock``).  Handlers are called synchronously in
-    the order in which they were added; they must be quick (put changes into a queue) and see every change exactly once.
+    *clock* gives seconds since the epoch and should not jump (``loop_clock``). Handlers are called
+    synchronously in the order in which they were added; they must be quick (put changes into a
+    queue) and see every change exactly once.
     """
 
     def __init__(
@@ -100,8 +107,14 @@ class RunningInformer(Generic[T]):
         self._limit: asyncio.Timeout | None = None
         self._doubt = ""
         self._doubt_told = True
-        scope = {name: getattr(selection, name) for name in ("namespace", "label_selector", "field_selector")}
-        self._named = {"resource": resource.key, **{name: text for name, text in scope.items() if text}}
+        scope = {
+            name: getattr(selection, name)
+            for name in ("namespace", "label_selector", "field_selector")
+        }
+        self._named = {
+            "resource": resource.key,
+            **{name: text for name, text in scope.items() if text},
+        }
 
     # For owners
 
@@ -111,13 +124,16 @@ class RunningInformer(Generic[T]):
         return self._synced.is_set()
 
     def staleness(self) -> float:
-        """Seconds since the cache was last known to be current; ``math.inf`` before the first list."""
+        """Seconds since the cache was last known to be current; ``math.inf`` before the first
+        list.
+        """
         return self.reflector.staleness(self._clock())
 
     @property
     def lost(self) -> str:
-        """Why no changes come at the moment: a list or watch failed and no watch was opened since; "" if one
-        is open or being opened for the first time."""
+        """Why no changes come at the moment: a list or watch failed and no watch was opened since;
+        "" if one is open or being opened for the first time.
+        """
         return self._lost
 
     @property
@@ -127,12 +143,16 @@ class RunningInformer(Generic[T]):
 
     @property
     def refused(self) -> bool:
-        """What is lost is lost by the server's own word (403, 404), which no restart of ours changes."""
+        """What is lost is lost by the server's own word (403, 404), which no restart of ours
+        changes.
+        """
         error = self.reflector.last_error
         return bool(self._lost) and error is not None and error[0].code in NOT_TO_BE_HAD
 
     def relist(self, why: str, *, told: bool = True) -> None:
-        """The cache is wrong: leave the watch that is open, if one is, and list anew.  *told*: in the log."""
+        """The cache is wrong: leave the watch that is open, if one is, and list anew.  *told*: in
+        the log.
+        """
         if self._limit is not None:
             self._doubt = why
             self._doubt_told = told
@@ -146,12 +166,16 @@ class RunningInformer(Generic[T]):
         await self._followed.wait()
 
     def add_handler(
-        self, handler: Handler[T], on_synced: Callable[[], None], on_mark: Callable[[Mark], None] | None = None
+        self,
+        handler: Handler[T],
+        on_synced: Callable[[], None],
+        on_mark: Callable[[Mark], None] | None = None,
     ) -> None:
         """Tell *handler* of every change from here on, beginning with what the cache holds now.
 
-        *on_synced* is called once: now, if the first list was delivered, else when it is.  *on_mark* is told, after the
-        changes, how far they lead; bookmarks and lists without a change count, too.
+        *on_synced* is called once: now, if the first list was delivered, else when it is. *on_mark*
+        is told, after the changes, how far they lead; bookmarks and lists without a change count,
+        too.
         """
         present = self.cache.snapshot()
         if present:
@@ -166,7 +190,9 @@ class RunningInformer(Generic[T]):
         else:
             self._on_synced.append(on_synced)
 
-    def remove_handler(self, handler: Handler[T], on_mark: Callable[[Mark], None] | None = None) -> None:
+    def remove_handler(
+        self, handler: Handler[T], on_mark: Callable[[Mark], None] | None = None
+    ) -> None:
         self._handlers = [other for other in self._handlers if other != handler]
         self._on_marks = [other for other in self._on_marks if other != on_mark]
 
@@ -188,9 +214,11 @@ class RunningInformer(Generic[T]):
                 if not actions:
                     await self._wait()
             except Exception as error:
-                # Not a failure of the server, which comes as a StatusError: a fault of ours or of a handler.
-                # What the cache missed by it is in the next list.
-                self._log.error("an informer met a fault and lists again", **self._named, exc_info=error)
+                # Not a failure of the server, which comes as a StatusError: a fault of ours or of a
+                # handler. What the cache missed by it is in the next list.
+                self._log.error(
+                    "an informer met a fault and lists again", **self._named, exc_info=error
+                )
                 self._lost = f"{type(error).__name__}: {error}"
                 self.reflector.on_fault(internal(self._lost), self._clock())
             self._deliver()
@@ -215,9 +243,13 @@ class RunningInformer(Generic[T]):
             return
         doubts = self.reflector.doubts
         before = (doubts.doubted, doubts.refuted)
-        self.reflector.on_page(page.items, page.resource_version, page.continue_token, self._clock())
+        self.reflector.on_page(
+            page.items, page.resource_version, page.continue_token, self._clock()
+        )
         if doubts.doubted != before[0]:
-            self._log.warning("a list lacks most of what was there, and is asked for again", **self._named)
+            self._log.warning(
+                "a list lacks most of what was there, and is asked for again", **self._named
+            )
         if doubts.refuted != before[1]:
             self._log.warning("a second list has what the first lacked", **self._named)
 
@@ -230,7 +262,9 @@ class RunningInformer(Generic[T]):
             async with asyncio.timeout(None) as limit:
                 self._rearm(limit, loop)
                 async with self._client.watch(
-                    self._selection, resource_version=action.resource_version, timeout_s=action.timeout_s
+                    self._selection,
+                    resource_version=action.resource_version,
+                    timeout_s=action.timeout_s,
                 ) as messages:
                     reflector.on_watch_opened(self._clock())
                     self._lost = ""
@@ -289,28 +323,40 @@ class RunningInformer(Generic[T]):
             self._followed.set()
             self._lost = ""
             if not was_absent:  # once, not at each look for it
-                self._log.info("this cluster has none of these for us, we do without", **self._named, error=str(status))
+                self._log.info(
+                    "this cluster has none of these for us, we do without",
+                    **self._named,
+                    error=str(status),
+                )
             return
         due = self.reflector.next_deadline() or self._clock()
         wait = round(due - self._clock(), 1)
-        self._log.warning(event, **self._named, error=str(status), reason=status.reason, retry_in_s=wait)
+        self._log.warning(
+            event, **self._named, error=str(status), reason=status.reason, retry_in_s=wait
+        )
 
     def _tell(self) -> None:
         """The reflector gave up a watch by itself; it knows why."""
         if self.reflector.last_error is not None:
             self._lost = str(self.reflector.last_error[0])
-            self._log.warning("a watch was given up", **self._named, error=str(self.reflector.last_error[0]))
+            self._log.warning(
+                "a watch was given up", **self._named, error=str(self.reflector.last_error[0])
+            )
 
     # Delivery
 
     def _deliver(self) -> None:
-        """In one go, so that a handler that is added meanwhile sees either the snapshot or the change, never both."""
+        """In one go, so that a handler that is added meanwhile sees either the snapshot or the
+        change, never both.
+        """
         changes = self.reflector.take_changes()
         for handler in self._handlers if changes else ():
             try:
                 handler(changes)
             except Exception as error:  # one handler's fault must not cost the others their changes
-                self._log.error("a handler failed", **self._named, changes=len(changes), exc_info=error)
+                self._log.error(
+                    "a handler failed", **self._named, changes=len(changes), exc_info=error
+                )
         mark = self.reflector.take_mark() if self._on_marks else None
         if mark is not None:
             for tell_mark in self._on_marks:

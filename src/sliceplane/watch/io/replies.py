@@ -1,4 +1,6 @@
-"""What a server answers: errors as ``StatusError``, whether to send again, and the messages of a watch."""
+"""What a server answers: errors as ``StatusError``, whether to send again, and the messages of a
+watch.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from sliceplane.watch.io.wire import ClientConnection
 
 #: of an error without a Status, this much goes into the message
 TEXT_CHARACTERS_MAX: Final = 1024
-#: a server that asks for more than this is not waited for here: the caller has plans of its own for that
+#: a server that asks for more than this is not waited for here: the caller has plans of its own for
+#: that
 RETRY_AFTER_S_MAX: Final = 10
 #: where no time is given
 RETRY_S: Final = 0.5
@@ -50,18 +53,29 @@ _PIECES_MAX: Final = 4096
 
 
 def error_of(code: int, body: bytes, retry_after: str = "") -> StatusError:
-    """The error that an answer with *code* stands for; *retry_after* is its header, seconds or nothing."""
+    """The error that an answer with *code* stands for; *retry_after* is its header, seconds or
+    nothing.
+    """
     error = _from_body(code, body)
     if error.retry_after_s is not None:
         return error
     after_s = _seconds(retry_after)
     if after_s is None:
         return error
-    return StatusError(error.code, error.reason, error.message, error.details, error.metadata, retry_after_s=after_s)
+    return StatusError(
+        error.code,
+        error.reason,
+        error.message,
+        error.details,
+        error.metadata,
+        retry_after_s=after_s,
+    )
 
 
 def _seconds(retry_after: str) -> int | None:
-    """The value of a Retry-After, as far as anything waits for it; a date (RFC 9110, section 10.2.3) is none."""
+    """The value of a Retry-After, as far as anything waits for it; a date (RFC 9110, section
+    10.2.3) is none.
+    """
     try:
         return min(parse_uint64(retry_after), RETRY_AFTER_SECONDS_MAX)
     except NotAnInteger as error:
@@ -86,18 +100,23 @@ def _from_body(code: int, body: bytes) -> StatusError:
 class Retries(msgspec.Struct, frozen=True):
     """When a request that was refused may be sent again, and after how long; ``times`` at most.
 
-    Only after answers that say that the server did nothing: 429 (it, or something before it, has too much to do), and
-    503 with Retry-After, with which an API server refuses what it has not begun.  A read may be sent again after any
-    503.  A request without an answer is never sent again here: whether a write happened is found out by the caller, who
+    Only after answers that say that the server did nothing: 429 (it, or something before it, has
+    too much to do), and 503 with Retry-After, with which an API server refuses what it has not
+    begun. A read may be sent again after any
+    503. A request without an answer is never sent again here: whether a write happened is found out
+         by the caller, who
     reads its object.
     """
 
     times: int = 4
 
     def wait_s(self, method: str, status: int, retry_after: str, attempt: int) -> float | None:
-        """Seconds before try ``attempt + 2``, jittered so that clients that were refused together do not come
-        together; ``None``: no.  *attempt* counts from 0."""
-        if attempt >= self.times or not (status == 429 or (status == 503 and (retry_after or method == "GET"))):
+        """Seconds before try ``attempt + 2``, jittered so that clients that were refused together
+        do not come together; ``None``: no. *attempt* counts from 0.
+        """
+        if attempt >= self.times or not (
+            status == 429 or (status == 503 and (retry_after or method == "GET"))
+        ):
             return None
         if retry_after:
             after_s = _seconds(retry_after)
@@ -113,7 +132,9 @@ NO_RETRIES: Final = Retries(0)
 
 
 def why_no_answer(error: Exception) -> str:
-    """In a few words for people what kept an answer from coming: *error* is the system's or ours."""
+    """In a few words for people what kept an answer from coming: *error* is the system's or
+    ours.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the server's certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -143,7 +164,8 @@ class WatchLines:
 
     def __init__(self, line_bytes_max: int = LINE_BYTES_MAX) -> None:
         self._line_bytes_max = line_bytes_max
-        #: the beginning of a line whose end has not come yet, in pieces, so that a long one is joined once
+        #: the beginning of a line whose end has not come yet, in pieces, so that a long one is
+        #: joined once
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -192,7 +214,8 @@ class WatchStream:
         self._rest_s = rest_s
         self._server = server
         self._lines = WatchLines(line_bytes_max)
-        #: decoded one by one: a portion may have tens of thousands, and the reader lets others run in between
+        #: decoded one by one: a portion may have tens of thousands, and the reader lets others run
+        #: in between
         self._ready: list[bytes] = []
         self._next = 0
 
@@ -211,7 +234,9 @@ class WatchStream:
             raise self._unreachable(error) from error
 
     async def _more(self) -> list[bytes]:
-        """Raises ``StopAsyncIteration`` at a clean end, ``Unreachable`` if the connection broke or makes no sense."""
+        """Raises ``StopAsyncIteration`` at a clean end, ``Unreachable`` if the connection broke or
+        makes no sense.
+        """
         try:
             portion = await self._connection.portion()
             lines = self._lines.feed(portion)
@@ -230,7 +255,9 @@ class WatchStream:
 
 
 def message_of(line: bytes) -> WatchMessage:
-    """The message in one line of a watch.  Its object is for the reader to judge.  Raises ``BadStream``."""
+    """The message in one line of a watch.  Its object is for the reader to judge.  Raises
+    ``BadStream``.
+    """
     at = line.find(_OBJECT, len(_TYPE), _TYPE_BYTES_MAX)
     if at > 0 and line.startswith(_TYPE) and line.endswith(b"}}"):
         return WatchMessage(line[len(_TYPE) : at].decode(), line[at + len(_OBJECT) - 1 : -1])

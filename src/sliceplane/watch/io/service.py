@@ -1,7 +1,9 @@
-"""What else runs in the process of a plane (controllers, a node proxy), and what the plane lends it.
+"""What else runs in the process of a plane (controllers, a node proxy), and what the plane lends
+it.
 
-The server knows a ``PlaneService`` and nothing of what it does; a service knows its ``ServiceContext`` and nothing of
-the server, so both rooms can be read, tested and started without the other.
+The server knows a ``PlaneService`` and nothing of what it does; a service knows its
+``ServiceContext`` and nothing of the server, so both rooms can be read, tested and started without
+the other.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ Check = Callable[[], str]
 class ServiceContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a plane lends to a service, from its ``start`` to its ``stop``."""
 
-    #: a client of the server in this process for an administrator of this user name, with a field manager
+    #: a client of the server in this process for an administrator of this user name, with a field
+    #: manager
     client: Callable[[str, str], Client]
     #: the server's wall clock
     clock: Callable[[], float]
@@ -48,8 +51,8 @@ class ServiceContext(msgspec.Struct, frozen=True, kw_only=True):
 class PlaneService(Protocol):
     """Something else that runs in the process.
 
-    ``start`` is called when the server answers; ``stop`` is called before the server stops, also if ``start`` failed
-    half-way, and returns when every task of the service has ended.
+    ``start`` is called when the server answers; ``stop`` is called before the server stops, also if
+    ``start`` failed half-way, and returns when every task of the service has ended.
     """
 
     @property
@@ -58,6 +61,8 @@ class PlaneService(Protocol):
     async def start(self, context: ServiceContext) -> None: ...
 
     async def drain(self) -> None:
-        """The process will stop, and answers for a while yet: a service that has a successor elsewhere ends now."""
+        """The process will stop, and answers for a while yet: a service that has a successor
+        elsewhere ends now.
+        """
 
     async def stop(self) -> None: ...

@@ -1,9 +1,9 @@
-"""What a TLS connection is made with, kept current: certificates in files change while we run, and some are handed out
-by a login program.
+"""What a TLS connection is made with, kept current: certificates in files change while we run, and
+some are handed out by a login program.
 
-A context is never changed once connections were made with it; a new one is made, under a new number, and a client
-that keeps connections opens new ones when the number has changed.  Files that cannot be read at that moment (they are
-being replaced) leave everything as it was.
+A context is never changed once connections were made with it; a new one is made, under a new
+number, and a client that keeps connections opens new ones when the number has changed. Files that
+cannot be read at that moment (they are being replaced) leave everything as it was.
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ class Pem(msgspec.Struct, frozen=True):
 
     def read(self) -> bytes:
         """Raises ``OSError``."""
-        return self.data or (b"" if self.path is None else read_bytes(self.path, CREDENTIAL_BYTES_MAX))
+        return self.data or (
+            b"" if self.path is None else read_bytes(self.path, CREDENTIAL_BYTES_MAX)
+        )
 
 
 NO_PEM: Final = Pem()
 
 
 class Tls:
-    """Owned by one connection.  *authority* without text: the system's.  Raises ``OSError`` and ``ssl.SSLError`` for
-    what cannot be used from the start."""
+    """Owned by one connection. *authority* without text: the system's. Raises ``OSError`` and
+    ``ssl.SSLError`` for what cannot be used from the start.
+    """
 
     def __init__(
         self,
@@ -119,8 +122,9 @@ class Tls:
 
 
 def _load(context: ssl.SSLContext, pem: bytes) -> None:
-    """OpenSSL takes certificates from files only.  This one is in memory: a key has no business on a disk, and where
-    the file system is read-only there may be no folder for temporary files."""
+    """OpenSSL takes certificates from files only. This one is in memory: a key has no business on a
+    disk, and where the file system is read-only there may be no folder for temporary files.
+    """
     if not hasattr(os, "memfd_create"):
         with tempfile.NamedTemporaryFile() as file:
             file.write(pem)
@@ -134,7 +138,9 @@ def _load(context: ssl.SSLContext, pem: bytes) -> None:
 
 
 def stamp(path: Path | None) -> object:
-    """Changes with the file, also behind symbolic links (as the kubelet swaps them); ``None``: there is none."""
+    """Changes with the file, also behind symbolic links (as the kubelet swaps them); ``None``:
+    there is none.
+    """
     if path is None:
         return None
     try:

@@ -1,4 +1,6 @@
-"""Which Kubernetes release we speak the API of, and who speaks it: ``/version``, and the labels of a metric."""
+"""Which Kubernetes release we speak the API of, and who speaks it: ``/version``, and the labels of
+a metric.
+"""
 
 from __future__ import annotations
 

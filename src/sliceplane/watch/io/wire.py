@@ -15,7 +15,8 @@ from sliceplane.watch.io.bounds import TooLarge
 
 #: of an answer that its reader has not taken yet; then the rest waits in the socket
 UNREAD_BYTES_MAX: Final = 512 * 1024
-#: pieces of a body that are kept apart: a server that sends two bytes at a time makes more of them than of bytes
+#: pieces of a body that are kept apart: a server that sends two bytes at a time makes more of them
+#: than of bytes
 PIECES_MAX: Final = 4096
 
 
@@ -59,7 +60,9 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._parser.end()
-        what = "the connection broke within the answer" if self._parser.began else "the server hung up"
+        what = (
+            "the connection broke within the answer" if self._parser.began else "the server hung up"
+        )
         self._lose(error or ConnectionError(what))
 
     def _lose(self, error: Exception) -> None:
@@ -85,7 +88,12 @@ class ClientConnection(asyncio.Protocol):
     @property
     def is_usable(self) -> bool:
         """A request may be sent: the answer before is complete, and nothing came after it."""
-        return self._lost is None and self._parser.complete and self._parser.keeps_alive and not self._portions
+        return (
+            self._lost is None
+            and self._parser.complete
+            and self._parser.keeps_alive
+            and not self._portions
+        )
 
     async def ask(self, method: str, request: bytes) -> AnswerParser:
         """The answer, its body not read."""
@@ -111,8 +119,9 @@ class ClientConnection(asyncio.Protocol):
         return portion
 
     async def body(self, bytes_max: int, take: Callable[[int], object] | None = None) -> bytes:
-        """All of it.  Raises ``TooLarge``, before it has come where its length is said, and what *take* raises, which
-        is called with the size of each portion."""
+        """All of it. Raises ``TooLarge``, before it has come where its length is said, and what
+        *take* raises, which is called with the size of each portion.
+        """
         portions: list[bytes] = []
         size = 0
         while not self._parser.complete or self._portions or not portions:

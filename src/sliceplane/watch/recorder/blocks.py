@@ -1,12 +1,13 @@
 """Blocks of a recording back to rows, within bounds: a recording may come from a stranger.
 
-A block is deflated MessagePack.  160 kB of zeros and empty lists inflate to 160 MB of bytes, and these decode to 10 GB
-of Python objects; so three things are bounded before anything is decoded: the inflated size of a block, absolutely and
-as a multiple of its deflated size, and the number of values in it.  Values are counted from above, at the speed of C:
-each MessagePack value but a small integer begins with a byte above 0x7f, and text hardly has such bytes.
+A block is deflated MessagePack. 160 kB of zeros and empty lists inflate to 160 MB of bytes, and
+these decode to 10 GB of Python objects; so three things are bounded before anything is decoded: the
+inflated size of a block, absolutely and as a multiple of its deflated size, and the number of
+values in it. Values are counted from above, at the speed of C: each MessagePack value but a small
+integer begins with a byte above 0x7f, and text hardly has such bytes.
 
-Names and objects of a whole segment are in memory together, so their number is bounded, too: by the deflated bytes that
-a file spends on them.
+Names and objects of a whole segment are in memory together, so their number is bounded, too: by the
+deflated bytes that a file spends on them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ BLOCK_BYTES_FREE: Final = 1 << 20
 VALUES_MAX: Final = 2_000_000
 #: values in one object that is encoded whole; an Endpoints of 1.5 MiB has 300,000
 OBJECT_VALUES_MAX: Final = 500_000
-#: names, texts or objects of one segment that are kept whatever its size; then one for so many deflated bytes
+#: names, texts or objects of one segment that are kept whatever its size; then one for so many
+#: deflated bytes
 NAMES_FREE: Final = 20_000
 BYTES_PER_NAME_MIN: Final = 4
 
@@ -58,7 +60,9 @@ def inflated(block: bytes) -> bytes:
 
 
 def check_values(raw: bytes, values_max: int = VALUES_MAX) -> bytes:
-    """Returns *raw*, which is MessagePack.  Raises ``RecordingError`` if it may have more than *values_max* values."""
+    """Returns *raw*, which is MessagePack.  Raises ``RecordingError`` if it may have more than
+    *values_max* values.
+    """
     if len(raw) > values_max and len(raw) - len(raw.translate(None, _ASCII_ONLY)) > values_max:
         raise RecordingError(f"a part of it has more than {values_max:,} values")
     return raw
@@ -93,4 +97,6 @@ def names_of_all(blocks: Sequence[bytes]) -> list[BlockNames]:
 
 def _check_count(count: int, blocks: Iterable[bytes]) -> None:
     if count > NAMES_FREE and count > NAMES_FREE + sum(map(len, blocks)) // BYTES_PER_NAME_MIN:
-        raise RecordingError(f"a segment of it has more than {count:,} names, which no recorder writes so short")
+        raise RecordingError(
+            f"a segment of it has more than {count:,} names, which no recorder writes so short"
+        )

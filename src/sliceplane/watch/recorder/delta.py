@@ -1,17 +1,21 @@
-"""An object as bytes; or, where it is large, as the difference to its version before: changed members only.
+"""An object as bytes; or, where it is large, as the difference to its version before: changed
+members only.
 
-Whole, an object is its MessagePack: made in half a microsecond, and since members have names, any version reads it.  A
-block of such objects deflates to what is new in each.  Objects with templates or data, which must not be kept as they
-are, and differences are *packed* values: numbers, texts, lists, dictionaries.
+Whole, an object is its MessagePack: made in half a microsecond, and since members have names, any
+version reads it. A block of such objects deflates to what is new in each. Objects with templates or
+data, which must not be kept as they are, and differences are *packed* values: numbers, texts,
+lists, dictionaries.
 
-- A structure is a list ``[position, value, position, value, ...]`` of the members that differ from those of the base;
-  a negative position (``~position``) says that its value is again a difference.  Without a base: from the defaults.
-- A tuple is the list of its elements; its difference is a list like that of a structure if the lengths are equal, else
-  ``[-1, kept at the front, kept at the end, [elements between them]]`` under the position of a splice.
+- A structure is a list ``[position, value, position, value, ...]`` of the members that differ from
+  those of the base; a negative position (``~position``) says that its value is again a difference.
+  Without a base: from the defaults.
+- A tuple is the list of its elements; its difference is a list like that of a structure if the
+  lengths are equal, else ``[-1, kept at the front, kept at the end, [elements between them]]``
+  under the position of a splice.
 - Everything else is itself.
 
-Positions are those of the version that records; a recording has the names that belong to them (``schema``), so that
-another version finds what it knows (``Reading``).
+Positions are those of the version that records; a recording has the names that belong to them
+(``schema``), so that another version finds what it knows (``Reading``).
 """
 
 from __future__ import annotations
@@ -48,7 +52,9 @@ class _Shape:
         self.fields = kind.__struct_fields__
         self.default = kind()
         getter = attrgetter(*self.fields)
-        self.get: Callable[[Any], tuple[Any, ...]] = getter if len(self.fields) > 1 else lambda it: (getter(it),)
+        self.get: Callable[[Any], tuple[Any, ...]] = (
+            getter if len(self.fields) > 1 else lambda it: (getter(it),)
+        )
         self.positions = range(len(self.fields))
         #: position of a member that has many elements; -1: there is none
         self.long = self.fields.index("endpoints") if kind is EndpointSlice else -1
@@ -97,7 +103,9 @@ def _is_plain(kind: Any) -> bool:
 
 
 #: kinds that can be kept as they are encoded
-_PLAIN: Final = frozenset(resource.projection for resource in RESOURCES if _is_plain(resource.projection))
+_PLAIN: Final = frozenset(
+    resource.projection for resource in RESOURCES if _is_plain(resource.projection)
+)
 _encode: Final = msgspec.msgpack.Encoder().encode
 _moved_decoder: Final = msgspec.msgpack.Decoder(tuple[ObjectMeta, list[tuple[int, SliceEndpoint]]])
 
@@ -109,7 +117,11 @@ def _decoder(kind: type[Object]) -> msgspec.msgpack.Decoder[Object]:
 
 def service_of(value: Object | None) -> str:
     """Of a slice."""
-    return (value.metadata.labels or {}).get(LABEL_SERVICE_NAME, "") if isinstance(value, EndpointSlice) else ""
+    return (
+        (value.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")
+        if isinstance(value, EndpointSlice)
+        else ""
+    )
 
 
 class Packer:
@@ -123,7 +135,11 @@ class Packer:
         if type(value) not in _PLAIN:
             return self._from_defaults(value)
         metadata = self._metadata(value.metadata)
-        return _encode(value if metadata is value.metadata else msgspec.structs.replace(value, metadata=metadata))
+        return _encode(
+            value
+            if metadata is value.metadata
+            else msgspec.structs.replace(value, metadata=metadata)
+        )
 
     def _metadata(self, metadata: ObjectMeta) -> ObjectMeta:
         annotations = metadata.annotations
@@ -134,12 +150,17 @@ class Packer:
         return metadata
 
     def moved(self, base: Object, value: Object, places: Sequence[int]) -> bytes | None:
-        """What makes *value* of *base*, two slices that differ in metadata and in the endpoints at *places* alone;
-        ``None``: in more than that."""
+        """What makes *value* of *base*, two slices that differ in metadata and in the endpoints at
+        *places* alone; ``None``: in more than that.
+        """
         assert isinstance(base, EndpointSlice), f"{base!r} has no endpoints"
         assert isinstance(value, EndpointSlice), f"{value!r} has no endpoints"
         endpoints = value.endpoints
-        if endpoints is None or base.ports != value.ports or base.address_type != value.address_type:
+        if (
+            endpoints is None
+            or base.ports != value.ports
+            or base.address_type != value.address_type
+        ):
             return None
         return _encode((self._metadata(value.metadata), [(at, endpoints[at]) for at in places]))
 
@@ -169,11 +190,15 @@ class Packer:
         return made
 
     def _from_defaults(self, value: Any, base: Any = None) -> list[Packed]:
-        """As ``difference`` to the defaults; a text that was sent and equals the default is not left out, since it is
-        not left out when the object is encoded again (msgspec omits what *is* the default)."""
+        """As ``difference`` to the defaults; a text that was sent and equals the default is not
+        left out, since it is not left out when the object is encoded again (msgspec omits what *is*
+        the default).
+        """
         shape = _SHAPES[type(value)]
         made: list[Packed] = []
-        for position, (old, new) in enumerate(zip(shape.get(base or shape.default), shape.get(value), strict=True)):
+        for position, (old, new) in enumerate(
+            zip(shape.get(base or shape.default), shape.get(value), strict=True)
+        ):
             if old is new:
                 continue
             if position in shape.secret:
@@ -192,8 +217,16 @@ class Packer:
             shorter = min(len(old), len(new))
             # Each is ended by the shorter one, and compared in C.
             front = next(compress(count(), map(ne, old, new)), shorter)
-            end = min(next(compress(count(), map(ne, reversed(old), reversed(new))), shorter), shorter - front)
-            return [_SPLICE, front, end, [self._pack(value) for value in new[front : len(new) - end]]]
+            end = min(
+                next(compress(count(), map(ne, reversed(old), reversed(new))), shorter),
+                shorter - front,
+            )
+            return [
+                _SPLICE,
+                front,
+                end,
+                [self._pack(value) for value in new[front : len(new) - end]],
+            ]
         made: list[Packed] = []
         for at in compress(count(), map(ne, old, new)):
             if type(new[at]) in _SHAPES:
@@ -227,18 +260,22 @@ Members = dict[str, tuple[str, ...]]
 
 
 class Reading:
-    """Where the members of a recording are in this version's structures.  *members*: ``schema`` of the version that
-    recorded.  What this version does not have is left out, what the recording does not have is as if it was not said.
+    """Where the members of a recording are in this version's structures. *members*: ``schema`` of
+    the version that recorded. What this version does not have is left out, what the recording does
+    not have is as if it was not said.
     """
 
     def __init__(self, members: Members) -> None:
         own = schema()
-        #: kind -> recorded position -> own position, -1 for none; kinds that are as they were are not in it
+        #: kind -> recorded position -> own position, -1 for none; kinds that are as they were are
+        #: not in it
         self.places: dict[type, tuple[int, ...]] = {}
         for name, kind in _structures().items():
             recorded = tuple(members.get(name, own[name]))
             if recorded != own[name]:
-                self.places[kind] = tuple(own[name].index(field) if field in own[name] else -1 for field in recorded)
+                self.places[kind] = tuple(
+                    own[name].index(field) if field in own[name] else -1 for field in recorded
+                )
 
     @property
     def differing(self) -> tuple[str, ...]:
@@ -246,7 +283,9 @@ class Reading:
         return tuple(sorted(kind.__name__ for kind in self.places))
 
     def unpack(self, base: Any, packed: list[Packed]) -> Any:
-        """The structure that *packed* makes of *base*.  Raises ``ValueError`` for what no packer made."""
+        """The structure that *packed* makes of *base*.  Raises ``ValueError`` for what no packer
+        made.
+        """
         shape = _SHAPES[type(base)]
         places = self.places.get(type(base))
         values = list(shape.get(base))

@@ -1,8 +1,9 @@
 """What a recording is made of: entries as rows of plain values, in blocks.
 
-A row begins with its code (``Code``).  Rows that say *when* have the time second.  Objects and texts are said once and
-then by their number, in the order in which they were said since the segment began: in the ``BlockNames`` of the block
-that needs them first.  These tell what a block is about, too, so that a question reads no others.
+A row begins with its code (``Code``). Rows that say *when* have the time second. Objects and texts
+are said once and then by their number, in the order in which they were said since the segment
+began: in the ``BlockNames`` of the block that needs them first. These tell what a block is about,
+too, so that a question reads no others.
 
 =========  ==============================================================================================
 row        members after the code
@@ -18,9 +19,10 @@ REACHED    time, life, text of the resource, version, listed: it is told how far
 MARK       time, text of the kind, text, [text of the Service]: what else happened (event, kernel, sent)
 =========  ==============================================================================================
 
-A write is [verb, resource as text, namespace/name as text, subresource as text, digest, bytes]; a seventh member says
-that the digest is of the difference to what the controller wrote of this object for the same key before.  An answer is
-a number (``Answer``) or, where the core may look at it, a list that begins with that number.
+A write is [verb, resource as text, namespace/name as text, subresource as text, digest, bytes]; a
+seventh member says that the digest is of the difference to what the controller wrote of this object
+for the same key before. An answer is a number (``Answer``) or, where the core may look at it, a
+list that begins with that number.
 """
 
 from __future__ import annotations
@@ -64,8 +66,8 @@ class Code(IntEnum):
 class BlockNames(msgspec.Struct, array_like=True, frozen=True):
     """Of one block of rows.
 
-    ``keys`` are new: resource, namespace, name and, of a slice, its Service.  ``touched`` are keys with steps or
-    answers in it, ``planned`` texts of keys of jobs and of Services with marks.
+    ``keys`` are new: resource, namespace, name and, of a slice, its Service. ``touched`` are keys
+    with steps or answers in it, ``planned`` texts of keys of jobs and of Services with marks.
     """
 
     ended: float = 0.0
@@ -82,7 +84,8 @@ class Base(IntEnum):
     NOTHING = 1
     NEWEST = 2
     ANSWERED = 3
-    MOVED = 4  # as NEWEST, of a slice: its metadata, and endpoints with their positions, as they are encoded
+    # as NEWEST, of a slice: its metadata, and endpoints with their positions, as they are encoded
+    MOVED = 4
 
 
 class Old(IntEnum):
@@ -99,7 +102,9 @@ class Answer(IntEnum):
     EMPTY = 0  # the error was tolerated
     STATUS = 1  # of a delete
     WHOLE = 2  # the object
-    WRITTEN = 3  # of an update: the write's own body, in the version and generation that the server made
+    WRITTEN = (
+        3  # of an update: the write's own body, in the version and generation that the server made
+    )
     UID = 4  # a Status that names the object's uid
     ITEMS = 5  # of a list
 
@@ -110,7 +115,9 @@ def quantized(now: float) -> float:
 
 
 class SentVersion(NamedTuple):
-    """A version of a slice as its events name it; ``gone``: the event says that it was the last one."""
+    """A version of a slice as its events name it; ``gone``: the event says that it was the last
+    one.
+    """
 
     name: str
     revision: int
@@ -118,7 +125,9 @@ class SentVersion(NamedTuple):
 
 
 class SliceSent(NamedTuple):
-    """What the server did with an event of a slice: a mark of the kind ``SENT``, of which this is the text."""
+    """What the server did with an event of a slice: a mark of the kind ``SENT``, of which this is
+    the text.
+    """
 
     version: SentVersion
     watchers: int
@@ -165,7 +174,9 @@ class RecordedJob(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of what a reader yields.  ``life`` is the number of a controller's life in its recording."""
+    """Base of what a reader yields.  ``life`` is the number of a controller's life in its
+    recording.
+    """
 
     at: float
     life: int = -1
@@ -173,7 +184,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 class LifeBegan(Entry, frozen=True, kw_only=True):
     name: str
-    #: it began before the segment: ``objects`` is what its caches held, ``busy`` the keys of its unfinished jobs
+    #: it began before the segment: ``objects`` is what its caches held, ``busy`` the keys of its
+    #: unfinished jobs
     checkpoint: bool = False
     #: its caches were filled by then
     synced: bool = False
@@ -186,7 +198,9 @@ class LifeSynced(Entry, frozen=True, kw_only=True):
 
 
 class Changed(Entry, frozen=True, kw_only=True):
-    """``step`` numbers what happened to objects: the same change told to several controllers is one step."""
+    """``step`` numbers what happened to objects: the same change told to several controllers is one
+    step.
+    """
 
     step: int
     key: str

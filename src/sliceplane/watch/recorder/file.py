@@ -1,18 +1,17 @@
-"""The saved form: JSON lines.  The first says what it is, each other has its own checksum, the last how many there are.
+"""The saved form: JSON lines. The first says what it is, each other has its own checksum, the last
+how many there are.
 
 ::
 
-    {"recording": 1, "program": "...", "schema": {...}, "component": "...", "saved": ..., "reason": "...", ...}
-    {"crc": ..., "part": ["segment", 3, ...]}
-    {"crc": ..., "part": ["objects", 3, "..."]}
-    {"crc": ..., "part": ["names", 3, "..."]}
-    {"crc": ..., "part": ["entries", 3, "..."]}
+    {"recording": 1, "program": "...", "schema": {...}, "component": "...", "saved": ..., "reason":
+    "...", ...} {"crc": ..., "part": ["segment", 3, ...]} {"crc": ..., "part": ["objects", 3,
+    "..."]} {"crc": ..., "part": ["names", 3, "..."]} {"crc": ..., "part": ["entries", 3, "..."]}
     {"end": 4, "crc": ...}
 
-The text of a part is a block of rows, as the ring has it: MessagePack, deflated, in base64.  So a file that was cut, or
-that a disk spoiled, is read up to the first line that is not right, and says so (``Recording.problem``).  A file of
-another format cannot be read at all; one of another version of the program can, for it has the names of its members
-(``delta.schema``).
+The text of a part is a block of rows, as the ring has it: MessagePack, deflated, in base64. So a
+file that was cut, or that a disk spoiled, is read up to the first line that is not right, and says
+so (``Recording.problem``). A file of another format cannot be read at all; one of another version
+of the program can, for it has the names of its members (``delta.schema``).
 """
 
 from __future__ import annotations
@@ -45,7 +44,8 @@ __all__ = [
     "write_lines",
 ]
 
-#: a line that is longer was not made by us; the longest is a block with a few objects of 1.5 MiB each
+#: a line that is longer was not made by us; the longest is a block with a few objects of 1.5 MiB
+#: each
 LINE_BYTES_MAX: Final = 64 << 20
 #: of the first line: names of members, flags
 HEADER_BYTES_MAX: Final = 1 << 20
@@ -56,7 +56,9 @@ _json: Final = msgspec.json.Encoder().encode
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """``settings``: with which flags the controllers ran, for ``replay``.  ``saved`` is seconds since the epoch."""
+    """``settings``: with which flags the controllers ran, for ``replay``.  ``saved`` is seconds
+    since the epoch.
+    """
 
     recording: int = FORMAT
     program: str = ""
@@ -73,7 +75,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class SegmentRows:
-    """Blocks are made rows when they are read, and not kept: rows take thirty times as much memory."""
+    """Blocks are made rows when they are read, and not kept: rows take thirty times as much
+    memory.
+    """
 
     number: int
     began: float
@@ -141,7 +145,9 @@ def _line(part: Any) -> bytes:
 def read_header(line: bytes) -> Header:
     """Raises ``RecordingError``."""
     if len(line) > HEADER_BYTES_MAX:
-        raise RecordingError(f"this is no recording: its first line has more than {HEADER_BYTES_MAX:,} bytes")
+        raise RecordingError(
+            f"this is no recording: its first line has more than {HEADER_BYTES_MAX:,} bytes"
+        )
     try:
         told = msgspec.json.decode(line)
         header = msgspec.json.decode(line, type=Header)
@@ -151,7 +157,8 @@ def read_header(line: bytes) -> Header:
         raise RecordingError("this is no recording: its first line does not say so")
     if header.recording != FORMAT:
         raise RecordingError(
-            f"this recording has format {header.recording}, made by sliceplane {header.program or '?'}; "
+            f"this recording has format {header.recording}, made by sliceplane "
+            f"{header.program or '?'}; "
             f"this is format {FORMAT}: read it with that version"
         )
     return header
@@ -170,7 +177,9 @@ def read_lines(lines: Iterable[bytes]) -> Recording:
         number += 1
         where = f"line {number + 1}"
         if len(line) > LINE_BYTES_MAX:
-            recording.problem = f"{where} has more than {LINE_BYTES_MAX:,} bytes; what follows it is lost"
+            recording.problem = (
+                f"{where} has more than {LINE_BYTES_MAX:,} bytes; what follows it is lost"
+            )
             return recording
         try:
             read = msgspec.json.decode(line, type=_Line)
@@ -182,7 +191,9 @@ def read_lines(lines: Iterable[bytes]) -> Recording:
                 recording.problem = f"it ends with {number - 1} lines where {read.end} were written"
             return recording
         if crc32(bytes(read.part)) != read.crc:
-            recording.problem = f"{where} has another checksum than it was written with; what follows it is lost"
+            recording.problem = (
+                f"{where} has another checksum than it was written with; what follows it is lost"
+            )
             return recording
         total = crc32(line, total)
         try:
@@ -200,11 +211,17 @@ def _take(recording: Recording, part: list[Any]) -> None:
         began, whole, lives = rest
         if not isfinite(began):
             raise ValueError("a segment begins at a time")
-        states = tuple(LifeState(life, name, synced, tuple(busy)) for life, name, synced, busy in lives)
+        states = tuple(
+            LifeState(life, name, synced, tuple(busy)) for life, name, synced, busy in lives
+        )
         recording.segments.append(SegmentRows(number, float(began), states, whole))
         return
     segment = recording.segments[-1]
-    blocks = {"objects": segment.object_blocks, "names": segment.name_blocks, "entries": segment.entry_blocks}
+    blocks = {
+        "objects": segment.object_blocks,
+        "names": segment.name_blocks,
+        "entries": segment.entry_blocks,
+    }
     blocks[kind].append(b64decode(rest[0]))
 
 

@@ -1,8 +1,10 @@
-"""The writing side: what the host hands over is kept as it is, made into rows later, and deflated by the hundred.
+"""The writing side: what the host hands over is kept as it is, made into rows later, and deflated
+by the hundred.
 
-To hand something over costs an append: changes, jobs and answers are frozen, so they can be looked at later.  Rows are
-made when ``THINGS_MAX`` of them wait, a block of ``ROWS_PER_BLOCK`` rows, and both when someone asks for the segments.
-The checkpoint of a segment is written a few objects with each block, from a list of what was there when it began.
+To hand something over costs an append: changes, jobs and answers are frozen, so they can be looked
+at later. Rows are made when ``THINGS_MAX`` of them wait, a block of ``ROWS_PER_BLOCK`` rows, and
+both when someone asks for the segments. The checkpoint of a segment is written a few objects with
+each block, from a list of what was there when it began.
 """
 
 from __future__ import annotations
@@ -42,13 +44,16 @@ ROWS_PER_BLOCK: Final = 256
 #: what they may hold in encoded objects
 BLOCK_BYTES_MAX: Final = 1 << 18
 CHECKPOINT_OBJECTS_PER_BLOCK: Final = 64
-#: an object of a checkpoint is about this large: to know beforehand whether a checkpoint is affordable
+#: an object of a checkpoint is about this large: to know beforehand whether a checkpoint is
+#: affordable
 _OBJECT_BYTES: Final = 60
 _encode_rows: Final = msgspec.msgpack.Encoder().encode
 
 
 class LifeRecord:
-    """What the host tells of one life of a controller, beside telling the controller.  Times are as told to it."""
+    """What the host tells of one life of a controller, beside telling the controller.  Times are as
+    told to it.
+    """
 
     __slots__ = ("_append", "_life", "_raw", "_recorder")
 
@@ -92,7 +97,9 @@ class LifeRecord:
 class Recorder:
     """Owned by one process.  *salt*: eight random bytes, see ``redact``."""
 
-    def __init__(self, limit_bytes: int, salt: bytes, now: float, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self, limit_bytes: int, salt: bytes, now: float, *, segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
         self.ring = Ring(limit_bytes, segment_bytes)
         self.redactor = Redactor(salt)
         self._rows = Rows(self.redactor)
@@ -107,7 +114,8 @@ class Recorder:
         self._checkpoint: Iterator[tuple[Name, Any]] = iter(())
         self._segment = self.ring.begin(now, (), whole=True)
 
-    # -- what happens -----------------------------------------------------------------------------------
+    # -- what happens
+    # -----------------------------------------------------------------------------------
 
     def begin(self, name: str, now: float) -> LifeRecord:
         life = self._lives_begun
@@ -118,9 +126,12 @@ class Recorder:
     def mark(self, kind: str, text: str, now: float) -> None:
         self._raw.append((MARK, now, kind, text))
 
-    def sent(self, version: SentVersion, service: str, watchers: int, size_bytes: int, now: float) -> None:
-        """The server queued a *version* of a slice of *service* ("namespace/name") for its watches; see
-        ``Hub.on_sent``."""
+    def sent(
+        self, version: SentVersion, service: str, watchers: int, size_bytes: int, now: float
+    ) -> None:
+        """The server queued a *version* of a slice of *service* ("namespace/name") for its watches;
+        see ``Hub.on_sent``.
+        """
         self._raw.append((MARK, now, SENT, SliceSent(version, watchers, size_bytes), service))
         if len(self._raw) >= THINGS_MAX:
             self.encode()
@@ -152,7 +163,10 @@ class Recorder:
             pass
         return tuple(
             replace(
-                segment, checkpoint=list(segment.checkpoint), names=list(segment.names), blocks=list(segment.blocks)
+                segment,
+                checkpoint=list(segment.checkpoint),
+                names=list(segment.names),
+                blocks=list(segment.blocks),
             )
             for segment in self.ring.segments
         )
@@ -162,17 +176,23 @@ class Recorder:
         """Entries that are in no block yet."""
         return self._entries + len(self._raw)
 
-    # -- rows -------------------------------------------------------------------------------------------
+    # -- rows
+    # -------------------------------------------------------------------------------------------
 
     def encode(self) -> None:
-        """Never raises: a fault of the recorder is not to be one of the plane.  It ends the recording, and is kept."""
+        """Never raises: a fault of the recorder is not to be one of the plane.  It ends the
+        recording, and is kept.
+        """
         raw = self._raw
         if raw and not self.fault:
             try:
                 self._rows.add_all(raw)
                 self._entries += len(raw)
                 self._at = raw[-1][1]
-                if len(self._rows.made) >= ROWS_PER_BLOCK or self._rows.size_bytes > BLOCK_BYTES_MAX:
+                if (
+                    len(self._rows.made) >= ROWS_PER_BLOCK
+                    or self._rows.size_bytes > BLOCK_BYTES_MAX
+                ):
                     self._end_block()
             except Exception as error:
                 self.fault = f"{type(error).__name__}: {error}"
@@ -197,7 +217,9 @@ class Recorder:
         self._checkpoint = self._rows.begin_segment(whole=whole)
 
     def go_on_with_checkpoint(self) -> bool:
-        """A few objects more of the checkpoint, which every block brings, too.  Whether there were any."""
+        """A few objects more of the checkpoint, which every block brings, too.  Whether there were
+        any.
+        """
         rows: list[tuple[Any, ...]] = []
         size = 0
         for name, newest in islice(self._checkpoint, CHECKPOINT_OBJECTS_PER_BLOCK):

@@ -1,16 +1,18 @@
 """Redaction: the parts of objects that a recording must not keep, replaced by tokens.
 
-Replaced are: content of ConfigMaps, annotations that no controller reads, messages of Events, and every text of a Pod
-template that ``templates`` does not list (arguments, commands, hooks, probes, values of variables, sources of volumes).
-Content of Secrets is in no projection, so no recorder is ever handed it.
+Replaced are: content of ConfigMaps, annotations that no controller reads, messages of Events, and
+every text of a Pod template that ``templates`` does not list (arguments, commands, hooks, probes,
+values of variables, sources of volumes). Content of Secrets is in no projection, so no recorder is
+ever handed it.
 
-A token is the same for the same value within one recorder: a controller that copies or compares the value does so in a
-replay, too.  *salt* is chosen by the process at random and not kept, so no dictionary finds the value of a token.
-A token is its own token, so a replay, which has no other values, makes the same tokens.
+A token is the same for the same value within one recorder: a controller that copies or compares the
+value does so in a replay, too. *salt* is chosen by the process at random and not kept, so no
+dictionary finds the value of a token. A token is its own token, so a replay, which has no other
+values, makes the same tokens.
 
-A write is told apart by the digest of its redacted body.  A body with a template of which something is hidden is an
-exception: names and labels are derived from a hash of the template, which tokens change; of such a write verb, resource
-and namespace count.
+A write is told apart by the digest of its redacted body. A body with a template of which something
+is hidden is an exception: names and labels are derived from a hash of the template, which tokens
+change; of such a write verb, resource and namespace count.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ from zlib import crc32
 
 import msgspec
 
-from sliceplane.api.discovery import ANNOTATION_LEADER, ANNOTATION_OVER_CAPACITY, ANNOTATION_TRIGGER_TIME
+from sliceplane.api.discovery import (
+    ANNOTATION_LEADER,
+    ANNOTATION_OVER_CAPACITY,
+    ANNOTATION_TRIGGER_TIME,
+)
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import (
     ConfigMaps,
@@ -45,8 +51,8 @@ from sliceplane.watch.recorder.templates import TemplateWalk
 TOKEN: Final = "~not-recorded:"
 _DIGEST_BYTES: Final = 6
 _TOKEN_CHARACTERS: Final = len(TOKEN) + 2 * _DIGEST_BYTES
-#: annotations that controllers read, and times; others are text of users and of other programs: a proxy's
-#: configuration snippets, load balancers' keys, kubectl's copy of the whole object
+#: annotations that controllers read, and times; others are text of users and of other programs: a
+#: proxy's configuration snippets, load balancers' keys, kubectl's copy of the whole object
 KEPT_ANNOTATIONS: Final = frozenset(
     (
         ANNOTATION_LEADER,
@@ -73,7 +79,15 @@ _TIME_BYTES_MAX: Final = 40
 #: kinds that hold a Pod template, or are made of one
 _TEMPLATED: Final = frozenset(
     resource.key
-    for resource in (Pods, PodTemplates, ReplicationControllers, ReplicaSets, Deployments, StatefulSets, DaemonSets)
+    for resource in (
+        Pods,
+        PodTemplates,
+        ReplicationControllers,
+        ReplicaSets,
+        Deployments,
+        StatefulSets,
+        DaemonSets,
+    )
 )
 #: no body without one of these has a template
 _HOLD_TEMPLATES: Final = (b'"spec"', b'"template"', b'"data"')
@@ -105,7 +119,9 @@ class Redactor:
         keeps = self._keeps
         if all(map(keeps, annotations)):
             return annotations
-        return {name: value if keeps(name) else self.token(value) for name, value in annotations.items()}
+        return {
+            name: value if keeps(name) else self.token(value) for name, value in annotations.items()
+        }
 
     def _keeps(self, name: str) -> bool:
         kept = self._kept.get(name)
@@ -126,7 +142,9 @@ class Redactor:
         return self._walk.revision(data)
 
     def _hides(self, write: Write) -> bool:
-        """Returns True if the body has a template of which something is hidden, or cannot be read as one."""
+        """Returns True if the body has a template of which something is hidden, or cannot be read
+        as one.
+        """
         resource, body = write.resource, write.body
         if resource is not ControllerRevisions and resource.key not in _TEMPLATED:
             return False
@@ -140,7 +158,9 @@ class Redactor:
             return True
         if resource is ControllerRevisions:
             data = document.get("data")
-            return data is not None and _has_token(self.revision(data) if isinstance(data, dict) else self.token(""))
+            return data is not None and _has_token(
+                self.revision(data) if isinstance(data, dict) else self.token("")
+            )
         if resource is Pods:
             return _has_token(self.template({"spec": document.get("spec")}))
         spec = document if resource is PodTemplates else document.get("spec")
@@ -150,8 +170,8 @@ class Redactor:
     def digest(self, write: Write, moved: Sequence[int] | None = None) -> int:
         """Equal writes have equal digests, in a replay too.
 
-        *moved*: which of its ``parts`` are others than those of the write before.  Then the digest is of these and of
-        what is around them, which with an equal write before tells as much.
+        *moved*: which of its ``parts`` are others than those of the write before. Then the digest
+        is of these and of what is around them, which with an equal write before tells as much.
         """
         body = write.body
         if moved is not None:
@@ -177,7 +197,9 @@ class Redactor:
         return crc32(body, crc32(rest.encode()))
 
     def _plain(self, body: bytes, *, once: bool = False) -> bytes:
-        """*body* with tokens for annotations of others.  *once*: there is one place for annotations in it."""
+        """*body* with tokens for annotations of others.  *once*: there is one place for annotations
+        in it.
+        """
         at = body.find(_BEFORE_ANNOTATIONS)
         while at >= 0:
             if once and _is_trigger_time_alone(body, at + len(_BEFORE_ANNOTATIONS)):
@@ -197,7 +219,11 @@ class Redactor:
     def _replaced(self, match: re.Match[bytes]) -> bytes:
         annotations = _decode_annotations.decode(match[1])
         redacted = self.annotations(annotations)
-        return match[0] if redacted is annotations else b'"annotations":' + msgspec.json.encode(redacted)
+        return (
+            match[0]
+            if redacted is annotations
+            else b'"annotations":' + msgspec.json.encode(redacted)
+        )
 
 
 def _is_trigger_time_alone(body: bytes, at: int) -> bool:
@@ -207,7 +233,9 @@ def _is_trigger_time_alone(body: bytes, at: int) -> bool:
 
 
 def moved_parts(old: Collection[bytes], new: Collection[bytes]) -> list[int] | None:
-    """Positions at which two slices have other endpoints; ``None``: too many of them, or not as many in both."""
+    """Positions at which two slices have other endpoints; ``None``: too many of them, or not as
+    many in both.
+    """
     if len(old) != len(new) or not new:
         return None
     suspects = list(compress(count(), map(is_not, old, new)))
@@ -234,5 +262,9 @@ def _without_data(body: bytes) -> bytes:
         return b""
     if isinstance(document, list):  # a JSON patch
         return msgspec.json.encode([(step.get("op"), step.get("path")) for step in document])
-    kept = {name: document[name] for name in document if name not in ("data", "binaryData", "stringData")}
+    kept = {
+        name: document[name]
+        for name in document
+        if name not in ("data", "binaryData", "stringData")
+    }
     return msgspec.json.encode(kept)

@@ -1,8 +1,9 @@
-"""A ring of bytes: the newest segments of a recording, each of which can be read without those before it.
+"""A ring of bytes: the newest segments of a recording, each of which can be read without those
+before it.
 
-A segment is what was true when it began (the *checkpoint*: every object, every controller's life, its unfinished jobs)
-and the rows since.  The oldest segment goes when all of them together are too many bytes; the newest never does, so the
-ring keeps less than its limit by one segment at the most.
+A segment is what was true when it began (the *checkpoint*: every object, every controller's life,
+its unfinished jobs) and the rows since. The oldest segment goes when all of them together are too
+many bytes; the newest never does, so the ring keeps less than its limit by one segment at the most.
 """
 
 from __future__ import annotations
@@ -98,15 +99,23 @@ class Ring:
         # A checkpoint that is large is made seldom: it must not be most of what is kept.
         due = max(self._segment_bytes, min(2 * segment.checkpoint_bytes, self.limit_bytes // 2))
         grown = segment.size_bytes - segment.checkpoint_bytes
-        return grown >= (due if at_rest else due + due // 2) or segment.size_bytes >= self.limit_bytes
+        return (
+            grown >= (due if at_rest else due + due // 2) or segment.size_bytes >= self.limit_bytes
+        )
 
     def affords(self, checkpoint_bytes: int) -> bool:
         """Whether a checkpoint of about that size leaves room for what happens after it."""
         return checkpoint_bytes <= self.limit_bytes // 2
 
     def check(self) -> None:
-        assert self.size_bytes == sum(segment.size_bytes for segment in self.segments), "bytes are miscounted"
+        assert self.size_bytes == sum(segment.size_bytes for segment in self.segments), (
+            "bytes are miscounted"
+        )
         for segment in self.segments:
-            blocks = sum(sum(map(len, part)) for part in (segment.checkpoint, segment.names, segment.blocks))
+            blocks = sum(
+                sum(map(len, part)) for part in (segment.checkpoint, segment.names, segment.blocks)
+            )
             assert segment.size_bytes == blocks, f"segment {segment.number} has {blocks} bytes"
-        assert self.size_bytes <= self.limit_bytes or len(self.segments) == 1, f"{self.size_bytes} bytes are kept"
+        assert self.size_bytes <= self.limit_bytes or len(self.segments) == 1, (
+            f"{self.size_bytes} bytes are kept"
+        )

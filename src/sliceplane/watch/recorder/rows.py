@@ -1,11 +1,13 @@
-"""How what was handed over becomes rows: objects, jobs and answers, each said once in a segment and then by its number.
+"""How what was handed over becomes rows: objects, jobs and answers, each said once in a segment and
+then by its number.
 
-What is done for each thing is done in C, or is O(what changed): an object is encoded whole or, where it is large, is
-the difference to its version before.  A slice that comes back as its own controller wrote it is not compared: the
-write told which endpoints it changed (``Write.parts``), and the answer is as long as what was written.
+What is done for each thing is done in C, or is O(what changed): an object is encoded whole or,
+where it is large, is the difference to its version before. A slice that comes back as its own
+controller wrote it is not compared: the write told which endpoints it changed (``Write.parts``),
+and the answer is as long as what was written.
 
-No object is decoded again but the answers to a controller's own writes; where an update's is large, its version alone
-is kept, and a replay puts it onto the write that it is the answer to.
+No object is decoded again but the answers to a controller's own writes; where an update's is large,
+its version alone is kept, and a replay puts it onto the write that it is the answer to.
 """
 
 from __future__ import annotations
@@ -23,7 +25,16 @@ from sliceplane.api.meta import Object, is_older
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Job, Write
 from sliceplane.watch.recorder.delta import Packer, service_of
-from sliceplane.watch.recorder.entries import STEPS_KEPT, VERBS, Answer, Base, BlockNames, Code, Old, Row
+from sliceplane.watch.recorder.entries import (
+    STEPS_KEPT,
+    VERBS,
+    Answer,
+    Base,
+    BlockNames,
+    Code,
+    Old,
+    Row,
+)
 from sliceplane.watch.recorder.redact import Redactor, moved_parts
 from sliceplane.watch.recorder.ring import LifeState
 
@@ -33,7 +44,8 @@ OBJECT_BYTES_MAX: Final = 2048
 LARGE_STEPS: Final = 16
 #: of a larger answer to an update the version alone is kept
 ANSWER_BYTES_MAX: Final = 2048
-#: objects whose writers are not known yet; a first list is longer, and who wrote what was there is not asked
+#: objects whose writers are not known yet; a first list is longer, and who wrote what was there is
+#: not asked
 BODIES_MAX: Final = 1024
 _VERB_NUMBERS: Final = {verb: number for number, verb in enumerate(VERBS)}
 #: what the server makes of an update, which is at the head of an object of any server
@@ -46,7 +58,9 @@ _LONG: Final = re.compile(rb'"(?:endpoints|subsets)":\[')
 #: what follows an object, if anything, and how much of the end of one is compared
 _LONGER: Final = (0, len("\n"))
 _TAIL_BYTES: Final = 512
-_MANAGER: Final = re.compile(rb'"manager":"([^"]*)","operation":"[^"]*","apiVersion":"[^"]*","time":"([^"]*)"')
+_MANAGER: Final = re.compile(
+    rb'"manager":"([^"]*)","operation":"[^"]*","apiVersion":"[^"]*","time":"([^"]*)"'
+)
 #: as plain numbers, which is what rows begin with
 STEP, CHANGE, TURN, DONE = (code.value for code in (Code.STEP, Code.CHANGE, Code.TURN, Code.DONE))
 BEGAN, SYNCED, ENDED = (code.value for code in (Code.BEGAN, Code.SYNCED, Code.ENDED))
@@ -79,7 +93,9 @@ _decode_items: Final = msgspec.json.Decoder(_Items).decode
 
 
 class _Wrote(NamedTuple):
-    """The last write of a slice: by which life, for which job; ``moved``: which endpoints it changed since *before*."""
+    """The last write of a slice: by which life, for which job; ``moved``: which endpoints it
+    changed since *before*.
+    """
 
     life: int
     job: str
@@ -92,7 +108,9 @@ _NEVER: Final = _Wrote(-1, "")
 
 
 class _Key:
-    """What is known of one object: the version that was recorded last, and a newer one out of an answer."""
+    """What is known of one object: the version that was recorded last, and a newer one out of an
+    answer.
+    """
 
     __slots__ = (
         "answered",
@@ -123,7 +141,8 @@ class _Key:
         self.wrote = _NEVER
         #: a write whose answer left out the endpoints: the event that shows it is looked at
         self.unproven: Write | None = None
-        #: of a slice that is known to be as it was written, its endpoints: of that answer, and of the newest version
+        #: of a slice that is known to be as it was written, its endpoints: of that answer, and of
+        #: the newest version
         self.answered_parts: Collection[bytes] = ()
         self.newest_parts: Collection[bytes] = ()
 
@@ -172,7 +191,8 @@ class Rows:
 
     def lives(self) -> tuple[LifeState, ...]:
         return tuple(
-            LifeState(number, life.name, life.synced, tuple(life.busy)) for number, life in self._lives.items()
+            LifeState(number, life.name, life.synced, tuple(life.busy))
+            for number, life in self._lives.items()
         )
 
     def note_body(self, resource_version: str, body: bytes) -> None:
@@ -182,7 +202,11 @@ class Rows:
 
     def begin_segment(self, *, whole: bool) -> Iterator[tuple[Name, Any]]:
         """All numbers begin anew.  Gives the objects that there are, if *whole*."""
-        present = {name: key for name, key in self._keys.items() if key.newest is not None} if whole else {}
+        present = (
+            {name: key for name, key in self._keys.items() if key.newest is not None}
+            if whole
+            else {}
+        )
         self._keys = {}
         for number, (name, key) in enumerate(present.items()):
             key.number = number
@@ -200,7 +224,9 @@ class Rows:
 
     def end_block(self, ended: float) -> BlockNames:
         """What ``made`` has is in a block, and these are its names."""
-        names = BlockNames(ended, self._new_keys, self._new_texts, list(self._touched), list(self._planned))
+        names = BlockNames(
+            ended, self._new_keys, self._new_texts, list(self._touched), list(self._planned)
+        )
         self._new_keys, self._new_texts = [], []
         self._touched, self._planned = {}, {}
         self.made.clear()
@@ -231,7 +257,9 @@ class Rows:
         """What is seldom."""
         if code == REACHED:
             _, now, life, mark = thing
-            self.made.append((code, now, life, self._text(mark.resource), mark.version, mark.listed))
+            self.made.append(
+                (code, now, life, self._text(mark.resource), mark.version, mark.listed)
+            )
         elif code == MARK:
             _, now, kind, what, *about = thing
             row: list[Any] = [code, now, self._text(kind), str(what)]
@@ -251,7 +279,9 @@ class Rows:
             self._lives[life].synced = True
         else:
             del self._lives[life]
-        self.made.append((code, now, life) if code == SYNCED else (code, now, life, self._text(text)))
+        self.made.append(
+            (code, now, life) if code == SYNCED else (code, now, life, self._text(text))
+        )
 
     def _text(self, text: str) -> int:
         number = self._texts.get(text)
@@ -328,7 +358,9 @@ class Rows:
         return NOTHING, self._whole(key, value)
 
     def _parts(self, key: _Key, value: Object, body: bytes) -> Collection[bytes]:
-        """The endpoints of *value*, where it is known to be what a controller wrote; *body* is as it came."""
+        """The endpoints of *value*, where it is known to be what a controller wrote; *body* is as
+        it came.
+        """
         if key.writing is None and not key.own_version:
             return ()
         write = key.writing  # informers may be quicker than answers
@@ -345,7 +377,8 @@ class Rows:
         self.size_bytes += len(whole)
         return whole
 
-    # -- jobs -------------------------------------------------------------------------------------------
+    # -- jobs
+    # -------------------------------------------------------------------------------------------
 
     def _job(self, life: int, job: Job) -> Row:
         self._lives[life].busy[job.key] = None
@@ -367,11 +400,19 @@ class Rows:
         key.wrote = _Wrote(life, job, write.parts, before, moved)
         key.writing = write
         digest = self._redactor.digest(write, moved)
-        return (verb, *key.named, digest, size) if moved is None else (verb, *key.named, digest, size, True)
+        return (
+            (verb, *key.named, digest, size)
+            if moved is None
+            else (verb, *key.named, digest, size, True)
+        )
 
     def _named(self, write: Write) -> tuple[int, int, int]:
         name = f"{write.namespace}/{write.name}" if write.namespace else write.name
-        return self._text(write.resource.schema_key), self._text(name), self._text(write.subresource)
+        return (
+            self._text(write.resource.schema_key),
+            self._text(name),
+            self._text(write.subresource),
+        )
 
     def _done(self, now: float, life: int, done: Done) -> None:
         job = done.job
@@ -391,7 +432,9 @@ class Rows:
             return Answer.STATUS.value  # who asks is not replayed
         try:
             if write.verb == "list":
-                items = [decode(item, write.resource.projection) for item in _decode_items(result).items]
+                items = [
+                    decode(item, write.resource.projection) for item in _decode_items(result).items
+                ]
                 text = self._text(write.resource.schema_key)
                 return [Answer.ITEMS.value, text, [self.packer.whole(item) for item in items]]
             if write.verb in ("delete", "probe") or write.subresource:
@@ -403,13 +446,19 @@ class Rows:
             if write.verb == "update" and not write.subresource and not short:
                 own, generation = _version_of(result)
                 key = self._key(write.resource.key, write.namespace, write.name)
-                # What the server keeps of an object is taken from the version before, so that must be of this object.
-                known = key.newest is not None and result.find(key.newest.metadata.uid.encode(), 0, _HEAD_BYTES) >= 0
+                # What the server keeps of an object is taken from the version before, so that must
+                # be of this object.
+                known = (
+                    key.newest is not None
+                    and result.find(key.newest.metadata.uid.encode(), 0, _HEAD_BYTES) >= 0
+                )
                 if own and known:
                     if key.newest.metadata.resource_version != own:
                         key.own_version = own
                         key.answered_parts = write.parts if _is_kept(write, result) else ()
-                        key.unproven = write if write.metadata_only and not key.answered_parts else None
+                        key.unproven = (
+                            write if write.metadata_only and not key.answered_parts else None
+                        )
                     return (_WRITTEN, key.number, own, generation)
             return self._answered(write, decode(result, write.resource.projection))
         except msgspec.DecodeError:
@@ -421,8 +470,11 @@ class Rows:
         gone = write.verb != "create" and name not in self._keys
         key = self._key(*name, answer)
         self._touched[key.number] = None
-        # An event that was quicker has shown it already, or a later version, and the next one is of another version.
-        is_passed = key.newest is not None and not is_older(key.newest.metadata.resource_version, meta.resource_version)
+        # An event that was quicker has shown it already, or a later version, and the next one is of
+        # another version.
+        is_passed = key.newest is not None and not is_older(
+            key.newest.metadata.resource_version, meta.resource_version
+        )
         key.answered = None if write.metadata_only or is_passed else answer
         key.answered_parts = ()
         key.own_version = meta.resource_version
@@ -436,11 +488,17 @@ class Rows:
 
     def check(self) -> None:
         remembered = sum(weight for _, _, weight in self._recent.values())
-        assert remembered == self._remembered <= STEPS_KEPT, f"{remembered} steps, counted {self._remembered}"
+        assert remembered == self._remembered <= STEPS_KEPT, (
+            f"{remembered} steps, counted {self._remembered}"
+        )
         for name, key in self._keys.items():
             if key.answered is not None and key.newest is not None:
-                answered, newest = (value.metadata.resource_version for value in (key.answered, key.newest))
-                assert is_older(newest, answered), f"{name}: an answer in version {answered} is kept beside {newest}"
+                answered, newest = (
+                    value.metadata.resource_version for value in (key.answered, key.newest)
+                )
+                assert is_older(newest, answered), (
+                    f"{name}: an answer in version {answered} is kept beside {newest}"
+                )
 
 
 def writer_of(body: bytes) -> str:
@@ -465,7 +523,9 @@ def _version_of(result: bytes) -> tuple[str, int]:
 
 
 def _is_kept(write: Write, result: bytes) -> bool:
-    """The server keeps the endpoints as they were written: what it shows from there on is as long, and ends alike."""
+    """The server keeps the endpoints as they were written: what it shows from there on is as long,
+    and ends alike.
+    """
     body = write.body
     if not write.parts:
         return False
@@ -489,5 +549,12 @@ def _error_row(error: StatusError | None) -> Row | None:
     return (
         None
         if error is None
-        else (error.code, error.reason, error.message, error.details, error.retry_after_s, error.metadata)
+        else (
+            error.code,
+            error.reason,
+            error.message,
+            error.details,
+            error.retry_after_s,
+            error.metadata,
+        )
     )

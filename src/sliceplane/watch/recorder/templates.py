@@ -1,16 +1,18 @@
-"""Redaction of Pod templates by their schema: what a recording keeps of a template is listed here, all else is hidden.
+"""Redaction of Pod templates by their schema: what a recording keeps of a template is listed here,
+all else is hidden.
 
-A template is a document that a user wrote, with passwords in arguments, hooks, headers of probes and attributes of
-volumes.  The walk follows ``core.PodTemplateSpec``, so a field that a later version of Kubernetes adds is hidden by
-itself.  A value is kept if
+A template is a document that a user wrote, with passwords in arguments, hooks, headers of probes
+and attributes of volumes. The walk follows ``core.PodTemplateSpec``, so a field that a later
+version of Kubernetes adds is hidden by itself. A value is kept if
 
 - its type cannot hold a text (numbers, booleans, quantities, times), or
-- its field is in ``KEPT``: controllers decide on it, the timeline names it, or it is an identifier, or
+- its field is in ``KEPT``: controllers decide on it, the timeline names it, or it is an identifier,
+  or
 - it is one of ``PUBLIC``: constants of the API and defaults that the server writes itself.
 
-Every other text becomes a token, each key of a map too, and the document keeps its shape: a simulation that goes on
-from a recording can still create the Pod.  A member that the schema lacks, or whose value has another type, is hidden
-as a whole, name included.
+Every other text becomes a token, each key of a map too, and the document keeps its shape: a
+simulation that goes on from a recording can still create the Pod. A member that the schema lacks,
+or whose value has another type, is hidden as a whole, name included.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ KEPT: Final[dict[str, frozenset[str]]] = {
         "core.ContainerPort": "name protocol hostIP",
         "core.HTTPGetAction": "port",
         "core.TCPSocketAction": "port",
-        # names of elements, by which the timeline tells them apart; the image is what a rollout is about
+        # names of elements, by which the timeline tells them apart; the image is what a rollout is
+        # about
         "core.Container": "name image",
         "core.EphemeralContainer": "name image",
         "core.EnvVar": "name",
@@ -75,7 +78,9 @@ _DIRECTIVE: Final = "$patch"
 class TemplateWalk:
     """Owned by one ``Redactor``.  *annotations* redacts the annotations of metadata."""
 
-    def __init__(self, hide: Hide, annotations: Callable[[dict[str, str]], dict[str, str] | None]) -> None:
+    def __init__(
+        self, hide: Hide, annotations: Callable[[dict[str, str]], dict[str, str] | None]
+    ) -> None:
         self._hide = hide
         self._annotations = annotations
 
@@ -85,9 +90,15 @@ class TemplateWalk:
         return redacted
 
     def revision(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The data of a ControllerRevision, which is a patch that restores a template; anything else is hidden."""
+        """The data of a ControllerRevision, which is a patch that restores a template; anything
+        else is hidden.
+        """
         spec = data.get("spec")
-        template = spec.get("template") if len(data) == 1 and isinstance(spec, dict) and len(spec) == 1 else None
+        template = (
+            spec.get("template")
+            if len(data) == 1 and isinstance(spec, dict) and len(spec) == 1
+            else None
+        )
         if not isinstance(template, dict):
             return self._unknown(data)
         directive = {_DIRECTIVE: "replace"} if template.get(_DIRECTIVE) == "replace" else {}
@@ -101,7 +112,9 @@ class TemplateWalk:
             field = schema.fields.get(name)
             if field is None:
                 made |= self._unknown({name: member})
-            elif schema.name == "meta.ObjectMeta" and name == "annotations" and _is_text_map(member):
+            elif (
+                schema.name == "meta.ObjectMeta" and name == "annotations" and _is_text_map(member)
+            ):
                 made[name] = self._annotations(member)
             else:
                 made[name] = self._value(member, field.type, kept=name in kept)

@@ -1,10 +1,12 @@
 """Which place a client may claim, and what it may see.
 
-A client is a User of the API server.  A node's certificate, and a token that is bound to a Pod, say where it is: a
-claim of another place is refused, in words that name both.  Of others is believed what ``--trust-node-metadata`` says.
+A client is a User of the API server. A node's certificate, and a token that is bound to a Pod, say
+where it is: a claim of another place is refused, in words that name both. Of others is believed
+what ``--trust-node-metadata`` says.
 
-It sees the namespaces in which it may ``get`` EndpointSlices.  The API server is asked when the client connects, again
-each minute, and soon after a namespace gets its first Service; where it does not answer, what it said before goes on.
+It sees the namespaces in which it may ``get`` EndpointSlices. The API server is asked when the
+client connects, again each minute, and soon after a namespace gets its first Service; where it does
+not answer, what it said before goes on.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ KEPT_S: Final = 60.0
 #: questions under way at a time
 ASKED_AT_ONCE: Final = 16
 USERS_MAX: Final = 10_000
-#: the first release of Envoy in which a collection may stay while its assignment changes (envoy#43667)
+#: the first release of Envoy in which a collection may stay while its assignment changes
+#: (envoy#43667)
 _LEDS_FROM: Final = (1, 38, 0)
 _NODE_NAME: Final = "authentication.kubernetes.io/node-name"
 _CREDENTIAL_ID: Final = "authentication.kubernetes.io/credential-id"
@@ -59,10 +62,17 @@ def place_of(node: ClientFacts, user: User, config: AdmissionConfig) -> XdsClien
     claimed_namespace = node.metadata.get("namespace", "")
     bound_node = _bound_node(user)
     if bound_node and claimed_node not in ("", bound_node):
-        raise NotAdmitted(f"{user.name} is bound to the node {bound_node}, and may not be {claimed_node}")
-    bound_namespace = user.name.removeprefix(_ACCOUNT_USER).partition(":")[0] if _is_account(user) else ""
+        raise NotAdmitted(
+            f"{user.name} is bound to the node {bound_node}, and may not be {claimed_node}"
+        )
+    bound_namespace = (
+        user.name.removeprefix(_ACCOUNT_USER).partition(":")[0] if _is_account(user) else ""
+    )
     if bound_namespace and claimed_namespace not in ("", bound_namespace):
-        raise NotAdmitted(f"{user.name} is of the namespace {bound_namespace}, and may not be of {claimed_namespace}")
+        raise NotAdmitted(
+            f"{user.name} is of the namespace {bound_namespace}, and may not be of "
+            f"{claimed_namespace}"
+        )
     trusts_node = config.trust == "node" or user is UNSECURED
     listeners = node.metadata.get("listeners", config.listeners)
     is_envoy = node.agent == "envoy"
@@ -71,7 +81,10 @@ def place_of(node: ClientFacts, user: User, config: AdmissionConfig) -> XdsClien
         zone=node.zone if config.trust != "none" or user is UNSECURED else "",
         node=bound_node or (claimed_node if trusts_node else ""),
         namespace=bound_namespace or claimed_namespace,
-        leds=config.leds and is_envoy and node.version >= _LEDS_FROM and node.metadata.get("leds", "") != "false",
+        leds=config.leds
+        and is_envoy
+        and node.version >= _LEDS_FROM
+        and node.metadata.get("leds", "") != "false",
         listeners=next((mode for mode in LISTENER_MODES if mode == listeners and is_envoy), "none"),
     )
 
@@ -95,14 +108,19 @@ def cut(sight: XdsSight, node: ClientFacts, known: Iterable[str]) -> XdsSight:
 
 
 class Sights:
-    """What users may see, as the API server says.  Owned by one server; *namespaces*: those that have Services."""
+    """What users may see, as the API server says.  Owned by one server; *namespaces*: those that
+    have Services.
+    """
 
-    def __init__(self, client: Client, clock: Callable[[], float], namespaces: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self, client: Client, clock: Callable[[], float], namespaces: Callable[[], Iterable[str]]
+    ) -> None:
         self._client = client
         self._clock = clock
         self._namespaces = namespaces
         self._limit = asyncio.Semaphore(ASKED_AT_ONCE)
-        #: by what makes a user another one: until when it counts, for which namespaces it was asked, and what it is
+        #: by what makes a user another one: until when it counts, for which namespaces it was
+        #: asked, and what it is
         self._kept: dict[object, tuple[float, frozenset[str], XdsSight]] = {}
         #: the namespaces of the last question: users share the text of their answers
         self._last: frozenset[str] = frozenset()
@@ -123,7 +141,11 @@ class Sights:
         if namespaces == self._last:
             namespaces = self._last
         self._last = namespaces
-        if kept is not None and self._clock() < kept[0] and (kept[2].everything or namespaces <= kept[1]):
+        if (
+            kept is not None
+            and self._clock() < kept[0]
+            and (kept[2].everything or namespaces <= kept[1])
+        ):
             return kept[2]
         try:
             sight = await self._asked(user, namespaces)
@@ -142,10 +164,17 @@ class Sights:
             return XdsSight()
         names = sorted(namespaces)
         answers = await asyncio.gather(*[self._may(user, name) for name in names])
-        return XdsSight(False, frozenset(name for name, may in zip(names, answers, strict=True) if may))
+        return XdsSight(
+            False, frozenset(name for name, may in zip(names, answers, strict=True) if may)
+        )
 
     async def _may(self, user: User, namespace: str) -> bool:
-        attributes = {"group": "discovery.k8s.io", "resource": "endpointslices", "verb": "get", "namespace": namespace}
+        attributes = {
+            "group": "discovery.k8s.io",
+            "resource": "endpointslices",
+            "verb": "get",
+            "namespace": namespace,
+        }
         spec: Mapping[str, object] = {
             "user": user.name,
             "groups": list(user.groups),
@@ -153,8 +182,14 @@ class Sights:
             "extra": {name: list(values) for name, values in user.extra},
             "resourceAttributes": attributes,
         }
-        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-        write = Write(verb="create", resource=SubjectAccessReviews, body=json.dumps(review).encode())
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": spec,
+        }
+        write = Write(
+            verb="create", resource=SubjectAccessReviews, body=json.dumps(review).encode()
+        )
         async with self._limit:
             answer = json.loads(await self._client.perform(write))
         return bool(answer.get("status", {}).get("allowed"))

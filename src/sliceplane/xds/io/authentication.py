@@ -1,13 +1,15 @@
-"""Who is behind a call: the certificate of its connection, or its bearer token, which the API server reviews.
+"""Who is behind a call: the certificate of its connection, or its bearer token, which the API
+server reviews.
 
-A TokenReview is requested once a minute and token at most, however many streams come with it, and by one call at a
-time.  Tokens are kept as digests.  What the API server did not answer is not kept: the call is UNAVAILABLE and comes
-again.
+A TokenReview is requested once a minute and token at most, however many streams come with it, and
+by one call at a time. Tokens are kept as digests. What the API server did not answer is not kept:
+the call is UNAVAILABLE and comes again.
 
-Anybody can make tokens up, and a review costs the API server, at the priority level of this server's own account.  So
-reviews of tokens that were never good are few: ``REVIEWS_MAX`` at a time, and from an address that sent made-up tokens
-``STRANGE_PER_S`` a second behind the first ``STRANGE_BURST``.  Beyond that a call is UNAVAILABLE, unreviewed.  A token
-that was good before is not affected by any of this: its reviews have slots of their own.
+Anybody can make tokens up, and a review costs the API server, at the priority level of this
+server's own account. So reviews of tokens that were never good are few: ``REVIEWS_MAX`` at a time,
+and from an address that sent made-up tokens ``STRANGE_PER_S`` a second behind the first
+``STRANGE_BURST``. Beyond that a call is UNAVAILABLE, unreviewed. A token that was good before is
+not affected by any of this: its reviews have slots of their own.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ class Authenticator(Protocol):
     *peer*: ``ADDRESS:PORT`` of the client.
     """
 
-    def user(self, certificate: Certificate | None, authorization: str, peer: str) -> User | Awaitable[User]: ...
+    def user(
+        self, certificate: Certificate | None, authorization: str, peer: str
+    ) -> User | Awaitable[User]: ...
 
 
 class Unsecured:
@@ -83,7 +87,9 @@ class Unsecured:
 
 
 class _Kept(NamedTuple):
-    """An answer: until when it counts, and whose the token is; ``None``: the API server does not know it."""
+    """An answer: until when it counts, and whose the token is; ``None``: the API server does not
+    know it.
+    """
 
     until: float
     user: User | None
@@ -126,20 +132,29 @@ class ReviewedTokens:
         self._all_sources = _Allowance(STRANGE_BURST_ALL, STRANGE_PER_S_ALL, clock())
         self.metrics = Metrics()
         self._reviews = self.metrics.counters(
-            "sliceplane_xds_token_reviews_total", "TokenReviews that were requested, by what came of them.", "result"
+            "sliceplane_xds_token_reviews_total",
+            "TokenReviews that were requested, by what came of them.",
+            "result",
         )
         self._unreviewed = self.metrics.counter(
             "sliceplane_xds_unreviewed_tokens_total",
-            "Calls whose token was not reviewed, as too many made-up ones had come or too many waited.",
+            "Calls whose token was not reviewed, as too many made-up ones had come or too many "
+            "waited.",
         )
 
-    def user(self, certificate: Certificate | None, authorization: str, peer: str) -> User | Awaitable[User]:
+    def user(
+        self, certificate: Certificate | None, authorization: str, peer: str
+    ) -> User | Awaitable[User]:
         now = self._clock()
         if certificate is not None and certificate.counts(now):
             return certificate.user
         token = bearer_token(authorization.encode("latin-1"))
         if not token:
-            text = "the client certificate is over" if certificate is not None else "neither certificate nor token"
+            text = (
+                "the client certificate is over"
+                if certificate is not None
+                else "neither certificate nor token"
+            )
             raise CallRefused(GrpcStatus.UNAUTHENTICATED, text)
         if len(token) > TOKEN_CHARACTERS_MAX:
             text = f"a token of {len(token)} characters; {TOKEN_CHARACTERS_MAX} are taken"
@@ -151,7 +166,11 @@ class ReviewedTokens:
         task = self._asking.get(digest)
         if task is None:
             was_good = kept is not None and kept.user is not None and now < kept.until + GOOD_S
-            asked = self._review(digest, token) if was_good else self._review_strange(digest, token, _source(peer))
+            asked = (
+                self._review(digest, token)
+                if was_good
+                else self._review_strange(digest, token, _source(peer))
+            )
             task = self._asking[digest] = asyncio.create_task(asked)
             task.add_done_callback(partial(self._on_asked, digest))
         return task
@@ -162,13 +181,17 @@ class ReviewedTokens:
             task.exception()  # all calls that wanted to know it may be gone
 
     async def _review_strange(self, digest: bytes, token: str, source: str) -> User:
-        """A token that was never good, from the address *source*: only if few made-up ones came from there."""
+        """A token that was never good, from the address *source*: only if few made-up ones came
+        from there.
+        """
         if not self._waiting.take(source):
             raise self._unreviewed_token(source)
         try:
             async with self._strange_slots:
                 now = self._clock()
-                of_source = self._sources.get(source) or _Allowance(STRANGE_BURST, STRANGE_PER_S, now)
+                of_source = self._sources.get(source) or _Allowance(
+                    STRANGE_BURST, STRANGE_PER_S, now
+                )
                 allowances = (of_source, self._all_sources)
                 if any(allowance.left(now) < 1.0 for allowance in allowances):
                     raise self._unreviewed_token(source)
@@ -184,7 +207,10 @@ class ReviewedTokens:
 
     def _unreviewed_token(self, source: str) -> CallRefused:
         self._unreviewed.value += 1
-        text = f"too many tokens that are not known came from {source}, or wait for the API server: try again"
+        text = (
+            f"too many tokens that are not known came from {source}, or wait for the API server: "
+            "try again"
+        )
         return CallRefused(GrpcStatus.UNAVAILABLE, text)
 
     async def _review(self, digest: bytes, token: str) -> User:
@@ -192,7 +218,11 @@ class ReviewedTokens:
             return _known(await self._requested(digest, token))
 
     async def _requested(self, digest: bytes, token: str) -> User | None:
-        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+        review = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token},
+        }
         write = Write(verb="create", resource=TokenReviews, body=json.dumps(review).encode())
         try:
             status = json.loads(await self._client.perform(write)).get("status", {})
@@ -204,7 +234,12 @@ class ReviewedTokens:
         self._reviews.of("good" if user else "unknown").value += 1
         self._good.pop(digest, None)
         self._strange.pop(digest, None)
-        _keep(self._strange if user is None else self._good, digest, _Kept(self._clock() + KEPT_S, user), KEPT_MAX)
+        _keep(
+            self._strange if user is None else self._good,
+            digest,
+            _Kept(self._clock() + KEPT_S, user),
+            KEPT_MAX,
+        )
         return user
 
 

@@ -1,9 +1,10 @@
 """Memory that clients of the xDS port have the server keep, bounded by account and by process.
 
-A call is charged with what its stream keeps (names, versions, requests that wait: ``AdsStream.memory_bytes``) and with
-what its client has not taken of our answers; a connection with its buffers.  Charges are estimates of memory, not of
-octets on the wire, and are made when a request was read, not at each delta.  A call whose charge is refused ends with
-RESOURCE_EXHAUSTED; others are unaffected.
+A call is charged with what its stream keeps (names, versions, requests that wait:
+``AdsStream.memory_bytes``) and with what its client has not taken of our answers; a connection with
+its buffers. Charges are estimates of memory, not of octets on the wire, and are made when a request
+was read, not at each delta. A call whose charge is refused ends with RESOURCE_EXHAUSTED; others are
+unaffected.
 
 When much was returned, the pages go back to the system within seconds (``free_memory.trim``).
 """
@@ -20,7 +21,8 @@ from sliceplane.xds.streams.requests import forget_shared
 
 #: of all clients together
 PROCESS_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
-#: of one account: a user, or the Pod to which its token is bound; more if it may have more calls than usual
+#: of one account: a user, or the Pod to which its token is bound; more if it may have more calls
+#: than usual
 ACCOUNT_BYTES_MAX: Final = 128 * 1024 * 1024
 #: of what one stream keeps
 STREAM_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -51,7 +53,9 @@ class Charge:
         self.amount = 0
 
     def set(self, amount: int) -> bool:
-        """Charges *amount* in place of what was charged; returns False, and charges as before, if that is too much."""
+        """Charges *amount* in place of what was charged; returns False, and charges as before, if
+        that is too much.
+        """
         more = amount - self.amount
         if more > 0 and not self._budget.shares.take(self._account, more, self._standing):
             return False
@@ -67,7 +71,9 @@ class Charge:
 class Budget:
     """Owned by one listener; used from its loop's thread."""
 
-    def __init__(self, account_bytes_max: int = ACCOUNT_BYTES_MAX, process_bytes_max: int = PROCESS_BYTES_MAX) -> None:
+    def __init__(
+        self, account_bytes_max: int = ACCOUNT_BYTES_MAX, process_bytes_max: int = PROCESS_BYTES_MAX
+    ) -> None:
         self.shares: Final = Shares(process_bytes_max, most_each=account_bytes_max)
         self._returned = 0
         self._trimming: asyncio.Task[None] | None = None
@@ -79,7 +85,9 @@ class Budget:
         self.shares.give(account, amount)
         self._returned += amount
         if self._returned >= TRIM_BYTES and self._trimming is None:
-            self._trimming = asyncio.get_running_loop().create_task(self._trim(), name="xds: free memory")
+            self._trimming = asyncio.get_running_loop().create_task(
+                self._trim(), name="xds: free memory"
+            )
 
     async def _trim(self) -> None:
         await asyncio.sleep(TRIM_S)

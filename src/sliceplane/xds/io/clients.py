@@ -1,4 +1,6 @@
-"""A client of the xDS server: what is known of its stream, for the server, for people and for metrics."""
+"""A client of the xDS server: what is known of its stream, for the server, for people and for
+metrics.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,22 @@ from sliceplane.xds.streams.requests import ClientFacts
 from sliceplane.xds.streams.status import ClientReport, TypeReport, short
 from sliceplane.xds.streams.stream import AdsStream
 
-CONVERGENCE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+CONVERGENCE_BUCKETS: Final = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+)
 
 
 class Connected:
@@ -54,7 +71,11 @@ class Connected:
     def shown(self) -> dict[str, str]:
         """For the log."""
         node = self.stream.node
-        return {"client": "" if node is None else node.id[:100], "user": self.call.user.name, "peer": self.call.peer}
+        return {
+            "client": "" if node is None else node.id[:100],
+            "user": self.call.user.name,
+            "peer": self.call.peer,
+        }
 
     @property
     def claims_another_zone(self) -> bool:
@@ -66,7 +87,10 @@ class Connected:
         """For people: its kind, its id if it has one, and its user."""
         kind = self.client.kind if self.client is not None else "client"
         node = self.stream.node
-        return f"{kind} {node.id[:60] if node is not None and node.id else self.call.peer} of {self.call.user.name}"
+        return (
+            f"{kind} {node.id[:60] if node is not None and node.id else self.call.peer} of "
+            f"{self.call.user.name}"
+        )
 
     def report(self, now: float) -> ClientReport:
         node = self.stream.node or ClientFacts()
@@ -84,7 +108,10 @@ class Connected:
             listeners=client.listeners,
             connected_seconds=round(now - self.since, 3),
             behind=self.stream.behind_from is not None,
-            types=tuple(TypeReport.of(status, now, short(status.type_url)) for status in self.stream.status()),
+            types=tuple(
+                TypeReport.of(status, now, short(status.type_url))
+                for status in self.stream.status()
+            ),
         )
 
 
@@ -134,7 +161,8 @@ class XdsMeters:
         metrics.computed(
             "gauge",
             "sliceplane_xds_left_out_endpoints",
-            "Endpoints that clients ask for and are not told, as their address is none that every client could use.",
+            "Endpoints that clients ask for and are not told, as their address is none that every "
+            "client could use.",
             lambda: float(catalog.left_out),
         )
         metrics.computed(
@@ -145,7 +173,8 @@ class XdsMeters:
         )
         self.gates = metrics.counter(
             "sliceplane_xds_gates_forced_total",
-            "Listeners that were sent although the client had not accepted their clusters for 2 seconds.",
+            "Listeners that were sent although the client had not accepted their clusters for 2 "
+            "seconds.",
         )
         metrics.computed(
             "gauge",
@@ -153,12 +182,22 @@ class XdsMeters:
             "Changes of what clients are told, since the start.",
             lambda: float(catalog.revision),
         )
-        self.responses = metrics.counters("sliceplane_xds_responses_total", "Responses that were sent.", "type")
-        self.refusals = metrics.counters("sliceplane_xds_refusals_total", "Resources that clients refused.", "type")
-        self.lates = metrics.counter("sliceplane_xds_late_total", "Responses without an answer for 30 seconds.")
-        self.ended = metrics.counters("sliceplane_xds_streams_ended_total", "Streams that we ended, by status.", "code")
+        self.responses = metrics.counters(
+            "sliceplane_xds_responses_total", "Responses that were sent.", "type"
+        )
+        self.refusals = metrics.counters(
+            "sliceplane_xds_refusals_total", "Resources that clients refused.", "type"
+        )
+        self.lates = metrics.counter(
+            "sliceplane_xds_late_total", "Responses without an answer for 30 seconds."
+        )
+        self.ended = metrics.counters(
+            "sliceplane_xds_streams_ended_total", "Streams that we ended, by status.", "code"
+        )
         self.convergence = metrics.histogram(
-            "sliceplane_xds_convergence_seconds", "From a change until a client has accepted it.", CONVERGENCE_BUCKETS
+            "sliceplane_xds_convergence_seconds",
+            "From a change until a client has accepted it.",
+            CONVERGENCE_BUCKETS,
         )
 
 

@@ -1,11 +1,13 @@
-"""One connection of the xDS server: an asyncio protocol around ``kit.http2.grpc``, and the calls on it.
+"""One connection of the xDS server: an asyncio protocol around ``kit.http2.grpc``, and the calls on
+it.
 
 A ``Handler`` is told of a call when it is known who asks, and from then on of everything in order::
 
     opened --> message ... --> half_closed --> closed
 
-``closed`` comes once, unless the handler itself has finished the call.  All of it happens in the loop's thread, and a
-handler sends whenever it likes.  What is sent in one turn of the loop leaves in one write.
+``closed`` comes once, unless the handler itself has finished the call. All of it happens in the
+loop's thread, and a handler sends whenever it likes. What is sent in one turn of the loop leaves in
+one write.
 """
 
 from __future__ import annotations
@@ -82,7 +84,12 @@ class Call:
     )
 
     def __init__(
-        self, connection: GrpcProtocol, number: int, path: str, headers: Mapping[str, str], began: float
+        self,
+        connection: GrpcProtocol,
+        number: int,
+        path: str,
+        headers: Mapping[str, str],
+        began: float,
     ) -> None:
         self._connection = connection
         self._number = number
@@ -96,7 +103,8 @@ class Call:
         self.held: list[bytes | None] | None = []
         #: with which a connection of strangers is charged
         self.held_bytes = CALL_BYTES + len(self.authorization)
-        #: with which the account is charged, when it is known: what the handler keeps, and what waits to be taken
+        #: with which the account is charged, when it is known: what the handler keeps, and what
+        #: waits to be taken
         self.kept_bytes = self.unsent_bytes = 0
         self._charge: Charge | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -117,8 +125,9 @@ class Call:
         self._charge = charge
 
     def keep(self, kept_bytes: int) -> bool:
-        """Charges the account with what the handler keeps for this call.  Returns False if that is too much: the
-        handler ends the call."""
+        """Charges the account with what the handler keeps for this call. Returns False if that is
+        too much: the handler ends the call.
+        """
         self.kept_bytes = kept_bytes
         self.unsent_bytes = self.pending_bytes
         return self.recharge()
@@ -211,7 +220,10 @@ class GrpcProtocol(asyncio.Protocol):
         if self._charge.set(CONNECTION_BYTES + waiting_bytes):
             return True
         self._listener.met("account-bytes")
-        self.leave(GrpcStatus.RESOURCE_EXHAUSTED, "the account keeps as much memory of this server as it may")
+        self.leave(
+            GrpcStatus.RESOURCE_EXHAUSTED,
+            "the account keeps as much memory of this server as it may",
+        )
         return False
 
     def eof_received(self) -> None:
@@ -293,7 +305,11 @@ class GrpcProtocol(asyncio.Protocol):
         self._held_bytes += _held_size(data)
         if self._held_bytes > MESSAGE_BYTES_MAX:
             self._listener.met("held")
-            self.end(call, GrpcStatus.RESOURCE_EXHAUSTED, "too much was sent before it was known who asks")
+            self.end(
+                call,
+                GrpcStatus.RESOURCE_EXHAUSTED,
+                "too much was sent before it was known who asks",
+            )
 
     def take_held(self, call: Call) -> list[bytes | None]:
         """What *call* has waited with; from now on nothing waits."""
@@ -306,8 +322,9 @@ class GrpcProtocol(asyncio.Protocol):
         call.held_bytes = 0
 
     def known(self, user: User) -> bool:
-        """It is known who is there: what the connection costs is *user*'s, and no more a stranger's.  Returns False if
-        that is too much, and all calls have ended."""
+        """It is known who is there: what the connection costs is *user*'s, and no more a
+        stranger's. Returns False if that is too much, and all calls have ended.
+        """
         if self._is_known:
             return True
         self._is_known = True
@@ -335,7 +352,11 @@ class GrpcProtocol(asyncio.Protocol):
             call.unsent_bytes = pending_bytes
             if pending_bytes > UNSENT_BYTES_MAX or not call.recharge():
                 self._listener.met("unsent")
-                self.end(call, GrpcStatus.RESOURCE_EXHAUSTED, f"the client has {pending_bytes} bytes to take")
+                self.end(
+                    call,
+                    GrpcStatus.RESOURCE_EXHAUSTED,
+                    f"the client has {pending_bytes} bytes to take",
+                )
         self._flush_soon()
 
     def finish(self, call: Call, status: int, text: str) -> None:
@@ -416,7 +437,10 @@ class GrpcProtocol(asyncio.Protocol):
     def distrust_certificate(self) -> None:
         """Its signer is trusted no more."""
         if self.certificate is not None:
-            self.leave(GrpcStatus.UNAUTHENTICATED, "the signer of the client certificate is trusted no more")
+            self.leave(
+                GrpcStatus.UNAUTHENTICATED,
+                "the signer of the client certificate is trusted no more",
+            )
 
 
 def _held_size(data: bytes | None) -> int:

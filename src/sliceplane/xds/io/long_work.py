@@ -1,8 +1,9 @@
-"""Long work in short steps: streams with requests that take longer than a step have turns, by account first.
+"""Long work in short steps: streams with requests that take longer than a step have turns, by
+account first.
 
-A turn of the loop gives ``TURN_S`` to such work, a step at a time, and then lets everything else on the loop go on.
-An account with many streams has as many steps as an account with one.  The core's steps take a millisecond or a few
-(``xds.streams.requests.STEP``).
+A turn of the loop gives ``TURN_S`` to such work, a step at a time, and then lets everything else on
+the loop go on. An account with many streams has as many steps as an account with one. The core's
+steps take a millisecond or a few (``xds.streams.requests.STEP``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ TURN_S: Final = 0.005
 
 
 class LongWork(Generic[T]):
-    """Owned by one server.  *step* does one step of an item, and returns True if there is more to do."""
+    """Owned by one server.  *step* does one step of an item, and returns True if there is more to
+    do.
+    """
 
     def __init__(self, step: Callable[[T], bool]) -> None:
         self._step = step

@@ -1,4 +1,6 @@
-"""Events on Services: what a client refuses, what is left out for its size, and annotations that are not heeded."""
+"""Events on Services: what a client refuses, what is left out for its size, and annotations that
+are not heeded.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ class ServiceNotes:
     def on_too_large(self, ports: Mapping[str, str]) -> None:
         """*ports*: all that have too many endpoints now, with the Service of each."""
         for port in sorted(ports.keys() - self._too_large):
-            sentence = "has more endpoints than a client takes in one message: the last of each zone are left out"
+            sentence = (
+                "has more endpoints than a client takes in one message: the last of each zone are "
+                "left out"
+            )
             self._tell(ports[port], "XdsTooLarge", f"{port} {sentence}")
         self._too_large = frozenset(ports)
 

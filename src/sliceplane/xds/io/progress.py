@@ -1,7 +1,9 @@
-"""How far the clients of an xDS server are, told as other consumers tell it (``transport.telling``).
+"""How far the clients of an xDS server are, told as other consumers tell it
+(``transport.telling``).
 
-A version counts when every client that wants something of it has accepted it, where other consumers tell what they have
-read.  So what was read is *carried* until the clients lack nothing of it; what was read meanwhile is carried next.
+A version counts when every client that wants something of it has accepted it, where other consumers
+tell what they have read. So what was read is *carried* until the clients lack nothing of it; what
+was read meanwhile is carried next.
 """
 
 from __future__ import annotations
@@ -48,11 +50,18 @@ class BehindCounts:
 
 
 class AckTeller(Consumer):
-    """*applied*: what clients lack (``BehindCounts.first``), and up to which revision they were told; ``None``: changes
-    are about to be told.  *lags*: clients that are not among these (``xds.laggards``)."""
+    """*applied*: what clients lack (``BehindCounts.first``), and up to which revision they were
+    told; ``None``: changes are about to be told. *lags*: clients that are not among these
+    (``xds.laggards``).
+    """
 
     def __init__(
-        self, name: str, slices: RunningInformer[Any], clock: Callable[[], float], applied: Applied, lags: Lags
+        self,
+        name: str,
+        slices: RunningInformer[Any],
+        clock: Callable[[], float],
+        applied: Applied,
+        lags: Lags,
     ) -> None:
         self._applied = applied
         self._lags = lags

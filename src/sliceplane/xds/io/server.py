@@ -1,11 +1,12 @@
 """A cluster's xDS server as a running thing: informers feed the catalog, streams of clients ask it.
 
-Before every list is complete it answers nothing, and holds what clients ask; from then on it answers whatever becomes
-of the API server.  What changes in one turn of the loop goes out together.
+Before every list is complete it answers nothing, and holds what clients ask; from then on it
+answers whatever becomes of the API server. What changes in one turn of the loop goes out together.
 
-How far clients are is told as a name server tells it (``transport.telling``): a version counts when every client that
-wants something of it has accepted it.  A client that stays behind counts for the Services of which it lacks changes,
-and only for a bounded time (``xds.laggards``); then it is named, and holds up no drain: nothing can be known of it.
+How far clients are is told as a name server tells it (``transport.telling``): a version counts when
+every client that wants something of it has accepted it. A client that stays behind counts for the
+Services of which it lacks changes, and only for a bounded time (``xds.laggards``); then it is
+named, and holds up no drain: nothing can be known of it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,12 @@ from sliceplane.xds.streams.actions import (
     XdsSight,
 )
 from sliceplane.xds.streams.delta import DeltaStream
-from sliceplane.xds.streams.messages import PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE, ResponseEncoder
+from sliceplane.xds.streams.messages import (
+    PERMISSION_DENIED,
+    RESOURCE_EXHAUSTED,
+    UNAVAILABLE,
+    ResponseEncoder,
+)
 from sliceplane.xds.streams.requests import ClientFacts
 from sliceplane.xds.streams.status import ClientReport, clients_page, short
 from sliceplane.xds.streams.whole import WholeStream
@@ -74,7 +80,9 @@ _log = get_logger("xds")
 class XdsServer:
     """A ``xds.io.connection.Handler``.  ``follow`` until cancelled."""
 
-    def __init__(self, catalog: XdsCatalog, config: AdmissionConfig, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, catalog: XdsCatalog, config: AdmissionConfig, *, clock: Callable[[], float]
+    ) -> None:
         self._catalog = catalog
         self._config = config
         self._clock = clock
@@ -93,24 +101,37 @@ class XdsServer:
         self._teller: AckTeller | None = None
         self._long_work = LongWork(self._work)
         self.stopping = False
-        self._meters: Final = XdsMeters(catalog, self._connected.values(), self._behind, self._laggards)
+        self._meters: Final = XdsMeters(
+            catalog, self._connected.values(), self._behind, self._laggards
+        )
         self.metrics: Final = self._meters.metrics
 
-    # -- the cluster -------------------------------------------------------------------------------------
+    # -- the cluster
+    # -------------------------------------------------------------------------------------
 
-    async def follow(self, client: Client, rng: Rng, *, tells: str = "", instance: str = "") -> None:
-        """Until cancelled.  *tells*: a name of its own under which it tells how far clients are; "" for none."""
+    async def follow(
+        self, client: Client, rng: Rng, *, tells: str = "", instance: str = ""
+    ) -> None:
+        """Until cancelled.  *tells*: a name of its own under which it tells how far clients are; ""
+        for none.
+        """
         self._sights = Sights(client, self._clock, lambda: self._catalog.namespaces)
         events = EventRecorder(client, clock=self._clock, instance=instance)
         for resource in (Services, EndpointSlices, Nodes):
-            informer = RunningInformer[Any](client, Selection(resource), clock=self._clock, rng=rng.fork())
+            informer = RunningInformer[Any](
+                client, Selection(resource), clock=self._clock, rng=rng.fork()
+            )
             informer.add_handler(self._on_changes, self._on_synced)
             self._informers.append(informer)
         self._notes = ServiceNotes(events, self._informers[0])
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             if tells:
-                self._teller = AckTeller(tells, self._informers[1], self._clock, self._applied, self._laggards.report)
-                await stack.enter_async_context(telling(client, self._teller, rng.fork(), self._clock))
+                self._teller = AckTeller(
+                    tells, self._informers[1], self._clock, self._applied, self._laggards.report
+                )
+                await stack.enter_async_context(
+                    telling(client, self._teller, rng.fork(), self._clock)
+                )
             for informer in self._informers:
                 group.create_task(informer.run(), name=f"informer {informer.resource.key}")
             group.create_task(events.run(), name="events")
@@ -129,7 +150,9 @@ class XdsServer:
                     if not was_known and subject.metadata.namespace in self._catalog.namespaces:
                         self._sights_due.set()
                     if self._notes is not None:
-                        self._notes.on_problems(subject.metadata.key, self._catalog.problems(subject.metadata.key))
+                        self._notes.on_problems(
+                            subject.metadata.key, self._catalog.problems(subject.metadata.key)
+                        )
                 case Node():
                     self._catalog.on_node(change.old, change.new)  # type: ignore[arg-type]
         self._flush_soon()
@@ -150,7 +173,8 @@ class XdsServer:
     async def wait_ready(self) -> None:
         await self._ready.wait()
 
-    # -- what changed ------------------------------------------------------------------------------------
+    # -- what changed
+    # ------------------------------------------------------------------------------------
 
     def _flush_soon(self) -> None:
         if not self._flush_scheduled:
@@ -186,7 +210,9 @@ class XdsServer:
             self._continue(item)
 
     async def _tick(self) -> None:
-        """Looks at deadlines of streams, and at clients that are behind as they were the last time."""
+        """Looks at deadlines of streams, and at clients that are behind as they were the last
+        time.
+        """
         while True:
             await asyncio.sleep(GRACE_S)
             self._on_synced()  # a kind that the cluster keeps from us is done without
@@ -203,12 +229,16 @@ class XdsServer:
             if self._laggards.on_time(now) and self._teller is not None:
                 self._teller.on_lags()
 
-    # -- clients -----------------------------------------------------------------------------------------
+    # -- clients
+    # -----------------------------------------------------------------------------------------
 
     def opened(self, call: Call) -> None:
         make = STREAMS.get(call.path)
         if make is None:
-            call.finish(_UNIMPLEMENTED, f"{call.path[:200]}: of xDS there are aggregated streams, and nothing else")
+            call.finish(
+                _UNIMPLEMENTED,
+                f"{call.path[:200]}: of xDS there are aggregated streams, and nothing else",
+            )
             return
         self._connected[call] = Connected(call, make(self._encoder), self._clock())
 
@@ -238,8 +268,16 @@ class XdsServer:
         if kept_bytes > STREAM_BYTES_MAX or not item.call.keep(kept_bytes):
             limit = "stream-bytes" if kept_bytes > STREAM_BYTES_MAX else "account-bytes"
             item.call.met(limit)
-            most = f"{STREAM_BYTES_MAX} bytes" if limit == "stream-bytes" else f"what is left for {item.call.user.name}"
-            self._end(item, RESOURCE_EXHAUSTED, f"this stream keeps {kept_bytes} bytes of memory: more than {most}")
+            most = (
+                f"{STREAM_BYTES_MAX} bytes"
+                if limit == "stream-bytes"
+                else f"what is left for {item.call.user.name}"
+            )
+            self._end(
+                item,
+                RESOURCE_EXHAUSTED,
+                f"this stream keeps {kept_bytes} bytes of memory: more than {most}",
+            )
             return
         if item.stream.has_work != item.is_working:
             item.is_working = item.stream.has_work
@@ -289,7 +327,9 @@ class XdsServer:
                     self._on_refusal(item, action)
                 case XdsAbsent(type_url, name, why):
                     text = "a client requests a name that leads nowhere"
-                    _log.info(text, **item.shown, type=short(type_url), name=name[:NAME_MAX], why=why)
+                    _log.info(
+                        text, **item.shown, type=short(type_url), name=name[:NAME_MAX], why=why
+                    )
                 case XdsGateForced():
                     self._meters.gates.value += 1
                 case XdsLate(type_url):
@@ -304,7 +344,11 @@ class XdsServer:
                 self._laggards.give_up(item, self._clock())
             return
         self._count_behind(item, behind)
-        if behind is not None and self._laggards.watches and self._laggards.is_watched(item.account, self._clock()):
+        if (
+            behind is not None
+            and self._laggards.watches
+            and self._laggards.is_watched(item.account, self._clock())
+        ):
             self._begin_lagging(item)
         elif before is not None and before != behind:
             self._note_progress()
@@ -338,7 +382,8 @@ class XdsServer:
         self.closed(item.call)
         item.call.finish(status, text)
 
-    # -- who may see what --------------------------------------------------------------------------------
+    # -- who may see what
+    # --------------------------------------------------------------------------------
 
     def _admit(self, item: Connected, node: ClientFacts) -> None:
         assert self._sights is not None, "follows"
@@ -349,17 +394,25 @@ class XdsServer:
             return
         sight = self._sights.known(item.call.user)
         if sight is None:
-            item.asking = asyncio.create_task(self._admit_later(item, node, self._sights, item.call.user))
+            item.asking = asyncio.create_task(
+                self._admit_later(item, node, self._sights, item.call.user)
+            )
         else:
             self._admitted(item, node, sight)
 
-    async def _admit_later(self, item: Connected, node: ClientFacts, sights: Sights, user: User) -> None:
+    async def _admit_later(
+        self, item: Connected, node: ClientFacts, sights: Sights, user: User
+    ) -> None:
         try:
             sight = await sights.of(user)
         except (StatusError, Unreachable) as error:
             if item.call in self._connected:
                 item.asking = None
-                self._end(item, UNAVAILABLE, f"the API server does not say what {user.name} may see: {error}")
+                self._end(
+                    item,
+                    UNAVAILABLE,
+                    f"the API server does not say what {user.name} may see: {error}",
+                )
             return
         item.asking = None
         self._admitted(item, node, sight)
@@ -374,8 +427,9 @@ class XdsServer:
         self._continue(item)
 
     async def _look_again(self) -> None:
-        """What clients may see changes rarely; what a new namespace means to them is asked at once.  And which Services
-        are too large for a message."""
+        """What clients may see changes rarely; what a new namespace means to them is asked at once.
+        And which Services are too large for a message.
+        """
         while True:
             try:
                 async with asyncio.timeout(_SIGHTS_S):
@@ -391,29 +445,49 @@ class XdsServer:
                 if node is None or item.stream.view is None or item.stream.finished:
                     continue
                 try:
-                    sight = cut(await self._sights.of(item.call.user), node, self._catalog.namespaces)
+                    sight = cut(
+                        await self._sights.of(item.call.user), node, self._catalog.namespaces
+                    )
                 except (StatusError, Unreachable):
                     continue
                 if sight != item.stream.sight and item.call in self._connected:
-                    item.stream.on_admitted(item.stream.view, sight, self._catalog.revision, self._clock())
+                    item.stream.on_admitted(
+                        item.stream.view, sight, self._catalog.revision, self._clock()
+                    )
                     self._perform(item)
                 self._continue(item)
 
-    # -- refusals ----------------------------------------------------------------------------------------
+    # -- refusals
+    # ----------------------------------------------------------------------------------------
 
     def _on_refusal(self, item: Connected, refusal: XdsRefusal) -> None:
         self._meters.refusals.of(short(refusal.type_url)).value += 1
         text = refusal.text[:TEXT_MAX]
         shown = ", ".join(refusal.names[:SERVICES_MAX])
-        _log.warning("a client refuses", **item.shown, type=short(refusal.type_url), resources=shown, why=text)
+        _log.warning(
+            "a client refuses",
+            **item.shown,
+            type=short(refusal.type_url),
+            resources=shown,
+            why=text,
+        )
         view = item.stream.view
         if self._notes is not None and item.client is not None and view is not None:
-            # A client may refuse what stands for a Service that it may not see: that is no Event there.
-            found = (view.service_of(refusal.type_url, name) for name in refusal.names[: 2 * SERVICES_MAX])
-            seen = [str(key) for key in found if key is not None and item.stream.sight.sees(key.namespace)]
+            # A client may refuse what stands for a Service that it may not see: that is no Event
+            # there.
+            found = (
+                view.service_of(refusal.type_url, name)
+                for name in refusal.names[: 2 * SERVICES_MAX]
+            )
+            seen = [
+                str(key)
+                for key in found
+                if key is not None and item.stream.sight.sees(key.namespace)
+            ]
             self._notes.on_refusal(seen, item.client.kind, text)
 
-    # -- how far clients are -----------------------------------------------------------------------------
+    # -- how far clients are
+    # -----------------------------------------------------------------------------
 
     def _note_progress(self) -> None:
         if self._teller is not None and not self._flush_scheduled:
@@ -434,11 +508,15 @@ class XdsServer:
         now = self._clock()
         return [item.report(now) for item in self._connected.values()]
 
-    # -- pages -------------------------------------------------------------------------------------------
+    # -- pages
+    # -------------------------------------------------------------------------------------------
 
     def pages(self) -> dict[str, PageMaker]:
         def clients() -> Page:
             body = clients_page(self._catalog.revision, self.reports(), self._catalog.unserved)
             return Page(body, content_type="application/json")
 
-        return {**follower_pages(lambda: self.stopping, self._ready.is_set), "/xds/clients": clients}
+        return {
+            **follower_pages(lambda: self.stopping, self._ready.is_set),
+            "/xds/clients": clients,
+        }

@@ -1,4 +1,6 @@
-"""The xDS server's doors: TLS with optional client certificates, and a plain one that only this machine reaches."""
+"""The xDS server's doors: TLS with optional client certificates, and a plain one that only this
+machine reaches.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ _log = get_logger("xds")
 
 
 class XdsService(ChildService):
-    """The xDS server of an embedded plane (``sliceplane up --xds``), with the plane's certificate and authority.
+    """The xDS server of an embedded plane (``sliceplane up --xds``), with the plane's certificate
+    and authority.
 
     *pages*: where ``sliceplane xds status`` finds it; ``None``: where it is looked for first.
     """
@@ -83,11 +86,15 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
 class XdsDoors:
     """``open`` once, then ``follow`` until cancelled, then ``close``."""
 
-    def __init__(self, doors: Doors, handler: Handler, client: Client, rng: Rng, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, doors: Doors, handler: Handler, client: Client, rng: Rng, clock: Callable[[], float]
+    ) -> None:
         self._doors = doors
         self._client = client
         self._clock = clock
-        self.listener: Final = GrpcListener(handler, rng, calls_per_user_max=doors.calls_per_user_max)
+        self.listener: Final = GrpcListener(
+            handler, rng, calls_per_user_max=doors.calls_per_user_max
+        )
 
     async def open(self) -> tuple[tuple[str, int], ...]:
         """Where it listens: TLS first.  Raises ``StartError``."""
@@ -102,15 +109,19 @@ class XdsDoors:
             self.listener.start(sock, context, reviewed)
         if doors.plain is not None:
             if not ip_address(doors.plain[0]).is_loopback:
-                raise StartError(f"without TLS only this machine may come: {doors.plain[0]} is no loopback address")
+                raise StartError(
+                    f"without TLS only this machine may come: {doors.plain[0]} is no loopback "
+                    "address"
+                )
             sock = _bound(*doors.plain)
             listening.append(sock.getsockname()[:2])
             self.listener.start_plain(sock, Unsecured())
         return tuple(listening)
 
     async def follow(self, period_s: float = LOOK_S) -> None:
-        """Certificates are what the files hold now: they are renewed while we run.  An authority in a file that changed
-        may be one that is gone, so clients by certificate come anew then."""
+        """Certificates are what the files hold now: they are renewed while we run. An authority in
+        a file that changed may be one that is gone, so clients by certificate come anew then.
+        """
         doors = self._doors
         seen = doors.stamps()
         while doors.tls is not None:

@@ -1,10 +1,13 @@
-"""The port of the xDS server: TLS with optional client certificates, or plain on loopback; who asks, limits, the end.
+"""The port of the xDS server: TLS with optional client certificates, or plain on loopback; who
+asks, limits, the end.
 
-A call is handed to the ``Handler`` when it is known who asks.  As long as it goes on that is asked again each minute,
-as certificates end, tokens expire and accounts are deleted; and after ``AGE_S_MAX`` or a little less it ends, so that
-clients spread over all replicas.  Clients come again by themselves, and hold what they have meanwhile.
+A call is handed to the ``Handler`` when it is known who asks. As long as it goes on that is asked
+again each minute, as certificates end, tokens expire and accounts are deleted; and after
+``AGE_S_MAX`` or a little less it ends, so that clients spread over all replicas. Clients come again
+by themselves, and hold what they have meanwhile.
 
-``stop`` spreads the ends over a time: a client that comes to the next replica has that much to ask for.
+``stop`` spreads the ends over a time: a client that comes to the next replica has that much to ask
+for.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from sliceplane.xds.io.budget import ACCOUNT_BYTES_MAX, Budget, account_of
 from sliceplane.xds.io.connection import Call, GrpcProtocol, Handler
 
 CONNECTIONS_MAX: Final = 10_000
-#: of one user; of a token that is bound to a Pod, of that Pod; the plain port's has as many as there are connections
+#: of one user; of a token that is bound to a Pod, of that Pod; the plain port's has as many as
+#: there are connections
 CALLS_PER_USER_MAX: Final = 200
 #: how often it is asked who has an open call
 RECHECK_S: Final = 60.0
@@ -72,7 +76,9 @@ class GrpcListener:
         self._connections: dict[GrpcProtocol, None] = {}
         self._calls_of: dict[str, int] = {}
         #: who may have more calls than usual may have as many times the memory
-        self.budget: Final = Budget(ACCOUNT_BYTES_MAX * max(1, calls_per_user_max // CALLS_PER_USER_MAX))
+        self.budget: Final = Budget(
+            ACCOUNT_BYTES_MAX * max(1, calls_per_user_max // CALLS_PER_USER_MAX)
+        )
         self._asking: dict[Call, asyncio.Task[None]] = {}
         self._is_stopping = False
         #: connections that have something to write
@@ -81,26 +87,41 @@ class GrpcListener:
         metrics = self.metrics = Metrics()
         if newcomers is None:
             metrics.include(self.newcomers.metrics.families)
-        metrics.computed("gauge", "sliceplane_xds_connections", "Open connections.", lambda: len(self._connections))
         metrics.computed(
-            "gauge", "sliceplane_xds_calls", "Open calls of clients that are known.",
+            "gauge",
+            "sliceplane_xds_connections",
+            "Open connections.",
+            lambda: len(self._connections),
+        )
+        metrics.computed(
+            "gauge",
+            "sliceplane_xds_calls",
+            "Open calls of clients that are known.",
             lambda: sum(self._calls_of.values()),
-        )  # fmt: skip
+        )
         metrics.computed(
             "gauge",
             "sliceplane_xds_account_bytes",
             "Memory that clients that are known are charged with, together.",
             lambda: self.budget.shares.total,
         )
-        self.sent_bytes = metrics.counter("sliceplane_xds_sent_bytes_total", "Written to connections, before TLS.")
+        self.sent_bytes = metrics.counter(
+            "sliceplane_xds_sent_bytes_total", "Written to connections, before TLS."
+        )
         self._limits = metrics.counters(
-            "sliceplane_xds_limits_total", "Calls and connections that were ended or refused, by the limit.", "limit"
+            "sliceplane_xds_limits_total",
+            "Calls and connections that were ended or refused, by the limit.",
+            "limit",
         )
         self._refused = metrics.counters(
-            "sliceplane_xds_unauthenticated_calls_total", "Calls that were refused for who asked.", "code"
+            "sliceplane_xds_unauthenticated_calls_total",
+            "Calls that were refused for who asked.",
+            "code",
         )
 
-    def start(self, sock: socket.socket, context: ssl.SSLContext, authenticator: Authenticator) -> None:
+    def start(
+        self, sock: socket.socket, context: ssl.SSLContext, authenticator: Authenticator
+    ) -> None:
         """Serve TLS on *sock*, which is bound, and the listener's from here on."""
         context.set_alpn_protocols([PROTOCOL])
         self._acceptor = TlsAcceptor(
@@ -124,7 +145,9 @@ class GrpcListener:
             asyncio.get_running_loop().add_reader(sock, self._accept, sock, make)
 
     def _accept(self, sock: socket.socket, make: Callable[[], GrpcProtocol]) -> None:
-        """A server of asyncio that is closed loses what it has accepted and not yet made a connection of."""
+        """A server of asyncio that is closed loses what it has accepted and not yet made a
+        connection of.
+        """
         loop = asyncio.get_running_loop()
         try:
             accepted, _ = sock.accept()
@@ -142,7 +165,9 @@ class GrpcListener:
         task.add_done_callback(self._coming.pop)
 
     def use(self, context: ssl.SSLContext, *, distrusting: bool) -> None:
-        """Connections from now on get *context*; *distrusting*: those by certificate must come anew."""
+        """Connections from now on get *context*; *distrusting*: those by certificate must come
+        anew.
+        """
         if self._acceptor is None:
             return
         context.set_alpn_protocols([PROTOCOL])
@@ -153,7 +178,9 @@ class GrpcListener:
                 connection.distrust_certificate()
 
     async def stop(self, spread_s: float) -> None:
-        """Take no connection any more, and send the clients away one after the other within *spread_s*."""
+        """Take no connection any more, and send the clients away one after the other within
+        *spread_s*.
+        """
         self._is_stopping = True
         if self._acceptor is not None:
             self._acceptor.close()
@@ -186,7 +213,9 @@ class GrpcListener:
     # What connections tell
 
     def enter(self, connection: GrpcProtocol) -> bool:
-        """False: there is no room, or the listener stops: the client would stay with a server that follows nothing."""
+        """False: there is no room, or the listener stops: the client would stay with a server that
+        follows nothing.
+        """
         if self._is_stopping:
             return False
         if len(self._connections) >= self._connections_max:
@@ -256,7 +285,9 @@ class GrpcListener:
 
     def _ask(self, connection: GrpcProtocol, call: Call, then: Then) -> None:
         try:
-            user = connection.authenticator.user(connection.certificate, call.authorization, connection.peer)
+            user = connection.authenticator.user(
+                connection.certificate, call.authorization, connection.peer
+            )
         except CallRefused as error:
             then(connection, call, error)
             return
@@ -265,7 +296,9 @@ class GrpcListener:
         else:
             self._asking[call] = asyncio.create_task(self._await_user(connection, call, user, then))
 
-    async def _await_user(self, connection: GrpcProtocol, call: Call, asked: Awaitable[User], then: Then) -> None:
+    async def _await_user(
+        self, connection: GrpcProtocol, call: Call, asked: Awaitable[User], then: Then
+    ) -> None:
         answer: User | CallRefused
         try:
             answer = await asyncio.shield(asked)
@@ -297,7 +330,9 @@ class GrpcListener:
         held = connection.take_held(call)
         if not connection.known(user):
             return
-        self._look_later(connection, call, call.began + self._rng.uniform(0.8 * AGE_S_MAX, AGE_S_MAX))
+        self._look_later(
+            connection, call, call.began + self._rng.uniform(0.8 * AGE_S_MAX, AGE_S_MAX)
+        )
         try:
             self._handler.opened(call)
         except Exception as error:
@@ -323,7 +358,9 @@ class GrpcListener:
 
         def again(connection: GrpcProtocol, call: Call, user: User | CallRefused) -> None:
             if isinstance(user, User) and account_of(user) != account_of(call.user):
-                user = CallRefused(GrpcStatus.UNAUTHENTICATED, f"the credentials are now those of {user.name}")
+                user = CallRefused(
+                    GrpcStatus.UNAUTHENTICATED, f"the credentials are now those of {user.name}"
+                )
             if isinstance(user, User) or user.status is GrpcStatus.UNAVAILABLE:
                 # What a client has is better than nothing while the API server is away.
                 self._look_later(connection, call, ends_at)

@@ -29,7 +29,9 @@ class XdsSend(msgspec.Struct, frozen=True):
 
 
 class XdsFinish(msgspec.Struct, frozen=True):
-    """The stream ends with this status of gRPC.  ``limit``: the word of the limit that the client exceeds."""
+    """The stream ends with this status of gRPC.  ``limit``: the word of the limit that the client
+    exceeds.
+    """
 
     status: int
     text: str
@@ -66,10 +68,14 @@ class XdsApplied(msgspec.Struct, frozen=True):
 
 
 class XdsGateForced(msgspec.Struct, frozen=True):
-    """Listeners or routes go out although the client has not accepted the clusters for ``GATE_S``."""
+    """Listeners or routes go out although the client has not accepted the clusters for
+    ``GATE_S``.
+    """
 
 
-Action = XdsAdmit | XdsSend | XdsFinish | XdsRefusal | XdsAbsent | XdsLate | XdsApplied | XdsGateForced
+Action = (
+    XdsAdmit | XdsSend | XdsFinish | XdsRefusal | XdsAbsent | XdsLate | XdsApplied | XdsGateForced
+)
 
 
 class ChannelStatus(msgspec.Struct, frozen=True):

@@ -1,7 +1,9 @@
-"""One type on one stream: what the client wants, what it holds, what it is owed, and the one response under way.
+"""One type on one stream: what the client wants, what it holds, what it is owed, and the one
+response under way.
 
-Each name is owed at most once, however often it changes meanwhile: a client that is slow costs what it holds, and never
-a queue.  A refusal (NACK) takes nothing back: what was refused counts as sent, and is sent again when it changes.
+Each name is owed at most once, however often it changes meanwhile: a client that is slow costs what
+it holds, and never a queue. A refusal (NACK) takes nothing back: what was refused counts as sent,
+and is sent again when it changes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from sliceplane.xds.view import XdsView
 ABSENT: Final = ""
 #: refusals that are kept with what the client says of them, the newest
 REFUSED_MAX: Final = 16
-#: requested names that lead nowhere, which are kept with the reason, the newest; and reported in the life of a stream
+#: requested names that lead nowhere, which are kept with the reason, the newest; and reported in
+#: the life of a stream
 ABSENT_MAX: Final = 16
 #: bytes of an entry of a table, measured with CPython 3.11; a name may be in four tables
 ENTRY_BYTES: Final = 48
@@ -32,11 +35,33 @@ class XdsChannel:
     """Owned by one stream."""
 
     __slots__ = (
-        "absent", "absent_reports", "ack", "acked_revision", "again",
-        "began", "changed", "flight", "flight_at", "flight_changed", "flight_from",
-        "forced", "is_legacy", "late", "must_answer", "names", "nonce", "owed", "owed_at", "owed_from", "refused",
-        "sent", "sent_revision", "text_bytes", "type_url", "wildcard",
-    )  # fmt: skip
+        "absent",
+        "absent_reports",
+        "ack",
+        "acked_revision",
+        "again",
+        "began",
+        "changed",
+        "flight",
+        "flight_at",
+        "flight_changed",
+        "flight_from",
+        "forced",
+        "is_legacy",
+        "late",
+        "must_answer",
+        "names",
+        "nonce",
+        "owed",
+        "owed_at",
+        "owed_from",
+        "refused",
+        "sent",
+        "sent_revision",
+        "text_bytes",
+        "type_url",
+        "wildcard",
+    )
 
     def __init__(self, type_url: str) -> None:
         self.type_url: Final = type_url
@@ -47,7 +72,8 @@ class XdsChannel:
         self.is_legacy = False
         #: what the client holds, by name; ``ABSENT``: it was told that there is none
         self.sent: dict[str, str] = {}
-        #: names that are to be looked at before the next response; and those that are sent whatever the client holds
+        #: names that are to be looked at before the next response; and those that are sent whatever
+        #: the client holds
         self.owed: dict[str, None] = {}
         self.forced: dict[str, None] = {}
         #: since which revision, and when, something is owed; ``None``: nothing that changed is
@@ -73,7 +99,8 @@ class XdsChannel:
         self.late = False
         self.sent_revision = 0
         self.acked_revision = 0
-        #: what the client said of a resource that it does not take, by name, the newest last; at most ``REFUSED_MAX``
+        #: what the client said of a resource that it does not take, by name, the newest last; at
+        #: most ``REFUSED_MAX``
         self.refused: dict[str, str] = {}
         #: requested names that lead nowhere, and why; at most ``ABSENT_MAX``
         self.absent: dict[str, str] = {}
@@ -116,7 +143,9 @@ class XdsChannel:
             del self.refused[next(iter(self.refused))]
 
     def miss(self, name: str, why: str) -> bool:
-        """*name*, which the client requests, leads nowhere.  Returns True if that is to be reported."""
+        """*name*, which the client requests, leads nowhere.  Returns True if that is to be
+        reported.
+        """
         before = self.absent.pop(name, None)
         self.absent[name] = why
         if len(self.absent) > ABSENT_MAX:
@@ -136,7 +165,12 @@ class XdsChannel:
         """An estimate of what the client has this channel keep.  O(1)."""
         entries = len(self.sent) + len(self.owed) + len(self.changed) + len(self.flight or ())
         tables = len(self.names) * NAME_BYTES + entries * ENTRY_BYTES
-        return tables + self.text_bytes + len(self.refused) * REFUSED_BYTES + (len(self.absent) * ABSENT_BYTES)
+        return (
+            tables
+            + self.text_bytes
+            + len(self.refused) * REFUSED_BYTES
+            + (len(self.absent) * ABSENT_BYTES)
+        )
 
     def force(self, name: str) -> None:
         self.owed[name] = None
@@ -159,7 +193,9 @@ class XdsChannel:
             self.owed_from = None
             self.changed.clear()
 
-    def launch(self, nonce: str, names: tuple[str, ...], ack: bytes, revision: int, now: float) -> None:
+    def launch(
+        self, nonce: str, names: tuple[str, ...], ack: bytes, revision: int, now: float
+    ) -> None:
         self.nonce = nonce
         self.ack = ack
         self.flight = names
@@ -214,8 +250,9 @@ class XdsChannel:
 def note_absence(
     view: XdsView, sight: XdsSight, channel: XdsChannel, name: str, actions: list[Action]
 ) -> ResourceError | None:
-    """Why *name* leads nowhere; ``None`` if it leads somewhere.  If the client requests it by name, the channel keeps
-    that for the status, and *actions* report it once."""
+    """Why *name* leads nowhere; ``None`` if it leads somewhere. If the client requests it by name,
+    the channel keeps that for the status, and *actions* report it once.
+    """
     error = absence_of(view, sight, channel.type_url, name)
     if error is None:
         channel.absent.pop(name, None)
@@ -227,11 +264,15 @@ def note_absence(
 def absence_of(view: XdsView, sight: XdsSight, type_url: str, name: str) -> ResourceError | None:
     """``None``: *name* leads to a port of a Service that the client may see.
 
-    A client that lacks rights is told the same whatever is there, or it could find out which Services exist.
+    A client that lacks rights is told the same whatever is there, or it could find out which
+    Services exist.
     """
     namespace = view.namespace_of(type_url, name)
     if not sight.everything and not sight.sees(namespace):
-        why = f"this client may not get EndpointSlices in the namespace {namespace}, or it has no Service"
+        why = (
+            f"this client may not get EndpointSlices in the namespace {namespace}, or it has no "
+            "Service"
+        )
         return ResourceError(name, PERMISSION_DENIED, why)
     why = view.absence(type_url, name)
     return ResourceError(name, NOT_FOUND, why) if why else None

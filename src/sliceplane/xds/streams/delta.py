@@ -1,12 +1,13 @@
-"""An incremental stream (``DeltaAggregatedResources``), as Envoy uses it: what differs is sent, and nothing else.
+"""An incremental stream (``DeltaAggregatedResources``), as Envoy uses it: what differs is sent, and
+nothing else.
 
-Every name that a client subscribes to is answered, whatever the server thinks that it holds; only the version that the
-client itself says it has saves the resource.  Assignments are never removed from a client that holds them, for Envoy
-passes that over: it gets one without endpoints.  A cluster that is sent is followed by its assignment, or Envoy waits
-for it for 15 s.
+Every name that a client subscribes to is answered, whatever the server thinks that it holds; only
+the version that the client itself says it has saves the resource. Assignments are never removed
+from a client that holds them, for Envoy passes that over: it gets one without endpoints. A cluster
+that is sent is followed by its assignment, or Envoy waits for it for 15 s.
 
-A refused message of several resources is sent again in halves, until it is known which of them the client does not
-take: the others go on.
+A refused message of several resources is sent again in halves, until it is known which of them the
+client does not take: the others go on.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ EVERYTHING: Final = "*"
 #: of an encoded name, version and frame, beside the resource itself
 _OVERHEAD: Final = 64
 _PREFIX: Final = "type.googleapis.com/envoy."
-#: types of other xDS servers, which an Envoy may ask of this one, too: it is told that there is nothing
+#: types of other xDS servers, which an Envoy may ask of this one, too: it is told that there is
+#: nothing
 UNSERVED: Final = frozenset(
     {
         f"{_PREFIX}config.core.v3.TypedExtensionConfig",
@@ -94,14 +96,18 @@ class DeltaStream(AdsStream):
                     yield
         for count, name in enumerate(subscribe, 1):
             self._subscribe(channel, name, versions)
-            if not count % STEP or (channel.type_url == names.ENDPOINT and len(channel.owed) > STEP):
+            if not count % STEP or (
+                channel.type_url == names.ENDPOINT and len(channel.owed) > STEP
+            ):
                 yield  # a collection may have thousands of members
         self._may_ask(channel, answers, now)
 
     def _say_nothing_exists(self, request: DeltaRequest, now: float) -> None:
         """Nothing of it is kept."""
         if self._take_token(now) and request.subscribe:
-            message = self._encoder.delta(request.type_url, self._next_nonce(), (), request.subscribe)
+            message = self._encoder.delta(
+                request.type_url, self._next_nonce(), (), request.subscribe
+            )
             self._send(request.type_url, message)
 
     def _on_answer(self, channel: XdsChannel, error: str | None, now: float) -> None:
@@ -123,8 +129,11 @@ class DeltaStream(AdsStream):
         self._want(channel, name)
         if channel.type_url == names.ENDPOINT:
             self._subscribe_collection(channel, name)
-        elif name in versions and not (channel.type_url == names.ASSIGNMENT and name in self._promised):
-            # The usual case of a client that comes back, which asks for thousands: it holds what there is.
+        elif name in versions and not (
+            channel.type_url == names.ASSIGNMENT and name in self._promised
+        ):
+            # The usual case of a client that comes back, which asks for thousands: it holds what
+            # there is.
             if self._difference(channel, name)[1]:
                 channel.owe(name, None, 0.0)
         else:
@@ -132,9 +141,13 @@ class DeltaStream(AdsStream):
             self._promised.pop(name, None)
 
     def _subscribe_collection(self, channel: XdsChannel, glob: str) -> None:
-        """Envoy keeps members over a reconnect, and does not say which: all are sent, and what ever went is removed."""
+        """Envoy keeps members over a reconnect, and does not say which: all are sent, and what ever
+        went is removed.
+        """
         assert self._view is not None, "admitted"
-        is_seen = self._sight.everything or self._sight.sees(self._view.namespace_of(names.ENDPOINT, glob))
+        is_seen = self._sight.everything or self._sight.sees(
+            self._view.namespace_of(names.ENDPOINT, glob)
+        )
         for name in self._collected(glob) if is_seen else (glob,):
             channel.force(name)
 
@@ -205,7 +218,9 @@ class DeltaStream(AdsStream):
                 if size > MESSAGE_BYTES_MAX and resources:
                     break
                 resources.append(resource)
-                if name in channel.absent or (channel.type_url == names.ASSIGNMENT and name in channel.forced):
+                if name in channel.absent or (
+                    channel.type_url == names.ASSIGNMENT and name in channel.forced
+                ):
                     self._absence(channel, name)  # an assignment is there for every name
                 self._note_sent(channel, name, resource.version)
         if resources or removed or channel.must_answer:
@@ -241,7 +256,9 @@ class DeltaStream(AdsStream):
 
     def _errors(self, channel: XdsChannel, name: str) -> list[ResourceError]:
         """Why *name* is not there, if the client may not see it or requested it just now."""
-        is_requested = name in channel.names and name in channel.forced and channel.type_url != names.ENDPOINT
+        is_requested = (
+            name in channel.names and name in channel.forced and channel.type_url != names.ENDPOINT
+        )
         if not is_requested and self._is_seen(channel.type_url, name):
             return []
         absence = self._absence(channel, name)

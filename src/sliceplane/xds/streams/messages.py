@@ -1,7 +1,7 @@
 """Responses to clients, on the wire (``envoy.service.discovery.v3``).
 
-A response is a join of pieces that are encoded already, and the one that was made last is kept: where a resource
-changes, the usual case, all clients of a view get the same bytes.
+A response is a join of pieces that are encoded already, and the one that was made last is kept:
+where a resource changes, the usual case, all clients of a view get the same bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class ResourceError(msgspec.Struct, frozen=True):
 
 
 class ResponseEncoder:
-    """Owned by one server; remembers the last frame of each variant and type, whose types are a closed set."""
+    """Owned by one server; remembers the last frame of each variant and type, whose types are a
+    closed set.
+    """
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], tuple[tuple[object, ...], bytes]] = {}
@@ -57,28 +59,52 @@ class ResponseEncoder:
         removed: Sequence[str],
         errors: Sequence[ResourceError] = (),
     ) -> bytes:
-        key = (nonce, *map(_identity, resources), *removed, *errors) if len(removed) <= REMOVED_KEPT_MAX else None
-        return self._last_or("delta", type_url, key, lambda: b"".join((
-            *[wire.message(2, item.as_delta) for item in resources],
-            wire.text(4, type_url),
-            wire.text(5, nonce),
-            *[wire.message(6, name.encode()) for name in removed],
-            *[wire.message(9, error.encoded()) for error in errors],
-        )))  # fmt: skip
+        key = (
+            (nonce, *map(_identity, resources), *removed, *errors)
+            if len(removed) <= REMOVED_KEPT_MAX
+            else None
+        )
+        return self._last_or(
+            "delta",
+            type_url,
+            key,
+            lambda: b"".join(
+                (
+                    *[wire.message(2, item.as_delta) for item in resources],
+                    wire.text(4, type_url),
+                    wire.text(5, nonce),
+                    *[wire.message(6, name.encode()) for name in removed],
+                    *[wire.message(9, error.encoded()) for error in errors],
+                )
+            ),
+        )
 
     def whole(
-        self, type_url: str, nonce: str, resources: Sequence[XdsResource], errors: Sequence[ResourceError] = ()
+        self,
+        type_url: str,
+        nonce: str,
+        resources: Sequence[XdsResource],
+        errors: Sequence[ResourceError] = (),
     ) -> bytes:
         key = (nonce, *map(_identity, resources), *errors)
-        return self._last_or("whole", type_url, key, lambda: b"".join((
-            wire.text(1, nonce),
-            *[wire.message(2, item.as_any) for item in resources],
-            wire.text(4, type_url),
-            wire.text(5, nonce),
-            *[wire.message(7, error.encoded()) for error in errors],
-        )))  # fmt: skip
+        return self._last_or(
+            "whole",
+            type_url,
+            key,
+            lambda: b"".join(
+                (
+                    wire.text(1, nonce),
+                    *[wire.message(2, item.as_any) for item in resources],
+                    wire.text(4, type_url),
+                    wire.text(5, nonce),
+                    *[wire.message(7, error.encoded()) for error in errors],
+                )
+            ),
+        )
 
-    def _last_or(self, variant: str, type_url: str, key: tuple[object, ...] | None, make: Callable[[], bytes]) -> bytes:
+    def _last_or(
+        self, variant: str, type_url: str, key: tuple[object, ...] | None, make: Callable[[], bytes]
+    ) -> bytes:
         """*key*: tells this response from all others; ``None``: it is not remembered."""
         if key is None:
             return make()
@@ -91,7 +117,9 @@ class ResponseEncoder:
 
 
 def _identity(resource: XdsResource) -> tuple[str, str]:
-    """Not ``id``: a resource that was made for one answer is gone, and another may be in its place in memory."""
+    """Not ``id``: a resource that was made for one answer is gone, and another may be in its place
+    in memory.
+    """
     return resource.name, resource.version
 
 
@@ -101,11 +129,15 @@ def empty_assignment(name: str) -> XdsResource:
 
 
 def absent_listener(name: str) -> XdsResource:
-    """What a gRPC client gets of a name that leads nowhere, so that a call fails at once and not after 15 s: no answer
-    can say to every client that there is none; a listener whose routes have no virtual host is understood by all."""
+    """What a gRPC client gets of a name that leads nowhere, so that a call fails at once and not
+    after 15 s: no answer can say to every client that there is none; a listener whose routes have
+    no virtual host is understood by all.
+    """
     return XdsResource(LISTENER, name, grpc_listener(name, None))
 
 
 def delta_ack(type_url: str, nonce: str) -> bytes:
-    """What a client answers that accepts a response and wants nothing else: compared, and not read."""
+    """What a client answers that accepts a response and wants nothing else: compared, and not
+    read.
+    """
     return wire.text(2, type_url) + wire.text(6, nonce)

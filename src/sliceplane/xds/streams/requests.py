@@ -1,11 +1,11 @@
 """Requests of clients (``envoy.service.discovery.v3``), read in steps and within bounds.
 
-A request may have 4 MiB, and all of it comes from a stranger.  So it is read by a generator that yields after
-``STEP`` fields or entries: its caller lets others go on in between, and every step takes a few milliseconds at most.
-``at_once`` runs all steps.
+A request may have 4 MiB, and all of it comes from a stranger. So it is read by a generator that
+yields after ``STEP`` fields or entries: its caller lets others go on in between, and every step
+takes a few milliseconds at most. ``at_once`` runs all steps.
 
-Only what a server needs is read: Envoy's first request has 60 kB of extensions that are passed over.  A name that is
-longer than a name can be is refused before it is copied.
+Only what a server needs is read: Envoy's first request has 60 kB of extensions that are passed
+over. A name that is longer than a name can be is refused before it is copied.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ STEP: Final = 1_000
 NAMES_MAX: Final = 50_000
 #: fields of a request of any kind
 FIELDS_MAX: Final = 3 * NAMES_MAX + 1_000
-#: bytes and fields of what a request says of its node; an Envoy has 61 kB, nearly all of it 516 extensions
+#: bytes and fields of what a request says of its node; an Envoy has 61 kB, nearly all of it 516
+#: extensions
 NODE_BYTES_MAX: Final = 256 * 1024
 NODE_FIELDS_MAX: Final = 2_000
 #: fields before the node
@@ -46,12 +47,20 @@ METADATA: Final = ("node_name", "namespace", "namespaces", "listeners", "leds")
 
 #: bytes of fields, by number
 _WHOLE_LENGTHS: Final = {1: NAME_MAX, 2: NODE_BYTES_MAX, 3: NAME_MAX, 4: NAME_MAX, 5: NAME_MAX}
-_DELTA_LENGTHS: Final = {1: NODE_BYTES_MAX, 2: NAME_MAX, 3: NAME_MAX, 4: NAME_MAX, 5: ENTRY_MAX, 6: NAME_MAX}
+_DELTA_LENGTHS: Final = {
+    1: NODE_BYTES_MAX,
+    2: NAME_MAX,
+    3: NAME_MAX,
+    4: NAME_MAX,
+    5: ENTRY_MAX,
+    6: NAME_MAX,
+}
 
 
 class RequestError(Exception):
-    """A message that is no request, or has what no request may have (INVALID_ARGUMENT); the text is a sentence.
-    ``limit``: the word of the limit that it exceeds."""
+    """A message that is no request, or has what no request may have (INVALID_ARGUMENT); the text is
+    a sentence. ``limit``: the word of the limit that it exceeds.
+    """
 
     def __init__(self, text: str, limit: str = "") -> None:
         super().__init__(text)
@@ -143,9 +152,11 @@ def read_delta(message: bytes) -> Steps[DeltaRequest]:
 
 
 def read_node(message: bytes, number: int) -> ClientFacts | None:
-    """The node of a request, which is its field *number* and, as fields are written in order, among the first.
+    """The node of a request, which is its field *number* and, as fields are written in order, among
+    the first.
 
-    Returns ``None`` if it is not.  Raises ``RequestError``."""
+    Returns ``None`` if it is not.  Raises ``RequestError``.
+    """
     found: dict[int, list[int | bytes]] = {}
     values = _Values(found)
     position = 0
@@ -178,14 +189,20 @@ def _read_fields(message: bytes, longest: Mapping[int, int]) -> Steps[_Values]:
 
 
 def _collect(
-    message: bytes, position: int, most: int, found: dict[int, list[int | bytes]], longest: Mapping[int, int]
+    message: bytes,
+    position: int,
+    most: int,
+    found: dict[int, list[int | bytes]],
+    longest: Mapping[int, int],
 ) -> int:
     try:
         return wire.collect(message, position, most, found, longest)
     except MalformedProtobuf as error:
         raise RequestError(f"this is no protobuf message: {error}") from error
     except wire.TooLong as error:
-        raise RequestError(f"field {error.number} has {error.size} bytes, and may have {error.most}", "name") from error
+        raise RequestError(
+            f"field {error.number} has {error.size} bytes, and may have {error.most}", "name"
+        ) from error
 
 
 class _Values:
@@ -236,7 +253,9 @@ class _Values:
     def _entries(self, number: int) -> list[bytes]:
         entries = self.messages(number)
         if len(entries) > NAMES_MAX:
-            raise RequestTooLarge(f"a request with more than {NAMES_MAX} names in field {number}", "names")
+            raise RequestTooLarge(
+                f"a request with more than {NAMES_MAX} names in field {number}", "names"
+            )
         return entries
 
     def text(self, number: int) -> str:
@@ -275,7 +294,9 @@ class _Values:
 
 
 def _metadata(struct: _Values) -> dict[str, str]:
-    """The members of a ``google.protobuf.Struct`` that are strings (``Value`` 3) and in ``METADATA``."""
+    """The members of a ``google.protobuf.Struct`` that are strings (``Value`` 3) and in
+    ``METADATA``.
+    """
     found = {}
     for entry in struct.messages(1):
         member = _Values.of(entry, 2)
@@ -288,10 +309,16 @@ def _metadata(struct: _Values) -> dict[str, str]:
 
 
 def _pair(entry: bytes) -> tuple[str, str]:
-    """Of a map: in the way in which every library writes short ones, else in any that is allowed."""
+    """Of a map: in the way in which every library writes short ones, else in any that is
+    allowed.
+    """
     size = len(entry)
     middle = 2 + entry[1] if size > 1 and entry[0] == 0x0A and entry[1] < 0x80 else size
-    if middle + 2 <= size < middle + 0x82 and entry[middle] == 0x12 and entry[middle + 1] == size - middle - 2:
+    if (
+        middle + 2 <= size < middle + 0x82
+        and entry[middle] == 0x12
+        and entry[middle + 1] == size - middle - 2
+    ):
         try:
             return entry[2:middle].decode(), entry[middle + 2 :].decode()
         except UnicodeDecodeError as error:
@@ -303,7 +330,9 @@ def _pair(entry: bytes) -> tuple[str, str]:
 def _name(values: _Values, number: int) -> str:
     name = values.text(number)
     if len(name) > NAME_MAX:
-        raise RequestError(f"a name or version of {len(name)} characters, and it may have {NAME_MAX}", "name")
+        raise RequestError(
+            f"a name or version of {len(name)} characters, and it may have {NAME_MAX}", "name"
+        )
     return name
 
 

@@ -1,4 +1,6 @@
-"""How far clients are, as the server's page ``/xds/clients`` says it and ``sliceplane xds status`` shows it."""
+"""How far clients are, as the server's page ``/xds/clients`` says it and ``sliceplane xds status``
+shows it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def short(type_url: str) -> str:
 
 
 class TypeReport(msgspec.Struct, frozen=True, rename="camel"):
-    """How far a client is with a type: of which revision what it was sent is, and what it has accepted."""
+    """How far a client is with a type: of which revision what it was sent is, and what it has
+    accepted.
+    """
 
     type: str
     resources: int
@@ -96,17 +100,25 @@ def clients_page(revision: int, clients: Sequence[ClientReport], unserved_ports:
 
 
 def is_bad(report: ClientReport) -> bool:
-    """Returns True if the client is behind for longer than an answer takes, refuses a resource, or requests a name that
-    leads nowhere."""
+    """Returns True if the client is behind for longer than an answer takes, refuses a resource, or
+    requests a name that leads nowhere.
+    """
     return any(item.refused or item.absent or item.waiting_seconds > 1.0 for item in report.types)
 
 
 def shown(page: ClientsPage, width: int | None) -> list[str]:
-    """A line for each client and type, and one for each refusal and each name that leads nowhere."""
+    """A line for each client and type, and one for each refusal and each name that leads
+    nowhere.
+    """
     rows: list[tuple[str, ...]] = []
     problems = []
     for client in page.clients:
-        place = (client.id or client.peer, client.kind or "-", client.node or "-", client.zone or "-")
+        place = (
+            client.id or client.peer,
+            client.kind or "-",
+            client.node or "-",
+            client.zone or "-",
+        )
         if not client.types:
             rows.append((*place, "-", "0", "0", "0", "waits to be admitted"))
         for item in client.types:

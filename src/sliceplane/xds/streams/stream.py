@@ -1,14 +1,18 @@
-"""What both variants of an aggregated stream (ADS) have in common: who asks, what is held back, order, answers.
+"""What both variants of an aggregated stream (ADS) have in common: who asks, what is held back,
+order, answers.
 
-A stream is fed with the client's messages, with what changed in its view, and with what it may see; it hands out what
-is to be done.  Nothing is answered before the server says what the client sees (``on_admitted``), which it does not
-before its first lists are complete: an empty answer would take everything away from a client that comes again.
+A stream is fed with the client's messages, with what changed in its view, and with what it may see;
+it hands out what is to be done. Nothing is answered before the server says what the client sees
+(``on_admitted``), which it does not before its first lists are complete: an empty answer would take
+everything away from a client that comes again.
 
-**Order** (make before break): clusters, their assignments, endpoints, and only when the client has accepted the
-clusters, or after ``GATE_S``, listeners and routes that may name them.  What goes does so the other way round.  An
-assignment never waits for its cluster's acceptance: Envoy gives that when the assignment is there.
+**Order** (make before break): clusters, their assignments, endpoints, and only when the client has
+accepted the clusters, or after ``GATE_S``, listeners and routes that may name them. What goes does
+so the other way round. An assignment never waits for its cluster's acceptance: Envoy gives that
+when the assignment is there.
 
-**Flow**: one response of a type is under way at a time, and what changes meanwhile goes into the next.
+**Flow**: one response of a type is under way at a time, and what changes meanwhile goes into the
+next.
 """
 
 from __future__ import annotations
@@ -69,7 +73,8 @@ _LATER: Final = frozenset({names.LISTENER, names.ROUTES})
 GATE_S: Final = 2.0
 #: a client that has not answered for so long is slow, and is told of
 LATE_S: Final = 30.0
-#: how long a client of gRPC waits for the server's first lists: its own limit is 15 s, and then nothing exists
+#: how long a client of gRPC waits for the server's first lists: its own limit is 15 s, and then
+#: nothing exists
 HELD_S: Final = 10.0
 HELD_REQUESTS_MAX: Final = 1_000
 #: requests that answer nothing: so many at once, and so many a second
@@ -83,10 +88,10 @@ MESSAGE_BYTES: Final = 64
 class AdsStream(ABC):
     """Owned by one server, like the *encoder*.  The order of actions is that of what caused them.
 
-    A request may be long.  ``on_request``, ``on_changes`` and ``on_admitted`` take the first step of what follows from
-    them; while ``has_work`` is true, the server calls ``work`` for each further step, and lets others go on in between.
-    Requests that come meanwhile wait, so their order is kept.  A change that comes meanwhile is owed at once and sent
-    behind the work that is under way.
+    A request may be long. ``on_request``, ``on_changes`` and ``on_admitted`` take the first step of
+    what follows from them; while ``has_work`` is true, the server calls ``work`` for each further
+    step, and lets others go on in between. Requests that come meanwhile wait, so their order is
+    kept. A change that comes meanwhile is owed at once and sent behind the work that is under way.
     """
 
     #: whether its client takes silence for an answer
@@ -121,11 +126,13 @@ class AdsStream(ABC):
         self._tokens = float(REQUESTS_BURST)
         self._tokens_at = 0.0
 
-    # -- what is told ------------------------------------------------------------------------------------
+    # -- what is told
+    # ------------------------------------------------------------------------------------
 
     def on_request(self, message: bytes, now: float, *, later: bool = False) -> bool:
-        """*later*: no step of it now, others have worked enough.  Returns False for an answer that accepts a response
-        and says nothing else, which is nearly every message."""
+        """*later*: no step of it now, others have worked enough. Returns False for an answer that
+        accepts a response and says nothing else, which is nearly every message.
+        """
         if self.finished:
             return False
         is_idle = self._job is None and not self._waiting
@@ -140,8 +147,10 @@ class AdsStream(ABC):
         return True
 
     def _await_admission(self, message: bytes, now: float) -> None:
-        """Until it is known what the client may see.  Of the first message the node is read, and the rest later: a
-        client that comes back says all that it holds, and keeping that as text would cost several times its octets."""
+        """Until it is known what the client may see. Of the first message the node is read, and the
+        rest later: a client that comes back says all that it holds, and keeping that as text would
+        cost several times its octets.
+        """
         if self.node is None:
             try:
                 node = read_node(message, self.node_field)
@@ -197,7 +206,9 @@ class AdsStream(ABC):
         self._finish(status, str(error), error.limit)
 
     def on_admitted(self, view: XdsView, sight: XdsSight, revision: int, now: float) -> None:
-        """*view* and *sight* are the client's from now on: at the first call what it asked before is answered."""
+        """*view* and *sight* are the client's from now on: at the first call what it asked before
+        is answered.
+        """
         first = self._view is None
         self._view, self._sight, self._revision = view, sight, revision
         if first:
@@ -260,7 +271,8 @@ class AdsStream(ABC):
         actions, self._actions = self._actions, []
         return actions
 
-    # -- what is asked -----------------------------------------------------------------------------------
+    # -- what is asked
+    # -----------------------------------------------------------------------------------
 
     @property
     def view(self) -> XdsView | None:
@@ -272,7 +284,9 @@ class AdsStream(ABC):
 
     @property
     def behind_from(self) -> int | None:
-        """The first revision that the client may not have; ``None``: it has everything that it wants."""
+        """The first revision that the client may not have; ``None``: it has everything that it
+        wants.
+        """
         froms = [channel.behind_from for channel in self._channels.values()]
         return min((revision for revision in froms if revision is not None), default=None)
 
@@ -304,7 +318,11 @@ class AdsStream(ABC):
     @property
     def memory_bytes(self) -> int:
         """An estimate of the memory that the client has the stream keep.  O(1)."""
-        return STREAM_BYTES + self._waiting_bytes + sum(channel.memory_bytes for channel in self._channels.values())
+        return (
+            STREAM_BYTES
+            + self._waiting_bytes
+            + sum(channel.memory_bytes for channel in self._channels.values())
+        )
 
     @property
     def is_late(self) -> bool:
@@ -312,9 +330,12 @@ class AdsStream(ABC):
 
     def status(self) -> tuple[ChannelStatus, ...]:
         """In the order of ``ORDER``."""
-        return tuple(self._channels[type_url].status() for type_url in ORDER if type_url in self._channels)
+        return tuple(
+            self._channels[type_url].status() for type_url in ORDER if type_url in self._channels
+        )
 
-    # -- of the variants ---------------------------------------------------------------------------------
+    # -- of the variants
+    # ---------------------------------------------------------------------------------
 
     @abstractmethod
     def _read(self, message: bytes) -> Steps[WholeRequest | DeltaRequest]:
@@ -331,7 +352,8 @@ class AdsStream(ABC):
         """The client accepts what is under way and says nothing else: the usual message."""
         return False
 
-    # -- shared ------------------------------------------------------------------------------------------
+    # -- shared
+    # ------------------------------------------------------------------------------------------
 
     def _finish(self, status: int, text: str, limit: str = "") -> None:
         self.close()
@@ -351,7 +373,9 @@ class AdsStream(ABC):
             known = _KNOWN.get(type_url)
             if known is None:
                 served = ", ".join(held.rpartition(".")[2] for held in ORDER)
-                raise RequestError(f"{type_url[:100]!r} is no type that is served: {served}", "types")
+                raise RequestError(
+                    f"{type_url[:100]!r} is no type that is served: {served}", "types"
+                )
             channel = self._channels[known] = XdsChannel(known)
         return channel
 
@@ -363,8 +387,12 @@ class AdsStream(ABC):
         return not self.finished
 
     def _take_token(self, now: float) -> bool:
-        """Counts a request that answers nothing; returns False if there are too many, and the stream is finished."""
-        self._tokens = min(REQUESTS_BURST, self._tokens + (now - self._tokens_at) * REQUESTS_PER_S) - 1.0
+        """Counts a request that answers nothing; returns False if there are too many, and the
+        stream is finished.
+        """
+        self._tokens = (
+            min(REQUESTS_BURST, self._tokens + (now - self._tokens_at) * REQUESTS_PER_S) - 1.0
+        )
         self._tokens_at = now
         if self._tokens < 0.0:
             text = f"more than {REQUESTS_PER_S:g} requests a second that answer nothing"
@@ -429,7 +457,9 @@ class AdsStream(ABC):
         wanted = dict.fromkeys(channel.sent)
         wanted.update(channel.names)
         if channel.wildcard:
-            wanted.update(dict.fromkeys(resource.name for resource in self._view.all(channel.type_url)))
+            wanted.update(
+                dict.fromkeys(resource.name for resource in self._view.all(channel.type_url))
+            )
         return list(wanted)
 
     def _get(self, channel: XdsChannel, name: str) -> XdsResource | None:
@@ -449,7 +479,9 @@ class AdsStream(ABC):
         return note_absence(self._view, self._sight, channel, name, self._actions)
 
     def _next_nonce(self) -> str:
-        """The same on every stream that is told of nothing but a change: so their responses are the same."""
+        """The same on every stream that is told of nothing but a change: so their responses are the
+        same.
+        """
         revision, count = self._counted
         count = count + 1 if revision == self._revision else 0
         self._counted = (self._revision, count)
@@ -478,7 +510,12 @@ class AdsStream(ABC):
         # Clusters come twice: those that go wait for what names them.
         for type_url in (*ORDER, names.CLUSTER):
             channel = self._channels.get(type_url)
-            if channel is not None and channel.flight is None and channel.has_something and not self.finished:
+            if (
+                channel is not None
+                and channel.flight is None
+                and channel.has_something
+                and not self.finished
+            ):
                 yield from self._respond(channel, self._now)
                 channel.rest()
         self._gate_is_open = False
@@ -486,7 +523,12 @@ class AdsStream(ABC):
     def _waits_for_clusters(self, channel: XdsChannel, now: float) -> bool:
         """Whether new listeners and routes wait for clusters that the client has not accepted."""
         clusters = self._channels.get(names.CLUSTER)
-        if self._gate_is_open or channel.type_url not in _LATER or clusters is None or not clusters.flight:
+        if (
+            self._gate_is_open
+            or channel.type_url not in _LATER
+            or clusters is None
+            or not clusters.flight
+        ):
             return False
         if self._gate_since is None:
             self._gate_since = now
@@ -494,5 +536,9 @@ class AdsStream(ABC):
 
     def _listeners_go(self) -> bool:
         """Whether listeners or routes are owed, or under way: clusters that go wait for them."""
-        later = [self._channels[type_url] for type_url in ORDER if type_url in self._channels and type_url in _LATER]
+        later = [
+            self._channels[type_url]
+            for type_url in ORDER
+            if type_url in self._channels and type_url in _LATER
+        ]
         return any(channel.owed or channel.flight is not None for channel in later)

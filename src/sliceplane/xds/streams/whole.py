@@ -1,12 +1,13 @@
 """A stream of the state of the world (``StreamAggregatedResources``), as every gRPC client uses it.
 
-A request names everything that is wanted, each time; an answer of listeners or clusters is everything that exists of
-that, and what it leaves out is gone.  Of assignments and routes only what changed is sent, and no answer can say that
-there is none: so a name that leads nowhere is answered with what makes a call fail at once, a listener without virtual
-hosts, an assignment without endpoints.
+A request names everything that is wanted, each time; an answer of listeners or clusters is
+everything that exists of that, and what it leaves out is gone. Of assignments and routes only what
+changed is sent, and no answer can say that there is none: so a name that leads nowhere is answered
+with what makes a call fail at once, a listener without virtual hosts, an assignment without
+endpoints.
 
-Nothing is answered when nothing changed that the client wants: an answer causes an acceptance, and an answer to each of
-these would never end.
+Nothing is answered when nothing changed that the client wants: an answer causes an acceptance, and
+an answer to each of these would never end.
 """
 
 from __future__ import annotations
@@ -73,13 +74,20 @@ class WholeStream(AdsStream):
     def _on_answer(self, channel: XdsChannel, error: str | None, now: float) -> None:
         sent = self._landed(channel, now, accepted=error is None)
         if error is not None:
-            # The client takes the others of a response (gRFC A46), and names those that it does not.
-            self._note_refusal(channel, tuple([name for name in sent if name in error]) or sent, error)
+            # The client takes the others of a response (gRFC A46), and names those that it does
+            # not.
+            self._note_refusal(
+                channel, tuple([name for name in sent if name in error]) or sent, error
+            )
 
     def _respond(self, channel: XdsChannel, now: float) -> Steps[None]:
         if not self._waits_for_clusters(channel, now):
             everything = channel.type_url in WILDCARD_TYPES
-            yield from self._respond_with_all(channel, now) if everything else self._respond_with_changed(channel, now)
+            yield from (
+                self._respond_with_all(channel, now)
+                if everything
+                else self._respond_with_changed(channel, now)
+            )
 
     def _respond_with_all(self, channel: XdsChannel, now: float) -> Steps[None]:
         assert self._view is not None, "admitted"
@@ -87,7 +95,9 @@ class WholeStream(AdsStream):
         owed, channel.owed = channel.owed, {}
         wanted = dict.fromkeys(channel.names)
         if channel.wildcard:
-            wanted.update(dict.fromkeys(resource.name for resource in self._view.all(channel.type_url)))
+            wanted.update(
+                dict.fromkeys(resource.name for resource in self._view.all(channel.type_url))
+            )
         resources: list[XdsResource] = []
         errors: list[ResourceError] = []
         for count, name in enumerate(wanted, 1):
@@ -98,7 +108,9 @@ class WholeStream(AdsStream):
                 resource = resource or absent_listener(name)
                 is_told = channel.sent.get(name) == resource.version
                 # Of a name that still leads nowhere the reason may be another.
-                absence = None if is_told and name not in channel.absent else self._absence(channel, name)
+                absence = (
+                    None if is_told and name not in channel.absent else self._absence(channel, name)
+                )
                 if absence is not None and not is_told:
                     errors.append(absence)
             if resource is not None:
@@ -114,7 +126,10 @@ class WholeStream(AdsStream):
             return
         size = sum(len(resource.body) + len(resource.name) + _OVERHEAD for resource in resources)
         if size > MESSAGE_BYTES_MAX:
-            self._finish(RESOURCE_EXHAUSTED, f"{len(resources)} resources are more than one message can carry")
+            self._finish(
+                RESOURCE_EXHAUSTED,
+                f"{len(resources)} resources are more than one message can carry",
+            )
             return
         channel.sent = versions
         self._launch(channel, resources, errors, now)
@@ -130,7 +145,9 @@ class WholeStream(AdsStream):
             resource = self._get(channel, name)
             if resource is None and channel.type_url == names.ASSIGNMENT:
                 resource = empty_assignment(name)
-            if resource is None or not (name in channel.forced or channel.sent.get(name) != resource.version):
+            if resource is None or not (
+                name in channel.forced or channel.sent.get(name) != resource.version
+            ):
                 channel.settle(name)
                 continue
             size += len(resource.body) + len(name) + _OVERHEAD
@@ -140,17 +157,27 @@ class WholeStream(AdsStream):
             channel.sent[name] = resource.version
             if len(resource.body) + _OVERHEAD > MESSAGE_BYTES_MAX:
                 size = 0
-                self._note_refusal(channel, (name,), f"{len(resource.body)} bytes are more than a client of gRPC takes")
+                self._note_refusal(
+                    channel,
+                    (name,),
+                    f"{len(resource.body)} bytes are more than a client of gRPC takes",
+                )
             else:
                 resources.append(resource)
         if resources:
             self._launch(channel, resources, [], now)
 
     def _launch(
-        self, channel: XdsChannel, resources: list[XdsResource], errors: list[ResourceError], now: float
+        self,
+        channel: XdsChannel,
+        resources: list[XdsResource],
+        errors: list[ResourceError],
+        now: float,
     ) -> None:
         channel.must_answer = False
         nonce = self._next_nonce()
         message = self._encoder.whole(channel.type_url, nonce, resources, errors)
-        channel.launch(nonce, tuple([resource.name for resource in resources]), b"", self._revision, now)
+        channel.launch(
+            nonce, tuple([resource.name for resource in resources]), b"", self._revision, now
+        )
         self._send(channel.type_url, message)

@@ -1,4 +1,6 @@
-"""Back ends to test, a writer that behaves like the registry, and a back end that fails to order."""
+"""Back ends to test, a writer that behaves like the registry, and a back end that fails to
+order.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,15 @@ def delete(store: Store, key: Key) -> Record:
 
     def build(revision: int) -> Record:
         return Record(
-            key=key, revision=revision, created=previous.created, uid=previous.uid, body=b'{"deleted":"%d"}' % revision,
-            labels=previous.labels, fields=previous.fields, owners=previous.owners,
-        )  # fmt: skip
+            key=key,
+            revision=revision,
+            created=previous.created,
+            uid=previous.uid,
+            body=b'{"deleted":"%d"}' % revision,
+            labels=previous.labels,
+            fields=previous.fields,
+            owners=previous.owners,
+        )
 
     return store.stage_delete(key, build)
 
@@ -106,7 +114,11 @@ class EtcdMedium:
 def medium(request: pytest.FixtureRequest, tmp_path: Path) -> Medium:
     if request.param == "etcd":
         return EtcdMedium(request.getfixturevalue("etcd").url)
-    return MemoryMedium() if request.param == "memory" else SqliteMedium(tmp_path / "data" / "sliceplane.db")
+    return (
+        MemoryMedium()
+        if request.param == "memory"
+        else SqliteMedium(tmp_path / "data" / "sliceplane.db")
+    )
 
 
 @pytest.fixture(scope="session")
@@ -119,8 +131,8 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
 class FaultyBackend:
     """A real back end whose next calls can be held, refused or left uncertain.
 
-    ``plan`` holds, for the next appends: "ok", "full", "lost" (uncertain, not written), "kept" (uncertain, written);
-    ``compaction_plan`` the same for compactions.
+    ``plan`` holds, for the next appends: "ok", "full", "lost" (uncertain, not written), "kept"
+    (uncertain, written); ``compaction_plan`` the same for compactions.
     """
 
     blocking = True
@@ -176,7 +188,9 @@ class FaultyBackend:
 
 
 class FailingConnection:
-    """A SQLite connection whose next COMMIT reports an I/O error, after or instead of committing."""
+    """A SQLite connection whose next COMMIT reports an I/O error, after or instead of
+    committing.
+    """
 
     def __init__(self, inner: sqlite3.Connection, *, committed: bool) -> None:
         self._inner = inner

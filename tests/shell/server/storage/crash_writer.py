@@ -1,4 +1,6 @@
-"""Run by test_kill: writes through the committer for ever and prints each acknowledged write, until it is killed."""
+"""Run by test_kill: writes through the committer for ever and prints each acknowledged write, until
+it is killed.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,24 @@ async def main(path: Path, seed: int, events_max: int) -> None:
             body = b'{"metadata":{"resourceVersion":"%d"},"x":"%s"}' % (revision, payload)
             if previous is not None:
                 return replace(previous, revision=revision, body=body)
-            return Record(key=key, revision=revision, created=revision, uid="u", body=body, labels={}, fields={})
+            return Record(
+                key=key,
+                revision=revision,
+                created=revision,
+                uid="u",
+                body=body,
+                labels={},
+                fields={},
+            )
 
         if previous is not None and rng.below(4) == 0:
             kind, record = "delete", store.stage_delete(key, build)
         else:
             kind, record = "put", store.stage_put(key, build)
         await committer.durable(record.revision)
-        os.write(1, msgspec.json.encode((kind, key.name, record.revision, record.body.decode())) + b"\n")
+        os.write(
+            1, msgspec.json.encode((kind, key.name, record.revision, record.body.decode())) + b"\n"
+        )
 
     async def write(number: int) -> None:
         while True:

@@ -6,7 +6,9 @@ from sliceplane.kit.rng import Rng
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key
 
-KEYS = [Key("pods", namespace, name) for namespace in ("a", "b") for name in ("x", "yy")] + [Key("nodes", "", "n")]
+KEYS = [Key("pods", namespace, name) for namespace in ("a", "b") for name in ("x", "yy")] + [
+    Key("nodes", "", "n")
+]
 
 
 def commit(store: Store, backend) -> None:
@@ -37,13 +39,19 @@ def test_state_and_history_survive(medium, kit):
     backend = medium.open()
     again = kit.restore(backend)
     assert kit.same(again, store)
-    assert [event.type.value for event in again.events_since(6, "pods")] == ["MODIFIED", "DELETED", "ADDED"]
+    assert [event.type.value for event in again.events_since(6, "pods")] == [
+        "MODIFIED",
+        "DELETED",
+        "ADDED",
+    ]
     assert again.owned_by("u2") == store.owned_by("u2")
     backend.close()
 
 
 def test_any_history_with_compactions_and_restarts(medium, kit):
-    """Random writes, given-up revisions, compactions and restarts; after each, memory and storage agree."""
+    """Random writes, given-up revisions, compactions and restarts; after each, memory and storage
+    agree.
+    """
     rng = Rng(7)
     backend = medium.open()
     store = kit.restore(backend)

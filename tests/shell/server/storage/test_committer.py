@@ -1,4 +1,6 @@
-"""Group commit: what is acknowledged is durable, published and shown, whatever the back end does."""
+"""Group commit: what is acknowledged is durable, published and shown, whatever the back end
+does.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,13 @@ async def held(backend: Any) -> None:
 def settle(task: asyncio.Task[Any]) -> str:
     assert task.done()
     error = task.exception()
-    return "ok" if error is None else f"{error.code} {error}" if isinstance(error, StatusError) else repr(error)
+    return (
+        "ok"
+        if error is None
+        else f"{error.code} {error}"
+        if isinstance(error, StatusError)
+        else repr(error)
+    )
 
 
 async def test_acknowledged_when_durable_and_published(medium, kit):
@@ -98,7 +106,9 @@ async def test_what_waits_goes_in_one_batch(medium, kit):
         backend.may_append.clear()
         first = asyncio.create_task(server.put(A))
         await held(backend)
-        others = [asyncio.create_task(server.put(Key("pods", "ns", f"{number}"))) for number in range(63)]
+        others = [
+            asyncio.create_task(server.put(Key("pods", "ns", f"{number}"))) for number in range(63)
+        ]
         await turns()
         backend.may_append.set()
         await asyncio.gather(first, *others)
@@ -133,13 +143,19 @@ async def test_a_full_disk_fails_all_that_wait_and_later_writes_succeed(medium, 
         await turns()
         backend.may_append.set()
         await asyncio.wait([failing, resting_on_it])
-        assert settle(failing) == settle(resting_on_it) == "500 the write was not stored: the disk is full"
+        assert (
+            settle(failing)
+            == settle(resting_on_it)
+            == "500 the write was not stored: the disk is full"
+        )
         assert server.store.get(A) is server.store.latest(A) is first
         assert server.store.latest(B) is None
         with pytest.raises(StatusError, match="disk is full"):
             await server.put(A)
         assert server.committer.failing == "the write was not stored: the disk is full"
-        assert server.reports == ["the write was not stored: the disk is full"], "once, not for each write"
+        assert server.reports == ["the write was not stored: the disk is full"], (
+            "once, not for each write"
+        )
         assert server.mended == []
         record = await server.put(A)
         await server.put(A)
@@ -178,7 +194,9 @@ async def test_if_nobody_can_tell_all_further_writes_are_refused(outcome, medium
         first = await server.put(A)
         backend.plan = [outcome]
         backend.reconcilable = False
-        with pytest.raises(StatusError, match=r"it is not known whether the write was stored.*device is gone"):
+        with pytest.raises(
+            StatusError, match=r"it is not known whether the write was stored.*device is gone"
+        ):
             await server.put(A)
         with pytest.raises(StatusError, match="refused until a restart"):
             await server.put(B)
@@ -270,14 +288,18 @@ async def test_history_is_compacted_in_chunks_and_the_rest_survives_a_restart(me
     backend = medium.open()
     async with running(Server(kit, backend)) as server:
         assert server.store.compacted == old
-        watcher = server.hub.subscribe(Interest(resource="pods", encoder=TypeEncoder()), now=0.0, since=old)
+        watcher = server.hub.subscribe(
+            Interest(resource="pods", encoder=TypeEncoder()), now=0.0, since=old
+        )
         assert [item.revision for item in watcher.take()] == [record.revision, record.revision + 1]
         with pytest.raises(Compacted):
             server.store.events_since(old - 1, "pods")
 
 
 async def test_a_server_without_writes_gives_space_back(sqlite_path, kit):
-    """sliceplane.db of 157 objects had 81 MB twelve minutes after the last write, nearly all of it free pages."""
+    """sliceplane.db of 157 objects had 81 MB twelve minutes after the last write, nearly all of it
+    free pages.
+    """
     backend = SqliteBackend.open(sqlite_path)
     async with running(Server(kit, backend, Retention(keep_s=300.0))) as server:
         for number in range(1500):
@@ -309,9 +331,13 @@ async def test_history_of_earlier_lives_is_bounded_too(medium, kit):
         server.committer.tick(1000.0)
         server.committer.tick(1299.0)
         await server.put(B)
-        assert server.store.compacted <= newest.revision - kept, "what was loaded is as old as the first tick"
+        assert server.store.compacted <= newest.revision - kept, (
+            "what was loaded is as old as the first tick"
+        )
         server.committer.tick(1300.0)
-        await eventually(lambda: server.store.compacted, lambda revision: revision == newest.revision)
+        await eventually(
+            lambda: server.store.compacted, lambda revision: revision == newest.revision
+        )
 
 
 @pytest.mark.parametrize("outcome", ["full", "lost", "kept"])
@@ -350,7 +376,9 @@ async def test_commits_go_on_while_history_is_compacted(medium, kit):
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_any_mix_of_failures(seed, medium, kit):
-    """Writers against a back end that fails at random: what was acknowledged is there, and memory is the disk."""
+    """Writers against a back end that fails at random: what was acknowledged is there, and memory
+    is the disk.
+    """
     rng = Rng(seed)
     backend = kit.FaultyBackend(medium.open())
     acknowledged: list[Record] = []
@@ -372,7 +400,10 @@ async def test_any_mix_of_failures(seed, medium, kit):
         seen = [item.revision for item in stream.take()]
         assert seen == sorted(set(seen))
         assert {record.revision for record in acknowledged} <= set(seen)
-        newest = {record.key: record for record in sorted(acknowledged, key=lambda record: record.revision)}
+        newest = {
+            record.key: record
+            for record in sorted(acknowledged, key=lambda record: record.revision)
+        }
         for key, record in newest.items():
             found = store.get(key)
             assert found is not None
@@ -381,19 +412,25 @@ async def test_any_mix_of_failures(seed, medium, kit):
 
 
 def _create(server: Server) -> Record:
-    """A step of the registry: it refuses a name that is taken, also by a write that is only staged."""
+    """A step of the registry: it refuses a name that is taken, also by a write that is only
+    staged.
+    """
     if server.store.latest(A) is not None:
         raise already_exists("pods", "", "a")
     return server.kit.put(server.store, A, "")
 
 
 async def test_a_name_that_is_refused_as_taken_can_be_read(medium, kit):
-    """Two agents create their Service at once: who hears "already exists" reads the Service that was first."""
+    """Two agents create their Service at once: who hears "already exists" reads the Service that
+    was first.
+    """
     backend = kit.FaultyBackend(medium.open())
     async with running(Server(kit, backend)) as server:
         backend.may_append.clear()
         first, second = (
-            asyncio.create_task(server.committer.write(lambda: _create(server), lambda record: record.revision))
+            asyncio.create_task(
+                server.committer.write(lambda: _create(server), lambda record: record.revision)
+            )
             for _ in range(2)
         )
         await held(backend)
@@ -411,7 +448,9 @@ async def test_a_refusal_is_taken_back_if_its_cause_was_not_stored(medium, kit):
         backend.may_append.clear()
         backend.plan = ["full"]
         first, second = (
-            asyncio.create_task(server.committer.write(lambda: _create(server), lambda record: record.revision))
+            asyncio.create_task(
+                server.committer.write(lambda: _create(server), lambda record: record.revision)
+            )
             for _ in range(2)
         )
         await held(backend)

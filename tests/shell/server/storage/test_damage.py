@@ -1,4 +1,5 @@
-"""What was acknowledged is there, or the start is refused: damage, loss and mixing up of the files of a database.
+"""What was acknowledged is there, or the start is refused: damage, loss and mixing up of the files
+of a database.
 
 The files are copied from under a back end that is at rest, which is what a kill leaves.
 """
@@ -67,8 +68,9 @@ def life(tmp_path: Path, kit: Any) -> Any:
 
 
 def begun(folder: Path, files: dict[str, bytes | None], kit: Any) -> tuple[Store, str]:
-    """A start on these files in a new folder, and what it told.  Raises ``StorageError``.  A second one finds the
-    same."""
+    """A start on these files in a new folder, and what it told. Raises ``StorageError``. A second
+    one finds the same.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name, content in files.items():
@@ -96,7 +98,11 @@ def fate_of(kind: str, now: bytes, earlier: bytes, rng: Rng) -> bytes | None:
     match kind:
         case "flipped":
             place = rng.below(len(now)) if now else 0
-            return now[:place] + bytes((now[place] ^ 1 << rng.below(8),)) + now[place + 1 :] if now else now
+            return (
+                now[:place] + bytes((now[place] ^ 1 << rng.below(8),)) + now[place + 1 :]
+                if now
+                else now
+            )
         case "cut off":
             return now[: rng.below(len(now) + 1)]
         case "removed":
@@ -107,9 +113,12 @@ def fate_of(kind: str, now: bytes, earlier: bytes, rng: Rng) -> bytes | None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_combination_of_damage_loses_what_was_acknowledged_in_silence(seed: int, life: Life, tmp_path: Path) -> None:
-    """Bits, ends, whole files, older copies: of the database, its log and the mark.  Copies were made on both sides of
-    a checkpoint, so that pages of two moments meet."""
+def test_no_combination_of_damage_loses_what_was_acknowledged_in_silence(
+    seed: int, life: Life, tmp_path: Path
+) -> None:
+    """Bits, ends, whole files, older copies: of the database, its log and the mark. Copies were
+    made on both sides of a checkpoint, so that pages of two moments meet.
+    """
     rng = Rng(seed)
     life.write(20)
     life.checkpoint()
@@ -126,7 +135,10 @@ def test_no_combination_of_damage_loses_what_was_acknowledged_in_silence(seed: i
     outcomes: dict[str, int] = {"refused": 0, "whole": 0, "told": 0}
     refusals: set[str] = set()
     for fates in itertools.product(kinds, repeat=3):
-        files = {name: fate_of(kind, now[name], earlier[name], rng) for name, kind in zip(NAMES, fates, strict=True)}
+        files = {
+            name: fate_of(kind, now[name], earlier[name], rng)
+            for name, kind in zip(NAMES, fates, strict=True)
+        }
         if files[DATABASE] is None and files[LOG] is None and files[MARK] is None:
             continue  # nothing is left of a database; ``DataDir`` knows by the rest of the folder
         try:
@@ -144,7 +156,9 @@ def test_no_combination_of_damage_loses_what_was_acknowledged_in_silence(seed: i
         assert told
         assert store.revision == store.compacted >= REVISIONS_BEYOND
     helpful = ("; restore it from a copy", "; put the newest whole copy")
-    assert [text for text in refusals if "\n" in text or not any(words in text for words in helpful)] == []
+    assert [
+        text for text in refusals if "\n" in text or not any(words in text for words in helpful)
+    ] == []
     assert outcomes["refused"] > 60, outcomes
     assert outcomes["whole"] >= 2, outcomes
 
@@ -157,14 +171,18 @@ def test_an_object_that_nothing_rests_on_is_missed(life: Life) -> None:
         other.execute("DELETE FROM history WHERE revision = 4")
         other.commit()
     backend = SqliteBackend.open(life.path)
-    with pytest.raises(StorageError, match=r"4 rows up to revision 6 are there, and they are not the 5 rows"):
+    with pytest.raises(
+        StorageError, match=r"4 rows up to revision 6 are there, and they are not the 5 rows"
+    ):
         life.kit.restore(backend)
     backend.close()
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_write_that_a_crash_has_torn_is_no_damage(seed: int, life: Life, tmp_path: Path) -> None:
-    """Any part of what was under way may be on disk, sector by sector; a compaction before it was not synced either."""
+    """Any part of what was under way may be on disk, sector by sector; a compaction before it was
+    not synced either.
+    """
     rng = Rng(seed)
     life.write(12)
     if seed % 2:
@@ -193,8 +211,9 @@ def test_a_write_that_a_crash_has_torn_is_no_damage(seed: int, life: Life, tmp_p
 
 
 def test_the_log_itself_proves_what_a_late_mark_does_not_know(life: Life, tmp_path: Path) -> None:
-    """After a failure of power the mark may be half a minute old.  Damage of the log is found all the same, wherever a
-    later batch began; only the last batch looks like one that was torn."""
+    """After a failure of power the mark may be half a minute old. Damage of the log is found all
+    the same, wherever a later batch began; only the last batch looks like one that was torn.
+    """
     life.write(3)
     late = life.files()[MARK]
     ends = []
@@ -220,7 +239,9 @@ def test_a_body_proves_nothing(life: Life, tmp_path: Path) -> None:
     life.commit()
     assert forged.encode() in life.files()[LOG]
     store, _ = begun(tmp_path / "tried", life.files(), life.kit)
-    assert store.revision - REVISIONS_BEYOND == life.store.revision, "only that it is a copy is told"
+    assert store.revision - REVISIONS_BEYOND == life.store.revision, (
+        "only that it is a copy is told"
+    )
 
 
 def test_a_refused_database_is_left_as_it_is(life: Life, tmp_path: Path, kit: Any) -> None:
@@ -241,7 +262,9 @@ def test_a_copy_goes_on_far_beyond(life: Life, tmp_path: Path) -> None:
     life.backend.close()
     moved = life.path.parent.rename(tmp_path / "moved")
     backend = SqliteBackend.open(moved / DATABASE)
-    assert (life.kit.restore(backend).revision, backend.told) == (life.store.revision, ""), "moving is no copying"
+    assert (life.kit.restore(backend).revision, backend.told) == (life.store.revision, ""), (
+        "moving is no copying"
+    )
     backend.close()
     shutil.copytree(moved, tmp_path / "copied")
     backend = SqliteBackend.open(tmp_path / "copied" / DATABASE)
@@ -257,7 +280,9 @@ def test_without_its_mark_it_goes_on_beyond_what_the_log_proves(life: Life, tmp_
     files = life.files()
     damaged = bytearray(files[LOG])
     damaged[len(damaged) // 2] ^= 1
-    store, told = begun(tmp_path / "tried", {DATABASE: files[DATABASE], LOG: bytes(damaged)}, life.kit)
+    store, told = begun(
+        tmp_path / "tried", {DATABASE: files[DATABASE], LOG: bytes(damaged)}, life.kit
+    )
     assert names(store) < names(life.store)
     assert "was missing, so nobody knows whether" in told
     assert store.revision == life.store.revision - 1 + REVISIONS_BEYOND
@@ -273,7 +298,9 @@ def test_a_log_that_is_taken_away_while_it_is_used(how: str, life: Life, tmp_pat
     if how == "replaced":
         log.write_bytes(content)
     life.put("refused")
-    with pytest.raises(OutcomeUnknown, match="was removed or replaced while the server was using it"):
+    with pytest.raises(
+        OutcomeUnknown, match="was removed or replaced while the server was using it"
+    ):
         life.backend.append(life.store.take_staged())
     life.store.abort_staged()
     assert life.backend.reconcile() == life.store.revision
@@ -318,10 +345,14 @@ class Older:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("DROP TABLE tally")
             connection.execute("DELETE FROM meta WHERE key = 'history'")
-            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", rows.meta("schema", 1))
+            connection.execute(
+                "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", rows.meta("schema", 1)
+            )
 
 
-def test_a_database_of_the_schema_before_is_brought_up(life: Life, tmp_path: Path, kit: Any) -> None:
+def test_a_database_of_the_schema_before_is_brought_up(
+    life: Life, tmp_path: Path, kit: Any
+) -> None:
     life.write(10)
     life.checkpoint()
     folder = tmp_path / "older"
@@ -331,7 +362,10 @@ def test_a_database_of_the_schema_before_is_brought_up(life: Life, tmp_path: Pat
     backend = SqliteBackend.open(folder / DATABASE)
     store = kit.restore(backend)
     assert kit.same(store, life.store)
-    assert "has the form of an older version and is changed to the present one: to go back" in backend.told
+    assert (
+        "has the form of an older version and is changed to the present one: to go back"
+        in backend.told
+    )
     for number in range(3):
         kit.put(store, Key("pods", "ns", f"new-{number}"))
     batch = store.take_staged()
@@ -342,7 +376,9 @@ def test_a_database_of_the_schema_before_is_brought_up(life: Life, tmp_path: Pat
     assert kit.restore(backend).revision == batch[-1].revision
     backend.close()
     (folder / DATABASE).write_bytes(saved)
-    with pytest.raises(StorageError, match=f"ends with revision 11, but {batch[-1].revision} was acknowledged"):
+    with pytest.raises(
+        StorageError, match=f"ends with revision 11, but {batch[-1].revision} was acknowledged"
+    ):
         SqliteBackend.open(folder / DATABASE)
 
 

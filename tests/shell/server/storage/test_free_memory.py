@@ -1,4 +1,6 @@
-"""After a burst, memory goes back to the system once, when the burst's history is gone and little is written."""
+"""After a burst, memory goes back to the system once, when the burst's history is gone and little
+is written.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def test_memory_is_given_back_once_after_a_burst() -> None:
 
 def test_memory_is_not_looked_at_while_there_are_writes_or_for_a_trifle() -> None:
     memory = FreeMemory(0)
-    assert not any(memory.on_tick(n * QUIET_REVISIONS, n * QUIET_REVISIONS + 20_000) for n in range(100))
+    assert not any(
+        memory.on_tick(n * QUIET_REVISIONS, n * QUIET_REVISIONS + 20_000) for n in range(100)
+    )
     memory = FreeMemory(0)
     assert not any(memory.on_tick(WORTHWHILE_REVISIONS - 1, 20_000) for _ in range(10))
 
@@ -31,7 +35,8 @@ def test_trimming_does_no_harm() -> None:
     assert all(len(each) == 1000 for each in kept)
 
 
-#: large blocks are freed while small ones stay between them, as lists and what is kept of them; a thread does so, too
+#: large blocks are freed while small ones stay between them, as lists and what is kept of them; a
+#: thread does so, too
 _BLOCKS = """
 import re, threading
 from pathlib import Path
@@ -58,5 +63,7 @@ print(resident() - before)
 
 def test_large_blocks_go_back_to_the_system_when_they_are_freed() -> None:
     """30 MB of lists stayed in the heap of each thread that had read them."""
-    ended = subprocess.run([sys.executable, "-c", _BLOCKS], capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", _BLOCKS], capture_output=True, text=True, check=True, timeout=60
+    )
     assert int(ended.stdout) < 10, f"{ended.stdout.strip()} MiB more than before"

@@ -53,7 +53,9 @@ class Round:
         assert process.returncode == -9, errors.decode()
         # The last line may be cut; what was not printed whole was not acknowledged.
         lines = (first + output).split(b"\n")[:-1]
-        self.acknowledged = [msgspec.json.decode(line, type=tuple[str, str, int, str]) for line in lines]
+        self.acknowledged = [
+            msgspec.json.decode(line, type=tuple[str, str, int, str]) for line in lines
+        ]
 
 
 class Promises:
@@ -78,11 +80,15 @@ class Promises:
         store = kit.restore(backend)
         backend.close()
         history = {event.revision: event for event in store.events_since(store.compacted, "pods")}
-        assert len(history) < 2 * EVENTS_MAX, "a kill may come between a batch and its compaction, and no more"
+        assert len(history) < 2 * EVENTS_MAX, (
+            "a kill may come between a batch and its compaction, and no more"
+        )
         last = {event.record.key.name: revision for revision, event in sorted(history.items())}
         for life in self.recent:
             for kind, name, revision, body in life.acknowledged:
-                assert revision <= store.revision, f"{kind} {name} at {revision} is lost, newest is {store.revision}"
+                assert revision <= store.revision, (
+                    f"{kind} {name} at {revision} is lost, newest is {store.revision}"
+                )
                 if revision > store.compacted:
                     event = history[revision]
                     assert event.record.key == Key("pods", "ns", name)
@@ -93,10 +99,14 @@ class Promises:
             if found is not None and found.revision == revision:
                 assert (kind, found.body.decode()) == ("put", body)
             else:
-                # Overwritten or deleted by a later write that was not acknowledged any more, or deleted as said.
-                assert last.get(name, 0) > revision or kind == "delete", f"{kind} {name} at {revision}: found {found}"
+                # Overwritten or deleted by a later write that was not acknowledged any more, or
+                # deleted as said.
+                assert last.get(name, 0) > revision or kind == "delete", (
+                    f"{kind} {name} at {revision}: found {found}"
+                )
         for revision, event in sorted(history.items()):
-            # Stored without an acknowledgement: what was there once stays, too, when its history is gone.
+            # Stored without an acknowledgement: what was there once stays, too, when its history is
+            # gone.
             kind = "delete" if event.type is EventType.DELETED else "put"
             self._promise(kind, event.record.key.name, revision, event.record.body.decode())
         return store.revision

@@ -109,23 +109,29 @@ def test_a_newer_schema_is_left_alone_even_with_a_pending_log(sqlite_path, kit):
         "import os, sqlite3, sys\n"
         "from sliceplane.server.io.storage import rows\n"
         "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
-        "connection.execute('INSERT OR REPLACE INTO meta VALUES (?, ?, ?)', rows.meta('schema', 7))\n"
+        "connection.execute('INSERT OR REPLACE INTO meta VALUES (?, ?, ?)', rows.meta('schema', "
+        "7))\n"
         "os.kill(os.getpid(), 9)\n"
     )
     subprocess.run(
-        [sys.executable, "-c", script, str(sqlite_path)], check=False, env={"PYTHONPATH": ":".join(sys.path)}
+        [sys.executable, "-c", script, str(sqlite_path)],
+        check=False,
+        env={"PYTHONPATH": ":".join(sys.path)},
     )
     before = files(sqlite_path)
     assert len(before) == 2, "the change is in the log, and nobody has copied it"
     with pytest.raises(
-        StorageError, match=r"written by a newer Sliceplane \(schema 7, we know up to 2\); use that version"
+        StorageError,
+        match=r"written by a newer Sliceplane \(schema 7, we know up to 2\); use that version",
     ):
         SqliteBackend.open(sqlite_path)
     assert files(sqlite_path) == before
 
 
 def test_a_restart_after_a_crash_needs_no_space(sqlite_path, kit):
-    """A log was left behind, and no file can be made beside it: the disk is full (here: its name is taken)."""
+    """A log was left behind, and no file can be made beside it: the disk is full (here: its name is
+    taken).
+    """
     store = filled(sqlite_path, kit)
     script = (
         "import os, sqlite3, sys\n"
@@ -141,7 +147,9 @@ def test_a_restart_after_a_crash_needs_no_space(sqlite_path, kit):
     assert log
     backend = SqliteBackend.open(sqlite_path)
     assert kit.same(kit.restore(backend), store)
-    assert sqlite_path.with_name(sqlite_path.name + "-wal").read_bytes() == log, "nothing is written until it must be"
+    assert sqlite_path.with_name(sqlite_path.name + "-wal").read_bytes() == log, (
+        "nothing is written until it must be"
+    )
     backend.close()
 
 
@@ -160,8 +168,10 @@ def test_an_empty_file_and_an_unfinished_one_are_begun(sqlite_path, kit):
 def test_two_processes_never_share_a_file(sqlite_path, kit):
     filled(sqlite_path, kit)
     script = (
-        "import sys\nfrom pathlib import Path\nfrom sliceplane.server.io.storage.sqlite import SqliteBackend\n"
-        "backend = SqliteBackend.open(Path(sys.argv[1]))\nprint('open', flush=True)\nsys.stdin.read()\n"
+        "import sys\nfrom pathlib import Path\nfrom sliceplane.server.io.storage.sqlite import "
+        "SqliteBackend\n"
+        "backend = SqliteBackend.open(Path(sys.argv[1]))\nprint('open', "
+        "flush=True)\nsys.stdin.read()\n"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", script, str(sqlite_path)],
@@ -228,7 +238,9 @@ def test_a_truncated_file_and_a_missing_row(sqlite_path, kit):
         other.execute("DELETE FROM history WHERE revision = 5")
         other.commit()
     backend = SqliteBackend.open(sqlite_path)
-    with pytest.raises(StorageError, match=r"is MODIFIED and replaces revision 5, but there is revision 0"):
+    with pytest.raises(
+        StorageError, match=r"is MODIFIED and replaces revision 5, but there is revision 0"
+    ):
         kit.restore(backend)
     backend.close()
 
@@ -300,7 +312,9 @@ def test_compaction_gives_space_back(sqlite_path, kit):
     kit.put(store, A)
     commit(store, backend)
     backend.close()
-    assert sqlite_path.stat().st_size < 5_000_000, "12 MB were written, 200 kB are live, and 4 MiB may be spare"
+    assert sqlite_path.stat().st_size < 5_000_000, (
+        "12 MB were written, 200 kB are live, and 4 MiB may be spare"
+    )
     backend = SqliteBackend.open(sqlite_path)
     assert kit.same(kit.restore(backend), store)
     backend.close()

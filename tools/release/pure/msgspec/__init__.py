@@ -1,12 +1,14 @@
-"""The part of msgspec that Sliceplane's agent uses, in plain Python, for a program that must run without compiled code.
+"""The part of msgspec that Sliceplane's agent uses, in plain Python, for a program that must run
+without compiled code.
 
-``sliceplane-agent.pyz`` carries this package in place of the library, whose own classes are compiled.  The names, the
-results and the texts of errors are msgspec's (https://jcristharif.com/msgspec/); tests compare both.  It promises no
-speed: an agent decodes some objects a second.
+``sliceplane-agent.pyz`` carries this package in place of the library, whose own classes are
+compiled. The names, the results and the texts of errors are msgspec's
+(https://jcristharif.com/msgspec/); tests compare both. It promises no speed: an agent decodes some
+objects a second.
 
-Differences: ``Raw`` keeps the value and not its spelling (spaces, ``1.50``); a JSON syntax error is described in the
-words of Python's ``json``, and a wrong number of elements in fewer; ``msgpack``, in which recordings are kept, is
-refused when it is used.
+Differences: ``Raw`` keeps the value and not its spelling (spaces, ``1.50``); a JSON syntax error is
+described in the words of Python's ``json``, and a wrong number of elements in fewer; ``msgpack``,
+in which recordings are kept, is refused when it is used.
 """
 
 from __future__ import annotations
@@ -45,5 +47,9 @@ def to_builtins(value: Any) -> Any:
     if isinstance(value, dict):
         return {to_builtins(key): to_builtins(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return type(value)(map(to_builtins, value)) if isinstance(value, tuple) else [to_builtins(one) for one in value]
+        return (
+            type(value)(map(to_builtins, value))
+            if isinstance(value, tuple)
+            else [to_builtins(one) for one in value]
+        )
     return json.decode(value) if isinstance(value, Raw) else value

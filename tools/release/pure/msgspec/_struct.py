@@ -1,4 +1,6 @@
-"""``Struct``: classes whose members are their annotations, kept in slots, with an ``__init__`` that is generated."""
+"""``Struct``: classes whose members are their annotations, kept in slots, with an ``__init__`` that
+is generated.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class _Field(NamedTuple):
     name: str | None
 
 
-def field(*, default: Any = NODEFAULT, default_factory: Any = NODEFAULT, name: str | None = None) -> Any:
+def field(
+    *, default: Any = NODEFAULT, default_factory: Any = NODEFAULT, name: str | None = None
+) -> Any:
     """A member with a factory, or with another name in its encoded form."""
     return _Field(default, default_factory, name)
 
@@ -48,7 +52,9 @@ class Member(NamedTuple):
         return self.default is NODEFAULT and self.factory is NODEFAULT
 
     def is_default(self, value: Any) -> bool:
-        """By identity, as msgspec: a word that was read and is equal to a default is written again."""
+        """By identity, as msgspec: a word that was read and is equal to a default is written
+        again.
+        """
         if self.factory in (list, dict, set):
             return type(value) is self.factory and not value
         return value is self.default
@@ -66,7 +72,11 @@ class Config(NamedTuple):
 
 def _camel(name: str) -> str:
     first, *rest = name.lstrip("_").rstrip("_").split("_")
-    return "_" * (len(name) - len(name.lstrip("_"))) + first + "".join(word.capitalize() for word in rest)
+    return (
+        "_" * (len(name) - len(name.lstrip("_")))
+        + first
+        + "".join(word.capitalize() for word in rest)
+    )
 
 
 def _renamed(name: str, rename: Any) -> str:
@@ -81,7 +91,9 @@ def _is_class_variable(annotation: Any) -> bool:
     return "ClassVar" in (annotation if isinstance(annotation, str) else repr(annotation))
 
 
-def _init(members: tuple[Member, ...], setters: dict[str, Any], finish: Callable[[Any], object] | None) -> Any:
+def _init(
+    members: tuple[Member, ...], setters: dict[str, Any], finish: Callable[[Any], object] | None
+) -> Any:
     """The constructor: every member is a parameter, in the class's order."""
     scope: dict[str, Any] = {"NODEFAULT": NODEFAULT, "finish": finish}
     parameters, lines = ["self"], []
@@ -92,7 +104,11 @@ def _init(members: tuple[Member, ...], setters: dict[str, Any], finish: Callable
         scope[f"default_{number}"] = member.default
         scope[f"factory_{number}"] = member.factory
         parameters.append(member.name if member.required else f"{member.name}=default_{number}")
-        made = f"factory_{number}() if {member.name} is NODEFAULT else " if member.factory is not NODEFAULT else ""
+        made = (
+            f"factory_{number}() if {member.name} is NODEFAULT else "
+            if member.factory is not NODEFAULT
+            else ""
+        )
         lines.append(f"    set_{number}(self, {made}{member.name})")
     if finish is not None:
         lines.append("    finish(self)")
@@ -126,7 +142,9 @@ class _StructMeta(type):
         options.pop("gc", None)  # for the compiled class
         config = Config(**{**inherited, **options})
         slots: list[str] = []
-        annotations = namespace.get("__annotations__", {}) if bases else {}  # ``Struct`` itself has no members
+        annotations = (
+            namespace.get("__annotations__", {}) if bases else {}
+        )  # ``Struct`` itself has no members
         for attribute, annotation in annotations.items():
             if _is_class_variable(annotation):
                 continue
@@ -189,7 +207,9 @@ class Struct(metaclass=_StructMeta):
 
 
 def copied(origin: Any, changes: dict[str, Any]) -> Any:
-    """A new value with the members of *origin* (or a class, to have them all from *changes*), and with *changes*."""
+    """A new value with the members of *origin* (or a class, to have them all from *changes*), and
+    with *changes*.
+    """
     kind = origin if isinstance(origin, type) else type(origin)
     made = kind.__new__(kind)
     for name, setter in kind.__setters__.items():
@@ -210,10 +230,20 @@ def fields_of(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def make_struct(
-    name: str, fields: Any, *, bases: tuple[type, ...] = (), module: str | None = None, **options: Any
+    name: str,
+    fields: Any,
+    *,
+    bases: tuple[type, ...] = (),
+    module: str | None = None,
+    **options: Any,
 ) -> type[Struct]:
-    """A class that is made at run time: *fields* are names, or names with a type and, maybe, a default."""
-    namespace: dict[str, Any] = {"__annotations__": {}, "__module__": module or sys._getframe(1).f_globals["__name__"]}
+    """A class that is made at run time: *fields* are names, or names with a type and, maybe, a
+    default.
+    """
+    namespace: dict[str, Any] = {
+        "__annotations__": {},
+        "__module__": module or sys._getframe(1).f_globals["__name__"],
+    }
     for each in fields:
         attribute, annotation, *default = (each, Any) if isinstance(each, str) else each
         namespace["__annotations__"][attribute] = annotation

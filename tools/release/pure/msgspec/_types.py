@@ -1,7 +1,8 @@
-"""Reading values by type: for each annotation a function that takes plain data, checks it, and returns the value.
+"""Reading values by type: for each annotation a function that takes plain data, checks it, and
+returns the value.
 
-A function is made once for each type.  It raises ``ValidationError`` with msgspec's text; containers add the place at
-which it happened while the error passes them.
+A function is made once for each type. It raises ``ValidationError`` with msgspec's text; containers
+add the place at which it happened while the error passes them.
 """
 
 from __future__ import annotations
@@ -59,9 +60,15 @@ def convert(value: Any, type: Any, *, strict: bool = True) -> Any:
 
 
 _WORDS: tuple[tuple[Any, str], ...] = (
-    (type(None), "null"), (bool, "bool"), (int, "int"), (float, "float"), (str, "str"), (bytes, "bytes"),
-    ((list, tuple, set, frozenset), "array"), ((dict, Struct), "object"),
-)  # fmt: skip
+    (type(None), "null"),
+    (bool, "bool"),
+    (int, "int"),
+    (float, "float"),
+    (str, "str"),
+    (bytes, "bytes"),
+    ((list, tuple, set, frozenset), "array"),
+    ((dict, Struct), "object"),
+)
 
 
 def _word(value: Any) -> str:
@@ -88,7 +95,9 @@ def reader(kind: Any) -> Read:
         return _SCALARS[kind]
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
-        return _constrained(reader(arguments[0]), [meta for meta in arguments[1:] if isinstance(meta, Meta)], kind)
+        return _constrained(
+            reader(arguments[0]), [meta for meta in arguments[1:] if isinstance(meta, Meta)], kind
+        )
     if origin in (Union, types.UnionType):
         return _union(arguments)
     if origin is Literal:
@@ -108,7 +117,8 @@ def reader(kind: Any) -> Read:
         return _fixed(tuple(map(reader, arguments)))
     if kind in (tuple, list, set, frozenset, collections.abc.Sequence):
         return _array(
-            list if kind is collections.abc.Sequence else kind, reader(arguments[0]) if arguments else _as_it_is
+            list if kind is collections.abc.Sequence else kind,
+            reader(arguments[0]) if arguments else _as_it_is,
         )
     raise TypeError(f"Type {kind!r} is not supported")
 
@@ -213,8 +223,12 @@ def _flat(kind: Any) -> Iterator[Any]:
 
 
 def _union(arguments: tuple[Any, ...]) -> Read:
-    """Members of a union differ in the kind of JSON that they are, so the first that fits is the one."""
-    by_word = {_words_of(member): reader(member) for argument in arguments for member in _flat(argument)}
+    """Members of a union differ in the kind of JSON that they are, so the first that fits is the
+    one.
+    """
+    by_word = {
+        _words_of(member): reader(member) for argument in arguments for member in _flat(argument)
+    }
     if "any" in by_word:
         return _as_it_is
     expected = " | ".join(_ordered(set(by_word)))
@@ -312,7 +326,11 @@ def _named_tuple(kind: Any) -> Read:
             return value
         if not isinstance(value, (list, tuple)):
             raise _wrong("array", value)
-        bound = f"length {required}" if required == len(readers) else f"length {required} to {len(readers)}"
+        bound = (
+            f"length {required}"
+            if required == len(readers)
+            else f"length {required} to {len(readers)}"
+        )
         return kind(*_placed(readers, value, required, bound))
 
     return read
@@ -341,7 +359,9 @@ def _struct(kind: Any) -> Read:
         if isinstance(value, kind):
             return value
         if not known:
-            known.update({field.encode_name: (field, reader(field.type)) for field in structs.fields(kind)})
+            known.update(
+                {field.encode_name: (field, reader(field.type)) for field in structs.fields(kind)}
+            )
         if kind.__struct_config__.array_like:
             return _made(kind, _listed(value, known))
         if not isinstance(value, dict):

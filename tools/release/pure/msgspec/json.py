@@ -22,7 +22,9 @@ _parser = _json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _parsed(data: Any) -> Any:
-    """Raises ``DecodeError``, ``UnicodeDecodeError`` and, of a nesting that is too deep, ``RecursionError``."""
+    """Raises ``DecodeError``, ``UnicodeDecodeError`` and, of a nesting that is too deep,
+    ``RecursionError``.
+    """
     text = data if isinstance(data, str) else bytes(data).decode()
     try:
         return _parser.decode(text)

@@ -1,4 +1,6 @@
-"""``msgspec.msgpack``: recordings are kept in it, and this program keeps none, so both halves refuse to work."""
+"""``msgspec.msgpack``: recordings are kept in it, and this program keeps none, so both halves
+refuse to work.
+"""
 
 from __future__ import annotations
 

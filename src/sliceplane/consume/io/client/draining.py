@@ -1,4 +1,6 @@
-"""``async with drain(client, "shop/web-0"): ...``: the block begins when no node sends new connections to the Pod."""
+"""``async with drain(client, "shop/web-0"): ...``: the block begins when no node sends new
+connections to the Pod.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,13 @@ if TYPE_CHECKING:
 async def drain(
     client: Client, pod: str, *, timeout: float = 60.0, unknown: str = "wait", mark: bool = True
 ) -> AsyncIterator[DrainAnswer]:
-    """Take *pod*, ``namespace/name``, out of its Services and wait for the nodes; then the block may close what serves.
+    """Take *pod*, ``namespace/name``, out of its Services and wait for the nodes; then the block
+    may close what serves.
 
-    A Pod that terminates needs no mark, and neither does one that something else takes out (*mark* false).  The block
-    begins when that is proven, or after *timeout* seconds all the same: ``outcome`` of what it is given says which.
-    *unknown* is what to do about Ready nodes that tell nothing: ``wait``, ``fail``, ``after=10s``.
+    A Pod that terminates needs no mark, and neither does one that something else takes out (*mark*
+    false). The block begins when that is proven, or after *timeout* seconds all the same:
+    ``outcome`` of what it is given says which. *unknown* is what to do about Ready nodes that tell
+    nothing: ``wait``, ``fail``, ``after=10s``.
 
     Raises ``ValueError``, ``StatusError`` (404: there is no such Pod) and ``Unreachable``.
     """
@@ -34,10 +38,17 @@ async def drain(
     from sliceplane.consume.io.draining import DrainOptions, drain_pods
 
     options = DrainOptions(
-        timeout_s=timeout, unknown=parse_policy(unknown), mark=mark, digests=False, force=True, take_back=False
+        timeout_s=timeout,
+        unknown=parse_policy(unknown),
+        mark=mark,
+        digests=False,
+        force=True,
+        take_back=False,
     )
     namespace, _, name = pod.rpartition("/")
     if not namespace or not name:
         raise ValueError(f"no namespace/name: {pod!r}")
     found = decode(await client.get(Pods, namespace, name), Pod)
-    yield await drain_pods(client, [found], f"pod {name}", options, clock=loop_clock(time.time()), rng=new_rng())
+    yield await drain_pods(
+        client, [found], f"pod {name}", options, clock=loop_clock(time.time()), rng=new_rng()
+    )

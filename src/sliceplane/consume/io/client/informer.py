@@ -1,4 +1,5 @@
-"""The public face of the informer: ``watch.io.reflect`` with a task of its own, and readers that may be slow.
+"""The public face of the informer: ``watch.io.reflect`` with a task of its own, and readers that
+may be slow.
 
 How it keeps what it promises stands in ``sliceplane.watch.reflector`` (the state machine) and
 ``sliceplane.watch.cache`` (what a change is); nothing is decided here.
@@ -42,12 +43,14 @@ def new_rng(seed: int | None = None) -> Rng:
 
 
 class Informer(Generic[T]):
-    """A cache of one resource that follows the server, for one event loop.  Use as an ``async with`` block.
+    """A cache of one resource that follows the server, for one event loop. Use as an ``async with``
+    block.
 
-    *kind* is what objects are decoded as: a projection of ours (the default where there is one), your own subclass of
-    ``Object`` with just the members that you use, or ``RawObject``.  *indexes* maps a name to a function from an
-    object to the values under which ``by_index`` finds it.  A stream in which nothing, not even a bookmark, is heard
-    for *idle_timeout_s* is taken for dead; servers send a bookmark every minute or so.
+    *kind* is what objects are decoded as: a projection of ours (the default where there is one),
+    your own subclass of ``Object`` with just the members that you use, or ``RawObject``. *indexes*
+    maps a name to a function from an object to the values under which ``by_index`` finds it. A
+    stream in which nothing, not even a bookmark, is heard for *idle_timeout_s* is taken for dead;
+    servers send a bookmark every minute or so.
     """
 
     def __init__(
@@ -94,7 +97,10 @@ class Informer(Generic[T]):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 
@@ -105,10 +111,14 @@ class Informer(Generic[T]):
         self._made = self._make()
         for handler, on_synced in self._waiting:
             self._made.add_handler(handler, on_synced)
-        self._task = asyncio.get_running_loop().create_task(self._made.run(), name=f"informer {self.resource.key}")
+        self._task = asyncio.get_running_loop().create_task(
+            self._made.run(), name=f"informer {self.resource.key}"
+        )
 
     async def close(self) -> None:
-        """Stop following; the cache stays readable, and readers of ``changes`` come to their end.  Idempotent."""
+        """Stop following; the cache stays readable, and readers of ``changes`` come to their end.
+        Idempotent.
+        """
         self._closed = True
         for waker in self._wakers:
             waker.set()
@@ -142,13 +152,17 @@ class Informer(Generic[T]):
             async with asyncio.timeout(timeout):
                 await self.running.wait_synced()
         except TimeoutError as error:
-            raise TimeoutError(f"no list of {self.resource.key} within {timeout:g} s{self.trouble()}") from error
+            raise TimeoutError(
+                f"no list of {self.resource.key} within {timeout:g} s{self.trouble()}"
+            ) from error
 
     def staleness(self) -> float:
-        """Seconds since the cache was last known to be what the server held; ``math.inf`` before the first list.
+        """Seconds since the cache was last known to be what the server held; ``math.inf`` before
+        the first list.
 
-        A healthy and quiet watch stays below the period of bookmarks, a minute or so; a number that keeps growing means
-        that the server has not been heard of.  The cache then shows the state of that time.
+        A healthy and quiet watch stays below the period of bookmarks, a minute or so; a number that
+        keeps growing means that the server has not been heard of. The cache then shows the state of
+        that time.
         """
         return self.running.staleness()
 
@@ -174,7 +188,9 @@ class Informer(Generic[T]):
 
     @property
     def unreadable(self) -> Mapping[str, str]:
-        """Keys of objects whose newest version does not decode as *kind*, and why; an older version may be held."""
+        """Keys of objects whose newest version does not decode as *kind*, and why; an older version
+        may be held.
+        """
         return self.running.cache.unreadable
 
     def __len__(self) -> int:
@@ -192,23 +208,31 @@ class Informer(Generic[T]):
         return self.running.cache.get(key)
 
     def by_index(self, name: str, value: str) -> tuple[T, ...]:
-        """The objects under *value* in the index *name*, by key.  Raises ``ValueError`` if there is no such index."""
+        """The objects under *value* in the index *name*, by key.  Raises ``ValueError`` if there is
+        no such index.
+        """
         try:
             return self.running.cache.by_index(name, value)
         except KeyError as error:
             known = ", ".join(self._index_names) or "none"
-            raise ValueError(f"no index is called {name!r}: Informer(indexes=...) declared {known}") from error
+            raise ValueError(
+                f"no index is called {name!r}: Informer(indexes=...) declared {known}"
+            ) from error
 
     # Following
 
     def add_handler(
-        self, handler: Callable[[tuple[Change[T], ...]], None], *, on_synced: Callable[[], None] = lambda: None
+        self,
+        handler: Callable[[tuple[Change[T], ...]], None],
+        *,
+        on_synced: Callable[[], None] = lambda: None,
     ) -> None:
-        """Call *handler* with every change, in order, each exactly once, beginning with what is there now.
+        """Call *handler* with every change, in order, each exactly once, beginning with what is
+        there now.
 
-        What one event or one relist changed comes in one call.  Handlers run in the loop and must not block; one that
-        raises loses that call's changes (the failure is logged), never those of others.  *on_synced* is called once,
-        when the handler has seen the first list whole.
+        What one event or one relist changed comes in one call. Handlers run in the loop and must
+        not block; one that raises loses that call's changes (the failure is logged), never those of
+        others. *on_synced* is called once, when the handler has seen the first list whole.
         """
         if self._made is None:
             self._waiting.append((handler, on_synced))
@@ -216,7 +240,8 @@ class Informer(Generic[T]):
             self._made.add_handler(handler, on_synced)
 
     async def changes(self) -> AsyncIterator[tuple[Change[T], ...]]:
-        """The same for a reader with a pace of its own: what changed since it last looked, one difference an object.
+        """The same for a reader with a pace of its own: what changed since it last looked, one
+        difference an object.
 
         Ends when the informer is closed.
         """
@@ -247,8 +272,9 @@ class Informer(Generic[T]):
 
 
 class StandardLog:
-    """What informers tell, through the standard library: a library does not print.  Values follow the event as
-    ``name=value``; see ``watch.io.reflect.Log``."""
+    """What informers tell, through the standard library: a library does not print. Values follow
+    the event as ``name=value``; see ``watch.io.reflect.Log``.
+    """
 
     def info(self, event: str, **values: Any) -> None:
         self._write(logging.INFO, event, values)
@@ -263,5 +289,8 @@ class StandardLog:
     def _write(level: int, event: str, values: dict[str, Any]) -> None:
         if _logger.isEnabledFor(level):
             failure = values.pop("exc_info", None)
-            text = " ".join(f"{name}={printable(str(value)[:VALUE_CHARACTERS_MAX])}" for name, value in values.items())
+            text = " ".join(
+                f"{name}={printable(str(value)[:VALUE_CHARACTERS_MAX])}"
+                for name, value in values.items()
+            )
             _logger.log(level, "%s %s", event, text, exc_info=failure)

@@ -1,4 +1,6 @@
-"""Picks for callers: a core picker, its view's lock, leases that count requests in flight, and what failed lately."""
+"""Picks for callers: a core picker, its view's lock, leases that count requests in flight, and what
+failed lately.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ class NoEndpoint(Exception):
 class Picker:
     """One way to pick, made by a view.  Keep it: making one costs O(endpoints), a pick costs O(1).
 
-    ``pick`` never gives an endpoint that the view has already told to be gone.  One that ``failed`` is passed over for
-    a second, longer when it fails again, by all pickers of the view; but never more than half of them are.
+    ``pick`` never gives an endpoint that the view has already told to be gone. One that ``failed``
+    is passed over for a second, longer when it fails again, by all pickers of the view; but never
+    more than half of them are.
     """
 
     def __init__(
@@ -38,18 +41,21 @@ class Picker:
             view.attach(picker)
 
     def pick(self, key: str | bytes = b"", *, exclude: Collection[Endpoint] = ()) -> Endpoint:
-        """An endpoint for one request, none of *exclude*: those that this request has tried.  *key* matters to
-        consistent hashing only.  Raises ``NoEndpoint``."""
+        """An endpoint for one request, none of *exclude*: those that this request has tried. *key*
+        matters to consistent hashing only. Raises ``NoEndpoint``.
+        """
         with self._lock:
             return self._choose(key, exclude)
 
     @contextmanager
-    def lease(self, key: str | bytes = b"", *, exclude: Collection[Endpoint] = ()) -> Iterator[Endpoint]:
+    def lease(
+        self, key: str | bytes = b"", *, exclude: Collection[Endpoint] = ()
+    ) -> Iterator[Endpoint]:
         """The same, counted as a request in flight until the block is left.  Raises ``NoEndpoint``.
 
-        Works around ``await`` too.  ``least_outstanding``, ``zone_first`` and the bound of ``consistent_hash`` know of
-        leases only, those of all pickers of the view.  A block that is left without an error and without ``failed``
-        says that the endpoint is well.
+        Works around ``await`` too. ``least_outstanding``, ``zone_first`` and the bound of
+        ``consistent_hash`` know of leases only, those of all pickers of the view. A block that is
+        left without an error and without ``failed`` says that the endpoint is well.
         """
         ejections = self._view.ejections
         with self._lock:
@@ -67,7 +73,9 @@ class Picker:
                     ejections.on_success(endpoint.id)
 
     def failed(self, endpoint: Endpoint) -> None:
-        """No connection to *endpoint*, or no answer in time: the next picks pass it over for a while."""
+        """No connection to *endpoint*, or no answer in time: the next picks pass it over for a
+        while.
+        """
         with self._lock:
             self._view.ejections.on_failure(endpoint.id, self._clock())
 
@@ -82,5 +90,7 @@ class Picker:
         endpoint = self._view.pick(self._picker, raw_key, tried, self._clock())
         if endpoint is None:
             count = self._view.usable_count
-            raise NoEndpoint(f"all {count} usable endpoints were tried" if tried and count else self._why_none())
+            raise NoEndpoint(
+                f"all {count} usable endpoints were tried" if tried and count else self._why_none()
+            )
         return endpoint

@@ -1,7 +1,9 @@
-"""``SyncEndpointView``: an ``EndpointView`` for programs without an event loop, in a thread of its own.
+"""``SyncEndpointView``: an ``EndpointView`` for programs without an event loop, in a thread of its
+own.
 
-The thread follows the server; callers read its state and pick under one lock, which is held for a few microseconds at a
-time.  Use from as many threads as you like.  A process that forks makes its views after the fork.
+The thread follows the server; callers read its state and pick under one lock, which is held for a
+few microseconds at a time. Use from as many threads as you like. A process that forks makes its
+views after the fork.
 """
 
 from __future__ import annotations
@@ -47,24 +49,34 @@ class SyncEndpointView:
         connection: kubeconfig.Connection | None = None,
         **options: Any,
     ) -> None:
-        self._connection = connection if connection is not None else kubeconfig.load_or_running(path, context=context)
+        self._connection = (
+            connection
+            if connection is not None
+            else kubeconfig.load_or_running(path, context=context)
+        )
         self._lock = threading.Lock()
         self._make: Callable[[HttpClient], EndpointView] = lambda client: EndpointView(
             client, service, namespace, lock=self._lock, **options
         )
         self._ready: Future[tuple[asyncio.AbstractEventLoop, EndpointView]] = Future()
         self._end = asyncio.Event()
-        #: held while a question is handed to the loop: none is after ``_ended``, when no answer would come
+        #: held while a question is handed to the loop: none is after ``_ended``, when no answer
+        #: would come
         self._asking = threading.Lock()
         self._ended = False
-        self._thread = threading.Thread(target=self._run, name=f"endpoints of {namespace}/{service}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"endpoints of {namespace}/{service}", daemon=True
+        )
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -101,11 +113,14 @@ class SyncEndpointView:
                 self._ended = True
             await view.close()
             await client.close()
-            # Those who wait in ``changes`` find that it is over, and what was asked in time is at least begun.
+            # Those who wait in ``changes`` find that it is over, and what was asked in time is at
+            # least begun.
             await asyncio.sleep(0)
 
     def _ask(self, question: Coroutine[Any, Any, T]) -> T:
-        """What *question* gives, which runs in the thread.  Raises ``_Ended``, also if the thread ends meanwhile."""
+        """What *question* gives, which runs in the thread.  Raises ``_Ended``, also if the thread
+        ends meanwhile.
+        """
         with self._asking:
             if self._ended:
                 question.close()
@@ -122,7 +137,9 @@ class SyncEndpointView:
 
     @property
     def view(self) -> EndpointView:
-        """The view inside, which belongs to the thread: only its plain properties may be read from outside."""
+        """The view inside, which belongs to the thread: only its plain properties may be read from
+        outside.
+        """
         if not self._ready.done():
             raise ValueError("the view was not started: use it in a with block")
         return self._ready.result()[1]
@@ -165,7 +182,9 @@ class SyncEndpointView:
             view._is_ready(count)
 
     def changes(self) -> Iterator[ViewChange]:
-        """What changed since the last turn; the first turn gives what there is.  Ends when the view is closed."""
+        """What changed since the last turn; the first turn gives what there is.  Ends when the view
+        is closed.
+        """
         readings = aiter(self.view)
 
         async def following() -> ViewChange | None:

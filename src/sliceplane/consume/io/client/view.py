@@ -1,8 +1,9 @@
 """``EndpointView``: one Service's endpoints, kept current, for one event loop.
 
-An informer over the Service's slices feeds ``consume.balancing.view.BalancedService``, which holds all state; here are
-the task, the waiting and the words.  Whatever the server does, the last known endpoints stay: an API server that is
-away must not empty a Service.  ``staleness`` says how old they are.
+An informer over the Service's slices feeds ``consume.balancing.view.BalancedService``, which holds
+all state; here are the task, the waiting and the words. Whatever the server does, the last known
+endpoints stay: an API server that is away must not empty a Service. ``staleness`` says how old they
+are.
 """
 
 from __future__ import annotations
@@ -38,15 +39,18 @@ class NotReady(TimeoutError):
 
 
 class EndpointView:
-    """The endpoints of *service*, each Pod once.  Use as an ``async with`` block; *client* is not closed by it.
+    """The endpoints of *service*, each Pod once. Use as an ``async with`` block; *client* is not
+    closed by it.
 
-    *port* is the name of a Service's port, a number that is taken as it is, or ``None`` where there is only one.
-    *node* and *zone* say where we are: hints for them are honoured as a node proxy does, all or nothing; without
-    them, or with *honour_hints* false, every ready endpoint is used.  *family* limits to one address family;
-    ``None`` takes both and gives IPv4 for a Pod that has both.
+    *port* is the name of a Service's port, a number that is taken as it is, or ``None`` where there
+    is only one. *node* and *zone* say where we are: hints for them are honoured as a node proxy
+    does, all or nothing; without them, or with *honour_hints* false, every ready endpoint is used.
+    *family* limits to one address family; ``None`` takes both and gives IPv4 for a Pod that has
+    both.
 
-    *tells* is a name of its own for this view, of the Pod that it is in, say: how far it is is then told in the Lease
-    ``sliceplane-view-SERVICE-NAME`` of the Service's namespace, and drain barriers wait for it, too.
+    *tells* is a name of its own for this view, of the Pod that it is in, say: how far it is is then
+    told in the Lease ``sliceplane-view-SERVICE-NAME`` of the Service's namespace, and drain
+    barriers wait for it, too.
 
     Raises ``ValueError`` for what no Service can be or have.
     """
@@ -76,7 +80,10 @@ class EndpointView:
         self._lock = lock if lock is not None else nullcontext()
         self._rng = new_rng(seed)
         self._view = BalancedService(
-            PortChoice(port, protocol), family=family, place=Locality(node, zone), honour_hints=honour_hints
+            PortChoice(port, protocol),
+            family=family,
+            place=Locality(node, zone),
+            honour_hints=honour_hints,
         )
         self._informer: Informer[EndpointSlice] = Informer(
             client,
@@ -102,7 +109,10 @@ class EndpointView:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 
@@ -111,7 +121,9 @@ class EndpointView:
         self._informer.start()
 
     async def close(self) -> None:
-        """Stop following; what was known stays readable, and ``async for`` comes to its end.  Idempotent."""
+        """Stop following; what was known stays readable, and ``async for`` comes to its end.
+        Idempotent.
+        """
         self._closed = True
         await self._telling.aclose()
         await self._informer.close()
@@ -126,7 +138,9 @@ class EndpointView:
         informers = {f"{SERVICE_READING}{self.namespace}/{self.service}": self._informer.running}
         name = f"{self.service}-{self._tells}"
         consumer = Consumer("view", name, informers, clock, namespace=self.namespace)
-        await self._telling.enter_async_context(telling(self._client, consumer, self._rng.fork(), clock))
+        await self._telling.enter_async_context(
+            telling(self._client, consumer, self._rng.fork(), clock)
+        )
 
     # State
 
@@ -138,13 +152,17 @@ class EndpointView:
 
     @property
     def usable(self) -> tuple[Endpoint, ...]:
-        """Those that picks choose from: ready and hinted for us; or terminating, where none is ready."""
+        """Those that picks choose from: ready and hinted for us; or terminating, where none is
+        ready.
+        """
         with self._lock:
             return self._view.usable()
 
     @property
     def scope(self) -> Scope:
-        """How ``usable`` was chosen: ``node`` or ``zone`` hints, ``all`` ready ones, or ``terminating`` ones."""
+        """How ``usable`` was chosen: ``node`` or ``zone`` hints, ``all`` ready ones, or
+        ``terminating`` ones.
+        """
         with self._lock:
             return self._view.scope
 
@@ -154,7 +172,8 @@ class EndpointView:
         return self._informer.synced
 
     def staleness(self) -> float:
-        """Seconds since the endpoints were last known to be what the server held; ``math.inf`` before the first list.
+        """Seconds since the endpoints were last known to be what the server held; ``math.inf``
+        before the first list.
 
         See ``Informer.staleness``.
         """
@@ -170,8 +189,9 @@ class EndpointView:
         await self._informer.wait_synced(timeout)
 
     async def wait_ready(self, timeout: float | None = None, *, count: int = 1) -> None:
-        """Until *count* endpoints may be used.  Raises ``NotReady`` (a ``TimeoutError``) after *timeout* seconds, and
-        when the view is closed meanwhile."""
+        """Until *count* endpoints may be used. Raises ``NotReady`` (a ``TimeoutError``) after
+        *timeout* seconds, and when the view is closed meanwhile.
+        """
         waker = self._add_waker()
         try:
             async with asyncio.timeout(timeout):
@@ -186,10 +206,11 @@ class EndpointView:
             self._wakers.remove(waker)
 
     async def __aiter__(self) -> AsyncIterator[ViewChange]:
-        """What changed since the last turn; the first turn gives what there is.  Ends when the view is closed.
+        """What changed since the last turn; the first turn gives what there is. Ends when the view
+        is closed.
 
-        Applying each change keeps exactly ``endpoints``.  A loop that is slow gets one difference for all that
-        happened meanwhile.  Each ``async for`` is a reader of its own.
+        Applying each change keeps exactly ``endpoints``. A loop that is slow gets one difference
+        for all that happened meanwhile. Each ``async for`` is a reader of its own.
         """
         # Without the informer it would wait for ever.
         if not self._informer.started:
@@ -228,12 +249,15 @@ class EndpointView:
         return self._picker(pickers.LeastOutstanding(self._rng.fork()))
 
     def consistent_hash(self, *, load_factor: float = ring.LOAD_FACTOR) -> Picker:
-        """The same key to the same endpoint, while others come and go; none gets more than *load_factor* times the
-        mean of leases (``math.inf``: no bound)."""
+        """The same key to the same endpoint, while others come and go; none gets more than
+        *load_factor* times the mean of leases (``math.inf``: no bound).
+        """
         return self._picker(ring.ConsistentHash(load_factor=load_factor))
 
     def zone_first(self, *, spill_at: int = pickers.SPILL_REQUESTS) -> Picker:
-        """The least loaded of our zone; another zone's only while each of ours has *spill_at* leases."""
+        """The least loaded of our zone; another zone's only while each of ours has *spill_at*
+        leases.
+        """
         return self._picker(pickers.ZoneFirst(self._rng.fork(), spill_at=spill_at))
 
     def _picker(self, core: pickers.PickStrategy) -> Picker:
@@ -244,7 +268,11 @@ class EndpointView:
     def _on_changes(self, changes: tuple[Change[EndpointSlice], ...]) -> None:
         with self._lock:
             changed = self._view.on_changes(changes)
-            zones = {endpoint.zone for endpoint in self._view.endpoints if endpoint.zone} if self._zone else set()
+            zones = (
+                {endpoint.zone for endpoint in self._view.endpoints if endpoint.zone}
+                if self._zone
+                else set()
+            )
         if zones:
             if self._zone not in zones:
                 StandardLog().warning(
@@ -258,7 +286,9 @@ class EndpointView:
             self._wake()
 
     def _is_ready(self, count: int) -> bool:
-        """Whether *count* endpoints may be used.  Raises ``NotReady`` if they never will: the view is closed."""
+        """Whether *count* endpoints may be used.  Raises ``NotReady`` if they never will: the view
+        is closed.
+        """
         ready = self.synced and self._view.usable_count >= count
         if self._closed and not ready:
             raise NotReady(f"the view is closed: {self._why_none(count)}")
@@ -290,8 +320,12 @@ class EndpointView:
         return f"{name} has {len(endpoints)} endpoints, none of which is ready"
 
 
-def _check(service: str, namespace: str, port: str | int | None, protocol: str, family: str | None) -> None:
-    """What comes from a program's own settings: a slip would be a view that stays empty and never says why."""
+def _check(
+    service: str, namespace: str, port: str | int | None, protocol: str, family: str | None
+) -> None:
+    """What comes from a program's own settings: a slip would be a view that stays empty and never
+    says why.
+    """
     for what, name in (("Service", service), ("namespace", namespace)):
         if check_dns_label(name):
             raise ValueError(f"{name!r} is no name of a {what}")

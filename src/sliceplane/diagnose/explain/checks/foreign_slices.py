@@ -1,7 +1,8 @@
 """Slices and Endpoints that others write: they lead to what is not there, or are not used.
 
-A slice counts for its Service by its label alone, whatever made it; a proxy joins all that it sees (KEP-0752).  So one
-that was left behind, or written by hand with a slip, is as good as the controller's.
+A slice counts for its Service by its label alone, whatever made it; a proxy joins all that it sees
+(KEP-0752). So one that was left behind, or written by hand with a slip, is as good as the
+controller's.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from sliceplane.diagnose.explain.objects import ENDPOINTS, PODS, SERVICES, SLICE
 
 #: addresses of which it is looked up whose they are
 FOREIGN_MAX: Final = 3
-#: an Endpoints object that is cut off has this many addresses (kubernetes.io, "Over-capacity endpoints")
+#: an Endpoints object that is cut off has this many addresses (kubernetes.io, "Over-capacity
+#: endpoints")
 ENDPOINTS_MAX: Final = 1000
 
 
@@ -51,7 +53,9 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
     for address, endpoint_slice in list(_foreign(case))[:FOREIGN_MAX]:
         if not case.was_read(_pods_at(address)):
             continue
-        owners = [pod for pod in case.facts.of(PODS) if address in pod.addresses and not pod.is_over]
+        owners = [
+            pod for pod in case.facts.of(PODS) if address in pod.addresses and not pod.is_over
+        ]
         elsewhere = [pod for pod in owners if pod.metadata.namespace != case.namespace]
         if elsewhere:
             yield _of_another_namespace(case, endpoint_slice, address, elsewhere[0])
@@ -61,7 +65,9 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
         endpoint_slice = next(item for item in case.slices if item.metadata.name == name)
         manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY, "")
         age = since(endpoint_slice.metadata.creation_timestamp, case.now)
-        told = f"managed by {manager or 'no manager'}" + (f", {lasting(age)} old" if age is not None else "")
+        told = f"managed by {manager or 'no manager'}" + (
+            f", {lasting(age)} old" if age is not None else ""
+        )
         yield Finding(
             code="E3",
             subject=case.subject,
@@ -69,7 +75,8 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
             certainty="likely",
             sentence=f"slice {name} ({told}) lists {some(addresses)}, which no Pod has",
             evidence=(seen(SLICES, endpoint_slice, "endpoints", some(addresses)),),
-            effect=f"{part(len(addresses), len(case.ready), 'ready endpoint', 'leads')} nowhere, unless something "
+            effect=f"{part(len(addresses), len(case.ready), 'ready endpoint', 'leads')} nowhere, "
+            "unless something "
             "outside of the cluster answers there",
             remedy=_delete(case, endpoint_slice),
         )
@@ -83,13 +90,18 @@ def _delete(case: ServiceCase, endpoint_slice: EndpointSlice) -> str:
 
 
 def _foreign(case: ServiceCase) -> Iterator[tuple[str, EndpointSlice]]:
-    """Addresses that no selected Pod has, in slices of other managers beside a selector; an agent's are no Pod's."""
+    """Addresses that no selected Pod has, in slices of other managers beside a selector; an agent's
+    are no Pod's.
+    """
     if not case.selector:
         return
     own = {address for pod in case.live for address in pod.addresses}
     for endpoint_slice, endpoint in case.ready:
         manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY)
-        if manager in (MANAGED_BY_CONTROLLER, MANAGED_BY_MIRRORING, AGENTS) or endpoint_slice.address_type == "FQDN":
+        if (
+            manager in (MANAGED_BY_CONTROLLER, MANAGED_BY_MIRRORING, AGENTS)
+            or endpoint_slice.address_type == "FQDN"
+        ):
             continue
         for address in endpoint.addresses[:1]:
             if address not in own:
@@ -100,11 +112,16 @@ def _pods_at(address: str) -> Selection:
     return Selection(PODS.resource, field_selector=f"status.podIP={address}")
 
 
-def _of_another_namespace(case: ServiceCase, endpoint_slice: EndpointSlice, address: str, pod: FullPod) -> Finding:
+def _of_another_namespace(
+    case: ServiceCase, endpoint_slice: EndpointSlice, address: str, pod: FullPod
+) -> Finding:
     return Finding(
         code="E13",
         subject=case.subject,
-        sentence=f"slice {endpoint_slice.metadata.name} lists {address}, which is Pod {pod.metadata.key}'s",
+        sentence=(
+            f"slice {endpoint_slice.metadata.name} lists {address}, which is Pod "
+            f"{pod.metadata.key}'s"
+        ),
         evidence=(seen(SLICES, endpoint_slice, "endpoints", address),),
         effect=f"clients of {case.name} reach a Pod of namespace {pod.metadata.namespace}",
         remedy=_delete(case, endpoint_slice),
@@ -116,18 +133,26 @@ def mirror_beside_selector(case: ServiceCase) -> Iterable[Finding]:
     for endpoint_slice in case.slices:
         manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY)
         if case.selector and manager == MANAGED_BY_MIRRORING:
-            addresses = [address for endpoint in endpoint_slice.endpoints or () for address in endpoint.addresses[:1]]
+            addresses = [
+                address
+                for endpoint in endpoint_slice.endpoints or ()
+                for address in endpoint.addresses[:1]
+            ]
             yield Finding(
                 code="E4",
                 subject=case.subject,
-                sentence=f"slice {endpoint_slice.metadata.name} mirrors Endpoints {case.name}, which no writer keeps "
+                sentence=f"slice {endpoint_slice.metadata.name} mirrors Endpoints {case.name}, "
+                "which no writer keeps "
                 f"since {case.name} has a selector",
                 evidence=(
                     seen(SLICES, endpoint_slice, "endpoints", some(addresses) or "(none)"),
                     case.field("spec.selector", pairs_text(case.selector)),
                 ),
                 effect=f"{count(len(addresses), 'address', 'stays')} whatever becomes of the Pods",
-                remedy=f"kubectl -n {case.namespace} delete endpointslice {endpoint_slice.metadata.name}",
+                remedy=(
+                    f"kubectl -n {case.namespace} delete endpointslice "
+                    f"{endpoint_slice.metadata.name}"
+                ),
             )
 
 
@@ -146,7 +171,8 @@ def mirror_without_endpoints(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="E15",
             subject=case.subject,
-            sentence=f"{count(len(names), 'slice')} ({some(names)}) {verb(len(names), 'mirrors')} Endpoints "
+            sentence=f"{count(len(names), 'slice')} ({some(names)}) {verb(len(names), 'mirrors')} "
+            "Endpoints "
             f"{case.name}, which are gone",
             evidence=(seen(SLICES, mirrored[0], "endpoints", count(addresses, "address")),),
             effect=f"{count(addresses, 'address', 'stays')} that no writer keeps",
@@ -163,14 +189,17 @@ def owner_of_before(case: ServiceCase) -> Iterable[Finding]:
         endpoint_slice
         for endpoint_slice in case.slices
         for owner in endpoint_slice.metadata.owner_references or ()
-        if (owner.kind, owner.name) == ("Service", case.name) and owner.uid and owner.uid != service.metadata.uid
+        if (owner.kind, owner.name) == ("Service", case.name)
+        and owner.uid
+        and owner.uid != service.metadata.uid
     ]
     if old:
         names = [endpoint_slice.metadata.name for endpoint_slice in old]
         yield Finding(
             code="E9",
             subject=case.subject,
-            sentence=f"{count(len(old), 'slice')} ({some(names)}) {verb(len(old), 'belongs')} to a Service "
+            sentence=f"{count(len(old), 'slice')} ({some(names)}) {verb(len(old), 'belongs')} to "
+            "a Service "
             f"{case.name} that was deleted",
             evidence=(
                 seen(SLICES, old[0], "metadata.ownerReferences", f"uid {_owner_uid(old[0])}"),
@@ -182,28 +211,43 @@ def owner_of_before(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _owner_uid(endpoint_slice: EndpointSlice) -> str:
-    return next((owner.uid for owner in endpoint_slice.metadata.owner_references or () if owner.kind == "Service"), "")
+    return next(
+        (
+            owner.uid
+            for owner in endpoint_slice.metadata.owner_references or ()
+            if owner.kind == "Service"
+        ),
+        "",
+    )
 
 
 def one_pod_twice(case: ServiceCase) -> Iterable[Finding]:
-    """E12: in slices of different managers.  One manager moves an endpoint by adding before it removes."""
+    """E12: in slices of different managers.  One manager moves an endpoint by adding before it
+    removes.
+    """
     places: dict[tuple[str, str], list[EndpointSlice]] = {}
     for endpoint_slice, endpoint in case.endpoints:
-        if (who := _who(endpoint)) and endpoint_slice not in places.setdefault((who, endpoint_slice.address_type), []):
+        if (who := _who(endpoint)) and endpoint_slice not in places.setdefault(
+            (who, endpoint_slice.address_type), []
+        ):
             places[who, endpoint_slice.address_type].append(endpoint_slice)
     for (who, _), slices in places.items():
         managers = {(item.metadata.labels or {}).get(LABEL_MANAGED_BY, "") for item in slices}
         if len(managers) > 1 and MANAGED_BY_MIRRORING not in managers:
             # The controller would write its own again.
             others = [
-                item for item in slices
+                item
+                for item in slices
                 if (item.metadata.labels or {}).get(LABEL_MANAGED_BY, "") != MANAGED_BY_CONTROLLER
-            ]  # fmt: skip
+            ]
             later = max(others, key=lambda item: item.metadata.creation_timestamp or "")
             yield Finding(
                 code="E12",
                 subject=case.subject,
-                sentence=f"{who} is in {len(slices)} slices: {some([item.metadata.name for item in slices])}",
+                sentence=(
+                    f"{who} is in {len(slices)} slices: "
+                    f"{some([item.metadata.name for item in slices])}"
+                ),
                 evidence=tuple(
                     seen(
                         SLICES,
@@ -227,7 +271,13 @@ def _who(endpoint: SliceEndpoint) -> str:
 def unmirrored(case: ServiceCase) -> Iterable[Finding]:
     """E5"""
     endpoints = case.facts.get(ENDPOINTS, case.namespace, case.name)
-    if case.service is None or case.selector or endpoints is None or case.slices or not endpoints.subsets:
+    if (
+        case.service is None
+        or case.selector
+        or endpoints is None
+        or case.slices
+        or not endpoints.subsets
+    ):
         return
     labels, annotations = endpoints.metadata.labels or {}, endpoints.metadata.annotations or {}
     if labels.get(LABEL_SKIP_MIRROR) == "true":
@@ -252,23 +302,43 @@ def unmirrored(case: ServiceCase) -> Iterable[Finding]:
 
 def unlabelled(case: ServiceCase) -> Iterable[Finding]:
     """E6"""
-    if case.service is None or case.slices or not case.was_read(SLICES.in_namespace(case.namespace)):
+    if (
+        case.service is None
+        or case.slices
+        or not case.was_read(SLICES.in_namespace(case.namespace))
+    ):
         return
     services = {service.metadata.name for service in case.facts.of(SERVICES, case.namespace)}
     for endpoint_slice in case.facts.of(SLICES, case.namespace):
         label = (endpoint_slice.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")
         owned = _owner_uid(endpoint_slice) == case.service.metadata.uid
-        looks_ours = endpoint_slice.metadata.name.startswith(f"{case.name}-") and label not in services
+        looks_ours = (
+            endpoint_slice.metadata.name.startswith(f"{case.name}-") and label not in services
+        )
         if owned or looks_ours:
             name = endpoint_slice.metadata.name
-            said = f"is labelled for Service {label}" if label else f"has no label {LABEL_SERVICE_NAME}"
+            said = (
+                f"is labelled for Service {label}"
+                if label
+                else f"has no label {LABEL_SERVICE_NAME}"
+            )
             yield Finding(
                 code="E6",
                 subject=case.subject,
                 certainty="certain" if owned else "likely",
                 sentence=f"slice {name} {said}; {case.name} has no slice",
-                evidence=(seen(SLICES, endpoint_slice, f"metadata.labels[{LABEL_SERVICE_NAME}]", label or "(none)"),),
-                effect=f"no node takes its {count(len(endpoint_slice.endpoints or ()), 'endpoint')} for {case.name}",
+                evidence=(
+                    seen(
+                        SLICES,
+                        endpoint_slice,
+                        f"metadata.labels[{LABEL_SERVICE_NAME}]",
+                        label or "(none)",
+                    ),
+                ),
+                effect=(
+                    f"no node takes its {count(len(endpoint_slice.endpoints or ()), 'endpoint')} "
+                    f"for {case.name}"
+                ),
                 remedy=f"kubectl -n {case.namespace} label --overwrite endpointslice {name} "
                 f"{LABEL_SERVICE_NAME}={case.name}",
             )
@@ -283,14 +353,19 @@ def truncated(case: ServiceCase) -> Iterable[Finding]:
     told = (endpoints.metadata.annotations or {}).get(ANNOTATION_OVER_CAPACITY)
     if told == "truncated":
         held = sum(
-            len(subset.addresses or ()) + len(subset.not_ready_addresses or ()) for subset in endpoints.subsets or ()
+            len(subset.addresses or ()) + len(subset.not_ready_addresses or ())
+            for subset in endpoints.subsets or ()
         )
         yield Finding(
             code="E8",
             subject=case.subject,
             certainty="possible",
             sentence=f"Endpoints {case.name} holds {held:,} of {len(case.endpoints):,} addresses",
-            evidence=(seen(ENDPOINTS, endpoints, f"metadata.annotations[{ANNOTATION_OVER_CAPACITY}]", told),),
+            evidence=(
+                seen(
+                    ENDPOINTS, endpoints, f"metadata.annotations[{ANNOTATION_OVER_CAPACITY}]", told
+                ),
+            ),
             effect="programs that still read Endpoints never use the rest",
             remedy="sliceplane endpoints audit",
         )
@@ -303,7 +378,10 @@ def fqdn(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="E10",
             subject=case.subject,
-            sentence=f"slice {names[0].metadata.name} has names for addresses (addressType FQDN): proxies pass it over",
+            sentence=(
+                f"slice {names[0].metadata.name} has names for addresses (addressType FQDN): "
+                "proxies pass it over"
+            ),
             evidence=(seen(SLICES, names[0], "addressType", "FQDN"),),
             effect=f"its {count(len(names[0].endpoints or ()), 'endpoint', 'gets')} no connection",
             remedy="write the addresses that the names stand for, or make the Service an ExternalName",

@@ -1,4 +1,6 @@
-"""The kernel of this machine, as it was read there: ``explain --kernel``.  Silent of what could not be read."""
+"""The kernel of this machine, as it was read there: ``explain --kernel``.  Silent of what could not
+be read.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from sliceplane.node.conntrack import UdpFlow
 #: of 1: how full the table of flows may be
 FLOWS_FULL: Final = 0.9
 _BRIDGE_CALLS: Final = "net.bridge.bridge-nf-call-iptables"
-#: the first release of each line of longer support with "netfilter: nat: never update the UDP checksum when it's 0"
+#: the first release of each line of longer support with "netfilter: nat: never update the UDP
+#: checksum when it's 0"
 _MENDED: Final = ((4, 14, 181), (4, 19, 123), (5, 4, 41), (5, 6, 13))
 THIS_NODE: Final = ObjectName("kernel", "Kernel", "", "of this machine")
 AnyCase = ServiceCase | PodCase | NodeCase
@@ -41,21 +44,36 @@ def several_rule_sets(case: AnyCase) -> Iterable[Finding]:
         subject=THIS_NODE,
         sentence=f"rules for Services of {len(sets)} proxies: {some([entry.told for entry in sets])}",
         evidence=_seen("rules", ", ".join(entry.told for entry in sets)),
-        effect="which of them a connection meets first is chance, and those that nobody keeps lead to Pods of then",
+        effect=(
+            "which of them a connection meets first is chance, and those that nobody keeps lead "
+            "to Pods of then"
+        ),
         remedy=others[0].removal,
     )
 
 
 def rules_differ(case: ServiceCase) -> Iterable[Finding]:
-    """N5, as the kernel itself shows it; a proxy reports it by itself within half a minute, if it runs."""
+    """N5, as the kernel itself shows it; a proxy reports it by itself within half a minute, if it
+    runs.
+    """
     kernel, service = case.facts.kernel, case.service
-    if kernel is None or kernel.rules is None or service is None or case.is_headless or own_proxy_name(service):
+    if (
+        kernel is None
+        or kernel.rules is None
+        or service is None
+        or case.is_headless
+        or own_proxy_name(service)
+    ):
         return
     if not case.sees_slices:
         return
     found = list(rule_differences(service, case.slices, dict(kernel.rules)))
     if found:
-        changes = [case.now - item.written_at for item in case.facts.of(SLICES, case.namespace) if item in case.slices]
+        changes = [
+            case.now - item.written_at
+            for item in case.facts.of(SLICES, case.namespace)
+            if item in case.slices
+        ]
         changes.append(since(service.metadata.creation_timestamp, case.now) or BEHIND_S)
         age = max(0.0, min(changes))
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
@@ -83,7 +101,9 @@ def flows_are_full(case: AnyCase) -> Iterable[Finding]:
             weight="error" if is_full else "warning",
             sentence=f"{kernel.flows_count:,} of {kernel.flows_max:,} flows",
             evidence=_seen("net.netfilter.nf_conntrack_count", str(kernel.flows_count)),
-            effect="new connections are dropped" if is_full else "when it is full, new connections are dropped",
+            effect="new connections are dropped"
+            if is_full
+            else "when it is full, new connections are dropped",
             remedy=f"sysctl -w net.netfilter.nf_conntrack_max={2 * kernel.flows_max}",
         )
 
@@ -97,7 +117,10 @@ def flows_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="N9",
             subject=case.subject,
-            sentence=f"{count(number, 'UDP flow')} of {case.name} to {address}, which is no endpoint{to_others}",
+            sentence=(
+                f"{count(number, 'UDP flow')} of {case.name} to {address}, which is no "
+                f"endpoint{to_others}"
+            ),
             evidence=_seen("conntrack", f"udp to {ip}, answered by {address}"),
             effect="clients that keep their socket talk into the void",
             remedy=f"conntrack -D -p udp --orig-dst {ip} --reply-src {address}",
@@ -112,7 +135,8 @@ def connections_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="D7",
             subject=case.subject,
-            sentence=f"{count(number, 'connection')} of {case.name} {verb(number, 'is')} open to {address}, "
+            sentence=f"{count(number, 'connection')} of {case.name} {verb(number, 'is')} open to "
+            f"{address}, "
             f"which is no endpoint{to_others}",
             evidence=_seen("conntrack", f"{count(number, 'connection')}, answered by {address}"),
             effect="these clients stay with it until one side closes",
@@ -127,14 +151,25 @@ def ipvs_keeps(case: ServiceCase) -> Iterable[Finding]:
         return
     serving = _serving(case)
     for server in kernel.ipvs:
-        if server.service[0] in _ips(service) and not server.weight and server.address not in serving:
+        if (
+            server.service[0] in _ips(service)
+            and not server.weight
+            and server.address not in serving
+        ):
             yield Finding(
                 code="N10",
                 subject=case.subject,
-                sentence=f"ipvs keeps {server.address} for {case.name} at weight 0, and it is no endpoint",
-                evidence=_seen("/proc/net/ip_vs", f"{server.service[0]}:{server.service[1]} -> {server.address}, 0"),
+                sentence=(
+                    f"ipvs keeps {server.address} for {case.name} at weight 0, and it is no "
+                    "endpoint"
+                ),
+                evidence=_seen(
+                    "/proc/net/ip_vs",
+                    f"{server.service[0]}:{server.service[1]} -> {server.address}, 0",
+                ),
                 effect="a connection from a port that was used before goes there, and is reset",
-                remedy=f"see that no connection is left, then ipvsadm -d on the node, or restart kube-proxy there: "
+                remedy="see that no connection is left, then ipvsadm -d on the node, or restart "
+                "kube-proxy there: "
                 f"ipvsadm -Ln -t {server.service[0]}:{server.service[1]}",
             )
             return
@@ -177,7 +212,10 @@ def bridge_goes_around(case: AnyCase) -> Iterable[Finding]:
             code="N11",
             subject=THIS_NODE,
             certainty="likely",
-            sentence=f"{_BRIDGE_CALLS} is off: answers between the {len(ports)} ports of bridge {bridge} bypass NAT",
+            sentence=(
+                f"{_BRIDGE_CALLS} is off: answers between the {len(ports)} ports of bridge "
+                f"{bridge} bypass NAT"
+            ),
             evidence=_seen(_BRIDGE_CALLS, "0, or br_netfilter is not loaded"),
             effect="a Pod does not reach a Service whose endpoint is on the same node",
             remedy=f"sysctl -w {_BRIDGE_CALLS}=1 (modprobe br_netfilter first)",
@@ -206,7 +244,9 @@ def no_hairpin(case: AnyCase) -> Iterable[Finding]:
 
 
 def checksums_of_tunnels(case: AnyCase) -> Iterable[Finding]:
-    """N13: of a kernel that counts checksums of VXLAN packets wrongly after a masquerade with --random-fully."""
+    """N13: of a kernel that counts checksums of VXLAN packets wrongly after a masquerade with
+    --random-fully.
+    """
     kernel = case.facts.kernel
     if kernel is None or not kernel.offloading or _mends_checksums(kernel.release):
         return
@@ -215,10 +255,14 @@ def checksums_of_tunnels(case: AnyCase) -> Iterable[Finding]:
         code="N13",
         subject=THIS_NODE,
         certainty="possible",
-        sentence=f"{some(kernel.offloading, verb_of_one='offloads')} checksums, and Linux {kernel.release} counts "
+        sentence=f"{some(kernel.offloading, verb_of_one='offloads')} checksums, and Linux "
+        f"{kernel.release} counts "
         "those of VXLAN packets wrongly",
         evidence=_seen(f"ethtool -k {name}", "tx-checksum-ip-generic: on"),
-        effect="connections from this node to cluster IPs take 1 s or 63 s where the endpoint is on another node",
+        effect=(
+            "connections from this node to cluster IPs take 1 s or 63 s where the endpoint is on "
+            "another node"
+        ),
         remedy=f"ethtool -K {name} tx-checksum-ip-generic off",
     )
 
@@ -233,18 +277,46 @@ def _mends_checksums(release: str) -> bool:
 def node_ports_here(case: ServiceCase) -> Iterable[Finding]:
     """N14"""
     kernel, service = case.facts.kernel, case.service
-    ports = [port.node_port for port in (service.spec.ports or () if service is not None else ()) if port.node_port]
-    if kernel is None or not kernel.node_port_addresses or not ports or "127.0.0.1" in kernel.node_port_addresses:
+    ports = [
+        port.node_port
+        for port in (service.spec.ports or () if service is not None else ())
+        if port.node_port
+    ]
+    if (
+        kernel is None
+        or not kernel.node_port_addresses
+        or not ports
+        or "127.0.0.1" in kernel.node_port_addresses
+    ):
         return
     yield Finding(
         code="N14",
         subject=case.subject,
-        sentence=f"node port {ports[0]} is served at {some(kernel.node_port_addresses)} here, not at 127.0.0.1",
+        sentence=(
+            f"node port {ports[0]} is served at {some(kernel.node_port_addresses)} here, not at "
+            "127.0.0.1"
+        ),
         evidence=_seen("nftables", f"node ports at {some(kernel.node_port_addresses)}"),
         effect="programs of this node that dial localhost are refused",
-        remedy=f"dial {kernel.node_port_addresses[0]}:{ports[0]}, or start the proxy with other --nodeport-addresses",
+        remedy=(
+            f"dial {kernel.node_port_addresses[0]}:{ports[0]}, or start the proxy with other "
+            "--nodeport-addresses"
+        ),
     )
 
 
-NODE_CHECKS = (several_rule_sets, flows_are_full, bridge_goes_around, no_hairpin, checksums_of_tunnels)
-CHECKS = (*NODE_CHECKS, rules_differ, flows_to_the_gone, ipvs_keeps, connections_to_the_gone, node_ports_here)
+NODE_CHECKS = (
+    several_rule_sets,
+    flows_are_full,
+    bridge_goes_around,
+    no_hairpin,
+    checksums_of_tunnels,
+)
+CHECKS = (
+    *NODE_CHECKS,
+    rules_differ,
+    flows_to_the_gone,
+    ipvs_keeps,
+    connections_to_the_gone,
+    node_ports_here,
+)

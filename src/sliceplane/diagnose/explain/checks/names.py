@@ -1,7 +1,8 @@
 """Names in DNS: the cluster's DNS server, the client's settings, and what a headless Service tells.
 
-DNS servers differ; what is looked at is what all of them share: the Service kube-dns, and the Corefile where CoreDNS
-has one (kubernetes.io, "DNS for Services and Pods"; kubernetes/dns, the specification 1.1.0).
+DNS servers differ; what is looked at is what all of them share: the Service kube-dns, and the
+Corefile where CoreDNS has one (kubernetes.io, "DNS for Services and Pods"; kubernetes/dns, the
+specification 1.1.0).
 """
 
 from __future__ import annotations
@@ -43,13 +44,22 @@ def dns_is_down(case: ServiceCase) -> Iterable[Finding]:
     selection = SLICES.in_namespace(SYSTEM, f"{LABEL_SERVICE_NAME}={DNS}")
     if server is None or case.service is None or not case.was_read(selection):
         return
-    endpoints = [endpoint for item in case.facts.slices_of(SYSTEM, DNS) for endpoint in item.endpoints or ()]
+    endpoints = [
+        endpoint for item in case.facts.slices_of(SYSTEM, DNS) for endpoint in item.endpoints or ()
+    ]
     if not any(endpoint.conditions.ready is not False for endpoint in endpoints):
         yield Finding(
             code="C1",
             subject=name_of(SERVICES, server),
             sentence=f"Service {SYSTEM}/{DNS} has {part(0, len(endpoints), 'endpoint')} ready",
-            evidence=(seen(SERVICES, server, "spec.selector", pairs_text(server.spec.selector or {}) or "(none)"),),
+            evidence=(
+                seen(
+                    SERVICES,
+                    server,
+                    "spec.selector",
+                    pairs_text(server.spec.selector or {}) or "(none)",
+                ),
+            ),
             effect="no name of the cluster resolves; addresses work",
             remedy=f"sliceplane explain service -n {SYSTEM} {DNS}",
         )
@@ -80,14 +90,23 @@ def _overrides(text: str, name: str) -> Iterator[tuple[str, str]]:
         if words[:1] == ["template"]:
             block = [line]
         elif block and line == "}":
-            pattern = next((entry.split(None, 1)[1] for entry in block if entry.startswith("match ")), "")
+            pattern = next(
+                (entry.split(None, 1)[1] for entry in block if entry.startswith("match ")), ""
+            )
             if pattern and _matches(pattern.strip('"'), name):
-                rcode = next((entry.split()[1] for entry in block if entry.startswith("rcode ")), "another address")
+                rcode = next(
+                    (entry.split()[1] for entry in block if entry.startswith("rcode ")),
+                    "another address",
+                )
                 yield f"template {pattern}", f"answers {rcode}"
             block = []
         elif block:
             block.append(line)
-        elif words[:1] == ["rewrite"] and "name" in words and _is_rewritten(words[words.index("name") + 1 :], name):
+        elif (
+            words[:1] == ["rewrite"]
+            and "name" in words
+            and _is_rewritten(words[words.index("name") + 1 :], name)
+        ):
             yield line, "asks for another name"
 
 
@@ -100,7 +119,9 @@ def _matches(pattern: str, name: str) -> bool:
 
 def _is_rewritten(words: list[str], name: str) -> bool:
     kinds = ("exact", "prefix", "suffix", "substring", "regex")
-    kind, wanted = (words[0], words[1:2]) if words[:1] and words[0] in kinds else ("exact", words[:1])
+    kind, wanted = (
+        (words[0], words[1:2]) if words[:1] and words[0] in kinds else ("exact", words[:1])
+    )
     if not wanted:
         return False
     text = wanted[0].rstrip(".")
@@ -135,22 +156,34 @@ def client_asks_elsewhere(case: ServiceCase) -> Iterable[Finding]:
         sentence=f"{why}: it does not ask the cluster's DNS",
         evidence=(Evidence(subject=pod_name(pod), field="spec.dnsPolicy", value=policy),),
         effect=f"the name of {case.name} does not resolve there; its address works",
-        remedy=f"dnsPolicy {'ClusterFirstWithHostNet' if pod.spec.host_network else 'ClusterFirst'} in its template",
+        remedy=(
+            f"dnsPolicy {'ClusterFirstWithHostNet' if pod.spec.host_network else 'ClusterFirst'} "
+            "in its template"
+        ),
     )
 
 
 def headless_tells_ready_ones(case: ServiceCase) -> Iterable[Finding]:
     """C3"""
-    if case.service is None or not case.is_headless or case.service.spec.publish_not_ready_addresses:
+    if (
+        case.service is None
+        or not case.is_headless
+        or case.service.spec.publish_not_ready_addresses
+    ):
         return
     if case.endpoints and not case.ready and not any(pod.is_ready for pod in case.live):
         yield Finding(
             code="C3",
             subject=case.subject,
-            sentence=f"DNS has no record of {case.name}: {part(0, len(case.endpoints), 'endpoint', 'is')} ready",
+            sentence=(
+                f"DNS has no record of {case.name}: "
+                f"{part(0, len(case.endpoints), 'endpoint', 'is')} ready"
+            ),
             evidence=(case.field("spec.publishNotReadyAddresses", "false"),),
             effect="Pods that look for each other before they are ready never find each other",
-            remedy=patch(case.namespace, "service", case.name, {"spec": {"publishNotReadyAddresses": True}}),
+            remedy=patch(
+                case.namespace, "service", case.name, {"spec": {"publishNotReadyAddresses": True}}
+            ),
         )
 
 
@@ -167,7 +200,10 @@ def headless_port(case: ServiceCase) -> Iterable[Finding]:
             yield Finding(
                 code="C4",
                 subject=case.subject,
-                sentence=f"{case.name} is headless, so no node translates {port.port}: its Pods listen on {there}",
+                sentence=(
+                    f"{case.name} is headless, so no node translates {port.port}: its Pods listen "
+                    f"on {there}"
+                ),
                 evidence=(case.field("spec.ports", f"{port.port}/{port.protocol} to {there}"),),
                 effect=f"connections to {port.port} are refused by the Pods",
                 remedy=f"dial {there}, or give the Service a cluster IP",
@@ -190,7 +226,9 @@ def names_of_pods(case: ServiceCase) -> Iterable[Finding]:
             evidence=(seen(STATEFUL_SETS, stateful_set, "spec.serviceName", named or "(not set)"),),
             effect=f"{owner}-0.{case.name} does not resolve"
             + (f"; {owner}-0.{named} does, if that Service is there" if named else ""),
-            remedy=f"dial {owner}-0.{named}" if named else f"make the StatefulSet anew with serviceName {case.name}",
+            remedy=f"dial {owner}-0.{named}"
+            if named
+            else f"make the StatefulSet anew with serviceName {case.name}",
         )
 
 
@@ -203,7 +241,11 @@ def alias_leads_nowhere(case: ServiceCase) -> Iterable[Finding]:
     if parse_lenient(name) is not None:
         why = "that is an address, which DNS has no name for"
         remedy = "make it a Service without a selector, and an EndpointSlice with the address"
-    elif target is not None and case.was_read(SERVICES.named(*target)) and case.facts.get(SERVICES, *target) is None:
+    elif (
+        target is not None
+        and case.was_read(SERVICES.named(*target))
+        and case.facts.get(SERVICES, *target) is None
+    ):
         why = f"there is no Service {target[0]}/{target[1]}"
         remedy = f"kubectl -n {target[0]} get services"
     else:
@@ -220,7 +262,9 @@ def alias_leads_nowhere(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _target_of(case: ServiceCase) -> tuple[str, str] | None:
-    """The Service of the cluster whose name an ExternalName is, by its look: ``NAME.NAMESPACE.svc.``."""
+    """The Service of the cluster whose name an ExternalName is, by its look:
+    ``NAME.NAMESPACE.svc.``.
+    """
     if case.service is None or case.service.spec.type != "ExternalName":
         return None
     labels = case.service.spec.external_name.rstrip(".").split(".")
@@ -233,6 +277,11 @@ def _stateful_sets(case: ServiceCase) -> list[str]:
 
 
 CHECKS = (
-    dns_is_down, corefile, client_asks_elsewhere, headless_tells_ready_ones, headless_port, names_of_pods,
+    dns_is_down,
+    corefile,
+    client_asks_elsewhere,
+    headless_tells_ready_ones,
+    headless_port,
+    names_of_pods,
     alias_leads_nowhere,
-)  # fmt: skip
+)

@@ -1,7 +1,8 @@
 """NetworkPolicies: is the client admitted to the Pods (kubernetes.io, "Network Policies").
 
-A Pod that no policy selects for ingress admits every client; one that some select admits what any of them admits.
-Without a client it is asked whether anything at all is admitted to the port.  A network plug-in may do more, or less.
+A Pod that no policy selects for ingress admits every client; one that some select admits what any
+of them admits. Without a client it is asked whether anything at all is admitted to the port. A
+network plug-in may do more, or less.
 """
 
 from __future__ import annotations
@@ -42,22 +43,34 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
 
 def not_admitted(case: ServiceCase) -> Iterable[Finding]:
     """X4"""
-    policies = [policy for policy in case.facts.of(NETWORK_POLICIES, case.namespace) if _is_for_ingress(policy)]
+    policies = [
+        policy
+        for policy in case.facts.of(NETWORK_POLICIES, case.namespace)
+        if _is_for_ingress(policy)
+    ]
     if not policies or case.service is None:
         return
     selectors = [from_label_selector(policy.spec.pod_selector) for policy in policies]
     for pod in case.live:
         selecting = [
-            policy for policy, selector in zip(policies, selectors, strict=True) if selector.matches(pod.labels)
+            policy
+            for policy, selector in zip(policies, selectors, strict=True)
+            if selector.matches(pod.labels)
         ]
         for port in _asked(case) if selecting else ():
             number = resolved(port, pod)
             if number is None or any(
-                _admits(case, rule, pod, port, number) for policy in selecting for rule in policy.spec.ingress or ()
+                _admits(case, rule, pod, port, number)
+                for policy in selecting
+                for rule in policy.spec.ingress or ()
             ):
                 continue
             client = case.question.client
-            who = f"{client.namespace}/{client.name}" if client is not None and client.namespace else "any client"
+            who = (
+                f"{client.namespace}/{client.name}"
+                if client is not None and client.namespace
+                else "any client"
+            )
             names = [policy.metadata.name for policy in selecting]
             yield Finding(
                 code="X4",
@@ -66,7 +79,10 @@ def not_admitted(case: ServiceCase) -> Iterable[Finding]:
                 sentence=f"{some(names, verb_of_one='selects')} {pod.metadata.name}; nothing "
                 f"admits {who} to {number}/{port.protocol}",
                 evidence=_evidence(selecting, "spec.ingress"),
-                effect="packets are dropped without an answer, where the network plug-in enforces policies",
+                effect=(
+                    "packets are dropped without an answer, where the network plug-in enforces "
+                    "policies"
+                ),
                 remedy=f"kubectl -n {case.namespace} edit networkpolicy {names[0]}",
             )
             return
@@ -80,13 +96,16 @@ def not_let_out(case: ServiceCase) -> Iterable[Finding]:
     selecting = [
         policy
         for policy in case.facts.of(NETWORK_POLICIES, client.metadata.namespace)
-        if _is_for_egress(policy) and from_label_selector(policy.spec.pod_selector).matches(client.labels)
+        if _is_for_egress(policy)
+        and from_label_selector(policy.spec.pod_selector).matches(client.labels)
     ]
     rules = [rule for policy in selecting for rule in policy.spec.egress or ()]
     for pod in case.live if selecting else ():
         for port in _asked(case):
             number = resolved(port, pod)
-            if number is None or any(_leads_to(case, rule, pod, port, client.metadata.namespace) for rule in rules):
+            if number is None or any(
+                _leads_to(case, rule, pod, port, client.metadata.namespace) for rule in rules
+            ):
                 continue
             names = [policy.metadata.name for policy in selecting]
             yield Finding(
@@ -107,7 +126,9 @@ def _is_for_egress(policy: FullNetworkPolicy) -> bool:
     return bool(policy.spec.egress) if types is None else "Egress" in types
 
 
-def _leads_to(case: ServiceCase, rule: PolicyEgressRule, pod: FullPod, port: ServicePort, home: str) -> bool:
+def _leads_to(
+    case: ServiceCase, rule: PolicyEgressRule, pod: FullPod, port: ServicePort, home: str
+) -> bool:
     number = resolved(port, pod)
     assert number is not None, "not_let_out() looked"
     if rule.ports and not any(_is_port(entry, pod, port.protocol, number) for entry in rule.ports):
@@ -137,7 +158,9 @@ def _evidence(policies: list[FullNetworkPolicy], field: str) -> tuple[Evidence, 
     return tuple(shown)
 
 
-def _admits(case: ServiceCase, rule: PolicyIngressRule, pod: FullPod, port: ServicePort, number: int) -> bool:
+def _admits(
+    case: ServiceCase, rule: PolicyIngressRule, pod: FullPod, port: ServicePort, number: int
+) -> bool:
     if rule.ports and not any(_is_port(entry, pod, port.protocol, number) for entry in rule.ports):
         return False
     if not rule.peers:
@@ -154,7 +177,9 @@ def _is_port(entry: PolicyPort, pod: FullPod, protocol: str, number: int) -> boo
     if entry.port is None:
         return True
     if isinstance(entry.port, str):
-        return any((item.name, item.container_port) == (entry.port, number) for item, _ in declared(pod))
+        return any(
+            (item.name, item.container_port) == (entry.port, number) for item, _ in declared(pod)
+        )
     return entry.port <= number <= (entry.end_port or entry.port)
 
 
@@ -170,12 +195,16 @@ def _is_peer(case: ServiceCase, peer: PolicyPeer, client: FullPod, home: str) ->
         own = from_label_selector(peer.namespace_selector).matches(namespace.metadata.labels or {})
     if not own or client.spec.host_network:
         return False  # packets of a Pod with the node's network come from the node
-    return peer.pod_selector is None or from_label_selector(peer.pod_selector).matches(client.labels)
+    return peer.pod_selector is None or from_label_selector(peer.pod_selector).matches(
+        client.labels
+    )
 
 
 def _is_in(block: IPBlock, address: str) -> bool:
     ip = ipaddress.ip_address(address)
-    return _contains(block.cidr, ip) and not any(_contains(cidr, ip) for cidr in block.excluded or ())
+    return _contains(block.cidr, ip) and not any(
+        _contains(cidr, ip) for cidr in block.excluded or ()
+    )
 
 
 def _contains(cidr: str, ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

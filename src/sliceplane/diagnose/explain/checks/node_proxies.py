@@ -1,8 +1,9 @@
-"""Node proxies of ours, by what their Leases tell (``consume.progress``): do they live, does the kernel take their
-rules, do they hold the Service's slices and hear of changes, are they called what their Nodes are called.
+"""Node proxies of ours, by what their Leases tell (``consume.progress``): do they live, does the
+kernel take their rules, do they hold the Service's slices and hear of changes, are they called what
+their Nodes are called.
 
-What is wrong with a proxy is told once, in the same words for each Service; ``sliceplane drift`` says more of it: at
-which object a cache differs.
+What is wrong with a proxy is told once, in the same words for each Service; ``sliceplane drift``
+says more of it: at which object a cache differs.
 """
 
 from __future__ import annotations
@@ -54,10 +55,17 @@ def node_wants(case: NodeCase) -> Iterator[Selection]:
 
 def _nodes_of_doubt(facts: Facts, mine: Iterable[ToldNode]) -> Iterator[Selection]:
     """Nodes that must be known before something is said of a proxy."""
-    doubtful = [proxy.node for proxy in facts.derived(_proxies) if not proxy.owner or proxy.is_late(facts.now)]
+    doubtful = [
+        proxy.node
+        for proxy in facts.derived(_proxies)
+        if not proxy.owner or proxy.is_late(facts.now)
+    ]
     names = {*doubtful, *(proxy.node for proxy in mine)} - {""}
     yield from NODES.each_of("", names)
-    if any(facts.was_read(NODES.named("", name)) and facts.get(NODES, "", name) is None for name in names):
+    if any(
+        facts.was_read(NODES.named("", name)) and facts.get(NODES, "", name) is None
+        for name in names
+    ):
         yield NODES.everywhere()  # which one is meant
 
 
@@ -89,7 +97,10 @@ def balancer_that_never_asks(case: ServiceCase) -> Iterable[Finding]:
             code="X6",
             subject=case.subject,
             certainty="possible",
-            sentence=f"nobody asked health check port {port} of {count(len(told), 'node')} for {lasting(UNASKED_S)}",
+            sentence=(
+                f"nobody asked health check port {port} of {count(len(told), 'node')} for "
+                f"{lasting(UNASKED_S)}"
+            ),
             evidence=(case.field("spec.healthCheckNodePort", str(port)),),
             effect="a balancer that leads to nodes has none that is healthy",
             remedy=f"let the balancer's health checks through to TCP port {port} of the nodes",
@@ -97,11 +108,17 @@ def balancer_that_never_asks(case: ServiceCase) -> Iterable[Finding]:
 
 
 def of_node(case: NodeCase) -> Iterable[Finding]:
-    """The same of one node.  One that has no proxy of ours while others have: N1 too, if less surely."""
+    """The same of one node.  One that has no proxy of ours while others have: N1 too, if less
+    surely.
+    """
     proxies = case.facts.derived(_proxies)
     mine = _called(case.facts, case.name)
     names = {proxy.node for proxy in mine}
-    yield from (finding for finding in case.facts.derived(_findings) if finding.subject.name in {case.name, *names})
+    yield from (
+        finding
+        for finding in case.facts.derived(_findings)
+        if finding.subject.name in {case.name, *names}
+    )
     if case.node is not None and proxies and not mine:
         others = f"{count(len(proxies), 'other node', 'has')} one"
         yield Finding(
@@ -110,7 +127,13 @@ def of_node(case: NodeCase) -> Iterable[Finding]:
             certainty="possible",
             weight="warning",
             sentence=f"no proxy of ours ever told anything on {case.name}; {others}",
-            evidence=(Evidence(subject=case.subject, field="Lease", value=f"no {COMPONENT} tells of {case.name}"),),
+            evidence=(
+                Evidence(
+                    subject=case.subject,
+                    field="Lease",
+                    value=f"no {COMPONENT} tells of {case.name}",
+                ),
+            ),
             effect="if nothing else serves Services there, its clients reach none",
             remedy="start sliceplane proxy there, or see why it does not start: its log",
         )
@@ -122,14 +145,19 @@ def _called(facts: Facts, name: str) -> tuple[ToldNode, ...]:
     return tuple(
         proxy
         for proxy in proxies
-        if name in (proxy.node, proxy.owner) or (not proxy.owner and proxy.node.startswith(f"{name}."))
+        if name in (proxy.node, proxy.owner)
+        or (not proxy.owner and proxy.node.startswith(f"{name}."))
     )
 
 
 def _proxies(facts: Facts) -> tuple[ToldNode, ...]:
     """By name."""
     leases = facts.of(LEASES, LEASE_NAMESPACE)
-    return tuple(told_of(lease) for lease in leases if (lease.metadata.labels or {}).get(LABEL_COMPONENT) == COMPONENT)
+    return tuple(
+        told_of(lease)
+        for lease in leases
+        if (lease.metadata.labels or {}).get(LABEL_COMPONENT) == COMPONENT
+    )
 
 
 def _slices(facts: Facts) -> tuple[Listed, ...]:
@@ -139,19 +167,25 @@ def _slices(facts: Facts) -> tuple[Listed, ...]:
 def _findings(facts: Facts) -> tuple[Finding, ...]:
     """Of all proxies, the worst of each code first."""
     proxies = facts.derived(_proxies)
-    silent = [proxy for proxy in proxies if proxy.is_late(facts.now) and _is_well_otherwise(facts, proxy)]
+    silent = [
+        proxy for proxy in proxies if proxy.is_late(facts.now) and _is_well_otherwise(facts, proxy)
+    ]
     alive = [proxy for proxy in proxies if not proxy.is_late(facts.now)]
     deaf = [proxy for proxy in alive if reports.inputs_since(proxy)]
     slices = facts.derived(_slices)
     missing = [
         (proxy, lacks)
         for proxy in alive
-        if proxy not in deaf and (lacks := tuple(reports.missing_of(proxy, slices)))
+        if proxy not in deaf
+        and (lacks := tuple(reports.missing_of(proxy, slices)))
         and reports.is_behind(lacks, facts.now)
-    ]  # fmt: skip
+    ]
     missing.sort(key=lambda pair: (-reports.behind_s(pair[1], facts.now), pair[0].node))
     return (
-        *(reports.stopped(proxy, facts.now) for proxy in sorted(silent, key=lambda proxy: (proxy.renewed, proxy.node))),
+        *(
+            reports.stopped(proxy, facts.now)
+            for proxy in sorted(silent, key=lambda proxy: (proxy.renewed, proxy.node))
+        ),
         *(reports.behind(proxy, lacks, facts.now) for proxy, lacks in missing),
         *(finding for proxy in alive if (finding := reports.of_kernel(proxy)) is not None),
         *(_lost_event(*found) for found in _unlike_others(alive)),
@@ -170,8 +204,9 @@ def _is_well_otherwise(facts: Facts, proxy: ToldNode) -> bool:
 
 
 def _unlike_others(proxies: Iterable[ToldNode]) -> Iterator[tuple[ToldNode, Place, Held]]:
-    """Those alone with their digest where at least two others have the same version of the same reading, and agree:
-    caches of one version are equal, but where an event was lost."""
+    """Those alone with their digest where at least two others have the same version of the same
+    reading, and agree: caches of one version are equal, but where an event was lost.
+    """
     alike: dict[tuple[Place, int], list[tuple[ToldNode, Held]]] = {}
     for proxy in proxies:
         for place, held in (proxy.report.places() if proxy.report is not None else {}).items():
@@ -188,23 +223,35 @@ def _unlike_others(proxies: Iterable[ToldNode]) -> Iterator[tuple[ToldNode, Plac
 
 
 def _lost_event(proxy: ToldNode, place: Place, held: Held) -> Finding:
-    """N4.  Which object it is only the two contents can tell, which ``sliceplane drift`` compares."""
+    """N4.  Which object it is only the two contents can tell, which ``sliceplane drift``
+    compares.
+    """
     resource, reading = place
     return reports.finding(
         "N4",
         proxy,
-        f"it holds {resource} ({reading}) of version {held.revision} with another content than other nodes",
+        f"it holds {resource} ({reading}) of version {held.revision} with another content than "
+        "other nodes",
         evidence=reports.in_lease(
             proxy, f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"{held.revision} {held.digest}"
         ),
-        effect="it goes on with endpoints that are no more, or without new ones, until that object changes again",
+        effect=(
+            "it goes on with endpoints that are no more, or without new ones, until that object "
+            "changes again"
+        ),
         remedy=f"sliceplane drift --node {proxy.node}",
     )
 
 
 def _misnamed(facts: Facts, proxy: ToldNode) -> Iterator[Finding]:
-    """N7.  Where there is no Node at all no name is wrong: machines outside Kubernetes may run a proxy, too."""
-    if proxy.owner or facts.get(NODES, "", proxy.node) is not None or not facts.was_read(NODES.named("", proxy.node)):
+    """N7.  Where there is no Node at all no name is wrong: machines outside Kubernetes may run a
+    proxy, too.
+    """
+    if (
+        proxy.owner
+        or facts.get(NODES, "", proxy.node) is not None
+        or not facts.was_read(NODES.named("", proxy.node))
+    ):
         return
     names = sorted(node.metadata.name for node in facts.of(NODES))
     if not names:

@@ -1,5 +1,5 @@
-"""What is wrong with one Pod, and how bad that is: it depends on whether another Pod serves meanwhile, and how long it
-has been so.  Pods of a rollout start, and that is no fault.
+"""What is wrong with one Pod, and how bad that is: it depends on whether another Pod serves
+meanwhile, and how long it has been so. Pods of a rollout start, and that is no fault.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ SLOW_S: Final = 300.0
 
 
 class Trouble(NamedTuple):
-    """``words`` go after the names of the Pods and a colon; Pods with the same ``key`` are told together.  ``is_sure``:
-    there is more to it than time that passed; otherwise it is normal for ``allowed_s``."""
+    """``words`` go after the names of the Pods and a colon; Pods with the same ``key`` are told
+    together. ``is_sure``: there is more to it than time that passed; otherwise it is normal for
+    ``allowed_s``.
+    """
 
     code: str
     words: str
@@ -54,7 +56,9 @@ def weigh(case: PodsCase, trouble: Trouble) -> Weight | None:
 
 
 def names_of(case: PodsCase, pods: list[FullPod]) -> str:
-    """``cart-0``, ``cart-0 (1 of 3 Pods)``, ``2 of 3 Pods (cart-0, cart-1)``, ``both Pods (...)``"""
+    """``cart-0``, ``cart-0 (1 of 3 Pods)``, ``2 of 3 Pods (cart-0, cart-1)``, ``both Pods
+    (...)``
+    """
     names = [pod.metadata.name for pod in pods]
     live = sum(not pod.is_over for pod in case.judged)
     if live <= 1:
@@ -73,7 +77,10 @@ def effect_on(case: PodsCase, pods: list[FullPod]) -> str:
     if case.subject.kind == "Pod":
         return "it is no ready endpoint"
     if case.publishes_unready:
-        return "no Pod is ready, and connections reach them all the same: publishNotReadyAddresses is true"
+        return (
+            "no Pod is ready, and connections reach them all the same: publishNotReadyAddresses "
+            "is true"
+        )
     return "no endpoint is ready: every node refuses connections"
 
 
@@ -95,4 +102,11 @@ def last_event(case: PodsCase, pod: FullPod, *reasons: str) -> FullEvent | None:
     """The last about this very Pod."""
     events = case.facts.events_of(pod.metadata.namespace, "Pod", pod.metadata.name)
     uid = pod.metadata.uid
-    return next((each for each in events if each.reason in reasons and each.involved_object.uid in ("", uid)), None)
+    return next(
+        (
+            each
+            for each in events
+            if each.reason in reasons and each.involved_object.uid in ("", uid)
+        ),
+        None,
+    )

@@ -1,7 +1,7 @@
 """Why a Pod is no endpoint yet, or no more: the state that its own object tells.
 
-A Pod without a node waits for the scheduler; of the others ``DIAGNOSES`` are tried in order, and the first that fits is
-what is said of the Pod.  Pods with the same trouble are one finding.
+A Pod without a node waits for the scheduler; of the others ``DIAGNOSES`` are tried in order, and
+the first that fits is what is said of the Pod. Pods with the same trouble are one finding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ from sliceplane.diagnose.explain.checks.pod_troubles import (
 from sliceplane.diagnose.explain.checks.readiness import gate_is_closed, not_ready
 from sliceplane.diagnose.explain.checks.slices import LEADERS
 from sliceplane.diagnose.explain.checks.workloads import root_of
-from sliceplane.diagnose.explain.objects import EVENTS, LEASES, NODES, FullContainer, FullPod, events_about
+from sliceplane.diagnose.explain.objects import (
+    EVENTS,
+    LEASES,
+    NODES,
+    FullContainer,
+    FullPod,
+    events_about,
+)
 
 #: a container that ended so lately, and often, comes and goes
 CRASHED_LATELY_S: Final = 600.0
@@ -34,7 +41,12 @@ CRASHES_MIN: Final = 3
 #: Pods whose Events are read
 EVENTS_OF_MAX: Final = 3
 LEASES_OF_NODES: Final = "kube-node-lease"
-_IMAGE_REASONS: Final = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
+_IMAGE_REASONS: Final = (
+    "ImagePullBackOff",
+    "ErrImagePull",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+)
 _NO_FAULT_YET: Final = ("", "ContainerCreating", "PodInitializing")
 _MOUNT_REASONS: Final = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
 
@@ -56,7 +68,9 @@ def wants_of_state(case: PodsCase) -> Iterator[Selection]:
 
 
 def leases_of_leaders() -> Iterable[Selection]:
-    """Renewed every few seconds, not by the reader's clock: the age of a single kubelet's is held against them."""
+    """Renewed every few seconds, not by the reader's clock: the age of a single kubelet's is held
+    against them.
+    """
     return (LEASES.named("kube-system", name) for name in LEADERS)
 
 
@@ -90,13 +104,19 @@ def _diagnosis(case: PodsCase, pod: FullPod) -> Trouble | None:
         return unscheduled(case, pod)
     if node_is_silent(case, pod):
         return None
-    return next((trouble for diagnose in DIAGNOSES if (trouble := diagnose(case, pod)) is not None), None)
+    return next(
+        (trouble for diagnose in DIAGNOSES if (trouble := diagnose(case, pod)) is not None), None
+    )
 
 
 def node_is_silent(case: PodsCase, pod: FullPod) -> bool:
     """Its kubelet writes nothing, so that the Pod's own state is of before."""
     node = case.facts.get(NODES, "", pod.spec.node_name)
-    ready = next((entry for entry in (node.status.conditions or ()) if entry.type == "Ready"), None) if node else None
+    ready = (
+        next((entry for entry in (node.status.conditions or ()) if entry.type == "Ready"), None)
+        if node
+        else None
+    )
     return ready is not None and ready.status != "True"
 
 
@@ -107,21 +127,36 @@ def unscheduled(case: PodsCase, pod: FullPod) -> Trouble:
     describe = f"kubectl -n {pod.metadata.namespace} describe pod {pod.metadata.name}"
     if condition is None or not condition.message:
         evidence = (Evidence(subject=pod_name(pod), field="spec.nodeName", value="(none)"),)
-        pairs = ",".join(f"{key}={value}" for key, value in sorted((pod.spec.node_selector or {}).items()))
+        pairs = ",".join(
+            f"{key}={value}" for key, value in sorted((pod.spec.node_selector or {}).items())
+        )
         if pairs and not _nodes_with(case, pod):
             evidence = (Evidence(subject=pod_name(pod), field="spec.nodeSelector", value=pairs),)
             label = f"kubectl label node NODE {pairs.replace(',', ' ')}"
-            words = f"no node for {lasting(age)}: no Node of {len(case.facts.of(NODES))} has {pairs}"
+            words = (
+                f"no node for {lasting(age)}: no Node of {len(case.facts.of(NODES))} has {pairs}"
+            )
             return Trouble("R1", words, age, evidence, label, key=pairs, is_sure=True)
         words = f"no node for {lasting(age)}, and no scheduler has said why"
-        return Trouble("R1", words, age, evidence, "see whether the scheduler runs, and its log", certainty="likely")
+        return Trouble(
+            "R1",
+            words,
+            age,
+            evidence,
+            "see whether the scheduler runs, and its log",
+            certainty="likely",
+        )
     evidence = (seen_condition(pod, "PodScheduled", f"{condition.status} ({condition.reason})"),)
     message = clipped(condition.message)
-    return Trouble("R1", f"no node for {lasting(age)}: {message}", age, evidence, describe, key=message)
+    return Trouble(
+        "R1", f"no node for {lasting(age)}: {message}", age, evidence, describe, key=message
+    )
 
 
 def _nodes_with(case: PodsCase, pod: FullPod) -> bool:
-    """Whether some Node has the labels that the Pod asks for; also where Nodes could not be seen."""
+    """Whether some Node has the labels that the Pod asks for; also where Nodes could not be
+    seen.
+    """
     wanted = (pod.spec.node_selector or {}).items()
     if not case.was_read(NODES.everywhere()):
         return True
@@ -133,7 +168,11 @@ def never_starts(case: PodsCase, pod: FullPod) -> Trouble | None:
     age = age_of(case, pod)
     for status, is_init in statuses_of(pod):
         waiting = status.state.waiting
-        if waiting is None or waiting.reason in _NO_FAULT_YET or waiting.reason == "CrashLoopBackOff":
+        if (
+            waiting is None
+            or waiting.reason in _NO_FAULT_YET
+            or waiting.reason == "CrashLoopBackOff"
+        ):
             continue
         image = next((each.image for each in _containers(pod) if each.name == status.name), "")
         what = image if waiting.reason in _IMAGE_REASONS else clipped(waiting.message)
@@ -142,7 +181,13 @@ def never_starts(case: PodsCase, pod: FullPod) -> Trouble | None:
             "R4",
             f"container {status.name} never starts, {waiting.reason}: {what}",
             age,
-            (Evidence(subject=pod_name(pod), field=field, value=clipped(waiting.message or waiting.reason)),),
+            (
+                Evidence(
+                    subject=pod_name(pod),
+                    field=field,
+                    value=clipped(waiting.message or waiting.reason),
+                ),
+            ),
             _mend_start(pod, status.name, waiting.reason, waiting.message),
             key=f"{status.name} {what}",
             is_sure=True,
@@ -176,15 +221,26 @@ def _mend_start(pod: FullPod, container: str, reason: str, message: str) -> str:
 def crashes(case: PodsCase, pod: FullPod) -> Trouble | None:
     """R5"""
     for status, is_init in statuses_of(pod):
-        waiting, ended = status.state.waiting, status.state.terminated or status.last_state.terminated
+        waiting, ended = (
+            status.state.waiting,
+            status.state.terminated or status.last_state.terminated,
+        )
         backs_off = waiting is not None and waiting.reason == "CrashLoopBackOff"
         ended_ago = since(ended.finished_at, case.now) if ended is not None else None
-        lately = ended_ago is not None and ended_ago < CRASHED_LATELY_S and status.restart_count >= CRASHES_MIN
+        lately = (
+            ended_ago is not None
+            and ended_ago < CRASHED_LATELY_S
+            and status.restart_count >= CRASHES_MIN
+        )
         if not backs_off and not lately:
             continue
         if not backs_off and is_init and status.ready:
             continue
-        why = f", last {ended.reason or 'Error'} (exit code {ended.exit_code})" if ended is not None else ""
+        why = (
+            f", last {ended.reason or 'Error'} (exit code {ended.exit_code})"
+            if ended is not None
+            else ""
+        )
         ago = f" {lasting(ended_ago)} ago" if ended_ago is not None else ""
         field = f"status.{'initContainerStatuses' if is_init else 'containerStatuses'}[{status.name}].lastState"
         value = f"{ended.reason} {ended.exit_code}" if ended is not None else "CrashLoopBackOff"
@@ -208,10 +264,14 @@ def no_address(case: PodsCase, pod: FullPod) -> Trouble | None:
     age = age_of(case, pod)
     event = last_event(case, pod, "FailedCreatePodSandBox")
     words = f"no address for {lasting(age)}"
-    evidence: tuple[Evidence, ...] = (Evidence(subject=pod_name(pod), field="status.podIPs", value="(none)"),)
+    evidence: tuple[Evidence, ...] = (
+        Evidence(subject=pod_name(pod), field="status.podIPs", value="(none)"),
+    )
     describe = f"kubectl -n {pod.metadata.namespace} describe pod {pod.metadata.name}"
     if event is None:
-        return Trouble("R2", f"{words} on {pod.spec.node_name}", age, evidence, describe, certainty="likely")
+        return Trouble(
+            "R2", f"{words} on {pod.spec.node_name}", age, evidence, describe, certainty="likely"
+        )
     evidence = (*evidence, seen(EVENTS, event, "reason", event.reason))
     return Trouble("R2", f"{words}: {clipped(event.message)}", age, evidence, describe)
 
@@ -226,7 +286,8 @@ def init_hangs(case: PodsCase, pod: FullPod) -> Trouble | None:
         if age is not None and status.name not in sidecars:
             return Trouble(
                 "R3",
-                f"init container {status.name} ({number} of {len(containers)}) runs for {lasting(age)}",
+                f"init container {status.name} ({number} of {len(containers)}) runs for "
+                f"{lasting(age)}",
                 age,
                 (
                     Evidence(
@@ -241,8 +302,13 @@ def init_hangs(case: PodsCase, pod: FullPod) -> Trouble | None:
 
 
 DIAGNOSES: Final[tuple[Callable[[PodsCase, FullPod], Trouble | None], ...]] = (
-    never_starts, crashes, no_address, init_hangs, not_ready, gate_is_closed,
-)  # fmt: skip
+    never_starts,
+    crashes,
+    no_address,
+    init_hangs,
+    not_ready,
+    gate_is_closed,
+)
 
 
 def _containers(pod: FullPod) -> tuple[FullContainer, ...]:

@@ -1,5 +1,5 @@
-"""Pods that stop being endpoints: they ended, they leave; and those that are endpoints all the same (one address twice,
-published before they are ready).
+"""Pods that stop being endpoints: they ended, they leave; and those that are endpoints all the same
+(one address twice, published before they are ready).
 """
 
 from __future__ import annotations
@@ -34,13 +34,19 @@ GRACE_DEFAULT_S: Final = 30
 
 
 def wants(case: PodsCase) -> Iterator[Selection]:
-    """Besides what the state of Pods needs, whose an address is now: where a Pod is the question, or an endpoint is of
-    a Pod that ended."""
+    """Besides what the state of Pods needs, whose an address is now: where a Pod is the question,
+    or an endpoint is of a Pod that ended.
+    """
     yield from wants_of_state(case)
     if case.question.kind == "everything":
         return
     if isinstance(case, PodCase):
-        yield from (_pods_at(address) for pod in case.judged if _is_apart(pod) for address in pod.addresses[:1])
+        yield from (
+            _pods_at(address)
+            for pod in case.judged
+            if _is_apart(pod)
+            for address in pod.addresses[:1]
+        )
     if isinstance(case, ServiceCase):
         yield from (_pods_at(address) for address, _, _ in list(_endpoints_of_ended(case))[:1])
 
@@ -59,7 +65,9 @@ def ended(case: PodsCase) -> Iterable[Finding]:
     pod = over[-1]
     reason = f" ({pod.status.reason})" if pod.status.reason else ""
     root, name = root_of(pod), pod.metadata.name
-    several = f"{count(len(over), 'matching Pod', 'has')} ended; {name}" if len(over) > 1 else f"{name}"
+    several = (
+        f"{count(len(over), 'matching Pod', 'has')} ended; {name}" if len(over) > 1 else f"{name}"
+    )
     is_done = pod.status.phase == "Succeeded" and (root.kind == "Job" or case.subject.kind == "Pod")
     # A Service without an endpoint is never well, also where that is as intended.
     done_weight: Severity = "note" if case.subject.kind == "Pod" else "warning"
@@ -70,7 +78,11 @@ def ended(case: PodsCase) -> Iterable[Finding]:
         weight=done_weight if is_done else None,
         sentence=f"{several}: {pod.status.phase}{reason}"
         + (f", {clipped(pod.status.message)}" if pod.status.message else ""),
-        evidence=(Evidence(subject=pod_name(pod), field="status.phase", value=f"{pod.status.phase}{reason}"),),
+        evidence=(
+            Evidence(
+                subject=pod_name(pod), field="status.phase", value=f"{pod.status.phase}{reason}"
+            ),
+        ),
         effect="a Pod that ended is no endpoint, and never starts again",
         remedy="make the Pod anew: it has no owner that would" if root.kind == "Pod" else again,
     )
@@ -79,7 +91,11 @@ def ended(case: PodsCase) -> Iterable[Finding]:
 def leaving(case: PodsCase) -> Iterable[Finding]:
     """R11.  Where proxies fall back to Pods that leave in time, D6 says so."""
     going = [pod for pod in case.judged if pod.is_going and not pod.is_over]
-    if not going or case.is_served or any(not pod.is_going and not pod.is_over for pod in case.judged):
+    if (
+        not going
+        or case.is_served
+        or any(not pod.is_going and not pod.is_over for pod in case.judged)
+    ):
         return
     pod = going[0]
     metadata = pod.metadata
@@ -101,7 +117,13 @@ def leaving(case: PodsCase) -> Iterable[Finding]:
         "R11",
         f"terminating for {lasting(age)}, {grace} s allowed; {serving}{held}",
         age,
-        (Evidence(subject=pod_name(pod), field="metadata.deletionTimestamp", value=metadata.deletion_timestamp or ""),),
+        (
+            Evidence(
+                subject=pod_name(pod),
+                field="metadata.deletionTimestamp",
+                value=metadata.deletion_timestamp or "",
+            ),
+        ),
         remedy,
         allowed_s=grace + ENDING_S,
     )
@@ -115,17 +137,25 @@ def leaving(case: PodsCase) -> Iterable[Finding]:
         weight="warning" if severity == "note" else severity,
         sentence=f"{names_of(case, going)}: {trouble.words}",
         evidence=trouble.evidence,
-        effect="connections that it has go on until it ends" if pod.is_ready else effect_on(case, going),
+        effect="connections that it has go on until it ends"
+        if pod.is_ready
+        else effect_on(case, going),
         remedy=trouble.remedy,
     )
 
 
 def drained(case: PodsCase) -> Iterable[Finding]:
     """R11, of Pods that nothing deletes.  Where others serve, a Service lacks nothing."""
-    marked = [pod for pod in case.judged if pod.is_drained and pod.is_ready and not pod.is_going and not pod.is_over]
+    marked = [
+        pod
+        for pod in case.judged
+        if pod.is_drained and pod.is_ready and not pod.is_going and not pod.is_over
+    ]
     if not marked or case.is_served or (isinstance(case, ServiceCase) and case.ready):
         return
-    if isinstance(case, PodCase) and all(service.spec.publish_not_ready_addresses for service in case.services):
+    if isinstance(case, PodCase) and all(
+        service.spec.publish_not_ready_addresses for service in case.services
+    ):
         return
     marks = [(pod.metadata.annotations or {})[ANNOTATION_DRAIN] for pod in marked]
     age = since(marks[0], case.now)
@@ -137,7 +167,11 @@ def drained(case: PodsCase) -> Iterable[Finding]:
         sentence=f"{names_of(case, marked)}: ready, and marked by sliceplane drain"
         + (f" for {lasting(age)}" if age is not None else ""),
         evidence=(
-            Evidence(subject=pod_name(marked[0]), field=f"metadata.annotations[{ANNOTATION_DRAIN}]", value=marks[0]),
+            Evidence(
+                subject=pod_name(marked[0]),
+                field=f"metadata.annotations[{ANNOTATION_DRAIN}]",
+                value=marks[0],
+            ),
         ),
         effect=effect_on(case, marked),
         remedy=f"kubectl -n {marked[0].metadata.namespace} annotate pod {names} {ANNOTATION_DRAIN}-",
@@ -151,15 +185,29 @@ def one_address_twice(case: PodsCase) -> Iterable[Finding]:
         if not _is_apart(pod) or pod.is_over:
             continue
         for address in pod.addresses:
-            others = [other for other in holders.get(address, []) if other.metadata.uid != pod.metadata.uid]
+            others = [
+                other
+                for other in holders.get(address, [])
+                if other.metadata.uid != pod.metadata.uid
+            ]
             if others:
                 yield _twice(case, address, pod, others[0])
                 return
     if isinstance(case, ServiceCase):
         for address, endpoint_slice, dead in _endpoints_of_ended(case):
-            others = [other for other in holders.get(address, []) if other.metadata.uid != dead.metadata.uid]
+            others = [
+                other
+                for other in holders.get(address, [])
+                if other.metadata.uid != dead.metadata.uid
+            ]
             if others:
-                yield _twice(case, address, others[0], dead, seen(SLICES, endpoint_slice, "endpoints", address))
+                yield _twice(
+                    case,
+                    address,
+                    others[0],
+                    dead,
+                    seen(SLICES, endpoint_slice, "endpoints", address),
+                )
                 return
 
 
@@ -180,12 +228,18 @@ def _holders(facts: Facts) -> dict[str, list[FullPod]]:
 def _endpoints_of_ended(case: ServiceCase) -> Iterator[tuple[str, EndpointSlice, FullPod]]:
     for endpoint_slice, endpoint in case.endpoints:
         target = endpoint.target_ref
-        pod = case.facts.get(PODS, case.namespace, target.name) if target is not None and target.kind == "Pod" else None
+        pod = (
+            case.facts.get(PODS, case.namespace, target.name)
+            if target is not None and target.kind == "Pod"
+            else None
+        )
         if pod is not None and pod.is_over and endpoint.addresses:
             yield endpoint.addresses[0], endpoint_slice, pod
 
 
-def _twice(case: PodsCase, address: str, pod: FullPod, other: FullPod, *evidence: Evidence) -> Finding:
+def _twice(
+    case: PodsCase, address: str, pod: FullPod, other: FullPod, *evidence: Evidence
+) -> Finding:
     phase = f", {other.status.phase}," if other.is_over else ""
     unlike = other.is_over or not other.is_ready
     loser = other if unlike else pod
@@ -195,7 +249,9 @@ def _twice(case: PodsCase, address: str, pod: FullPod, other: FullPod, *evidence
         sentence=f"{address} is {pod.metadata.key}'s and{phase} {other.metadata.key}'s",
         evidence=(
             Evidence(subject=pod_name(pod), field="status.podIPs", value=", ".join(pod.addresses)),
-            Evidence(subject=pod_name(other), field="status.podIPs", value=", ".join(other.addresses)),
+            Evidence(
+                subject=pod_name(other), field="status.podIPs", value=", ".join(other.addresses)
+            ),
             *evidence,
         ),
         effect="which of the two answers is up to the network",
@@ -204,7 +260,9 @@ def _twice(case: PodsCase, address: str, pod: FullPod, other: FullPod, *evidence
 
 
 def published_unready(case: ServiceCase) -> Iterable[Finding]:
-    """R14.  Behind a headless Service peers look for one another before they are ready, which is what it is for."""
+    """R14.  Behind a headless Service peers look for one another before they are ready, which is
+    what it is for.
+    """
     service = case.service
     if service is None or not service.spec.publish_not_ready_addresses or case.pod is not None:
         return
@@ -216,11 +274,17 @@ def published_unready(case: ServiceCase) -> Iterable[Finding]:
         code="R14",
         subject=case.subject,
         weight=None if case.is_headless else "warning",
-        sentence=f"{part(len(old), len(case.live), 'Pod', 'is')} published on purpose without being ready "
+        sentence=f"{part(len(old), len(case.live), 'Pod', 'is')} published on purpose without "
+        "being ready "
         f"({some([pod.metadata.name for pod in old])})",
-        evidence=(case.field("spec.publishNotReadyAddresses", "true"), seen_condition(old[0], "Ready", "False")),
+        evidence=(
+            case.field("spec.publishNotReadyAddresses", "true"),
+            seen_condition(old[0], "Ready", "False"),
+        ),
         effect="they get connections before they can answer them",
-        remedy=patch(case.namespace, "service", case.name, {"spec": {"publishNotReadyAddresses": False}}),
+        remedy=patch(
+            case.namespace, "service", case.name, {"spec": {"publishNotReadyAddresses": False}}
+        ),
     )
 
 

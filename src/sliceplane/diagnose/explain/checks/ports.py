@@ -1,7 +1,8 @@
 """From a port of the Service to a port of each Pod, and the families of addresses in between.
 
-``resolved`` is the rule by which the EndpointSlice controller finds the number (kubernetes.io, "Service", target port):
-a number is taken as it is, a name is looked for in containers and in sidecars, the first that has it counts.
+``resolved`` is the rule by which the EndpointSlice controller finds the number (kubernetes.io,
+"Service", target port): a number is taken as it is, a name is looked for in containers and in
+sidecars, the first that has it counts.
 """
 
 from __future__ import annotations
@@ -47,7 +48,11 @@ def resolved(port: ServicePort, pod: FullPod) -> int | None:
     target = port.target_port
     if not isinstance(target, str):
         return target or port.port
-    matches = (entry for entry, _ in declared(pod) if (entry.name, entry.protocol) == (target, port.protocol))
+    matches = (
+        entry
+        for entry, _ in declared(pod)
+        if (entry.name, entry.protocol) == (target, port.protocol)
+    )
     return next((entry.container_port for entry in matches), None)
 
 
@@ -59,7 +64,11 @@ def undeclared_number(case: ServiceCase) -> Iterable[Finding]:
         number = port.target_port or port.port
         theirs = sorted({entry.container_port for pod in case.live for entry, _ in declared(pod)})
         everyone_declares = all(any(True for _ in declared(pod)) for pod in case.live)
-        if number in theirs or not everyone_declares or any(number in _probed(pod) for pod in case.live):
+        if (
+            number in theirs
+            or not everyone_declares
+            or any(number in _probed(pod) for pod in case.live)
+        ):
             continue
         numbers = ", ".join(map(str, theirs))
         ended = {outcome for target, outcome in case.tried.items() if target.port == number}
@@ -77,8 +86,9 @@ def undeclared_number(case: ServiceCase) -> Iterable[Finding]:
 
 
 def refused(case: ServiceCase) -> Iterable[Finding]:
-    """T6: connections were tried from here.  Where no Pod declares the port, T1 says it; silence proves nothing, since
-    the way from here need not be that of a client."""
+    """T6: connections were tried from here. Where no Pod declares the port, T1 says it; silence
+    proves nothing, since the way from here need not be that of a client.
+    """
     tried = case.tried
     refusing = [target for target, outcome in tried.items() if outcome == "refused"]
     if not refusing or any(True for _ in undeclared_number(case)):
@@ -94,7 +104,10 @@ def refused(case: ServiceCase) -> Iterable[Finding]:
         f"{some([str(target) for target in refusing])}",
         evidence=(seen(SLICES, item, "endpoints", f"{first}, ready"),),
         effect="clients are refused as often as one of these is chosen",
-        remedy=f"let the program listen on all addresses (0.0.0.0 or ::) at port {first.port}, not on 127.0.0.1",
+        remedy=(
+            f"let the program listen on all addresses (0.0.0.0 or ::) at port {first.port}, not "
+            "on 127.0.0.1"
+        ),
     )
 
 
@@ -109,8 +122,13 @@ def named_port_missing(case: ServiceCase) -> Iterable[Finding]:
             yield Finding(
                 code="T3",
                 subject=case.subject,
-                sentence=f"targetPort '{name}' of {case.name} is a name, and no container port is called {name}",
-                evidence=(case.field("spec.ports", f"{port.port}/{port.protocol} to the name '{name}'"),),
+                sentence=(
+                    f"targetPort '{name}' of {case.name} is a name, and no container port is "
+                    f"called {name}"
+                ),
+                evidence=(
+                    case.field("spec.ports", f"{port.port}/{port.protocol} to the name '{name}'"),
+                ),
                 effect=f"slices have no port for {port.port}/{port.protocol}: nodes refuse it",
                 remedy=_target(case, port, int(name)),
             )
@@ -121,8 +139,13 @@ def named_port_missing(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _lacking(case: ServiceCase, port: ServicePort, name: str, lacking: list[FullPod]) -> Finding:
-    named = {(entry.name, entry.protocol) for pod in lacking for entry, _ in declared(pod) if entry.name}
-    there = sorted(there if protocol == port.protocol else f"{there} for {protocol}" for there, protocol in named)
+    named = {
+        (entry.name, entry.protocol) for pod in lacking for entry, _ in declared(pod) if entry.name
+    }
+    there = sorted(
+        there if protocol == port.protocol else f"{there} for {protocol}"
+        for there, protocol in named
+    )
     has = f"they have {some(there)}" if there else "they name none"
     pod = lacking[0]
     names = ", ".join(entry.name or str(entry.container_port) for entry, _ in declared(pod))
@@ -132,14 +155,27 @@ def _lacking(case: ServiceCase, port: ServicePort, name: str, lacking: list[Full
         sentence=f"{part(len(lacking), len(case.live), 'Pod', 'has')} no port named {name}; {has}",
         evidence=(
             case.field("spec.ports", f"{port.port}/{port.protocol} to the name {name}"),
-            Evidence(subject=pod_name(pod), field="spec.containers", value=f"ports {names or '(none)'}"),
+            Evidence(
+                subject=pod_name(pod), field="spec.containers", value=f"ports {names or '(none)'}"
+            ),
         ),
-        effect=f"{port.port}/{port.protocol} never reaches {some([pod.metadata.name for pod in lacking])}",
-        remedy=_mend_name(case, port, name, lacking, [there for there, protocol in named if protocol == port.protocol]),
+        effect=(
+            f"{port.port}/{port.protocol} never reaches "
+            f"{some([pod.metadata.name for pod in lacking])}"
+        ),
+        remedy=_mend_name(
+            case,
+            port,
+            name,
+            lacking,
+            [there for there, protocol in named if protocol == port.protocol],
+        ),
     )
 
 
-def _mend_name(case: ServiceCase, port: ServicePort, name: str, lacking: list[FullPod], there: list[str]) -> str:
+def _mend_name(
+    case: ServiceCase, port: ServicePort, name: str, lacking: list[FullPod], there: list[str]
+) -> str:
     """The Service's name is changed where all Pods have one like it, or one alone."""
     meant = [*nearest(name, there), *(there if len(there) == 1 else ())]
     if len(lacking) == len(case.live) and meant:
@@ -149,7 +185,9 @@ def _mend_name(case: ServiceCase, port: ServicePort, name: str, lacking: list[Fu
 
 
 def _unread_sidecar(case: ServiceCase, port: ServicePort, name: str) -> Iterator[Finding]:
-    """Controllers before Kubernetes 1.33 did not look into sidecars (kubernetes/kubernetes#127958)."""
+    """Controllers before Kubernetes 1.33 did not look into sidecars
+    (kubernetes/kubernetes#127958).
+    """
     for endpoint_slice in case.slices:
         labels = endpoint_slice.metadata.labels or {}
         if labels.get(LABEL_MANAGED_BY) != MANAGED_BY_CONTROLLER or not endpoint_slice.endpoints:
@@ -158,9 +196,12 @@ def _unread_sidecar(case: ServiceCase, port: ServicePort, name: str) -> Iterator
             yield Finding(
                 code="T4",
                 subject=case.subject,
-                sentence=f"{name} is a port of a sidecar (init container), and slice {endpoint_slice.metadata.name} "
+                sentence=f"{name} is a port of a sidecar (init container), and slice "
+                f"{endpoint_slice.metadata.name} "
                 "was made by a controller that does not look there",
-                evidence=(seen(SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())),),
+                evidence=(
+                    seen(SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())),
+                ),
                 effect=f"{port.port}/{port.protocol} has no endpoints",
                 remedy=_target(case, port, _number_of(name, case.live[0])),
             )
@@ -175,8 +216,11 @@ def port_of_own_slice(case: ServiceCase) -> Iterable[Finding]:
     for endpoint_slice in case.slices:
         manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY, "")
         if case.selector and manager in (MANAGED_BY_CONTROLLER, MANAGED_BY_MIRRORING):
-            continue  # those are made of Pods, and what mirrors Endpoints beside a selector is told by E4
-        names = {(entry.name or "", entry.protocol or "TCP") for entry in endpoint_slice.ports or ()}
+            # those are made of Pods, and what mirrors Endpoints beside a selector is told by E4
+            continue
+        names = {
+            (entry.name or "", entry.protocol or "TCP") for entry in endpoint_slice.ports or ()
+        }
         if endpoint_slice.endpoints and wanted and not names & wanted:
             theirs = ", ".join(f"'{name}'" for name, _ in sorted(names)) or "none"
             yield Finding(
@@ -199,15 +243,24 @@ def _same_port_name(case: ServiceCase, endpoint_slice: EndpointSlice, manager: s
     if manager == MANAGED_BY_MIRRORING:
         return f"kubectl -n {case.namespace} edit endpoints {case.name}"
     if manager == MANAGED_BY_AGENTS:
-        words = " ".join(f"--port {port.name}=PORT" if port.name else "--port PORT" for port in ports)
+        words = " ".join(
+            f"--port {port.name}=PORT" if port.name else "--port PORT" for port in ports
+        )
         return f"start its agent with {words}"
     if manager:
         names = some([f"'{port.name}'" for port in ports])
-        return f"let {manager} name the port {names} in slice {endpoint_slice.metadata.name}, as the Service does"
+        return (
+            f"let {manager} name the port {names} in slice {endpoint_slice.metadata.name}, as the "
+            "Service does"
+        )
     if len(ports) == len(endpoint_slice.ports or ()) == 1:
-        operation = json.dumps([{"op": "add", "path": "/ports/0/name", "value": ports[0].name}], separators=(",", ":"))
+        operation = json.dumps(
+            [{"op": "add", "path": "/ports/0/name", "value": ports[0].name}], separators=(",", ":")
+        )
         name = endpoint_slice.metadata.name
-        return f"kubectl -n {case.namespace} patch endpointslice {name} --type json -p '{operation}'"
+        return (
+            f"kubectl -n {case.namespace} patch endpointslice {name} --type json -p '{operation}'"
+        )
     return f"kubectl -n {case.namespace} edit endpointslice {endpoint_slice.metadata.name}"
 
 
@@ -224,7 +277,10 @@ def families(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="T7",
             subject=case.subject,
-            sentence=f"{wanted} Service; {count(len(addressed), 'Pod', 'has')} {' and '.join(theirs)} alone",
+            sentence=(
+                f"{wanted} Service; {count(len(addressed), 'Pod', 'has')} {' and '.join(theirs)} "
+                "alone"
+            ),
             evidence=(case.field("spec.ipFamilies", ", ".join(service.spec.ip_families or ())),),
             effect=f"no slice of {wanted} has an endpoint: nodes refuse {_cluster_ip(case, wanted)}",
             remedy=_without_family(case, wanted, theirs),
@@ -238,7 +294,12 @@ def _without_family(case: ServiceCase, wanted: str, theirs: list[str]) -> str:
     if families[0] == wanted:
         return f"make {case.name} anew with ipFamilies [{theirs[0]}], or give the Pods {wanted}"
     kept = [name for name in families if name != wanted]
-    return patch(case.namespace, "service", case.name, {"spec": {"ipFamilies": kept, "ipFamilyPolicy": "SingleStack"}})
+    return patch(
+        case.namespace,
+        "service",
+        case.name,
+        {"spec": {"ipFamilies": kept, "ipFamilyPolicy": "SingleStack"}},
+    )
 
 
 def _cluster_ip(case: ServiceCase, wanted: str) -> str:
@@ -257,7 +318,9 @@ def _families(pod: FullPod) -> set[str]:
 
 def _ports(case: ServiceCase) -> tuple[ServicePort, ...]:
     return (
-        (case.service.spec.ports or ()) if case.service is not None and case.service.spec.type != "ExternalName" else ()
+        (case.service.spec.ports or ())
+        if case.service is not None and case.service.spec.type != "ExternalName"
+        else ()
     )
 
 
@@ -280,12 +343,16 @@ def _number_of(name: str, pod: FullPod) -> int:
 
 
 def _slice_ports(ports: Iterable[EndpointPort]) -> str:
-    return ", ".join(f"{port.name or '(no name)'}:{port.port or 'all'}" for port in ports) or "(none)"
+    return (
+        ", ".join(f"{port.name or '(no name)'}:{port.port or 'all'}" for port in ports) or "(none)"
+    )
 
 
 def _target(case: ServiceCase, port: ServicePort, target: int | str) -> str:
     path = f"/spec/ports/{_ports(case).index(port)}/targetPort"
-    operation = json.dumps([{"op": "replace", "path": path, "value": target}], separators=(",", ":"))
+    operation = json.dumps(
+        [{"op": "replace", "path": path, "value": target}], separators=(",", ":")
+    )
     return f"kubectl -n {case.namespace} patch service {case.name} --type json -p '{operation}'"
 
 

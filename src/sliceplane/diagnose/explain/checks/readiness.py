@@ -7,7 +7,13 @@ from typing import Final
 from sliceplane.api.findings.finding import Evidence
 from sliceplane.api.findings.wording import clipped, count, lasting, since
 from sliceplane.diagnose.explain.case import PodsCase, pod_name
-from sliceplane.diagnose.explain.checks.pod_troubles import STARTING_S, Trouble, age_of, last_event, seen_condition
+from sliceplane.diagnose.explain.checks.pod_troubles import (
+    STARTING_S,
+    Trouble,
+    age_of,
+    last_event,
+    seen_condition,
+)
 from sliceplane.diagnose.explain.checks.workloads import root_of
 from sliceplane.diagnose.explain.objects import FullContainer, FullPod, Probe
 
@@ -23,7 +29,9 @@ def not_ready(case: PodsCase, pod: FullPod) -> Trouble | None:
     if pod.is_ready or (condition is not None and condition.status == "True"):
         return None
     status = next((each for each in pod.status.container_statuses or () if not each.ready), None)
-    container = next((each for each in pod.spec.containers or () if status and each.name == status.name), None)
+    container = next(
+        (each for each in pod.spec.containers or () if status and each.name == status.name), None
+    )
     if status is None or container is None:
         return None
     started = status.state.running.started_at if status.state.running is not None else None
@@ -39,17 +47,21 @@ def not_ready(case: PodsCase, pod: FullPod) -> Trouble | None:
         why += f"; {count(event.times, 'time')}: {clipped(event.message)}"
     target = f"{root_of(pod).kind.lower()} {root_of(pod).name}"
     namespace = pod.metadata.namespace
-    starts_in = max(STARTING_S, _patience(container.readiness_probe) + _patience(container.startup_probe))
+    starts_in = max(
+        STARTING_S, _patience(container.readiness_probe) + _patience(container.startup_probe)
+    )
     return Trouble(
         "R6",
-        f"not ready for {lasting(age)}, and was before: {why}" if was_ready
+        f"not ready for {lasting(age)}, and was before: {why}"
+        if was_ready
         else f"running for {lasting(age)}, not ready: {why}",
         age,
         (Evidence(subject=pod_name(pod), field=field, value=value),),
-        _mend_probe(pod, namespace, target) if "declared" in why
+        _mend_probe(pod, namespace, target)
+        if "declared" in why
         else f"kubectl -n {namespace} logs {pod.metadata.name} -c {container.name}",
         allowed_s=LOST_S if was_ready else starts_in,
-    )  # fmt: skip
+    )
 
 
 def _mend_probe(pod: FullPod, namespace: str, target: str) -> str:
@@ -69,13 +81,21 @@ def _probe_words(container: FullContainer, probe: Probe | None, kind: str) -> tu
     names = [port.name for port in container.ports or () if port.name]
     known = names if isinstance(probe.port, str) else declared
     if declared and str(probe.port) not in known:
-        return f"{kind} asks {probe.port}, declared is {', '.join(known) or 'no name'}", field, f"port {probe.port}"
+        return (
+            f"{kind} asks {probe.port}, declared is {', '.join(known) or 'no name'}",
+            field,
+            f"port {probe.port}",
+        )
     path = probe.http_get.path if probe.http_get is not None else ""
     return f"its {kind} probe ({path or 'port'} on {probe.port}) fails", field, f"port {probe.port}"
 
 
 def _patience(probe: Probe | None) -> float:
-    return 0.0 if probe is None else probe.initial_delay_seconds + probe.period_seconds * probe.failure_threshold
+    return (
+        0.0
+        if probe is None
+        else probe.initial_delay_seconds + probe.period_seconds * probe.failure_threshold
+    )
 
 
 def gate_is_closed(case: PodsCase, pod: FullPod) -> Trouble | None:
@@ -89,14 +109,24 @@ def gate_is_closed(case: PodsCase, pod: FullPod) -> Trouble | None:
         if condition is not None and condition.status == "True":
             continue
         state = f"is {condition.status}" if condition is not None else "never written"
-        why = f" ({clipped(condition.message)})" if condition is not None and condition.message else ""
+        why = (
+            f" ({clipped(condition.message)})"
+            if condition is not None and condition.message
+            else ""
+        )
         return Trouble(
             "R7",
             f"containers ready for {lasting(age)}, but gate {gate.condition_type} {state}{why}",
             age,
             (
-                Evidence(subject=pod_name(pod), field="spec.readinessGates", value=gate.condition_type),
-                seen_condition(pod, gate.condition_type, condition.status if condition is not None else "(none)"),
+                Evidence(
+                    subject=pod_name(pod), field="spec.readinessGates", value=gate.condition_type
+                ),
+                seen_condition(
+                    pod,
+                    gate.condition_type,
+                    condition.status if condition is not None else "(none)",
+                ),
             ),
             _gate_keeper(gate.condition_type, pod),
             key=gate.condition_type,
@@ -105,6 +135,13 @@ def gate_is_closed(case: PodsCase, pod: FullPod) -> Trouble | None:
 
 
 def _gate_keeper(gate: str, pod: FullPod) -> str:
-    keeper = "the load balancer's controller" if "elbv2" in gate or "neg" in gate or "load-balancer" in gate else ""
+    keeper = (
+        "the load balancer's controller"
+        if "elbv2" in gate or "neg" in gate or "load-balancer" in gate
+        else ""
+    )
     delete = f"kubectl -n {pod.metadata.namespace} delete pod {pod.metadata.name}"
-    return f"look at the log of {keeper or 'what writes ' + gate}; a Pod made anew is registered anew: {delete}"
+    return (
+        f"look at the log of {keeper or 'what writes ' + gate}; a Pod made anew is registered "
+        f"anew: {delete}"
+    )

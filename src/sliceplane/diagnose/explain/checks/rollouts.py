@@ -52,7 +52,9 @@ def _owner(item: Object, kind: str) -> str:
 
 def no_readiness_probe(case: ServiceCase) -> Iterable[Finding]:
     """D1"""
-    bare = [pod for pod in _rolled(case) if not any(_probed(item) for item in pod.spec.containers or ())]
+    bare = [
+        pod for pod in _rolled(case) if not any(_probed(item) for item in pod.spec.containers or ())
+    ]
     if bare and not any(pod.spec.readiness_gates for pod in bare):
         pod = bare[0]
         names = [item.name for item in pod.spec.containers or ()]
@@ -60,9 +62,16 @@ def no_readiness_probe(case: ServiceCase) -> Iterable[Finding]:
             code="D1",
             subject=case.subject,
             certainty="possible",
-            sentence=f"{part(len(bare), len(case.live), 'Pod', 'is')} ready when the process starts: no readinessProbe",
+            sentence=(
+                f"{part(len(bare), len(case.live), 'Pod', 'is')} ready when the process starts: "
+                "no readinessProbe"
+            ),
             evidence=(
-                Evidence(subject=pod_name(pod), field="spec.containers", value=f"{some(names)} without readinessProbe"),
+                Evidence(
+                    subject=pod_name(pod),
+                    field="spec.containers",
+                    value=f"{some(names)} without readinessProbe",
+                ),
             ),
             effect="a Pod gets connections before it listens, at each start",
             remedy="add a readinessProbe to the container that listens",
@@ -75,17 +84,29 @@ def _probed(container: FullContainer) -> bool:
 
 def no_time_to_leave(case: ServiceCase) -> Iterable[Finding]:
     """D2"""
-    bare = [pod for pod in _rolled(case) if not any(_pre_stop(item) for item in pod.spec.containers or ())]
+    bare = [
+        pod
+        for pod in _rolled(case)
+        if not any(_pre_stop(item) for item in pod.spec.containers or ())
+    ]
     if bare:
         pod = bare[0]
         yield Finding(
             code="D2",
             subject=case.subject,
             certainty="possible",
-            sentence=f"{part(len(bare), len(case.live), 'Pod', 'has')} no preStop hook: they end while nodes "
+            sentence=f"{part(len(bare), len(case.live), 'Pod', 'has')} no preStop hook: they end "
+            "while nodes "
             f"still lead to them",
-            evidence=(Evidence(subject=pod_name(pod), field="spec.containers", value="lifecycle.preStop (not set)"),),
-            effect="connections are refused for some seconds whenever a Pod goes, unless the program goes on at "
+            evidence=(
+                Evidence(
+                    subject=pod_name(pod),
+                    field="spec.containers",
+                    value="lifecycle.preStop (not set)",
+                ),
+            ),
+            effect="connections are refused for some seconds whenever a Pod goes, unless the "
+            "program goes on at "
             "SIGTERM",
             remedy="add lifecycle.preStop.sleep of some seconds, below the grace period",
         )
@@ -106,12 +127,22 @@ def killed_in_the_hook(case: ServiceCase) -> Iterable[Finding]:
                 yield Finding(
                     code="D3",
                     subject=case.subject,
-                    sentence=f"the preStop hook of {container.name} takes {seconds} s of a grace of {grace} s",
+                    sentence=(
+                        f"the preStop hook of {container.name} takes {seconds} s of a grace of "
+                        f"{grace} s"
+                    ),
                     evidence=(
-                        Evidence(subject=pod_name(pod), field="spec.terminationGracePeriodSeconds", value=str(grace)),
+                        Evidence(
+                            subject=pod_name(pod),
+                            field="spec.terminationGracePeriodSeconds",
+                            value=str(grace),
+                        ),
                     ),
                     effect="the program is killed in the hook, with the requests that it holds",
-                    remedy=f"terminationGracePeriodSeconds of {seconds + GRACE_DEFAULT_S} in the template",
+                    remedy=(
+                        f"terminationGracePeriodSeconds of {seconds + GRACE_DEFAULT_S} in the "
+                        "template"
+                    ),
                 )
                 return
 
@@ -135,12 +166,19 @@ def gap_between(case: ServiceCase) -> Iterable[Finding]:
         if strategy is None or not replicas:
             continue
         name = deployment.metadata.name
-        most_away = strategy.rolling_update.max_unavailable if strategy.rolling_update is not None else None
+        most_away = (
+            strategy.rolling_update.max_unavailable if strategy.rolling_update is not None else None
+        )
         if strategy.type == "Recreate":
             evidence = seen(DEPLOYMENTS, deployment, "spec.strategy.type", "Recreate")
             what = "ends all Pods before it starts new ones"
         elif _number_away(most_away, replicas) >= replicas:
-            evidence = seen(DEPLOYMENTS, deployment, "spec.strategy.rollingUpdate.maxUnavailable", str(most_away))
+            evidence = seen(
+                DEPLOYMENTS,
+                deployment,
+                "spec.strategy.rollingUpdate.maxUnavailable",
+                str(most_away),
+            )
             what = f"may end all {replicas} Pods at once ({most_away})"
         else:
             continue
@@ -173,7 +211,8 @@ def targets_come_late(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="D5",
             subject=case.subject,
-            sentence=f"{part(len(bare), len(case.live), 'Pod', 'has')} no readiness gate of the load balancer, "
+            sentence=f"{part(len(bare), len(case.live), 'Pod', 'has')} no readiness gate of the "
+            "load balancer, "
             f"which leads to Pods",
             evidence=(case.field(f"metadata.annotations[{IP_TARGETS}]", "ip"),),
             effect="a rollout goes on before the balancer knows the new Pods: 502",
@@ -196,14 +235,21 @@ def fallback(case: ServiceCase) -> Iterable[Finding]:
         if endpoint.conditions.terminating and endpoint.conditions.serving is not False
     ]
     if serving and not case.ready:
-        names = [endpoint.target_ref.name for endpoint in serving if endpoint.target_ref is not None]
+        names = [
+            endpoint.target_ref.name for endpoint in serving if endpoint.target_ref is not None
+        ]
         yield Finding(
             code="D6",
             subject=case.subject,
             sentence=f"no endpoint is ready; used instead, in termination: {some(names)}",
-            evidence=tuple(seen(SLICES, item, "endpoints", "none ready") for item in case.slices[:2]),
+            evidence=tuple(
+                seen(SLICES, item, "endpoints", "none ready") for item in case.slices[:2]
+            ),
             effect="Pods get connections until they end, or say that they are not ready",
-            remedy="let the Pods fail their readiness probe in the preStop hook, and start others before",
+            remedy=(
+                "let the Pods fail their readiness probe in the preStop hook, and start others "
+                "before"
+            ),
         )
 
 
@@ -223,4 +269,11 @@ def _rolled(case: ServiceCase) -> list[FullPod]:
     return [pod for pod in case.live if any(_owner(pod, kind) for kind in _ROLLED)]
 
 
-CHECKS = (no_readiness_probe, no_time_to_leave, killed_in_the_hook, gap_between, targets_come_late, fallback)
+CHECKS = (
+    no_readiness_probe,
+    no_time_to_leave,
+    killed_in_the_hook,
+    gap_between,
+    targets_come_late,
+    fallback,
+)

@@ -1,7 +1,8 @@
 """From the selector of a Service to Pods, and back: no Pod matches, or no Service does.
 
-Where no Pod matches, one of the reasons is told, the likest: a label that has another value, a template that lacks it,
-Pods in another namespace.  ``workloads`` has the case that the Pods were not made.
+Where no Pod matches, one of the reasons is told, the likest: a label that has another value, a
+template that lacks it, Pods in another namespace. ``workloads`` has the case that the Pods were not
+made.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ import msgspec
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.findings.finding import Evidence, Finding, TooYoung
-from sliceplane.api.findings.wording import count, nearest, pairs_text, part, patch, since, some, verb
+from sliceplane.api.findings.wording import (
+    count,
+    nearest,
+    pairs_text,
+    part,
+    patch,
+    since,
+    some,
+    verb,
+)
 from sliceplane.api.requests import Selection
 from sliceplane.diagnose.explain.case import PodCase, ServiceCase, pod_name, seen, selector_of
 from sliceplane.diagnose.explain.checks.foreign_slices import unlabelled
@@ -36,7 +46,15 @@ from sliceplane.diagnose.explain.checks.workloads import (
     short,
     workloads,
 )
-from sliceplane.diagnose.explain.objects import ENDPOINTS, PODS, SERVICES, SLICES, FullPod, Workload, events_about
+from sliceplane.diagnose.explain.objects import (
+    ENDPOINTS,
+    PODS,
+    SERVICES,
+    SLICES,
+    FullPod,
+    Workload,
+    events_about,
+)
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
@@ -51,11 +69,15 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
         return
     if case.live:
         roots = sorted({root_of(pod) for pod in case.live})
-        yield from (BY_KIND[kind].named(case.namespace, name) for kind, name in roots if kind in BY_KIND)
+        yield from (
+            BY_KIND[kind].named(case.namespace, name) for kind, name in roots if kind in BY_KIND
+        )
     else:
         yield from (readable.in_namespace(case.namespace) for readable in MAKERS)
     for workload in short(case):
-        yield events_about(case.namespace, readable_of(workload).resource.kind, workload.metadata.name)
+        yield events_about(
+            case.namespace, readable_of(workload).resource.kind, workload.metadata.name
+        )
     if not case.selected:
         yield PODS.in_namespace(case.namespace)
         if case.question.kind != "everything" and not _near(case) and not matching(case):
@@ -73,7 +95,12 @@ def nothing_selected(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _why_none(case: ServiceCase) -> Iterator[Finding]:
-    if not case.selector or case.selected or matching(case) or not case.was_read(PODS.in_namespace(case.namespace)):
+    if (
+        not case.selector
+        or case.selected
+        or matching(case)
+        or not case.was_read(PODS.in_namespace(case.namespace))
+    ):
         return
     near = _near(case)
     lacking = _lacking_template(case)
@@ -93,7 +120,9 @@ def _why_none(case: ServiceCase) -> Iterator[Finding]:
 
 
 class _Near:
-    """Pods that match all pairs of the selector but one: they have ``value`` for ``key``, or no such label (None)."""
+    """Pods that match all pairs of the selector but one: they have ``value`` for ``key``, or no
+    such label (None).
+    """
 
     def __init__(self, key: str, value: str | None, wanted: str, pods: list[FullPod]) -> None:
         self.key = key
@@ -109,7 +138,9 @@ def _near(case: ServiceCase) -> _Near | None:
         missed = [key for key, value in case.selector.items() if pod.labels.get(key) != value]
         if len(missed) == 1 and not pod.is_over:
             groups.setdefault((missed[0], pod.labels.get(missed[0])), []).append(pod)
-    candidates = [_Near(key, value, case.selector[key], pods) for (key, value), pods in groups.items()]
+    candidates = [
+        _Near(key, value, case.selector[key], pods) for (key, value), pods in groups.items()
+    ]
     if len(case.selector) == 1:
         candidates = [candidate for candidate in candidates if candidate.is_alike]
     return max(candidates, key=lambda near: (near.is_alike, len(near.pods)), default=None)
@@ -131,7 +162,9 @@ def _selects_one_rollout(case: ServiceCase) -> Finding:
         effect=NO_ENDPOINTS,
         remedy=patch(case.namespace, "service", case.name, change)
         if rest
-        else f"select by a label of the template: kubectl -n {case.namespace} get pods --show-labels",
+        else (
+            f"select by a label of the template: kubectl -n {case.namespace} get pods --show-labels"
+        ),
     )
 
 
@@ -144,10 +177,15 @@ def _made_before(case: ServiceCase, workload: Workload) -> Finding:
     return Finding(
         code="B6",
         subject=case.subject,
-        sentence=f"{_pods_here(case)} match; the template of {name.kind} {name.name} has {pairs_text(lacking)}, "
+        sentence=f"{_pods_here(case)} match; the template of {name.kind} {name.name} has "
+        f"{pairs_text(lacking)}, "
         f"and its {count(len(pods), 'Pod', 'was')} made before",
         evidence=(
-            Evidence(subject=pod_name(pods[0]), field="metadata.labels", value=pairs_text(labels) or "(none)"),
+            Evidence(
+                subject=pod_name(pods[0]),
+                field="metadata.labels",
+                value=pairs_text(labels) or "(none)",
+            ),
             case.field("spec.selector", pairs_text(case.selector)),
         ),
         effect=NO_ENDPOINTS,
@@ -158,7 +196,11 @@ def _made_before(case: ServiceCase, workload: Workload) -> Finding:
 def _other_value(case: ServiceCase, near: _Near) -> Finding:
     wanted = case.selector[near.key]
     who = f"{'it' if len(near.pods) == 1 else 'they'} {verb(len(near.pods), 'has')}"
-    have = f"{who} no such label" if near.value is None else f"{who} {near.value or '(empty)'}, not {wanted}"
+    have = (
+        f"{who} no such label"
+        if near.value is None
+        else f"{who} {near.value or '(empty)'}, not {wanted}"
+    )
     return Finding(
         code="B1",
         subject=case.subject,
@@ -167,11 +209,15 @@ def _other_value(case: ServiceCase, near: _Near) -> Finding:
         evidence=(
             case.field("spec.selector", pairs_text(case.selector)),
             Evidence(
-                subject=pod_name(near.pods[0]), field=f"metadata.labels[{near.key}]", value=near.value or "(none)"
+                subject=pod_name(near.pods[0]),
+                field=f"metadata.labels[{near.key}]",
+                value=near.value or "(none)",
             ),
         ),
         effect=NO_ENDPOINTS,
-        remedy=patch(case.namespace, "service", case.name, {"spec": {"selector": {near.key: near.value}}}),
+        remedy=patch(
+            case.namespace, "service", case.name, {"spec": {"selector": {near.key: near.value}}}
+        ),
     )
 
 
@@ -180,7 +226,9 @@ def _pods_here(case: ServiceCase) -> str:
 
 
 def _lacking_template(case: ServiceCase) -> tuple[Workload, str] | None:
-    """A workload whose template lacks one label of the selector, and has the others, or the Service's name."""
+    """A workload whose template lacks one label of the selector, and has the others, or the
+    Service's name.
+    """
     for workload in workloads(case):
         labels = workload.spec.template.metadata.labels or {}
         missed = [key for key, value in case.selector.items() if labels.get(key) != value]
@@ -197,9 +245,17 @@ def _template_lacks(case: ServiceCase, workload: Workload, key: str) -> Finding:
     return Finding(
         code="B6",
         subject=case.subject,
-        sentence=f"{_pods_here(case)} match; {name.kind} {name.name} makes Pods without {key}={case.selector[key]}",
+        sentence=(
+            f"{_pods_here(case)} match; {name.kind} {name.name} makes Pods without "
+            f"{key}={case.selector[key]}"
+        ),
         evidence=(
-            seen(readable_of(workload), workload, "spec.template.metadata.labels", pairs_text(labels) or "(none)"),
+            seen(
+                readable_of(workload),
+                workload,
+                "spec.template.metadata.labels",
+                pairs_text(labels) or "(none)",
+            ),
             case.field("spec.selector", pairs_text(case.selector)),
         ),
         effect=NO_ENDPOINTS,
@@ -213,7 +269,9 @@ def _elsewhere(case: ServiceCase) -> dict[str, int]:
         return {}
     pods = case.facts.of(PODS)
     return Counter(
-        pod.metadata.namespace for pod in pods if not pod.is_over and case.selector.items() <= pod.labels.items()
+        pod.metadata.namespace
+        for pod in pods
+        if not pod.is_over and case.selector.items() <= pod.labels.items()
     )
 
 
@@ -222,7 +280,8 @@ def _in_another_namespace(case: ServiceCase, elsewhere: dict[str, int]) -> Findi
     return Finding(
         code="B5",
         subject=case.subject,
-        sentence=f"{_pods_here(case)} match; {count(number, 'Pod', 'matches')} in namespace {namespace}: "
+        sentence=f"{_pods_here(case)} match; {count(number, 'Pod', 'matches')} in namespace "
+        f"{namespace}: "
         "selectors do not cross namespaces",
         evidence=(case.field("spec.selector", pairs_text(case.selector)),),
         effect=NO_ENDPOINTS,
@@ -233,7 +292,9 @@ def _in_another_namespace(case: ServiceCase, elsewhere: dict[str, int]) -> Findi
 def _plainly_none(case: ServiceCase) -> Finding:
     sentence = f"{_pods_here(case)} match {pairs_text(case.selector)}"
     for key in case.selector:
-        values = sorted({pod.labels[key] for pod in case.facts.of(PODS, case.namespace) if key in pod.labels})
+        values = sorted(
+            {pod.labels[key] for pod in case.facts.of(PODS, case.namespace) if key in pod.labels}
+        )
         if case.selector[key] not in values:
             sentence += f"; {key} is {some(values)} here" if values else f"; none has a label {key}"
             break
@@ -249,7 +310,9 @@ def _plainly_none(case: ServiceCase) -> Finding:
 
 
 def _young(case: ServiceCase) -> TooYoung | None:
-    age = since(case.service.metadata.creation_timestamp if case.service is not None else None, case.now)
+    age = since(
+        case.service.metadata.creation_timestamp if case.service is not None else None, case.now
+    )
     return TooYoung(age, STARTING_S) if age is not None and age < STARTING_S else None
 
 
@@ -267,7 +330,10 @@ def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
     # Endpoints without addresses are kept by leader elections, which ask for no connection.
     if case.facts.get(ENDPOINTS, case.namespace, case.name) is not None:
         return
-    ports = [{"name": port.name, "port": port.port, "protocol": port.protocol} for port in service.spec.ports or ()]
+    ports = [
+        {"name": port.name, "port": port.port, "protocol": port.protocol}
+        for port in service.spec.ports or ()
+    ]
     template = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -283,7 +349,10 @@ def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
         sentence=f"{case.name} has no selector, and no slice is labelled for it",
         evidence=(case.field("spec.selector", "(none)"),),
         effect=NO_ENDPOINTS,
-        remedy=f"kubectl -n {case.namespace} apply -f - <<< '{json.dumps(template, separators=(',', ':'))}'",
+        remedy=(
+            f"kubectl -n {case.namespace} apply -f - <<< "
+            f"'{json.dumps(template, separators=(',', ':'))}'"
+        ),
     )
 
 
@@ -295,8 +364,9 @@ def pod_wants(case: PodCase) -> Iterator[Selection]:
 
 
 def _missed_alone(service: Service, pod: FullPod) -> str:
-    """The label that *pod* is short of to be selected, if it is only one; "" otherwise.  A selector of one pair must
-    ask for a value that is like the Pod's."""
+    """The label that *pod* is short of to be selected, if it is only one; "" otherwise. A selector
+    of one pair must ask for a value that is like the Pod's.
+    """
     selector = selector_of(service)
     missed = [key for key, value in selector.items() if pod.labels.get(key) != value]
     if len(missed) != 1:
@@ -309,7 +379,12 @@ def _missed_alone(service: Service, pod: FullPod) -> str:
 def unselected(case: PodCase) -> Iterable[Finding]:
     """B9"""
     pod = case.pod
-    if pod is None or case.services or pod.is_over or not case.was_read(SERVICES.in_namespace(case.namespace)):
+    if (
+        pod is None
+        or case.services
+        or pod.is_over
+        or not case.was_read(SERVICES.in_namespace(case.namespace))
+    ):
         return
     services = case.facts.of(SERVICES, case.namespace)
     near = [(service, key) for service in services if (key := _missed_alone(service, pod))]
@@ -317,7 +392,11 @@ def unselected(case: PodCase) -> Iterable[Finding]:
         service, key = near[0]
         selector, value = selector_of(service), pod.labels.get(key)
         wanted = f"{key}={selector[key]}"
-        alike = [other.metadata.name for other, missed in near if f"{missed}={selector_of(other)[missed]}" == wanted]
+        alike = [
+            other.metadata.name
+            for other, missed in near
+            if f"{missed}={selector_of(other)[missed]}" == wanted
+        ]
         has = f"{key}={value}" if value is not None else "no such label"
         name = service.metadata.name
         yield Finding(
@@ -327,7 +406,9 @@ def unselected(case: PodCase) -> Iterable[Finding]:
             sentence=f"no Service of {case.namespace} selects it; "
             f"{some(alike, verb_of_one='wants')} {wanted}, it has {has}",
             evidence=(
-                Evidence(subject=case.subject, field="metadata.labels", value=pairs_text(pod.labels)),
+                Evidence(
+                    subject=case.subject, field="metadata.labels", value=pairs_text(pod.labels)
+                ),
                 seen(SERVICES, service, "spec.selector", pairs_text(selector)),
             ),
             effect="it is no endpoint of any Service",
@@ -338,8 +419,17 @@ def unselected(case: PodCase) -> Iterable[Finding]:
         code="B9",
         subject=case.subject,
         weight="note",
-        sentence=f"no Service of {case.namespace} selects it; the namespace has {count(len(services), 'Service')}",
-        evidence=(Evidence(subject=case.subject, field="metadata.labels", value=pairs_text(pod.labels) or "(none)"),),
+        sentence=(
+            f"no Service of {case.namespace} selects it; the namespace has "
+            f"{count(len(services), 'Service')}"
+        ),
+        evidence=(
+            Evidence(
+                subject=case.subject,
+                field="metadata.labels",
+                value=pairs_text(pod.labels) or "(none)",
+            ),
+        ),
         effect="it is no endpoint of any Service",
         remedy=f"kubectl -n {case.namespace} get services -o wide",
     )

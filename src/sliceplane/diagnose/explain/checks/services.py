@@ -1,4 +1,6 @@
-"""The names: is there a Service, a Pod or a Node of that name, and does the Service have the port."""
+"""The names: is there a Service, a Pod or a Node of that name, and does the Service have the
+port.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from sliceplane.api.findings.finding import Finding, ObjectName
 from sliceplane.api.findings.wording import explain_command, nearest, some, verb
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import ClientCase, NodeCase, PodCase, PodsCase, ServiceCase, zone_of
+from sliceplane.diagnose.explain.case import (
+    ClientCase,
+    NodeCase,
+    PodCase,
+    PodsCase,
+    ServiceCase,
+    zone_of,
+)
 from sliceplane.diagnose.explain.objects import INGRESSES, NAMESPACES, NODES, PODS, SERVICES
 
 
@@ -32,7 +41,9 @@ def _client_wants(case: ServiceCase) -> Iterator[Selection]:
         yield NODES.everywhere()
         return
     yield PODS.named(client.namespace, client.name)
-    if not ClientCase(case.facts, case.question).is_there and case.was_read(PODS.named(client.namespace, client.name)):
+    if not ClientCase(case.facts, case.question).is_there and case.was_read(
+        PODS.named(client.namespace, client.name)
+    ):
         yield PODS.in_namespace(client.namespace)
         yield NAMESPACES.everywhere()
         yield Selection(PODS.resource, field_selector=f"metadata.name={client.name}")
@@ -43,13 +54,22 @@ def no_such_client(case: ServiceCase) -> Iterable[Finding]:
     client = case.question.client
     if client is None or case.client is None or case.client.is_there:
         return
-    effect = f"what holds for a client there is not known; without --from it is said of {case.name} alone"
+    effect = (
+        f"what holds for a client there is not known; without --from it is said of {case.name} "
+        "alone"
+    )
     if client.kind == "pod":
         if case.was_read(PODS.named(client.namespace, client.name)):
-            yield _unknown(case, "S12", case.facts.of(PODS), effect, ("Pod", client.namespace, client.name))
+            yield _unknown(
+                case, "S12", case.facts.of(PODS), effect, ("Pod", client.namespace, client.name)
+            )
     elif case.was_read(NODES.everywhere()):
         nodes = case.facts.of(NODES)
-        known = {node.metadata.name for node in nodes} if client.kind == "node" else {zone_of(node) for node in nodes}
+        known = (
+            {node.metadata.name for node in nodes}
+            if client.kind == "node"
+            else {zone_of(node) for node in nodes}
+        )
         shown = list(nearest(client.name, known)) or sorted(known - {""})
         kind = client.kind.capitalize()
         yield Finding(
@@ -68,7 +88,9 @@ def no_such_service(case: ServiceCase) -> Iterable[Finding]:
         return
     if case.service is not None or not case.was_read(SERVICES.named(case.namespace, case.name)):
         return
-    yield _unknown(case, "S1", case.facts.of(SERVICES), "the name does not resolve, no node serves it")
+    yield _unknown(
+        case, "S1", case.facts.of(SERVICES), "the name does not resolve, no node serves it"
+    )
 
 
 def pod_wants(case: PodCase) -> Iterator[Selection]:
@@ -83,11 +105,20 @@ def pod_wants(case: PodCase) -> Iterator[Selection]:
 def no_such_pod(case: PodCase) -> Iterable[Finding]:
     """S12"""
     if case.pod is None and case.was_read(PODS.named(case.namespace, case.name)):
-        yield _unknown(case, "S12", case.facts.of(PODS), "a Pod that was replaced comes back under another name")
+        yield _unknown(
+            case,
+            "S12",
+            case.facts.of(PODS),
+            "a Pod that was replaced comes back under another name",
+        )
 
 
 def _unknown(
-    case: PodsCase, code: str, known: Iterable[Object], effect: str, of: tuple[str, str, str] | None = None
+    case: PodsCase,
+    code: str,
+    known: Iterable[Object],
+    effect: str,
+    of: tuple[str, str, str] | None = None,
 ) -> Finding:
     """*of*: kind, namespace and name; ``None``: of the case."""
     kind, space, own_name = of or (case.subject.kind, case.namespace, case.name)
@@ -97,14 +128,20 @@ def _unknown(
     sentence = f"no {kind} {space}/{own_name}"
     remedy = f"kubectl -n {space} get {kind.lower()}s"
     all_listed = case.was_read(NAMESPACES.everywhere())
-    namespaces = [namespace.metadata.name for namespace in case.facts.of(NAMESPACES)] if all_listed else []
+    namespaces = (
+        [namespace.metadata.name for namespace in case.facts.of(NAMESPACES)] if all_listed else []
+    )
     were_listed = case.was_read((PODS if kind == "Pod" else SERVICES).in_namespace(space))
     if namespaces and space not in namespaces:
         sentence += f": there is no namespace {space}"
         meant = meant or [f"{namespace}/{own_name}" for namespace in nearest(space, namespaces)[:1]]
         remedy = "kubectl get namespaces"
-    elif (namespace := case.facts.get(NAMESPACES, "", space)) and namespace.metadata.deletion_timestamp:
-        sentence += f": namespace {space} is being deleted since {namespace.metadata.deletion_timestamp}"
+    elif (
+        namespace := case.facts.get(NAMESPACES, "", space)
+    ) and namespace.metadata.deletion_timestamp:
+        sentence += (
+            f": namespace {space} is being deleted since {namespace.metadata.deletion_timestamp}"
+        )
         remedy = f"kubectl get namespace {space} -o yaml"
     elif not names and were_listed:
         sentence += f"; namespace {space} has no {kind}"
@@ -134,14 +171,19 @@ def no_such_node(case: NodeCase) -> Iterable[Finding]:
         yield Finding(
             code="S12",
             subject=case.subject,
-            sentence=f"no Node {case.name}; there {verb(len(shown), 'is')} {some(shown) or 'none at all'}",
+            sentence=(
+                f"no Node {case.name}; there {verb(len(shown), 'is')} "
+                f"{some(shown) or 'none at all'}"
+            ),
             effect="nothing can be said of it",
             remedy=f"sliceplane explain node {near[0]}" if near else "kubectl get nodes",
         )
 
 
 def no_such_port(case: ServiceCase) -> Iterable[Finding]:
-    """S2, S3.  Names without a cluster IP lead to the addresses themselves, where any port may listen."""
+    """S2, S3.  Names without a cluster IP lead to the addresses themselves, where any port may
+    listen.
+    """
     dialled, protocol = case.question.port, case.question.protocol
     if case.service is None or not dialled or not case.has_endpoints or case.is_headless:
         return
@@ -165,7 +207,10 @@ def no_such_port(case: ServiceCase) -> Iterable[Finding]:
         code="S2",
         subject=case.subject,
         evidence=evidence,
-        sentence=f"{case.name} has {ports_text(ports) or 'no port'}, nothing on {dialled}/{protocol or 'TCP'}",
+        sentence=(
+            f"{case.name} has {ports_text(ports) or 'no port'}, nothing on "
+            f"{dialled}/{protocol or 'TCP'}"
+        ),
         effect="every node refuses the connection",
         remedy=f"dial {ports_text(ports[:1])}" if ports else _add_port(case, 80, protocol or "TCP"),
     )
@@ -173,7 +218,9 @@ def no_such_port(case: ServiceCase) -> Iterable[Finding]:
 
 def ports_text(ports: tuple[ServicePort, ...]) -> str:
     """``80/TCP (http), 443/TCP (https)``"""
-    return ", ".join(f"{port.port}/{port.protocol}" + (f" ({port.name})" if port.name else "") for port in ports)
+    return ", ".join(
+        f"{port.port}/{port.protocol}" + (f" ({port.name})" if port.name else "") for port in ports
+    )
 
 
 def _add_port(case: ServiceCase, number: int, protocol: str) -> str:

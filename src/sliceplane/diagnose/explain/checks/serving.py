@@ -1,7 +1,8 @@
-"""Whether nodes serve the Service at all: its type, its proxy, its addresses, who may come from outside, its end.
+"""Whether nodes serve the Service at all: its type, its proxy, its addresses, who may come from
+outside, its end.
 
-What is asked for on purpose (a name for something outside, a proxy of one's own) is a fault only where something else
-says so: no slice is left over, a DaemonSet names the proxy.
+What is asked for on purpose (a name for something outside, a proxy of one's own) is a fault only
+where something else says so: no slice is left over, a DaemonSet names the proxy.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ def external_name(case: ServiceCase) -> Iterable[Finding]:
             case.field("spec.type", "ExternalName"),
             seen(SLICES, case.slices[0], f"metadata.labels[{LABEL_SERVICE_NAME}]", case.name),
         ),
-        effect="its name resolves to another name; readers of slices still take the addresses of before",
+        effect=(
+            "its name resolves to another name; readers of slices still take the addresses of "
+            "before"
+        ),
         remedy=f"kubectl -n {case.namespace} delete endpointslice {' '.join(names)}",
     )
 
@@ -111,7 +115,12 @@ def _names(workload: Workload, proxy: str) -> bool:
     """In a name, an argument or an environment variable: there is no field for it."""
     texts = [workload.metadata.name]
     for container in workload.spec.template.spec.containers or ():
-        texts += [container.name, container.image, *(container.command or ()), *(container.args or ())]
+        texts += [
+            container.name,
+            container.image,
+            *(container.command or ()),
+            *(container.args or ()),
+        ]
         texts += [variable.value for variable in container.env or ()]
     return any(proxy in text for text in texts)
 
@@ -120,12 +129,16 @@ def _all_excluded(facts: Facts) -> list[str]:
     """The Nodes, if each has the label that keeps balancers away."""
     if not facts.was_read(NODES.everywhere()):
         return []
-    names = [node.metadata.name for node in facts.of(NODES) if _EXCLUDED in (node.metadata.labels or {})]
+    names = [
+        node.metadata.name for node in facts.of(NODES) if _EXCLUDED in (node.metadata.labels or {})
+    ]
     return names if len(names) == len(facts.of(NODES)) else []
 
 
 def _is_emulated(facts: Facts) -> bool:
-    """Returns True for a plane of emulated Nodes, whether a node proxy of this machine runs beside them or not."""
+    """Returns True for a plane of emulated Nodes, whether a node proxy of this machine runs beside
+    them or not.
+    """
     return any(LABEL_EMULATED in (node.metadata.labels or {}) for node in facts.of(NODES))
 
 
@@ -136,7 +149,11 @@ def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
         return
     age = since(service.metadata.creation_timestamp, case.now) or 0.0
     young = TooYoung(age, BALANCER_WAIT_S) if age < BALANCER_WAIT_S else None
-    failed = [event for event in case.facts.events_of(case.namespace, "Service", case.name) if event.type == "Warning"]
+    failed = [
+        event
+        for event in case.facts.events_of(case.namespace, "Service", case.name)
+        if event.type == "Warning"
+    ]
     balancer_class = service.spec.load_balancer_class
     weight: Severity | None = None
     evidence = [case.field("status.loadBalancer", "no ingress")]
@@ -147,7 +164,10 @@ def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
         why = f"{failed[0].reason}: {clipped(failed[0].message)}"
         evidence.append(seen(EVENTS, failed[0], "reason", failed[0].reason))
     elif excluded := case.facts.derived(_all_excluded):
-        why = f"{part(len(excluded), len(excluded), 'node', 'is')} excluded from load balancers by a label"
+        why = (
+            f"{part(len(excluded), len(excluded), 'node', 'is')} excluded from load balancers by "
+            "a label"
+        )
         node = case.facts.get(NODES, "", excluded[0])
         if node is not None:
             evidence.append(seen(NODES, node, f"metadata.labels[{_EXCLUDED}]", "(set)"))
@@ -160,7 +180,8 @@ def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
         why, young, weight = "an emulated plane has no load balancer", None, "note"
         change = '{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.10"}]}}}'
         remedy = (
-            f"kubectl -n {case.namespace} patch service {case.name} --subresource=status --type merge -p '{change}'"
+            f"kubectl -n {case.namespace} patch service {case.name} --subresource=status --type "
+            f"merge -p '{change}'"
         )
     else:
         why = "no load balancer controller has given it one"
@@ -180,7 +201,11 @@ def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
 
 def _is_waiting(case: ServiceCase) -> bool:
     service = case.service
-    if service is None or service.spec.type != "LoadBalancer" or service.status.load_balancer.ingress:
+    if (
+        service is None
+        or service.spec.type != "LoadBalancer"
+        or service.status.load_balancer.ingress
+    ):
         return False
     return service.metadata.deletion_timestamp is None
 
@@ -189,12 +214,17 @@ Claim = tuple[str, int, str]
 
 
 def _claims(service: Service) -> Iterator[Claim]:
-    """Address, port and protocol that it takes on nodes beside its cluster IP; the address of a node port is ""."""
+    """Address, port and protocol that it takes on nodes beside its cluster IP; the address of a
+    node port is "".
+    """
     spec = service.spec
     if spec.type == "ExternalName" or spec.cluster_ip == "None" or own_proxy_name(service):
         return
     ingress = service.status.load_balancer.ingress or ()
-    addresses = [*(spec.external_ips or ()), *(entry.ip for entry in ingress if entry.ip and entry.ip_mode != "Proxy")]
+    addresses = [
+        *(spec.external_ips or ()),
+        *(entry.ip for entry in ingress if entry.ip and entry.ip_mode != "Proxy"),
+    ]
     for port in spec.ports or ():
         for address in dict.fromkeys(addresses):
             yield address, port.port, port.protocol
@@ -219,14 +249,23 @@ def claimed_twice(case: ServiceCase) -> Iterable[Finding]:
         others = [key for key in taken[address, port, protocol] if key != case.service.metadata.key]
         if not others:
             continue
-        field = "spec.externalIPs" if address in (case.service.spec.external_ips or ()) else "status.loadBalancer"
+        field = (
+            "spec.externalIPs"
+            if address in (case.service.spec.external_ips or ())
+            else "status.loadBalancer"
+        )
         what = f"{address}:{port}/{protocol}" if address else f"node port {port}/{protocol}"
         yield Finding(
             code="S7",
             subject=case.subject,
             sentence=f"{what} is claimed by {some(others)}, too; one of them alone is served",
-            evidence=(case.field(field if address else "spec.ports", address or f"nodePort {port}"),),
-            effect=f"connections to {what} reach one of {count(len(others) + 1, 'Service')}, whichever the node took",
+            evidence=(
+                case.field(field if address else "spec.ports", address or f"nodePort {port}"),
+            ),
+            effect=(
+                f"connections to {what} reach one of {count(len(others) + 1, 'Service')}, "
+                "whichever the node took"
+            ),
             remedy=f"give {case.name} or {others[0]} another {'address' if address else 'node port'}",
         )
 
@@ -246,8 +285,14 @@ def outside_ranges(case: ServiceCase) -> Iterable[Finding]:
             subject=case.subject,
             sentence=f"{text} is in no ServiceCIDR: they are {some(ranges)}",
             evidence=(case.field("spec.clusterIPs", ",".join(addresses)),),
-            effect="routes and firewalls for the ranges drop it, and nothing keeps others off the address",
-            remedy=f"add a ServiceCIDR that has {text}, or make {case.name} anew to get another address",
+            effect=(
+                "routes and firewalls for the ranges drop it, and nothing keeps others off the "
+                "address"
+            ),
+            remedy=(
+                f"add a ServiceCIDR that has {text}, or make {case.name} anew to get another "
+                "address"
+            ),
         )
         return
 
@@ -261,7 +306,12 @@ def source_ranges(case: ServiceCase) -> Iterable[Finding]:
     """S9"""
     service = case.service
     client = case.client
-    if service is None or service.spec.type != "LoadBalancer" or client is None or not client.address:
+    if (
+        service is None
+        or service.spec.type != "LoadBalancer"
+        or client is None
+        or not client.address
+    ):
         return
     ranges = [text.strip() for text in service.spec.load_balancer_source_ranges or ()]
     networks = _networks(ranges)
@@ -277,8 +327,11 @@ def source_ranges(case: ServiceCase) -> Iterable[Finding]:
         weight="note" if inside else None,
         sentence=f"{client.address} is in none of the source ranges: {some(ranges)}",
         evidence=(case.field("spec.loadBalancerSourceRanges", ",".join(ranges)),),
-        effect="the balancer or the node drops what it sends" + (" to the balancer's address" if inside else ""),
-        remedy=patch(case.namespace, "service", case.name, {"spec": {"loadBalancerSourceRanges": wider}}),
+        effect="the balancer or the node drops what it sends"
+        + (" to the balancer's address" if inside else ""),
+        remedy=patch(
+            case.namespace, "service", case.name, {"spec": {"loadBalancerSourceRanges": wider}}
+        ),
     )
 
 
@@ -292,7 +345,11 @@ def affinity(case: ServiceCase) -> Iterable[Finding]:
     if service is None or service.spec.session_affinity != "ClientIP" or len(case.live) < 2:
         return
     config = service.spec.session_affinity_config
-    timeout = config.client_ip.timeout_seconds if config is not None and config.client_ip is not None else None
+    timeout = (
+        config.client_ip.timeout_seconds
+        if config is not None and config.client_ip is not None
+        else None
+    )
     ingresses = [
         ingress.metadata.name
         for ingress in case.facts.of(INGRESSES, case.namespace)
@@ -300,8 +357,14 @@ def affinity(case: ServiceCase) -> Iterable[Finding]:
     ]
     if ingresses:
         who = f"Ingress {ingresses[0]} comes with the few addresses of its controller"
-    elif service.spec.type in ("LoadBalancer", "NodePort") and service.spec.external_traffic_policy != "Local":
-        who = "clients outside come with the address of the node that took them (externalTrafficPolicy Cluster)"
+    elif (
+        service.spec.type in ("LoadBalancer", "NodePort")
+        and service.spec.external_traffic_policy != "Local"
+    ):
+        who = (
+            "clients outside come with the address of the node that took them "
+            "(externalTrafficPolicy Cluster)"
+        )
     elif case.question.kind == "service":
         who = "clients that share an address share a Pod"
     else:
@@ -322,7 +385,10 @@ def going(case: ServiceCase) -> Iterable[Finding]:
     namespace = case.facts.get(NAMESPACES, "", case.namespace)
     if case.service is None:
         return
-    if namespace is not None and (age := since(namespace.metadata.deletion_timestamp, case.now)) is not None:
+    if (
+        namespace is not None
+        and (age := since(namespace.metadata.deletion_timestamp, case.now)) is not None
+    ):
         yield _going_namespace(case, namespace, age)
         return
     age = since(case.service.metadata.deletion_timestamp, case.now)
@@ -345,10 +411,25 @@ def _going_young(age: float) -> TooYoung | None:
 
 
 def _going_namespace(case: ServiceCase, namespace: Namespace, age: float) -> Finding:
-    held = [entry for entry in namespace.status.conditions or () if entry.status == "True" and entry.message]
-    evidence = [seen(NAMESPACES, namespace, "metadata.deletionTimestamp", namespace.metadata.deletion_timestamp or "")]
+    held = [
+        entry
+        for entry in namespace.status.conditions or ()
+        if entry.status == "True" and entry.message
+    ]
+    evidence = [
+        seen(
+            NAMESPACES,
+            namespace,
+            "metadata.deletionTimestamp",
+            namespace.metadata.deletion_timestamp or "",
+        )
+    ]
     evidence += [
-        Evidence(subject=evidence[0].subject, field=f"status.conditions[{entry.type}]", value=clipped(entry.message))
+        Evidence(
+            subject=evidence[0].subject,
+            field=f"status.conditions[{entry.type}]",
+            value=clipped(entry.message),
+        )
         for entry in held[:2]
     ]
     return Finding(
@@ -358,10 +439,20 @@ def _going_namespace(case: ServiceCase, namespace: Namespace, age: float) -> Fin
         sentence=f"namespace {case.namespace} is being deleted for {lasting(age)}",
         evidence=tuple(evidence),
         effect="nothing new can be made in it: no Pod, no slice",
-        remedy=f"kubectl get namespace {case.namespace} -o jsonpath='{{.status.conditions[*].message}}'",
+        remedy=(
+            f"kubectl get namespace {case.namespace} -o "
+            f"jsonpath='{{.status.conditions[*].message}}'"
+        ),
     )
 
 
 CHECKS: Final = (
-    external_name, own_proxy, no_outside_address, claimed_twice, outside_ranges, source_ranges, affinity, going,
-)  # fmt: skip
+    external_name,
+    own_proxy,
+    no_outside_address,
+    claimed_twice,
+    outside_ranges,
+    source_ranges,
+    affinity,
+    going,
+)

@@ -1,7 +1,7 @@
 """Nodes that are silent, not ready or shut down, with what becomes of the Pods there.
 
-What is wrong with a node is told once for the node, whichever of its Pods led there: in a list of all Services the
-words are the same for each of them.
+What is wrong with a node is told once for the node, whichever of its Pods led there: in a list of
+all Services the words are the same for each of them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ _TAINT_SHUTDOWN: Final = "node.cloudprovider.kubernetes.io/shutdown"
 
 
 class _NodeHere(msgspec.Struct, frozen=True):
-    """A node as a question sees it.  ``pods``: those there that the question is about; ``told``: what they are called.
-    ``is_lone``: no Pod elsewhere serves in their place, as far as the question goes."""
+    """A node as a question sees it. ``pods``: those there that the question is about; ``told``:
+    what they are called. ``is_lone``: no Pod elsewhere serves in their place, as far as the
+    question goes.
+    """
 
     facts: Facts
     node: Node
@@ -64,7 +66,11 @@ def silent_nodes(case: PodsCase) -> Iterable[Finding]:
             here = case.facts.derived(_pods_by_node).get(name, [])
             yield from _of_node(_NodeHere(case.facts, node, ready, here, _running(here), True))
         else:
-            told = f"Pod {case.name}" if case.subject.kind == "Pod" else f"{count(len(pods), 'Pod')} of {case.name}"
+            told = (
+                f"Pod {case.name}"
+                if case.subject.kind == "Pod"
+                else f"{count(len(pods), 'Pod')} of {case.name}"
+            )
             yield from _of_node(_NodeHere(case.facts, node, ready, pods, told, not case.is_served))
 
 
@@ -85,7 +91,8 @@ def silent_node(case: NodeCase) -> Iterable[Finding]:
 
 
 def _of_node(here: _NodeHere) -> Iterator[Finding]:
-    # A node is looked at for each Service with a Pod there: its Pods are gone through only where something is wrong.
+    # A node is looked at for each Service with a Pod there: its Pods are gone through only where
+    # something is wrong.
     is_ending = _is_shutting_down(here)
     unaware = [pod for pod in here.pods if pod.is_ready and not pod.is_going] if is_ending else []
     if unaware:
@@ -128,27 +135,41 @@ def _silent(here: _NodeHere) -> Iterator[Finding]:
     if ready.status == "False":
         state = f"is not ready for {lasting(age)}: {clipped(ready.message)}"
         if not marked:
-            effect = "its Pods stay ready endpoints while its kubelet calls them ready, and are evicted after 5 min"
+            effect = (
+                "its Pods stay ready endpoints while its kubelet calls them ready, and are "
+                "evicted after 5 min"
+            )
     yield Finding(
         code="R8",
         subject=name_of(NODES, here.node),
         weight=None if here.is_lone else "warning",
-        sentence=f"{here.name} {state}; {here.told} there" + (f", marked at {marked[-1][11:]}" if marked else ""),
+        sentence=f"{here.name} {state}; {here.told} there"
+        + (f", marked at {marked[-1][11:]}" if marked else ""),
         evidence=(
-            seen(NODES, here.node, "status.conditions[Ready]", f"{ready.status} ({ready.reason}) since "
-                 f"{ready.last_transition_time}"),
+            seen(
+                NODES,
+                here.node,
+                "status.conditions[Ready]",
+                f"{ready.status} ({ready.reason}) since {ready.last_transition_time}",
+            ),
         ),
         effect=effect,
-        remedy=f"look at its kubelet and its link; to give it up: kubectl drain {here.name} --ignore-daemonsets "
+        remedy=f"look at its kubelet and its link; to give it up: kubectl drain {here.name} "
+        "--ignore-daemonsets "
         "--force",
-    )  # fmt: skip
+    )
 
 
 def _growing_silent(here: _NodeHere) -> Iterator[Finding]:
     lease = here.facts.get(LEASES, LEASES_OF_NODES, here.name)
     age = since(lease.spec.renew_time, here.facts.now) if lease is not None else None
     # None is fresh: the clock of the reader differs from the others', or the API server was away.
-    if lease is None or age is None or age < KUBELET_SILENT_S or here.facts.derived(_freshest) >= KUBELET_SILENT_S:
+    if (
+        lease is None
+        or age is None
+        or age < KUBELET_SILENT_S
+        or here.facts.derived(_freshest) >= KUBELET_SILENT_S
+    ):
         return
     until = "the Node still says Ready"
     if age < KUBELET_LOST_S + STARTING_S:
@@ -184,7 +205,12 @@ def _shutting_down(here: _NodeHere, unaware: list[FullPod]) -> Finding:
         sentence=f"{here.name} shuts down; {count(len(unaware), 'Pod')} there "
         f"{verb(len(unaware), 'does')} not say so ({names})",
         evidence=(
-            seen(NODES, here.node, "status.conditions[Ready]", f"{here.ready.status}: {clipped(here.ready.message)}"),
+            seen(
+                NODES,
+                here.node,
+                "status.conditions[Ready]",
+                f"{here.ready.status}: {clipped(here.ready.message)}",
+            ),
             seen_condition(unaware[0], "Ready", "True"),
         ),
         effect="they stay ready endpoints, and refuse connections as soon as they are ended",

@@ -1,7 +1,7 @@
 """EndpointSlices of the Service: do they say what the Pods say, and if not, why not.
 
-Lists are of different moments, and controllers take theirs: a Pod that turned ready a moment ago is no fault.  What
-stays so for ``STALE_AFTER_S`` is.
+Lists are of different moments, and controllers take theirs: a Pod that turned ready a moment ago is
+no fault. What stays so for ``STALE_AFTER_S`` is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sliceplane.api.core import Lease
-from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_MANAGED_BY, LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.discovery import (
+    ANNOTATION_TRIGGER_TIME,
+    LABEL_MANAGED_BY,
+    LABEL_SERVICE_NAME,
+    EndpointSlice,
+)
 from sliceplane.api.findings.finding import Evidence, Finding, TooYoung
 from sliceplane.api.findings.wording import count, lasting, part, since, some
 from sliceplane.api.meta import ObservedCondition
@@ -27,7 +32,8 @@ from sliceplane.diagnose.explain.case import ServiceCase, pod_name, seen
 from sliceplane.diagnose.explain.objects import LEASES, NODES, QUOTAS, SLICES, FullPod
 from sliceplane.slices.guard import REASON_HELD
 
-#: a controller that is well has written long before; upstream batches changes for at most a second or so
+#: a controller that is well has written long before; upstream batches changes for at most a second
+#: or so
 STALE_AFTER_S: Final = 15.0
 #: beyond so many nodes one list is cheaper than a request each
 NODES_BY_NAME_MAX: Final = 20
@@ -45,9 +51,15 @@ _HELD: Final = {
 _STATES: Final = {
     "lost": (
         "it fell silent for longer than its Lease lasts",
-        "on its machine, see that it runs and reaches the API server: sliceplane agent status {agent}",
+        (
+            "on its machine, see that it runs and reaches the API server: sliceplane agent status "
+            "{agent}"
+        ),
     ),
-    "failing": ("its checks fail", "on its machine, see what they saw: sliceplane agent status {agent}"),
+    "failing": (
+        "its checks fail",
+        "on its machine, see what they saw: sliceplane agent status {agent}",
+    ),
 }
 _REFUSED: Final = (
     "start it with another --address, or stop who else has this one, "
@@ -92,7 +104,10 @@ def stale(case: ServiceCase) -> Iterable[Finding]:
         remedy = f"start {evidence.subject.name}, or see why it lost its Lease: its log"
     else:
         pod, why = behind[0]
-        code, evidence = "E1", Evidence(subject=pod_name(pod), field="status.conditions", value=_readiness(pod))
+        code, evidence = (
+            "E1",
+            Evidence(subject=pod_name(pod), field="status.conditions", value=_readiness(pod)),
+        )
         remedy = "look at the log and the queue of what runs the EndpointSlice controller"
     yield Finding(
         code=code,
@@ -107,7 +122,9 @@ def stale(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
-    """Pods of which slices say, for longer than a controller needs, what is not so; with a sentence each."""
+    """Pods of which slices say, for longer than a controller needs, what is not so; with a sentence
+    each.
+    """
     service = case.service
     if service is None or not case.selector or not case.sees_slices:
         return
@@ -122,7 +139,13 @@ def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
     for pod in case.live:
         ready = pod.condition("Ready")
         age = since(ready.last_transition_time if ready is not None else None, case.now)
-        if not pod.addresses or pod.is_going or age is None or age < STALE_AFTER_S or _on_unknown_node(case, pod):
+        if (
+            not pod.addresses
+            or pod.is_going
+            or age is None
+            or age < STALE_AFTER_S
+            or _on_unknown_node(case, pod)
+        ):
             continue
         name = pod.metadata.name
         if pod.is_ready and name not in shown:
@@ -142,11 +165,21 @@ def nothing_ready(case: ServiceCase) -> Iterable[Finding]:
         yield from _api_server_on_loopback(case)
         return
     changes = [service.metadata.creation_timestamp]
-    changes += [ready.last_transition_time for pod in case.live if (ready := pod.condition("Ready")) is not None]
-    changes += [(item.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME) for item in case.slices]
+    changes += [
+        ready.last_transition_time
+        for pod in case.live
+        if (ready := pod.condition("Ready")) is not None
+    ]
+    changes += [
+        (item.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME) for item in case.slices
+    ]
     ages = [age for text in changes if (age := since(text, case.now)) is not None]
     age = max(0.0, min(ages, default=STALE_AFTER_S))
-    there = part(0, len(case.endpoints), "endpoint") + " ready" if case.endpoints else "no slice has an endpoint"
+    there = (
+        part(0, len(case.endpoints), "endpoint") + " ready"
+        if case.endpoints
+        else "no slice has an endpoint"
+    )
     number = sum(pod.is_ready for pod in case.live)
     selected = f"; {part(number, len(case.live), 'Pod', 'is')} ready" if case.live else ""
     item = next(iter(case.slices), None)
@@ -160,13 +193,17 @@ def nothing_ready(case: ServiceCase) -> Iterable[Finding]:
         effect="its name has no address" if case.is_headless else "every node refuses connections",
         remedy=f"{kept} {item.metadata.name}"
         if item is not None and not case.selector
-        else f"kubectl -n {case.namespace} get endpointslices -l {LABEL_SERVICE_NAME}={case.name} -o yaml",
+        else (
+            f"kubectl -n {case.namespace} get endpointslices -l {LABEL_SERVICE_NAME}={case.name} "
+            "-o yaml"
+        ),
     )
 
 
 def _api_server_on_loopback(case: ServiceCase) -> Iterable[Finding]:
-    """The API server keeps it, and writes no slice while it listens on loopback alone: no fault until it is asked
-    for."""
+    """The API server keeps it, and writes no slice while it listens on loopback alone: no fault
+    until it is asked for.
+    """
     if case.question.kind != "everything":
         yield Finding(
             code="E18",
@@ -175,7 +212,10 @@ def _api_server_on_loopback(case: ServiceCase) -> Iterable[Finding]:
             certainty="likely",
             sentence="no slice has an endpoint: the API server listens on loopback alone",
             effect="Pods do not reach the API server by this name",
-            remedy="start the API server with --bind-address or --advertise-address and an address that Pods reach",
+            remedy=(
+                "start the API server with --bind-address or --advertise-address and an address "
+                "that Pods reach"
+            ),
         )
 
 
@@ -198,7 +238,10 @@ def _used_up(case: ServiceCase) -> tuple[str, Evidence] | None:
         if hard is not None and used is not None and amount(str(used)) >= amount(str(hard)):
             evidence = seen(QUOTAS, quota, f"status.used[{QUOTA_NAME}]", f"{used} of {hard}")
             return (
-                f"quota {quota.metadata.name}: {used} of {hard} slices of namespace {case.namespace} are there",
+                (
+                    f"quota {quota.metadata.name}: {used} of {hard} slices of namespace "
+                    f"{case.namespace} are there"
+                ),
                 evidence,
             )
     return None
@@ -206,7 +249,9 @@ def _used_up(case: ServiceCase) -> tuple[str, Evidence] | None:
 
 def _lost_leader(case: ServiceCase) -> tuple[str, Evidence] | None:
     """``None`` also where no Lease tells: not every control plane shows its own."""
-    leases = [lease for lease in case.facts.of(LEASES, "kube-system") if lease.metadata.name in LEADERS]
+    leases = [
+        lease for lease in case.facts.of(LEASES, "kube-system") if lease.metadata.name in LEADERS
+    ]
     ages = [(age, lease) for lease in leases if (age := _silent_for(lease, case.now)) is not None]
     if not ages or len(ages) < len(leases):
         return None
@@ -242,7 +287,9 @@ def held(case: ServiceCase) -> Iterable[Finding]:
 def _holds(case: ServiceCase) -> dict[str, ObservedCondition]:
     """By type."""
     conditions = (case.service.status.conditions or ()) if case.service is not None else ()
-    return {found.type: found for found in conditions if found.type in _HELD and found.status == "True"}
+    return {
+        found.type: found for found in conditions if found.type in _HELD and found.status == "True"
+    }
 
 
 def of_agents(case: ServiceCase) -> Iterable[Finding]:
@@ -254,7 +301,11 @@ def of_agents(case: ServiceCase) -> Iterable[Finding]:
         agent = labels.get(LABEL_AGENT, "")
         refused = annotations.get(ANNOTATION_REFUSED, "")
         state = annotations.get(ANNOTATION_STATE, "")
-        if labels.get(LABEL_MANAGED_BY) != MANAGED_BY or agent in told or not (refused or state in _STATES):
+        if (
+            labels.get(LABEL_MANAGED_BY) != MANAGED_BY
+            or agent in told
+            or not (refused or state in _STATES)
+        ):
             continue
         told.add(agent)
         annotation = ANNOTATION_REFUSED if refused else ANNOTATION_STATE
@@ -263,15 +314,23 @@ def of_agents(case: ServiceCase) -> Iterable[Finding]:
             code="E17",
             subject=case.subject,
             sentence=f"agent {agent}: {why}",
-            evidence=(seen(SLICES, endpoint_slice, f"metadata.annotations[{annotation}]", refused or state),),
+            evidence=(
+                seen(
+                    SLICES, endpoint_slice, f"metadata.annotations[{annotation}]", refused or state
+                ),
+            ),
             effect=f"no node sends to {some(_authorities(endpoint_slice)) or 'it'} for {case.name}",
             remedy=remedy.format(agent=agent, service=case.name),
         )
 
 
 def _authorities(endpoint_slice: EndpointSlice) -> list[str]:
-    """Addresses with their ports: other processes at an address, and other Services, are not concerned."""
-    addresses = [address for endpoint in endpoint_slice.endpoints or () for address in endpoint.addresses]
+    """Addresses with their ports: other processes at an address, and other Services, are not
+    concerned.
+    """
+    addresses = [
+        address for endpoint in endpoint_slice.endpoints or () for address in endpoint.addresses
+    ]
     numbers = [port.port for port in endpoint_slice.ports or () if port.port is not None]
     return [
         f"[{address}]:{number}" if ":" in address else f"{address}:{number}"
@@ -297,7 +356,11 @@ def unknown_node(case: ServiceCase) -> Iterable[Finding]:
 
 def _on_unknown_node(case: ServiceCase, pod: FullPod) -> bool:
     node = pod.spec.node_name
-    return bool(node) and case.was_read(NODES.named("", node)) and case.facts.get(NODES, "", node) is None
+    return (
+        bool(node)
+        and case.was_read(NODES.named("", node))
+        and case.facts.get(NODES, "", node) is None
+    )
 
 
 CHECKS = (stale, differing_in_shadow, held, of_agents, unknown_node)

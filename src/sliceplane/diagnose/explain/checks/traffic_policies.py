@@ -1,8 +1,9 @@
-"""Policies between clients and endpoints: traffic policies of the Service, and what leads to it from outside.
+"""Policies between clients and endpoints: traffic policies of the Service, and what leads to it
+from outside.
 
-``internalTrafficPolicy: Local`` drops what comes from a node without an endpoint (kubernetes.io, "Service Internal
-Traffic Policy"); ``externalTrafficPolicy: Local`` drops at such nodes too, which a load balancer learns from the health
-check port and a client of a node port does not.
+``internalTrafficPolicy: Local`` drops what comes from a node without an endpoint (kubernetes.io,
+"Service Internal Traffic Policy"); ``externalTrafficPolicy: Local`` drops at such nodes too, which
+a load balancer learns from the health check port and a client of a node port does not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from sliceplane.api.requests import Selection
 from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
 from sliceplane.diagnose.explain.checks.zones import takes_pods
 from sliceplane.diagnose.explain.facts import Facts
-from sliceplane.diagnose.explain.objects import INGRESSES, NODES, SERVICES, FullIngress, IngressBackend
+from sliceplane.diagnose.explain.objects import (
+    INGRESSES,
+    NODES,
+    SERVICES,
+    FullIngress,
+    IngressBackend,
+)
 
 #: annotations by which a cloud's load balancer is told to lead to nodes, not to Pods
 INSTANCE_TARGETS: Final = (
@@ -32,7 +39,10 @@ SIDECARS: Final = {"istio-proxy": "istioctl analyze", "linkerd-proxy": "linkerd 
 def wants(case: ServiceCase) -> Iterator[Selection]:
     yield INGRESSES.in_namespace(case.namespace)
     service = case.service
-    if service is not None and "Local" in (service.spec.internal_traffic_policy, service.spec.external_traffic_policy):
+    if service is not None and "Local" in (
+        service.spec.internal_traffic_policy,
+        service.spec.external_traffic_policy,
+    ):
         yield NODES.everywhere()
 
 
@@ -48,11 +58,14 @@ def internal_local(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="X1",
             subject=case.subject,
-            sentence=f"{some(bare, verb_of_one='has')} none of {count(len(case.ready), 'ready endpoint')}, and "
+            sentence=f"{some(bare, verb_of_one='has')} none of "
+            f"{count(len(case.ready), 'ready endpoint')}, and "
             f"internalTrafficPolicy is Local",
             evidence=(case.field("spec.internalTrafficPolicy", "Local"),),
             effect=f"connections from {'this node' if len(bare) == 1 else 'these nodes'} are dropped",
-            remedy=patch(case.namespace, "service", case.name, {"spec": {"internalTrafficPolicy": "Cluster"}}),
+            remedy=patch(
+                case.namespace, "service", case.name, {"spec": {"internalTrafficPolicy": "Cluster"}}
+            ),
         )
 
 
@@ -74,7 +87,9 @@ def external_local(case: ServiceCase) -> Iterable[Finding]:
         f"{some(bare, verb_of_one='drops')} what comes from outside",
         evidence=(case.field("spec.externalTrafficPolicy", "Local"),),
         effect=f"clients of node port {ports or '(none)'} there get no answer",
-        remedy=patch(case.namespace, "service", case.name, {"spec": {"externalTrafficPolicy": "Cluster"}}),
+        remedy=patch(
+            case.namespace, "service", case.name, {"spec": {"externalTrafficPolicy": "Cluster"}}
+        ),
     )
 
 
@@ -86,7 +101,10 @@ def uneven(case: ServiceCase) -> Iterable[Finding]:
     nodes = Counter(endpoint.node_name for _, endpoint in case.ready if endpoint.node_name)
     if len(nodes) < 2:
         return
-    most, least = max(nodes, key=lambda name: (nodes[name], name)), min(nodes, key=lambda name: (nodes[name], name))
+    most, least = (
+        max(nodes, key=lambda name: (nodes[name], name)),
+        min(nodes, key=lambda name: (nodes[name], name)),
+    )
     if nodes[most] >= UNEVEN * nodes[least]:
         yield Finding(
             code="X3",
@@ -95,7 +113,10 @@ def uneven(case: ServiceCase) -> Iterable[Finding]:
             f"{most}'s {nodes[most]}",
             evidence=(case.field("spec.externalTrafficPolicy", "Local"),),
             effect=f"an endpoint of {least} has {nodes[most] // nodes[least]} times the load",
-            remedy="spread the Pods evenly: topologySpreadConstraints with topologyKey kubernetes.io/hostname",
+            remedy=(
+                "spread the Pods evenly: topologySpreadConstraints with topologyKey "
+                "kubernetes.io/hostname"
+            ),
         )
 
 
@@ -111,7 +132,11 @@ def ingress_names(case: ServiceCase) -> Iterable[Finding]:
             if any(wanted in (port.name, str(port.port)) for port in ports):
                 continue
             there = ", ".join(port.name or str(port.port) for port in ports)
-            what = f"port {wanted}; it has {there or 'none'}" if case.service is not None else "Service of that name"
+            what = (
+                f"port {wanted}; it has {there or 'none'}"
+                if case.service is not None
+                else "Service of that name"
+            )
             yield Finding(
                 code="X5",
                 subject=name_of(INGRESSES, ingress),
@@ -154,17 +179,23 @@ def gates_of_instance_targets(case: ServiceCase) -> Iterable[Finding]:
         gated = [
             pod
             for pod in case.live
-            if any("target-health" in gate.condition_type for gate in pod.spec.readiness_gates or ())
+            if any(
+                "target-health" in gate.condition_type for gate in pod.spec.readiness_gates or ()
+            )
         ]
         if gated:
             yield Finding(
                 code="X7",
                 subject=case.subject,
-                sentence=f"the balancer's targets are nodes, so the readiness gates of {count(len(gated), 'Pod')} "
+                sentence="the balancer's targets are nodes, so the readiness gates of "
+                f"{count(len(gated), 'Pod')} "
                 f"say nothing",
                 evidence=(case.field(f"metadata.annotations[{annotation}]", "instance"),),
                 effect="a hop more for each connection, and 502 at rollouts",
-                remedy=f"kubectl -n {case.namespace} annotate --overwrite service {case.name} {annotation}=ip",
+                remedy=(
+                    f"kubectl -n {case.namespace} annotate --overwrite service {case.name} "
+                    f"{annotation}=ip"
+                ),
             )
 
 
@@ -176,13 +207,17 @@ def mesh(case: ServiceCase) -> Iterable[Finding]:
         meshed = [
             pod
             for pod in case.live
-            if any(sidecar == item.name for item in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())))
+            if any(
+                sidecar == item.name
+                for item in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
+            )
         ]
         if meshed:
             yield Finding(
                 code="X8",
                 subject=case.subject,
-                sentence=f"{part(len(meshed), len(case.live), 'Pod', 'has')} a sidecar {sidecar}: its rules are "
+                sentence=f"{part(len(meshed), len(case.live), 'Pod', 'has')} a sidecar {sidecar}: "
+                "its rules are "
                 f"not looked at",
                 effect="the mesh decides where connections go",
                 remedy=command,

@@ -1,5 +1,6 @@
-"""Programs that follow a Service's slices themselves and tell how far they are: Python views (docs/drain.md, "Other
-consumers").  One that tells nothing is not known here."""
+"""Programs that follow a Service's slices themselves and tell how far they are: Python views
+(docs/drain.md, "Other consumers"). One that tells nothing is not known here.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from sliceplane.consume.selections import SERVICE_READING
 from sliceplane.diagnose.explain.case import ServiceCase, seen
 from sliceplane.diagnose.explain.objects import LEASES
 
-#: from the change of a Pod to a report of a view that holds it: the controller batches, the view reports every 10 s
+#: from the change of a Pod to a report of a view that holds it: the controller batches, the view
+#: reports every 10 s
 BEHIND_S: Final = 30.0
 _VIEWS: Final = f"{LABEL_COMPONENT}=view"
 
@@ -45,11 +47,15 @@ def behind(case: ServiceCase) -> Iterable[Finding]:
     yield Finding(
         code="C6",
         subject=case.subject,
-        # A controller that comes late writes now for a change of long ago: the report is on its way then.
+        # A controller that comes late writes now for a change of long ago: the report is on its way
+        # then.
         certainty="likely",
-        sentence=f"view {name} is {lasting(age_s)} behind: it holds version {held.revision}, and a slice is of "
+        sentence=f"view {name} is {lasting(age_s)} behind: it holds version {held.revision}, and "
+        "a slice is of "
         f"{newest}{also}",
-        evidence=(seen(LEASES, lease, f"metadata.annotations[{ANNOTATION_PROGRESS}]", str(held.revision)),),
+        evidence=(
+            seen(LEASES, lease, f"metadata.annotations[{ANNOTATION_PROGRESS}]", str(held.revision)),
+        ),
         effect="it goes on with the endpoints of then, while the nodes have others",
         remedy=f"look at the log of {name}: its watch; restart it",
     )
@@ -67,7 +73,11 @@ def _late(case: ServiceCase) -> Iterator[tuple[float, Lease, Held, int]]:
         ages = [
             age
             for item in missed
-            if (age := since((item.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME), case.facts.now))
+            if (
+                age := since(
+                    (item.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME), case.facts.now
+                )
+            )
             is not None
         ]
         if ages and max(ages) > BEHIND_S:

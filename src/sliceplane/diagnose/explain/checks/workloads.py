@@ -1,5 +1,6 @@
-"""What makes the Pods of a Service: their root owners, of which there should be one, how many Pods there are to be, and
-why no more could be made."""
+"""What makes the Pods of a Service: their root owners, of which there should be one, how many Pods
+there are to be, and why no more could be made.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ from sliceplane.diagnose.explain.objects import (
 #: what people make, of which there are few; ReplicaSets are many, and of Deployments
 MAKERS: Final = (DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS)
 BY_KIND: Final = {
-    readable.resource.kind: readable for readable in (*MAKERS, REPLICA_SETS, REPLICATION_CONTROLLERS)
-}  # fmt: skip
+    readable.resource.kind: readable
+    for readable in (*MAKERS, REPLICA_SETS, REPLICATION_CONTROLLERS)
+}
 #: controllers of workloads try again every 16 minutes at the least
 FAILURE_RECENT_S: Final = 1800.0
 #: what was just created may have been created before what belongs to it
@@ -47,8 +49,12 @@ GENERATED_LABELS: Final = (
     "controller-uid",
     "batch.kubernetes.io/controller-uid",
 )
-#: the label by which a ReplicaSet's Pods are told from its siblings', which its name ends with, and whose label it is
-_HASH_LABELS: Final = (("pod-template-hash", "Deployment"), ("rollouts-pod-template-hash", "Rollout"))
+#: the label by which a ReplicaSet's Pods are told from its siblings', which its name ends with, and
+#: whose label it is
+_HASH_LABELS: Final = (
+    ("pod-template-hash", "Deployment"),
+    ("rollouts-pod-template-hash", "Rollout"),
+)
 
 
 class Root(NamedTuple):
@@ -62,7 +68,9 @@ class Root(NamedTuple):
 
 
 def root_of(pod: FullPod) -> Root:
-    """Told by names alone: a ReplicaSet of a Deployment is called after it and the hash of the template."""
+    """Told by names alone: a ReplicaSet of a Deployment is called after it and the hash of the
+    template.
+    """
     owner = next((entry for entry in pod.metadata.owner_references or () if entry.controller), None)
     if owner is None:
         return Root("Pod", pod.metadata.name)
@@ -75,8 +83,12 @@ def root_of(pod: FullPod) -> Root:
 
 
 def readable_of(workload: Workload) -> Readable[Workload]:
-    """Lists of an API server leave the kind of items out in some versions: the members decide then."""
-    return next((readable for readable in WORKLOADS if readable.resource.kind == workload.kind), DEPLOYMENTS)
+    """Lists of an API server leave the kind of items out in some versions: the members decide
+    then.
+    """
+    return next(
+        (readable for readable in WORKLOADS if readable.resource.kind == workload.kind), DEPLOYMENTS
+    )
 
 
 def name_of_workload(workload: Workload) -> ObjectName:
@@ -100,7 +112,12 @@ def failure_of(facts: Facts, workload: Workload) -> Failure | None:
     """From the condition ReplicaFailure, or a late Event where the kind has no such condition."""
     for condition in workload.status.conditions or ():
         if condition.type == "ReplicaFailure" and condition.status == "True":
-            evidence = seen(readable_of(workload), workload, "status.conditions[ReplicaFailure]", condition.reason)
+            evidence = seen(
+                readable_of(workload),
+                workload,
+                "status.conditions[ReplicaFailure]",
+                condition.reason,
+            )
             return Failure(clipped(condition.message or condition.reason), evidence)
     name = name_of_workload(workload)
     for event in facts.events_of(name.namespace, name.kind, name.name):
@@ -116,12 +133,18 @@ def workloads(case: ServiceCase) -> Iterator[Workload]:
 
 
 def matching(case: ServiceCase) -> tuple[Workload, ...]:
-    """Workloads whose Pods the Service selects, or would if they had any; none where Pods could not be seen."""
+    """Workloads whose Pods the Service selects, or would if they had any; none where Pods could not
+    be seen.
+    """
     if not case.selector or not case.was_read(case.pods_selection(case.namespace)):
         return ()
     if case.live:
         roots = sorted({root_of(pod) for pod in case.live})
-        heads = (case.facts.get(BY_KIND[kind], case.namespace, name) for kind, name in roots if kind in BY_KIND)
+        heads = (
+            case.facts.get(BY_KIND[kind], case.namespace, name)
+            for kind, name in roots
+            if kind in BY_KIND
+        )
         return tuple(workload for workload in heads if workload is not None)
     return tuple(workload for workload in by_template(case) if not pods_of(case, workload))
 
@@ -164,7 +187,9 @@ def short(case: ServiceCase) -> Iterator[Workload]:
     made = Counter(root_of(pod) for pod in case.live)
     for workload in matching(case):
         name = name_of_workload(workload)
-        if made[Root(name.kind, name.name)] < wanted_pods(workload) or failure_of(case.facts, workload):
+        if made[Root(name.kind, name.name)] < wanted_pods(workload) or failure_of(
+            case.facts, workload
+        ):
             yield workload
 
 
@@ -229,7 +254,11 @@ def several_programs(case: ServiceCase) -> Iterable[Finding]:
             f"{len(groups[main])} of {main}: other images",
             evidence=(
                 case.field("spec.selector", pairs_text(case.selector)),
-                Evidence(subject=pod_name(pods[0]), field="spec.containers", value=some(sorted(_images(pods[0])))),
+                Evidence(
+                    subject=pod_name(pods[0]),
+                    field="spec.containers",
+                    value=some(sorted(_images(pods[0]))),
+                ),
             ),
             effect=f"{100 * len(pods) // total} of 100 connections reach {root.name}",
             remedy=_narrower(case, groups[main][0], pods[0]),
@@ -240,9 +269,8 @@ def _images(pod: FullPod) -> set[str]:
     """Without tags and digests: a canary is the same program."""
     images = (container.image.partition("@")[0] for container in pod.spec.containers or ())
     return {
-        image.rpartition(":")[0] if ":" in image.rpartition("/")[2] else image
-        for image in images
-    }  # fmt: skip
+        image.rpartition(":")[0] if ":" in image.rpartition("/")[2] else image for image in images
+    }
 
 
 def _likeness(one: FullPod, other: FullPod) -> float:
@@ -271,7 +299,9 @@ def pods_of_jobs(case: ServiceCase) -> Iterable[Finding]:
                 f"1 of {sum(each.is_ready for each in case.live)}",
                 evidence=(
                     case.field("spec.selector", pairs_text(case.selector)),
-                    Evidence(subject=pod_name(pod), field="metadata.labels", value=pairs_text(pod.labels)),
+                    Evidence(
+                        subject=pod_name(pod), field="metadata.labels", value=pairs_text(pod.labels)
+                    ),
                 ),
                 effect="its share of the connections reaches a Pod that serves nothing",
                 remedy=f"give the template of {root} labels that {case.name} does not select",

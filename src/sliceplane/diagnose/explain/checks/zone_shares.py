@@ -1,7 +1,9 @@
-"""Zones by their share: why topology mode Auto gives no hints, and which zone has too few endpoints for its clients.
+"""Zones by their share: why topology mode Auto gives no hints, and which zone has too few endpoints
+for its clients.
 
-The arithmetic of ``Auto`` is the controller's own (``slices.topology``).  For the load of a zone clients are taken to
-be spread as the Nodes are that take Pods; a spread of the same number of Pods that is as good as any is no fault.
+The arithmetic of ``Auto`` is the controller's own (``slices.topology``). For the load of a zone
+clients are taken to be spread as the Nodes are that take Pods; a spread of the same number of Pods
+that is as good as any is no fault.
 """
 
 from __future__ import annotations
@@ -56,17 +58,23 @@ def auto_gives_none(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="Z6",
             subject=case.subject,
-            sentence=f"{count(total, 'endpoint')}, {zones} zones: Auto gives hints from one endpoint a zone on",
+            sentence=(
+                f"{count(total, 'endpoint')}, {zones} zones: Auto gives hints from one endpoint a "
+                "zone on"
+            ),
             evidence=(asked,),
             effect="connections go to every zone",
             remedy=f"scale to {zones} replicas at least, or use trafficDistribution PreferSameZone",
         )
     elif shares.allocation(total).problem:
-        needs = next(number for number in range(total, 100 * total) if not shares.allocation(number).problem)
+        needs = next(
+            number for number in range(total, 100 * total) if not shares.allocation(number).problem
+        )
         yield Finding(
             code="Z7",
             subject=case.subject,
-            sentence=f"{zones} zones by their CPU need more than the {total} endpoints that are there: {needs} would "
+            sentence=f"{zones} zones by their CPU need more than the {total} endpoints that are "
+            f"there: {needs} would "
             f"do",
             evidence=(asked,),
             effect="connections go to every zone",
@@ -91,7 +99,9 @@ def _closed_by_zone(facts: Facts) -> dict[str, list[str]]:
     """Nodes that count in their zone's share and take no Pods, of zones where these are most."""
     zones = facts.derived(all_by_zone).items()
     closed = {
-        zone: [node.metadata.name for node in nodes if not takes_pods(node) and NodeFacts(node).counted]
+        zone: [
+            node.metadata.name for node in nodes if not takes_pods(node) and NodeFacts(node).counted
+        ]
         for zone, nodes in zones
     }
     return {zone: closed[zone] for zone, nodes in zones if len(closed[zone]) * 2 > len(nodes)}
@@ -128,7 +138,11 @@ def _unclear(case: ServiceCase, asked: Evidence) -> Finding:
 def auto_counts_nodes_without_pods(case: ServiceCase) -> Iterable[Finding]:
     """Z9"""
     asked = asks(case)
-    if asked is None or not is_auto(case) or not any(hinted_zones(endpoint) for _, endpoint in case.ready):
+    if (
+        asked is None
+        or not is_auto(case)
+        or not any(hinted_zones(endpoint) for _, endpoint in case.ready)
+    ):
         return
     for zone, closed in case.facts.derived(_closed_by_zone).items():
         total = len(case.facts.derived(all_by_zone)[zone])
@@ -140,11 +154,15 @@ def auto_counts_nodes_without_pods(case: ServiceCase) -> Iterable[Finding]:
             evidence=(asked,),
             effect=f"{zone} is given more endpoints than its clients need",
             remedy=patch(
-                case.namespace, "service", case.name,
-                {"metadata": {"annotations": {ANNOTATION_TOPOLOGY_MODE: None}},
-                 "spec": {"trafficDistribution": "PreferSameZone"}},
+                case.namespace,
+                "service",
+                case.name,
+                {
+                    "metadata": {"annotations": {ANNOTATION_TOPOLOGY_MODE: None}},
+                    "spec": {"trafficDistribution": "PreferSameZone"},
+                },
             ),
-        )  # fmt: skip
+        )
         return
 
 
@@ -157,7 +175,10 @@ def overloaded_zone(case: ServiceCase) -> Iterable[Finding]:
     endpoints = Counter(name for _, endpoint in case.ready for name in hinted_zones(endpoint)[:1])
     if len(nodes) < 2 or not case.was_read(NODES.everywhere()):
         return
-    clients = {zone: Fraction(len(members), sum(map(len, nodes.values()))) for zone, members in nodes.items()}
+    clients = {
+        zone: Fraction(len(members), sum(map(len, nodes.values())))
+        for zone, members in nodes.items()
+    }
     loads = _loads(clients, endpoints)
     zone, worst = max(loads.items(), key=lambda item: (item[1], item[0]), default=("", Fraction(0)))
     if worst <= OVERLOAD or worst <= OVERLOAD * _best(clients, endpoints.total()):
@@ -167,26 +188,40 @@ def overloaded_zone(case: ServiceCase) -> Iterable[Finding]:
         code="Z11",
         subject=case.subject,
         certainty="likely",
-        sentence=f"{zone}: {float(clients.get(zone, 0)):.0%} of the clients (by Nodes), {endpoints[zone]} of "
+        sentence=f"{zone}: {float(clients.get(zone, 0)):.0%} of the clients (by Nodes), "
+        f"{endpoints[zone]} of "
         f"{endpoints.total()} endpoints: {float(worst):.1f} times an even share each",
         evidence=(asked,),
         effect=f"the Pods of {zone} are the first to be overloaded",
-        remedy=f"{count(more, 'Pod')} more in {zone}: topologySpreadConstraints with topologyKey {LABEL_ZONE}",
+        remedy=(
+            f"{count(more, 'Pod')} more in {zone}: topologySpreadConstraints with topologyKey "
+            f"{LABEL_ZONE}"
+        ),
     )
 
 
 def _loads(clients: dict[str, Fraction], endpoints: Counter[str]) -> dict[str, Fraction]:
-    """For each zone with endpoints, the load of one of them over that of an even spread, if all follow hints."""
-    kinds = {EndpointKind(zone=zone, zone_hints=(zone,)): number for zone, number in endpoints.items() if number}
+    """For each zone with endpoints, the load of one of them over that of an even spread, if all
+    follow hints.
+    """
+    kinds = {
+        EndpointKind(zone=zone, zone_hints=(zone,)): number
+        for zone, number in endpoints.items()
+        if number
+    }
     found = shares(kinds, [Place(Locality(zone=zone), share) for zone, share in clients.items()])
     return {kind.zone: found.factor(kind) if kind in found.each else Fraction(0) for kind in kinds}
 
 
 def _best(clients: dict[str, Fraction], total: int) -> Fraction:
-    """The greatest load under the best spread of *total* endpoints: each goes where the load is greatest."""
+    """The greatest load under the best spread of *total* endpoints: each goes where the load is
+    greatest.
+    """
     spread: Counter[str] = Counter()
     for _ in range(total):
-        zone = max(clients, key=lambda name: (clients[name] / (spread[name] or Fraction(1, 1000)), name))
+        zone = max(
+            clients, key=lambda name: (clients[name] / (spread[name] or Fraction(1, 1000)), name)
+        )
         spread[zone] += 1
     return max(_loads(clients, spread).values())
 
@@ -206,7 +241,9 @@ def zone_wants(_: ZoneCase) -> Iterator[Selection]:
 
 
 def of_zone(case: ZoneCase) -> Iterable[Finding]:
-    """Z5 and Z11 of every Service, as far as this zone is concerned; Z12 for a zone that is none."""
+    """Z5 and Z11 of every Service, as far as this zone is concerned; Z12 for a zone that is
+    none.
+    """
     if not case.facts.was_read(NODES.everywhere()):
         return
     if not case.nodes:
@@ -220,9 +257,15 @@ def of_zone(case: ZoneCase) -> Iterable[Finding]:
         )
         return
     for service in case.facts.of(SERVICES):
-        of_service = ServiceCase(case.facts, case.question, service.metadata.namespace, service.metadata.name)
+        of_service = ServiceCase(
+            case.facts, case.question, service.metadata.namespace, service.metadata.name
+        )
         for check in (zone_without_endpoint, overloaded_zone):
-            yield from (finding for finding in check(of_service) if case.name in finding.sentence.partition(":")[0])
+            yield from (
+                finding
+                for finding in check(of_service)
+                if case.name in finding.sentence.partition(":")[0]
+            )
 
 
 CHECKS = (auto_gives_none, auto_counts_nodes_without_pods, overloaded_zone)

@@ -1,8 +1,8 @@
 """Traffic that should stay in its zone: was it asked for, are there hints, do they count.
 
-Hints are all or nothing (KEP-2433, KEP-4444): one ready endpoint without them, and every node passes over those of the
-others.  So the question is always which one spoils it.  The arithmetic of ``Auto`` is the controller's own
-(``slices.topology``); who may use what is ``consume.usable``'s.
+Hints are all or nothing (KEP-2433, KEP-4444): one ready endpoint without them, and every node
+passes over those of the others. So the question is always which one spoils it. The arithmetic of
+``Auto`` is the controller's own (``slices.topology``); who may use what is ``consume.usable``'s.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
 
 def _runs_cilium(facts: Facts) -> bool:
     """Its agent says so in a condition of each Node."""
-    return any(entry.reason == "CiliumIsUp" for node in facts.of(NODES) for entry in node.status.conditions or ())
+    return any(
+        entry.reason == "CiliumIsUp"
+        for node in facts.of(NODES)
+        for entry in node.status.conditions or ()
+    )
 
 
 def node_wants(case: NodeCase) -> Iterator[Selection]:
@@ -60,7 +64,9 @@ def node_wants(case: NodeCase) -> Iterator[Selection]:
 
 
 def asks(case: ServiceCase) -> Evidence | None:
-    """The field or the annotation that asks for hints by zone.  Heuristics of others have rules of their own."""
+    """The field or the annotation that asks for hints by zone.  Heuristics of others have rules of
+    their own.
+    """
     service = case.service
     if service is None or service.spec.type == "ExternalName":
         return None
@@ -70,11 +76,17 @@ def asks(case: ServiceCase) -> Evidence | None:
         name = ANNOTATION_TOPOLOGY_AWARE_HINTS if older else ANNOTATION_TOPOLOGY_MODE
         return case.field(f"metadata.annotations[{name}]", annotations[name])
     distribution = traffic_distribution(service)
-    return case.field("spec.trafficDistribution", distribution) if distribution and "/" not in distribution else None
+    return (
+        case.field("spec.trafficDistribution", distribution)
+        if distribution and "/" not in distribution
+        else None
+    )
 
 
 def is_auto(case: ServiceCase) -> bool:
-    return case.service is not None and wants_annotation_hints(case.service.metadata.annotations or {})
+    return case.service is not None and wants_annotation_hints(
+        case.service.metadata.annotations or {}
+    )
 
 
 def no_hints_asked_for(case: ServiceCase) -> Iterable[Finding]:
@@ -88,10 +100,17 @@ def no_hints_asked_for(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="Z1",
             subject=case.subject,
-            sentence=f"{case.name} asks for no hints: {part(elsewhere, zones.total(), 'ready endpoint', 'is')} "
-            f"outside of {client.place.zone}, and {verb(elsewhere, 'gets')} as much from it as the {mine} within",
+            sentence=f"{case.name} asks for no hints: "
+            f"{part(elsewhere, zones.total(), 'ready endpoint', 'is')} "
+            f"outside of {client.place.zone}, and {verb(elsewhere, 'gets')} as much from it as "
+            f"the {mine} within",
             evidence=(case.field("spec.trafficDistribution", "(not set)"),),
-            remedy=patch(case.namespace, "service", case.name, {"spec": {"trafficDistribution": "PreferSameZone"}}),
+            remedy=patch(
+                case.namespace,
+                "service",
+                case.name,
+                {"spec": {"trafficDistribution": "PreferSameZone"}},
+            ),
         )
 
 
@@ -106,8 +125,16 @@ def client_without_zone(case: ServiceCase) -> Iterable[Finding]:
 
 def node_without_zone(case: NodeCase) -> Iterable[Finding]:
     """Z3.  Where no Node has a zone none is missing: a single machine, for example."""
-    if case.node is not None and not case.zone and any(zone_of(node) for node in case.facts.of(NODES)):
-        yield _no_zone(case.name, case.node, "hints for zones do not count there, and void those of its Pods' Services")
+    if (
+        case.node is not None
+        and not case.zone
+        and any(zone_of(node) for node in case.facts.of(NODES))
+    ):
+        yield _no_zone(
+            case.name,
+            case.node,
+            "hints for zones do not count there, and void those of its Pods' Services",
+        )
 
 
 def _no_zone(name: str, node: Node | None, effect: str) -> Finding:
@@ -124,7 +151,9 @@ def _no_zone(name: str, node: Node | None, effect: str) -> Finding:
         code="Z3",
         subject=subject,
         sentence=f"{name} has no zone",
-        evidence=(Evidence(subject=subject, field=f"metadata.labels[{LABEL_ZONE}]", value="(not set)"),),
+        evidence=(
+            Evidence(subject=subject, field=f"metadata.labels[{LABEL_ZONE}]", value="(not set)"),
+        ),
         effect=effect,
         remedy=f"kubectl label node {name} {LABEL_ZONE}=ZONE",
     )
@@ -183,11 +212,15 @@ def zone_without_endpoint(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="Z5",
             subject=case.subject,
-            sentence=f"{some(bare)}: {count(len(nodes[zone]), 'node')}, no endpoint of {case.name}: its clients use "
+            sentence=f"{some(bare)}: {count(len(nodes[zone]), 'node')}, no endpoint of "
+            f"{case.name}: its clients use "
             f"all zones",
             evidence=(asked,),
             effect=f"all connections from {zone} leave it",
-            remedy=f"spread the Pods: topologySpreadConstraints with topologyKey {LABEL_ZONE}, or add replicas",
+            remedy=(
+                f"spread the Pods: topologySpreadConstraints with topologyKey {LABEL_ZONE}, or "
+                "add replicas"
+            ),
         )
 
 
@@ -225,16 +258,24 @@ def followed(case: ServiceCase) -> bool:
 
 
 def takes_pods(node: Node) -> bool:
-    return not node.spec.unschedulable and not any(taint.effect in _NOT_FOR_PODS for taint in node.spec.taints or ())
+    return not node.spec.unschedulable and not any(
+        taint.effect in _NOT_FOR_PODS for taint in node.spec.taints or ()
+    )
 
 
 def is_working(node: Node) -> bool:
     """Not one that its kubelet has left: what says nothing works."""
-    return all(condition.status == "True" for condition in node.status.conditions or () if condition.type == "Ready")
+    return all(
+        condition.status == "True"
+        for condition in node.status.conditions or ()
+        if condition.type == "Ready"
+    )
 
 
 def all_by_zone(facts: Facts) -> dict[str, list[Node]]:
-    """The Nodes of each zone, sorted.  For ``Facts.derived``, as what follows: once for all Services."""
+    """The Nodes of each zone, sorted.  For ``Facts.derived``, as what follows: once for all
+    Services.
+    """
     zones: dict[str, list[Node]] = {}
     for node in facts.of(NODES):
         if zone_of(node):
@@ -244,14 +285,19 @@ def all_by_zone(facts: Facts) -> dict[str, list[Node]]:
 
 def open_by_zone(facts: Facts) -> dict[str, list[Node]]:
     """Those that take Pods, of the zones that have one."""
-    zones = {zone: [node for node in nodes if takes_pods(node)] for zone, nodes in facts.derived(all_by_zone).items()}
+    zones = {
+        zone: [node for node in nodes if takes_pods(node)]
+        for zone, nodes in facts.derived(all_by_zone).items()
+    }
     return {zone: nodes for zone, nodes in zones.items() if nodes}
 
 
 def _zones_and_regions(facts: Facts) -> dict[str, list[str]]:
     """The values that Nodes have, sorted, by label."""
     labels = [node.metadata.labels or {} for node in facts.of(NODES)]
-    return {key: sorted({of[key] for of in labels if key in of}) for key in (LABEL_ZONE, LABEL_REGION)}
+    return {
+        key: sorted({of[key] for of in labels if key in of}) for key in (LABEL_ZONE, LABEL_REGION)
+    }
 
 
 def _subset(item: EndpointSlice) -> tuple[str, str, str] | None:
@@ -272,18 +318,30 @@ def nothing_gives_hints(case: ServiceCase) -> Iterable[Finding]:
         told, _, why = condition.message.partition(": ")
         if told != "Z13" or condition.status != "False":
             continue
-        if (condition.observed_generation or service.metadata.generation) != service.metadata.generation:
+        if (
+            condition.observed_generation or service.metadata.generation
+        ) != service.metadata.generation:
             continue  # of a value that it had before
         yield Finding(
             code="Z13",
             subject=case.subject,
             sentence=f"{case.name} gets no hints: {clipped(why)}",
             evidence=(
-                case.field(f"status.conditions[{condition.type}]", f"{condition.status}, {condition.reason}"),
-                case.field("spec.trafficDistribution", service.spec.traffic_distribution or "(not set)"),
+                case.field(
+                    f"status.conditions[{condition.type}]",
+                    f"{condition.status}, {condition.reason}",
+                ),
+                case.field(
+                    "spec.trafficDistribution", service.spec.traffic_distribution or "(not set)"
+                ),
             ),
             effect="connections go to every zone",
-            remedy=patch(case.namespace, "service", case.name, {"spec": {"trafficDistribution": "PreferSameZone"}}),
+            remedy=patch(
+                case.namespace,
+                "service",
+                case.name,
+                {"spec": {"trafficDistribution": "PreferSameZone"}},
+            ),
         )
         return
 
@@ -293,15 +351,24 @@ def data_plane_passes_over(case: ServiceCase) -> Iterable[Finding]:
     asked = asks(case)
     config = case.facts.get(CONFIG_MAPS, SYSTEM, CILIUM_CONFIG)
     data = (config.data or {}) if config is not None else {}
-    if asked is None or config is None or not followed(case) or data.get(_REPLACEMENT) not in ("true", "strict"):
+    if (
+        asked is None
+        or config is None
+        or not followed(case)
+        or data.get(_REPLACEMENT) not in ("true", "strict")
+    ):
         return
     if data.get(_TOPOLOGY, "false") != "true":
         yield Finding(
             code="Z10",
             subject=name_of(CONFIG_MAPS, config),
-            sentence=f"nodes run Cilium in the place of kube-proxy without {_TOPOLOGY}: it passes over the hints of "
+            sentence=f"nodes run Cilium in the place of kube-proxy without {_TOPOLOGY}: it passes "
+            "over the hints of "
             f"{case.name}",
-            evidence=(seen(CONFIG_MAPS, config, f"data[{_TOPOLOGY}]", data.get(_TOPOLOGY, "(not set)")), asked),
+            evidence=(
+                seen(CONFIG_MAPS, config, f"data[{_TOPOLOGY}]", data.get(_TOPOLOGY, "(not set)")),
+                asked,
+            ),
             effect="connections go to every zone",
             remedy="switch it on and restart Cilium: "
             + patch(SYSTEM, "configmap", CILIUM_CONFIG, {"data": {_TOPOLOGY: "true"}})

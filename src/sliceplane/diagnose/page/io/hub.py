@@ -1,11 +1,11 @@
 """Views that are open, each made once however many tabs show it.
 
-A *topic* is a view with its parameters.  Four times a second at most the hub looks what of a topic's inputs has changed
-(the model, an engine's answer), makes the view and lets its feed find the difference; all tabs send the same bytes.  A
-topic without tabs is forgotten.
+A *topic* is a view with its parameters. Four times a second at most the hub looks what of a topic's
+inputs has changed (the model, an engine's answer), makes the view and lets its feed find the
+difference; all tabs send the same bytes. A topic without tabs is forgotten.
 
-A view rests the longer the more it costs, and all looks together, with what tabs are sent, stay within a part of a
-core: a busy cluster is shown once a second rather than four times.
+A view rests the longer the more it costs, and all looks together, with what tabs are sent, stay
+within a part of a core: a busy cluster is shown once a second rather than four times.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ TICK_S: Final = 0.25
 TICK_MAX_S: Final = 2.0
 #: a view rests so many times what it cost
 REST: Final = 100.0
-#: milliseconds of CPU that the loop's thread takes in a second, in the mean, and what it may have saved up
+#: milliseconds of CPU that the loop's thread takes in a second, in the mean, and what it may have
+#: saved up
 BUSY_MS: Final = 16.0
 SAVED_MS: Final = 300
 SINCE: Final = {"10m": 600, "1h": 3600, "6h": 21600}
@@ -36,7 +37,9 @@ SINCE: Final = {"10m": 600, "1h": 3600, "6h": 21600}
 class Topic:
     """One view with its parameters: a feed, and the tabs that wait for it."""
 
-    def __init__(self, inputs: Callable[[], tuple[Any, ...]], make: Callable[..., PageView]) -> None:
+    def __init__(
+        self, inputs: Callable[[], tuple[Any, ...]], make: Callable[..., PageView]
+    ) -> None:
         self.feed = ViewFeed()
         self.tabs = 0
         self._inputs = inputs
@@ -47,7 +50,9 @@ class Topic:
     def look(self, now: float) -> bool:
         """Whether there is a new message."""
         inputs = self._inputs()
-        if self._shown is not None and (time.monotonic() < self._rests_until or _same(inputs, self._shown)):
+        if self._shown is not None and (
+            time.monotonic() < self._rests_until or _same(inputs, self._shown)
+        ):
             return False
         began = time.thread_time()
         self._shown = inputs
@@ -57,7 +62,9 @@ class Topic:
 
 
 class ViewHub:
-    """Owned by one loop, in whose thread it is made.  *sending_ms*: what a message to a tab costs another thread."""
+    """Owned by one loop, in whose thread it is made.  *sending_ms*: what a message to a tab costs
+    another thread.
+    """
 
     def __init__(self, live: LiveCluster, questions: Questions, sending_ms: float = 0.0) -> None:
         self._live = live
@@ -80,7 +87,9 @@ class ViewHub:
         return min(max(TICK_S, self._budget.take(time.monotonic(), cost_ms)), TICK_MAX_S)
 
     def enter(self, query: Mapping[str, str]) -> tuple[tuple[str, ...], Topic]:
-        """The topic that *query* names, for one tab more.  Raises ``ValueError`` with a sentence."""
+        """The topic that *query* names, for one tab more.  Raises ``ValueError`` with a
+        sentence.
+        """
         key, make = self._described(query)
         topic = self._topics.get(key)
         if topic is None:
@@ -104,7 +113,9 @@ class ViewHub:
             case "now":
                 return (name,), lambda: Topic(
                     lambda: (self._ask("lint"), self._ask("drift"), self._drains(), model.version),
-                    lambda lint, drift, drains, _: views.now(lint, drift, drains, held_of(model.services.values())),
+                    lambda lint, drift, drains, _: views.now(
+                        lint, drift, drains, held_of(model.services.values())
+                    ),
                 )
             case "services":
                 return (name,), lambda: Topic(
@@ -114,7 +125,9 @@ class ViewHub:
             case "service" if service:
                 return self._service(service, query.get("client", ""))
             case "zones":
-                return (name, service), lambda: Topic(lambda: (model.version,), lambda _: views.zones(service))
+                return (name, service), lambda: Topic(
+                    lambda: (model.version,), lambda _: views.zones(service)
+                )
             case "nodes":
                 return (name,), lambda: Topic(
                     lambda: (self._ask("drift"), model.version), lambda drift, _: views.nodes(drift)
@@ -126,8 +139,12 @@ class ViewHub:
             case "trace":
                 return (name,), lambda: Topic(lambda: (model.version,), lambda _: views.trace())
             case "what-if":
-                return (name, service), lambda: Topic(lambda: (model.version,), lambda _: views.what_if(service))
-        raise ValueError("view is one of now, services, service, zones, nodes, drains, timeline, trace, what-if")
+                return (name, service), lambda: Topic(
+                    lambda: (model.version,), lambda _: views.what_if(service)
+                )
+        raise ValueError(
+            "view is one of now, services, service, zones, nodes, drains, timeline, trace, what-if"
+        )
 
     def _service(self, service: str, client: str) -> tuple[tuple[str, ...], Callable[[], Topic]]:
         model, views = self._live.model, self._views
@@ -141,7 +158,9 @@ class ViewHub:
                 traced = self._ask("trace", client, f"{name}.{namespace}{port}", "", "", namespace)
             return self._ask("explain", namespace, name), self._ask("drift"), traced, model.version
 
-        def make(explained: Answered | None, drift: Answered | None, traced: Answered | None, _: int) -> PageView:
+        def make(
+            explained: Answered | None, drift: Answered | None, traced: Answered | None, _: int
+        ) -> PageView:
             return views.service(service, explained, drift, traced, client)
 
         return ("service", service, client), lambda: Topic(inputs, make)
@@ -152,7 +171,9 @@ class ViewHub:
         namespace, _, name = service.partition("/")
 
         def inputs() -> tuple[Any, ...]:
-            answered = self._ask("timeline", namespace, name, str(SINCE[since])) if service else None
+            answered = (
+                self._ask("timeline", namespace, name, str(SINCE[since])) if service else None
+            )
             return answered, self._live.model.version
 
         views = self._views
@@ -161,10 +182,14 @@ class ViewHub:
         )
 
     def _drains(self) -> Answered | None:
-        """Nodes tell without a change of the model: as long as a Pod leaves, the question is asked all the time."""
+        """Nodes tell without a change of the model: as long as a Pod leaves, the question is asked
+        all the time.
+        """
         known = self._ask("drains")
         going = known is not None and known.document is not None and known.document["going"]
-        return self._questions.latest(("drains",), int(self._live.now()) if going else self._live.model.version)
+        return self._questions.latest(
+            ("drains",), int(self._live.now()) if going else self._live.model.version
+        )
 
     def _ask(self, *question: str) -> Answered | None:
         made: Question = question
@@ -173,4 +198,7 @@ class ViewHub:
 
 def _same(inputs: tuple[Any, ...], shown: tuple[Any, ...]) -> bool:
     """Answers are the same object until there is another one, and are not compared in depth."""
-    return all(new is old or (isinstance(new, int) and new == old) for new, old in zip(inputs, shown, strict=True))
+    return all(
+        new is old or (isinstance(new, int) and new == old)
+        for new, old in zip(inputs, shown, strict=True)
+    )

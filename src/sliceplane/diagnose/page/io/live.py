@@ -1,8 +1,9 @@
-"""The cluster as the page sees it: informers of Services, EndpointSlices and Nodes that feed one ``ClusterModel``.
+"""The cluster as the page sees it: informers of Services, EndpointSlices and Nodes that feed one
+``ClusterModel``.
 
-Who may not list all namespaces gets the one that the kubeconfig names.  What the server refuses, and that it is not to
-be reached, is told as troubles, in words; the model then shows the state of the time before, and ``current`` says which
-time that is.
+Who may not list all namespaces gets the one that the kubeconfig names. What the server refuses, and
+that it is not to be reached, is told as troubles, in words; the model then shows the state of the
+time before, and ``current`` says which time that is.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ class _Quiet:
 
 
 class LiveCluster:
-    """Owned by one loop, from ``start`` to ``stop``.  *namespace*: only what is in it; "": all, where one may.
-    *fallback*: the namespace of who may not list all."""
+    """Owned by one loop, from ``start`` to ``stop``. *namespace*: only what is in it; "": all,
+    where one may. *fallback*: the namespace of who may not list all.
+    """
 
     def __init__(self, client: Reader, namespace: str, fallback: str) -> None:
         self.model = ClusterModel()
@@ -64,8 +66,9 @@ class LiveCluster:
         return self._clock()
 
     async def start(self) -> None:
-        """Returns when the first lists are here, were refused, or did not come in ``START_S``.  Raises ``StatusError``
-        and ``Unreachable``."""
+        """Returns when the first lists are here, were refused, or did not come in ``START_S``.
+        Raises ``StatusError`` and ``Unreachable``.
+        """
         self._clock = loop_clock(time.time())
         if not self.namespace and (refusal := await self._refusal(Selection(Services))) is not None:
             self.namespace = self._fallback
@@ -82,7 +85,9 @@ class LiveCluster:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def troubles(self) -> list[dict[str, str]]:
-        """What is not as it should be with the way to the cluster; refusals name the verb, resource and namespace."""
+        """What is not as it should be with the way to the cluster; refusals name the verb, resource
+        and namespace.
+        """
         lost = [_trouble(informer) for informer in self._informers if informer.lost]
         return [*self._refusals.values(), *lost]
 
@@ -93,7 +98,9 @@ class LiveCluster:
         return self._current
 
     def _on_slices(self, changes: tuple[Change[EndpointSlice], ...]) -> None:
-        told = any(informer.resource is EndpointSlices and informer.synced for informer in self._informers)
+        told = any(
+            informer.resource is EndpointSlices and informer.synced for informer in self._informers
+        )
         self.model.on_slices(changes, self._clock(), told=told)
 
     async def _follow(
@@ -159,5 +166,13 @@ class LiveCluster:
 def _trouble(informer: RunningInformer[Any]) -> dict[str, str]:
     error = informer.reflector.last_error
     code = error[0].code if error is not None else 0
-    says = f"{informer.lost}: these credentials do not count any more" if code == 401 else informer.lost
-    return {"kind": "refused" if code in (401, 403) else "lost", "resource": informer.resource.key, "says": says}
+    says = (
+        f"{informer.lost}: these credentials do not count any more"
+        if code == 401
+        else informer.lost
+    )
+    return {
+        "kind": "refused" if code in (401, 403) else "lost",
+        "resource": informer.resource.key,
+        "says": says,
+    }

@@ -1,14 +1,16 @@
 """``/ui/`` of our own server: the page for who logs in, with that person's rights and nothing else.
 
-A visitor is known by the client certificate of the connection, by a token that was pasted once, or by the one-time link
-of ``link``, which logs in as the administrator of the local kubeconfig: a cookie then names the login, and the token
-stays in memory.  The page's own requests to the server show the visitor's token, or a secret which only this door knows
-and turns into the visitor's certificate; so the server authenticates, authorises, limits and audits them as it does the
-visitor's.  Token, certificate and all rights are asked for anew at each request and every
-ten seconds: who has lost one, or got one, is shown nothing that was read before.
+A visitor is known by the client certificate of the connection, by a token that was pasted once, or
+by the one-time link of ``link``, which logs in as the administrator of the local kubeconfig: a
+cookie then names the login, and the token stays in memory. The page's own requests to the server
+show the visitor's token, or a secret which only this door knows and turns into the visitor's
+certificate; so the server authenticates, authorises, limits and audits them as it does the
+visitor's. Token, certificate and all rights are asked for anew at each request and every ten
+seconds: who has lost one, or got one, is shown nothing that was read before.
 
-Views and engines run in a thread of their own, and the server's loop passes bytes on.  The page only reads: there is no
-method but GET, and POST to log in and out, which needs a document of the same origin.
+Views and engines run in a thread of their own, and the server's loop passes bytes on. The page only
+reads: there is no method but GET, and POST to log in and out, which needs a document of the same
+origin.
 """
 
 from __future__ import annotations
@@ -31,7 +33,14 @@ from sliceplane.diagnose.page.feed import line
 from sliceplane.diagnose.page.io import viewer
 from sliceplane.diagnose.page.io.questions import WhatIf
 from sliceplane.diagnose.page.io.rooms import Rooms
-from sliceplane.diagnose.page.io.static_files import HEADERS, NO_STORE, STREAM_TYPE, PageAnswer, StaticFiles, text
+from sliceplane.diagnose.page.io.static_files import (
+    HEADERS,
+    NO_STORE,
+    STREAM_TYPE,
+    PageAnswer,
+    StaticFiles,
+    text,
+)
 from sliceplane.diagnose.page.io.viewer import WATCH_REST_S, Tab, Viewer, refused_query
 from sliceplane.diagnose.page.logins import LAST_S, LINK_S, Login, LoginLink, Logins
 from sliceplane.kit.io.log import get_logger
@@ -86,7 +95,11 @@ class LoginDoor:
         self._streams = Shares(STREAMS_MAX, most_each=STREAMS_EACH_MAX)
         self._questions = Shares(QUESTIONS_MAX, most_each=QUESTIONS_EACH_MAX)
         self._metrics = Metrics()
-        shared = {"logins": self._logins.shares, "streams": self._streams, "questions": self._questions}
+        shared = {
+            "logins": self._logins.shares,
+            "streams": self._streams,
+            "questions": self._questions,
+        }
         self._metrics.computed(
             "gauge",
             "sliceplane_page_shared_held",
@@ -97,7 +110,8 @@ class LoginDoor:
         self._metrics.computed(
             "counter",
             "sliceplane_page_shared_refused_total",
-            "Logins that took the room of another or got none, and streams and questions that were refused, since "
+            "Logins that took the room of another or got none, and streams and questions that "
+            "were refused, since "
             "accounts share them.",
             lambda: [((what,), shares.refused) for what, shares in shared.items()],
             "what",
@@ -109,8 +123,10 @@ class LoginDoor:
         self._leaving: set[asyncio.Task[None]] = set()
 
     def link(self) -> str:
-        """Returns a URL that logs in once, within ``LINK_S``.  The secret is in the fragment, which browsers send to no
-        server and in no Referer; only its digest is kept.  An earlier link counts no more."""
+        """Returns a URL that logs in once, within ``LINK_S``. The secret is in the fragment, which
+        browsers send to no server and in no Referer; only its digest is kept. An earlier link
+        counts no more.
+        """
         secret = secrets.token_urlsafe(16)
         self._link = LoginLink(_digest(secret), time.monotonic() + LINK_S)
         return f"{self.plane.url}{ROOT}#login={secret}"
@@ -167,7 +183,9 @@ class LoginDoor:
     async def _answer(self, scope: Scope, receive: Receive) -> PageAnswer | _OpenTab:
         headers = dict(scope["headers"])
         method, path = scope["method"], scope["path"][len(ROOT) :]
-        if method not in ("GET", "HEAD") and not (method == "POST" and path in ("v1/login", "v1/logout")):
+        if method not in ("GET", "HEAD") and not (
+            method == "POST" and path in ("v1/login", "v1/logout")
+        ):
             return text(405, "this only reads", {"Allow": "GET, HEAD"})
         site = headers.get(b"sec-fetch-site", b"none")
         if site not in (b"none", b"same-origin"):
@@ -183,7 +201,9 @@ class LoginDoor:
             if headers.get(b"origin", b"") != b"https://" + headers.get(b"host", b""):
                 return text(403, "this is for the page itself: Origin must be the server's")
             return await self._log_in(receive) if path == "v1/login" else self._log_out(headers)
-        query = dict(parse_qsl(scope["query_string"].decode(errors="replace"), keep_blank_values=True))
+        query = dict(
+            parse_qsl(scope["query_string"].decode(errors="replace"), keep_blank_values=True)
+        )
         refusal = refused_query(query)
         if refusal is not None:
             return refusal
@@ -192,7 +212,11 @@ class LoginDoor:
             # To the stream of a tab it is no error: the page shows where one logs in.
             says = line({"type": "ended", "says": login.body.decode().strip()})
             streams = path == "v1/stream" and login.status == 401
-            return PageAnswer(200, says, {"Content-Type": STREAM_TYPE, **NO_STORE}) if streams else login
+            return (
+                PageAnswer(200, says, {"Content-Type": STREAM_TYPE, **NO_STORE})
+                if streams
+                else login
+            )
         if not scope["state"]["connection"].authenticated(login.user):
             return text(429, f"too many connections are open for {login.account}: try again later")
         return await self._ask(login, path, query)
@@ -240,7 +264,9 @@ class LoginDoor:
     def _follow_link(self, digest: bytes) -> PageAnswer:
         now = time.monotonic()
         if self._link.is_limited(now):
-            return text(429, "too many links were tried: try again in a few seconds, or log in with a token")
+            return text(
+                429, "too many links were tried: try again in a few seconds, or log in with a token"
+            )
         why = self._link.redeem(digest, now)
         if why:
             _log.warning("a link was refused at the page", why=why)
@@ -253,7 +279,9 @@ class LoginDoor:
     ) -> PageAnswer:
         """Begins a login that a cookie names."""
         secret = secrets.token_urlsafe(32)
-        login = self._new_login(_digest(secret), user, namespace, token=token, certificate=certificate)
+        login = self._new_login(
+            _digest(secret), user, namespace, token=token, certificate=certificate
+        )
         refusal = self._admit(login)
         if refusal is not None:
             return refusal
@@ -275,7 +303,9 @@ class LoginDoor:
         if certificate is not None and certificate.counts(self.plane.clock()):
             login = self._logins.find(certificate, now)
             if login is None:
-                login = self._new_login(certificate, certificate.user, "default", certificate=certificate)
+                login = self._new_login(
+                    certificate, certificate.user, "default", certificate=certificate
+                )
                 refusal = self._admit(login)
                 if refusal is not None:
                     return refusal
@@ -287,7 +317,13 @@ class LoginDoor:
         return login if not why else text(401, why)
 
     def _new_login(
-        self, key: Hashable, user: User, namespace: str, *, token: str = "", certificate: Certificate | None = None
+        self,
+        key: Hashable,
+        user: User,
+        namespace: str,
+        *,
+        token: str = "",
+        certificate: Certificate | None = None,
     ) -> Login:
         return Login(
             key,
@@ -301,11 +337,20 @@ class LoginDoor:
         )
 
     def _standing(self, user: User) -> Standing:
-        """Administrators come before accounts that read the whole cluster, and these before all others."""
+        """Administrators come before accounts that read the whole cluster, and these before all
+        others.
+        """
         decide = self.plane.registry.decide
-        if MASTERS in user.groups or decide(user, Attributes(verb="*", group="*", resource="*")).allowed:
+        if (
+            MASTERS in user.groups
+            or decide(user, Attributes(verb="*", group="*", resource="*")).allowed
+        ):
             return "exempt"
-        return "vital" if decide(user, Attributes(verb="list", resource="services")).allowed else "ordinary"
+        return (
+            "vital"
+            if decide(user, Attributes(verb="list", resource="services")).allowed
+            else "ordinary"
+        )
 
     def _admit(self, login: Login) -> PageAnswer | None:
         try:
@@ -367,9 +412,15 @@ class LoginDoor:
             shown = secrets.token_urlsafe(32)
             self._shown[shown] = login.certificate
         context = ssl.create_default_context(cafile=self.plane.pki.ca_file)
-        connection = Connection(server=self.plane.url, ssl_context=context, credentials=bearer(shown))
+        connection = Connection(
+            server=self.plane.url, ssl_context=context, credentials=bearer(shown)
+        )
         served_by = asyncio.get_running_loop()
-        hello = {"server": self.plane.url, "user": login.user.name, "cookie": isinstance(login.key, bytes)}
+        hello = {
+            "server": self.plane.url,
+            "user": login.user.name,
+            "cookie": isinstance(login.key, bytes),
+        }
 
         async def make() -> Viewer:
             made = Viewer(
@@ -392,7 +443,9 @@ class LoginDoor:
     def _drop(self, login: Login, last: dict[str, str]) -> None:
         """All that was read for *login*."""
         viewer, login.viewer = login.viewer, None
-        for shown in [shown for shown, certificate in self._shown.items() if certificate is login.certificate]:
+        for shown in [
+            shown for shown, certificate in self._shown.items() if certificate is login.certificate
+        ]:
             del self._shown[shown]
         if viewer is None:
             return
@@ -405,7 +458,9 @@ class LoginDoor:
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    async def _feed(self, tab: _OpenTab, connection: StreamConnection, receive: Receive, send: Send) -> None:
+    async def _feed(
+        self, tab: _OpenTab, connection: StreamConnection, receive: Receive, send: Send
+    ) -> None:
         """Until the tab is closed, takes nothing for too long, or its login has ended."""
         feeding = asyncio.ensure_future(self._pass_on(tab.tab, send))
         gone = asyncio.ensure_future(_disconnected(receive))
@@ -431,7 +486,9 @@ class LoginDoor:
         while message:
             message = await tab.next()
             async with asyncio.timeout(viewer.SLOW_S):
-                await send({"type": "http.response.body", "body": message, "more_body": bool(message)})
+                await send(
+                    {"type": "http.response.body", "body": message, "more_body": bool(message)}
+                )
 
 
 class _OpenTab:
@@ -479,12 +536,17 @@ def _own_namespace(user: User) -> str:
 
 
 def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    return [
+        (name.lower().encode(), value.encode("latin-1", "replace"))
+        for name, value in headers.items()
+    ]
 
 
 async def _send(send: Send, answer: PageAnswer, *, head: bool = False) -> None:
     headers = {**HEADERS, **answer.headers}
     if answer.status != 204:
         headers["Content-Length"] = str(len(answer.body))
-    await send({"type": "http.response.start", "status": answer.status, "headers": _encoded(headers)})
+    await send(
+        {"type": "http.response.start", "status": answer.status, "headers": _encoded(headers)}
+    )
     await send({"type": "http.response.body", "body": b"" if head else answer.body})

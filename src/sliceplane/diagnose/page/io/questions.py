@@ -1,9 +1,11 @@
-"""The engines' answers (explain, lint, drift, trace, timeline, what-if), kept for all tabs that show them.
+"""The engines' answers (explain, lint, drift, trace, timeline, what-if), kept for all tabs that
+show them.
 
-An engine reads the cluster by lists and may compute for a second, so it runs in a thread with a loop and a client of
-its own: the stream of a tab never waits for one.  A question is asked again when the cluster has changed, and now and
-then without a change; the more it costs, the less often.  All of them share a part of a core: what is saved up while
-the cluster is quiet answers a change at once.
+An engine reads the cluster by lists and may compute for a second, so it runs in a thread with a
+loop and a client of its own: the stream of a tab never waits for one. A question is asked again
+when the cluster has changed, and now and then without a change; the more it costs, the less often.
+All of them share a part of a core: what is saved up while the cluster is quiet answers a change at
+once.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ from sliceplane.watch.recorder.file import RecordingError
 
 #: a question is not asked again sooner after its answer than that
 GAP_S: Final = 1.0
-#: milliseconds of CPU that questions take in a second, in the mean, but for those asked for the first time; and what
-#: they may have saved up
+#: milliseconds of CPU that questions take in a second, in the mean, but for those asked for the
+#: first time; and what they may have saved up
 BUSY_MS: Final = 10.0
 SAVED_MS: Final = 300
 #: a question that was looked at within that time is wanted
@@ -52,7 +54,8 @@ KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
 #: a question of the page: a server that answers no sooner is told of, and asked again later
 TIMEOUT_S: Final = 60.0
 METRICS_PORT: Final = 10249
-#: for ``lint``, which is asked again and again: each list has a connection, and bodies that are being decoded
+#: for ``lint``, which is asked again and again: each list has a connection, and bodies that are
+#: being decoded
 LISTS_AT_ONCE: Final = 2
 
 #: what-ifs that are worked out or wait for it: they are the longest questions
@@ -60,7 +63,8 @@ WHAT_IFS_MAX: Final = 3
 
 #: the kind of the question, and what it is about
 Question = tuple[str, ...]
-#: of a client, a namespace, a name and settings; an engine of a layer above, which the command gives
+#: of a client, a namespace, a name and settings; an engine of a layer above, which the command
+#: gives
 WhatIf = Callable[[HttpClient, str, str, Sequence[str]], Awaitable[Any]]
 
 
@@ -76,10 +80,16 @@ class _Kept:
 
 
 class Questions:
-    """Used from one loop.  *connect* makes a client, within the thread's loop; *clock*: seconds since the epoch."""
+    """Used from one loop.  *connect* makes a client, within the thread's loop; *clock*: seconds
+    since the epoch.
+    """
 
     def __init__(
-        self, connect: Callable[[], HttpClient], clock: Callable[[], float], namespace: str, what_if: WhatIf
+        self,
+        connect: Callable[[], HttpClient],
+        clock: Callable[[], float],
+        namespace: str,
+        what_if: WhatIf,
     ) -> None:
         self._connect = connect
         self._clock = clock
@@ -102,13 +112,19 @@ class Questions:
         await asyncio.to_thread(self._thread.join)
 
     def latest(self, question: Question, version: int) -> Answered | None:
-        """The last answer, which may be older than *version* of the model; a newer one is on its way then."""
+        """The last answer, which may be older than *version* of the model; a newer one is on its
+        way then.
+        """
         kept = self._kept.pop(question, None) or _Kept()
         self._kept[question] = kept
         self._keep_bounds()
         now = time.monotonic()
         rested = now - kept.ended
-        if kept.running is None and rested >= GAP_S and (kept.version != version or rested >= AGE_MAX_S):
+        if (
+            kept.running is None
+            and rested >= GAP_S
+            and (kept.version != version or rested >= AGE_MAX_S)
+        ):
             kept.wanted = now
             if kept.answered is None or self._is_next(kept, now):
                 kept.version = version
@@ -123,10 +139,18 @@ class Questions:
             size_bytes -= self._kept.pop(next(iter(self._kept))).size_bytes
 
     def _is_next(self, kept: _Kept, now: float) -> bool:
-        """There is CPU for it, no other is being asked, and of all that are wanted its answer is the oldest."""
-        if self._budget.take(now, 0) > 0 or any(other.running is not None for other in self._kept.values()):
+        """There is CPU for it, no other is being asked, and of all that are wanted its answer is
+        the oldest.
+        """
+        if self._budget.take(now, 0) > 0 or any(
+            other.running is not None for other in self._kept.values()
+        ):
             return False
-        return all(kept.ended <= other.ended for other in self._kept.values() if now - other.wanted < WANTED_S)
+        return all(
+            kept.ended <= other.ended
+            for other in self._kept.values()
+            if now - other.wanted < WANTED_S
+        )
 
     async def ask(self, question: Question) -> Answered:
         """Once, now."""
@@ -143,8 +167,9 @@ class Questions:
             self._what_ifs -= 1
 
     async def _timed(self, question: Question) -> tuple[Answered, float, int]:
-        """Returns the answer, the CPU that the thread used meanwhile, also for other questions, and the answer's bytes
-        as JSON."""
+        """Returns the answer, the CPU that the thread used meanwhile, also for other questions, and
+        the answer's bytes as JSON.
+        """
         future: Future[tuple[Answered, float, int]] = asyncio.run_coroutine_threadsafe(
             self._measured(question), self._loop
         )
@@ -196,7 +221,8 @@ class Questions:
                 return Answered(at, None, _sentence(known.exceptions[0]))
             return Answered(at, None, _fault(errors.exceptions[0]))
         except Exception as error:
-            # A fault of ours, or objects that no server accepts: said on the page as a refusal would be.
+            # A fault of ours, or objects that no server accepts: said on the page as a refusal
+            # would be.
             return Answered(at, None, _fault(error))
 
     def _document(self, question: Question, at: float) -> Awaitable[Any]:
@@ -211,7 +237,9 @@ class Questions:
             case ("drains",):
                 return self._barriers.look(client, clock)
             case ("trace", source, target, protocol, node, namespace):
-                return _traced(client, source, target, protocol=protocol, node=node, namespace=namespace)
+                return _traced(
+                    client, source, target, protocol=protocol, node=node, namespace=namespace
+                )
             case ("timeline", namespace, name, since):
                 return _told(client, namespace, name, at - float(since))
             case ("what-if", namespace, name, *settings):
@@ -219,7 +247,9 @@ class Questions:
         raise AssertionError(f"no such question: {question}")
 
 
-async def _explained(client: HttpClient, question: ExplainQuestion, clock: Callable[[], float]) -> Any:
+async def _explained(
+    client: HttpClient, question: ExplainQuestion, clock: Callable[[], float]
+) -> Any:
     return (await explain(client, question, clock)).as_document()
 
 
@@ -232,8 +262,12 @@ async def _drifted(client: HttpClient, clock: Callable[[], float]) -> Any:
     return (await read_drift(client, clock, port=METRICS_PORT)).as_document()
 
 
-async def _traced(client: HttpClient, source: str, target: str, *, protocol: str, node: str, namespace: str) -> Any:
-    question = await question_of(client, source, target, protocol=protocol or None, node=node, namespace=namespace)
+async def _traced(
+    client: HttpClient, source: str, target: str, *, protocol: str, node: str, namespace: str
+) -> Any:
+    question = await question_of(
+        client, source, target, protocol=protocol or None, node=node, namespace=namespace
+    )
     return (await trace(client, question, usual_proxy())).as_document()
 
 

@@ -39,7 +39,9 @@ class Rooms:
 
 
 async def _end_others() -> None:
-    """Ends unfinished tasks before the loop closes: later they would raise wherever they are collected."""
+    """Ends unfinished tasks before the loop closes: later they would raise wherever they are
+    collected.
+    """
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

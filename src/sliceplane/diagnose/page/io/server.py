@@ -1,11 +1,12 @@
 """The page's own server: on loopback, for whoever knows its URL.
 
-The path begins with a secret, the Host must be exactly the address that was printed (a name that leads here by DNS is
-refused), and what has data answers only to requests that the browser marks as of the same origin.  There are no cookies
-and no CORS, so that a page of another origin can send nothing and read nothing.  Only GET and HEAD are answered.
+The path begins with a secret, the Host must be exactly the address that was printed (a name that
+leads here by DNS is refused), and what has data answers only to requests that the browser marks as
+of the same origin. There are no cookies and no CORS, so that a page of another origin can send
+nothing and read nothing. Only GET and HEAD are answered.
 
-``GET v1/stream?view=...`` is the one stream of a tab (``viewer``).  A tab that does not take a message in time is
-closed.
+``GET v1/stream?view=...`` is the one stream of a tab (``viewer``). A tab that does not take a
+message in time is closed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from sliceplane.diagnose.page.io import viewer
 from sliceplane.diagnose.page.io.questions import WhatIf
-from sliceplane.diagnose.page.io.static_files import HEADERS, NO_STORE, STREAM_TYPE, PageAnswer, StaticFiles, text
+from sliceplane.diagnose.page.io.static_files import (
+    HEADERS,
+    NO_STORE,
+    STREAM_TYPE,
+    PageAnswer,
+    StaticFiles,
+    text,
+)
 from sliceplane.diagnose.page.io.viewer import WATCH_REST_S, Tab, Viewer, refused_query
 from sliceplane.kit.io.door import http_logger, is_ambiguous
 from sliceplane.watch.io.http import HttpClient
@@ -49,7 +57,9 @@ class PageServer:
         answer = self._refusal(request) or await self._answer(request)
         if isinstance(answer, Tab):
             return await self._feed(request, answer)
-        response = web.Response(status=answer.status, body=answer.body, headers={**HEADERS, **answer.headers})
+        response = web.Response(
+            status=answer.status, body=answer.body, headers={**HEADERS, **answer.headers}
+        )
         if answer.status == 400:
             response.force_close()
         return response
@@ -78,9 +88,14 @@ class PageServer:
         if request.method not in ("GET", "HEAD"):
             return text(405, "this only reads", {"Allow": "GET, HEAD"})
         first = request.path.split("/", 2)[1:2]
-        if not first or not hmac.compare_digest(first[0].encode(), self.secret.encode()) or request.path.count("/") < 2:
+        if (
+            not first
+            or not hmac.compare_digest(first[0].encode(), self.secret.encode())
+            or request.path.count("/") < 2
+        ):
             return text(404, "there is no such page: the whole URL is printed by 'sliceplane ui'")
-        # The document is opened from a terminal or a bookmark ("none"); no other site leads here, or loads a part.
+        # The document is opened from a terminal or a bookmark ("none"); no other site leads here,
+        # or loads a part.
         if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return text(403, "another site has no business here")
         return None
@@ -105,14 +120,19 @@ class PageServer:
 
 
 @asynccontextmanager
-async def page(connection: Connection, namespace: str, port: int, what_if: WhatIf) -> AsyncIterator[PageServer]:
-    """The page of the cluster of *connection*, on 127.0.0.1, while the context lasts.  *namespace*: only what is in
-    it; *port* 0: a free one; *what_if* answers that question.
+async def page(
+    connection: Connection, namespace: str, port: int, what_if: WhatIf
+) -> AsyncIterator[PageServer]:
+    """The page of the cluster of *connection*, on 127.0.0.1, while the context lasts. *namespace*:
+    only what is in it; *port* 0: a free one; *what_if* answers that question.
 
-    Raises ``OSError``, ``StatusError`` and ``Unreachable``."""
+    Raises ``OSError``, ``StatusError`` and ``Unreachable``.
+    """
     from aiohttp import web
 
-    connect: Callable[[], Any] = lambda: HttpClient(connection, read_only=True, watch_rest_s=WATCH_REST_S)  # noqa: E731  # of each loop its own
+    connect: Callable[[], Any] = lambda: HttpClient(  # noqa: E731
+        connection, read_only=True, watch_rest_s=WATCH_REST_S
+    )  # of each loop its own
     hello = {"server": connection.server, "user": connection.account}
     shown = Viewer(connect, what_if, hello, namespace=namespace, fallback=connection.namespace)
     try:

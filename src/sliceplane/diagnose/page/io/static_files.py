@@ -58,7 +58,9 @@ class StaticFiles:
             for entry in found.iterdir():
                 if entry.is_file() and any(entry.name.endswith(ending) for ending in TYPES):
                     content = entry.read_bytes()
-                    self.files[folder + entry.name] = content if folder else _FOR_READERS.sub(b"", content)
+                    self.files[folder + entry.name] = (
+                        content if folder else _FOR_READERS.sub(b"", content)
+                    )
         whole = hashlib.sha256()
         for name in sorted(self.files):
             whole.update(f"{name}\0{len(self.files[name])}\0".encode() + self.files[name])
@@ -71,5 +73,9 @@ class StaticFiles:
         if not path:
             return PageAnswer(200, self.index, {"Content-Type": TYPES[".html"], **NO_STORE})
         if folder == self.digest and name in self.files:
-            return PageAnswer(200, self.files[name], {"Content-Type": TYPES[name[name.rindex(".") :]], **IMMUTABLE})
+            return PageAnswer(
+                200,
+                self.files[name],
+                {"Content-Type": TYPES[name[name.rindex(".") :]], **IMMUTABLE},
+            )
         return None

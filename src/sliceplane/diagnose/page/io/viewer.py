@@ -1,11 +1,12 @@
-"""What one person sees of a cluster, with a client of that person's rights: a model, the views of it, the engines.
+"""What one person sees of a cluster, with a client of that person's rights: a model, the views of
+it, the engines.
 
-``open`` begins the stream of a tab: lines of JSON, ``hello``, then ``view`` and ``delta`` (``diagnose.page.feed``), and
-a ``beat`` each second with the time until which all of it is known to be so.  A tab that missed more than is remembered
-is told so and closed; it loads the view anew.
+``open`` begins the stream of a tab: lines of JSON, ``hello``, then ``view`` and ``delta``
+(``diagnose.page.feed``), and a ``beat`` each second with the time until which all of it is known to
+be so. A tab that missed more than is remembered is told so and closed; it loads the view anew.
 
-Tabs may be served by a loop in another thread.  In *rounds* all of them are woken at once, and take what was encoded
-once for each view: one thread wakes the other once a round, not once a tab.
+Tabs may be served by a loop in another thread. In *rounds* all of them are woken at once, and take
+what was encoded once for each view: one thread wakes the other once a round, not once a tab.
 """
 
 from __future__ import annotations
@@ -57,9 +58,10 @@ class Rounds:
 
 
 class Viewer:
-    """Owned by one loop, from ``start`` to ``stop``.  *connect* makes a client that only reads, in the loop that calls
-    it; *hello* is told to every tab, *namespace* and *fallback* are as ``LiveCluster`` has them.  *served_by*: the loop
-    of the tabs, if that is another."""
+    """Owned by one loop, from ``start`` to ``stop``. *connect* makes a client that only reads, in
+    the loop that calls it; *hello* is told to every tab, *namespace* and *fallback* are as
+    ``LiveCluster`` has them. *served_by*: the loop of the tabs, if that is another.
+    """
 
     def __init__(
         self,
@@ -90,13 +92,17 @@ class Viewer:
         self.over = b""
 
     async def start(self) -> None:
-        """Returns when the first lists are here, or were refused.  Raises ``StatusError`` and ``Unreachable``."""
+        """Returns when the first lists are here, or were refused.  Raises ``StatusError`` and
+        ``Unreachable``.
+        """
         self._client = self._connect()
         self.live = LiveCluster(self._client, self._namespace, self._fallback)
         await self.live.start()
         self.questions = Questions(self._connect, self.live.now, self.live.namespace, self._what_if)
         self.questions.start()
-        self.hub = ViewHub(self.live, self.questions, SENDING_MS if self._served_by is not None else 0.0)
+        self.hub = ViewHub(
+            self.live, self.questions, SENDING_MS if self._served_by is not None else 0.0
+        )
         self.rounds = Rounds(self._served_by or asyncio.get_running_loop())
         self._looking = asyncio.create_task(self._look())
 
@@ -153,13 +159,17 @@ class Viewer:
 
     def new_beat(self) -> bytes:
         live = self.live
-        return line({"type": "beat", "at": live.current(), "sent": live.now(), "troubles": live.troubles()})
+        return line(
+            {"type": "beat", "at": live.current(), "sent": live.now(), "troubles": live.troubles()}
+        )
 
     async def _trace(self, query: Mapping[str, str]) -> PageAnswer:
         asked = ("trace", *(query.get(name, "") for name in ("from", "to", "protocol", "node")))
         if asked[3] not in ("", "tcp", "udp", "sctp"):
             return text(400, "protocol is one of tcp, udp, sctp")
-        answered = await self.questions.ask((*asked, query.get("namespace") or self.live.namespace or "default"))
+        answered = await self.questions.ask(
+            (*asked, query.get("namespace") or self.live.namespace or "default")
+        )
         return json_answer(line(answered.part()))
 
     async def _foreseen(self, query: Mapping[str, str]) -> PageAnswer:
@@ -169,12 +179,17 @@ class Viewer:
             return text(400, "service is NAMESPACE/NAME")
         answered = await self.questions.ask_what_if(("what-if", namespace, name, *settings))
         if answered is None:
-            return text(503, f"{WHAT_IFS_MAX} questions of this kind are being worked out: ask again in a while")
+            return text(
+                503,
+                f"{WHAT_IFS_MAX} questions of this kind are being worked out: ask again in a while",
+            )
         return json_answer(line(answered.part()))
 
 
 class Tab:
-    """The stream of one tab, made and to be closed in the viewer's thread; ``next`` is of the loop that serves it."""
+    """The stream of one tab, made and to be closed in the viewer's thread; ``next`` is of the loop
+    that serves it.
+    """
 
     def __init__(self, viewer: Viewer, key: tuple[str, ...], topic: Topic) -> None:
         self._viewer = viewer

@@ -1,7 +1,8 @@
 """Shadow mode: the production engine beside a cluster's own EndpointSlice controller, reading only.
 
-Nothing here can write: the controller's jobs are reads, the client has no way to write (``transport.guards``), and
-its operator gives it an account that may only read.  There is no election, for there is nothing to fight about.
+Nothing here can write: the controller's jobs are reads, the client has no way to write
+(``transport.guards``), and its operator gives it an account that may only read. There is no
+election, for there is nothing to fight about.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class ShadowRun:
         self.client = ReadOnlyClient(reader)
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
         self._host = ControllerHost(self.client, rng=rng, clock=self._clock)
-        self._host.add(lambda: ShadowController(config, self.ledger), max_in_flight=CONFIRMATIONS_MAX)
+        self._host.add(
+            lambda: ShadowController(config, self.ledger), max_in_flight=CONFIRMATIONS_MAX
+        )
         #: what is read
         self.watches = ShadowController(config, self.ledger).info.watches
 
@@ -71,16 +74,20 @@ class ShadowRun:
             self._tell(output)
 
     async def once(self, output: Output, timeout_s: float) -> bool:
-        """Until every service was compared and what differed was confirmed or went away.  False: not in time.
+        """Until every service was compared and what differed was confirmed or went away. False: not
+        in time.
 
-        Differences that come up meanwhile and are younger than the grace period at the end are not waited for.
+        Differences that come up meanwhile and are younger than the grace period at the end are not
+        waited for.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 await self.wait_synced()
                 await self._rest()
                 latest = self._clock() + self.ledger.grace_s + CONFIRM_S
-                while self.ledger.pending and (self._clock() < latest or self.ledger.overdue(self._clock())):
+                while self.ledger.pending and (
+                    self._clock() < latest or self.ledger.overdue(self._clock())
+                ):
                     await asyncio.sleep(LOOK_S / 5)
                     self._tell(output)
                 await self._rest()
@@ -92,7 +99,10 @@ class ShadowRun:
 
     async def _rest(self) -> None:
         """All that is known has been compared."""
-        while any(controller.backlog or controller.in_flight for controller in self._host.status().controllers):
+        while any(
+            controller.backlog or controller.in_flight
+            for controller in self._host.status().controllers
+        ):
             await asyncio.sleep(LOOK_S / 10)
 
     def _tell(self, output: Output) -> None:
@@ -103,7 +113,9 @@ class ShadowRun:
 
     def summary(self) -> ShadowSummary:
         informers = self._host.status().informers
-        services = next((informer.objects for informer in informers if informer.watched.resource is Services), 0)
+        services = next(
+            (informer.objects for informer in informers if informer.watched.resource is Services), 0
+        )
         return summary_of(self.ledger, services)
 
     def now(self) -> float:

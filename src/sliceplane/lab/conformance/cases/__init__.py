@@ -1,12 +1,21 @@
-"""The cases, by what they vex: ``slices`` as wholes, endpoints that move (``moves``), ``conditions``, ``ports`` and
-families, the ``watches`` that carry it all, ``hints``, traffic
-``policies``."""
+"""The cases, by what they vex: ``slices`` as wholes, endpoints that move (``moves``),
+``conditions``, ``ports`` and families, the ``watches`` that carry it all, ``hints``, traffic
+``policies``.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.lab.conformance.cases import conditions, hints, moves, policies, ports, slices, watches
+from sliceplane.lab.conformance.cases import (
+    conditions,
+    hints,
+    moves,
+    policies,
+    ports,
+    slices,
+    watches,
+)
 from sliceplane.lab.conformance.story import Case
 
 CASES: Final[tuple[Case, ...]] = (

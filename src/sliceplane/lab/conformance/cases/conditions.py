@@ -1,4 +1,6 @@
-"""Conditions: absent ones have a meaning, terminating ones are no ready ones, and the last word counts."""
+"""Conditions: absent ones have a meaning, terminating ones are no ready ones, and the last word
+counts.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ CASES: Final = (
         "With no ready endpoint and none that ends there is none",
         ("kubernetes/kubernetes#77864",),
         given=(slice_("a", pod(1), pod(2)),),
-        story=(CHECK, slice_("a", pod(1, conditions=_NOT_READY), pod(2, conditions=_NOT_READY)), CHECK),
+        story=(
+            CHECK,
+            slice_("a", pod(1, conditions=_NOT_READY), pod(2, conditions=_NOT_READY)),
+            CHECK,
+        ),
     ),
     Case(
         "flaps-fast",
@@ -80,14 +86,26 @@ CASES: Final = (
         "A Pod that ends gets nothing new while another is ready",
         ("envoyproxy/gateway#6277", "cilium/cilium#34991"),
         given=(slice_("a", *pods((1, 2))),),
-        story=(CHECK, slice_("a", pod(1), pod(2, conditions=_GOING)), CHECK, slice_("a", pod(1)), CHECK),
+        story=(
+            CHECK,
+            slice_("a", pod(1), pod(2, conditions=_GOING)),
+            CHECK,
+            slice_("a", pod(1)),
+            CHECK,
+        ),
     ),
     Case(
         "all-terminate",
         "All Pods end and still serve: they are the fall-back, or nothing is",
         ("cilium/cilium#39743", "KEP-1669"),
         given=(slice_("a", *pods((1, 2))),),
-        story=(CHECK, slice_("a", pod(1, conditions=_GOING), pod(2, conditions=_GOING)), CHECK, slice_("a"), CHECK),
+        story=(
+            CHECK,
+            slice_("a", pod(1, conditions=_GOING), pod(2, conditions=_GOING)),
+            CHECK,
+            slice_("a"),
+            CHECK,
+        ),
     ),
     Case(
         "some-of-those-that-end-serve-no-more",
@@ -122,13 +140,25 @@ CASES: Final = (
         "Whether one is ready is asked of all slices together",
         ("KEP-1669", "envoyproxy/gateway#4946", "sercand/kuberesolver#66"),
         given=(slice_("a", pod(1)), slice_("b", pod(2))),
-        story=(CHECK, slice_("a", pod(1, conditions=_GOING)), CHECK, slice_("b", pod(2, conditions=_GOING)), CHECK),
+        story=(
+            CHECK,
+            slice_("a", pod(1, conditions=_GOING)),
+            CHECK,
+            slice_("b", pod(2, conditions=_GOING)),
+            CHECK,
+        ),
     ),
     Case(
         "published-though-it-ends",
         "Of a Service that publishes not ready addresses the slices say ready: that is what counts",
         ("discovery.k8s.io/v1 EndpointConditions", "ovn-kubernetes/ovn-kubernetes#3435"),
-        given=(slice_("a", pod(1, conditions={"ready": True, "serving": True, "terminating": True}), pod(2)),),
+        given=(
+            slice_(
+                "a",
+                pod(1, conditions={"ready": True, "serving": True, "terminating": True}),
+                pod(2),
+            ),
+        ),
         story=(CHECK,),
     ),
 )

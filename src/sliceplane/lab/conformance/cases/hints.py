@@ -1,6 +1,7 @@
 """Hints: all or nothing over the ready endpoints of all slices, never a reason to have none.
 
-Every consumer must survive these; what one believes that does not claim hints is every ready endpoint.
+Every consumer must survive these; what one believes that does not claim hints is every ready
+endpoint.
 """
 
 from __future__ import annotations
@@ -32,7 +33,13 @@ CASES: Final = (
         "One ready endpoint without a hint switches them off",
         ("cilium/cilium#41116", "KEP-2433"),
         given=(slice_("a", _east(1), _west(2)),),
-        story=(CHECK, slice_("a", _east(1), _west(2), pod(3)), CHECK, slice_("a", _east(1), _west(2)), CHECK),
+        story=(
+            CHECK,
+            slice_("a", _east(1), _west(2), pod(3)),
+            CHECK,
+            slice_("a", _east(1), _west(2)),
+            CHECK,
+        ),
     ),
     Case(
         "hints-half-there",

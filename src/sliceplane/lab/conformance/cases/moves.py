@@ -29,7 +29,13 @@ CASES: Final = (
         "Two endpoints change places",
         ("kubernetes/kubernetes#135593", "istio/istio#27603"),
         given=(slice_("a", pod(1), pod(2)), slice_("b", pod(3), pod(4))),
-        story=(CHECK, slice_("b", *pods((2, 3, 4))), slice_("a", *pods((1, 3))), slice_("b", *pods((2, 4))), CHECK),
+        story=(
+            CHECK,
+            slice_("b", *pods((2, 3, 4))),
+            slice_("a", *pods((1, 3))),
+            slice_("b", *pods((2, 4))),
+            CHECK,
+        ),
     ),
     Case(
         "stands-twice-leaves-once",
@@ -86,7 +92,13 @@ CASES: Final = (
         "The slice of the Pod that ends is told after the one of the new Pod",
         ("kubernetes/kubernetes#135593", "kubernetes/kubernetes#135334"),
         given=(slice_("a", pod(3, at=1)), slice_("b", pod(2))),
-        story=(CHECK, slice_("b", pod(2), pod(1, conditions=_GOING)), CHECK, slice_("b", pod(2)), CHECK),
+        story=(
+            CHECK,
+            slice_("b", pod(2), pod(1, conditions=_GOING)),
+            CHECK,
+            slice_("b", pod(2)),
+            CHECK,
+        ),
     ),
     Case(
         "address-is-reused-at-once",

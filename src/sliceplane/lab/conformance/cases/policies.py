@@ -1,4 +1,5 @@
-"""``internalTrafficPolicy: Local``: what a process on a node may reach are the endpoints of that node, or nothing.
+"""``internalTrafficPolicy: Local``: what a process on a node may reach are the endpoints of that
+node, or nothing.
 
 Only consumers that claim it are asked: for a name server or a gateway the field says nothing.
 """
@@ -43,7 +44,8 @@ CASES: Final = (
     ),
     Case(
         "endpoint-of-the-node-is-not-ready",
-        "With the policy Local an endpoint elsewhere does not stand in for the one here that is not ready",
+        "With the policy Local an endpoint elsewhere does not stand in for the one here that is "
+        "not ready",
         ("linkerd/linkerd2#12311", "KEP-2086"),
         given=_GIVEN,
         story=(CHECK, slice_("a", pod(1, conditions=_NOT_READY), _elsewhere(2)), CHECK),
@@ -75,7 +77,12 @@ CASES: Final = (
         "policy-before-hints",
         "With the policy Local hints for another zone take nothing away",
         ("linkerd/linkerd2#10186", "KEP-2433", "KEP-2086"),
-        given=(_LOCAL, slice_("a", pod(1, zones=["west"]), pod(2, zones=["east"]), _elsewhere(3, zones=["east"]))),
+        given=(
+            _LOCAL,
+            slice_(
+                "a", pod(1, zones=["west"]), pod(2, zones=["east"]), _elsewhere(3, zones=["east"])
+            ),
+        ),
         story=(CHECK,),
         needs=_NEEDS,
     ),

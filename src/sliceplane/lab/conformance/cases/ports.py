@@ -1,4 +1,6 @@
-"""Ports and address families: a slice has ports of its own, and not every slice is meant for everybody."""
+"""Ports and address families: a slice has ports of its own, and not every slice is meant for
+everybody.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ def _machine(number: int) -> Document:
 
 def _names(name: str, *hosts: str) -> Put:
     """A slice of host names, which the API has deprecated and still takes."""
-    return slice_(name, *({"addresses": [host], "conditions": {"ready": True}} for host in hosts), family="FQDN")
+    return slice_(
+        name,
+        *({"addresses": [host], "conditions": {"ready": True}} for host in hosts),
+        family="FQDN",
+    )
 
 
 CASES: Final = (
@@ -39,14 +45,25 @@ CASES: Final = (
         "During a rollout the same port name has two numbers, in two slices",
         ("KEP-0752, Mapping",),
         given=(slice_("a", *pods((1, 2))), slice_("b", pod(3), ports=[_port("http", 9090)])),
-        story=(CHECK, slice_("a", pod(1)), slice_("b", pod(3), pod(2), ports=[_port("http", 9090)]), CHECK),
+        story=(
+            CHECK,
+            slice_("a", pod(1)),
+            slice_("b", pod(3), pod(2), ports=[_port("http", 9090)]),
+            CHECK,
+        ),
     ),
     Case(
         "two-processes-on-one-machine",
         "Endpoints that no object stands for may share an address: the port tells them apart",
         ("kubernetes/kubernetes#101935", "cilium/cilium#22446"),
         given=(slice_("a", _machine(1)), slice_("b", _machine(1), ports=[_port("http", 9090)])),
-        story=(CHECK, slice_("a", _machine(2)), CHECK, slice_("b", ports=[_port("http", 9090)]), CHECK),
+        story=(
+            CHECK,
+            slice_("a", _machine(2)),
+            CHECK,
+            slice_("b", ports=[_port("http", 9090)]),
+            CHECK,
+        ),
     ),
     Case(
         "slice-lacks-the-port",
@@ -66,7 +83,9 @@ CASES: Final = (
         "one-of-several-ports",
         "Of several ports the one that is asked for counts",
         ("cilium/cilium#15142",),
-        given=(slice_("a", *pods((1, 2)), ports=[_port("admin", 9000), *HTTP, _port("metrics", 9100)]),),
+        given=(
+            slice_("a", *pods((1, 2)), ports=[_port("admin", 9000), *HTTP, _port("metrics", 9100)]),
+        ),
         story=(CHECK, slice_("a", *pods((1, 2)), ports=[_port("metrics", 9100), *HTTP]), CHECK),
     ),
     Case(
@@ -74,7 +93,11 @@ CASES: Final = (
         "Ports are known by name: their order says nothing",
         ("openshift/ovn-kubernetes#515",),
         given=(slice_("a", pod(1), ports=[_port("http", 8080), _port("admin", 9000)]),),
-        story=(CHECK, slice_("a", pod(1), ports=[_port("admin", 8080), _port("http", 9000)]), CHECK),
+        story=(
+            CHECK,
+            slice_("a", pod(1), ports=[_port("admin", 8080), _port("http", 9000)]),
+            CHECK,
+        ),
     ),
     Case(
         "same-number-other-protocol",
@@ -95,7 +118,12 @@ CASES: Final = (
         "The one port of a Service may have no name",
         ("discovery.k8s.io/v1 EndpointPort",),
         given=(slice_("a", *pods((1, 2)), ports=[_port("", 8080)]),),
-        story=(service({"port": 80, "protocol": "TCP"}), CHECK, slice_("a", pod(1), ports=[_port("", 8081)]), CHECK),
+        story=(
+            service({"port": 80, "protocol": "TCP"}),
+            CHECK,
+            slice_("a", pod(1), ports=[_port("", 8081)]),
+            CHECK,
+        ),
         asked_port=AskedPort(port=""),
         needs=frozenset({"unnamed-port"}),
     ),
@@ -103,7 +131,13 @@ CASES: Final = (
         "hundred-ports",
         "A slice may have 100 ports, and the asked one may be the last",
         ("kubernetes/kubernetes#99382",),
-        given=(slice_("a", pod(1), ports=[*(_port(f"p-{number}", 9000 + number) for number in range(99)), *HTTP]),),
+        given=(
+            slice_(
+                "a",
+                pod(1),
+                ports=[*(_port(f"p-{number}", 9000 + number) for number in range(99)), *HTTP],
+            ),
+        ),
         story=(CHECK,),
     ),
     Case(
@@ -128,7 +162,13 @@ CASES: Final = (
         "Slices of host names are left alone by those who want addresses",
         ("kubernetes/ingress-nginx#10080", "kubernetes/kubernetes#114210", "istio/istio#34995"),
         given=(slice_("a", pod(1)), _names("b", "db.example.com")),
-        story=(CHECK, _names("b", "db.example.com", "db2.example.com"), CHECK, slice_("a", pod(1), pod(2)), CHECK),
+        story=(
+            CHECK,
+            _names("b", "db.example.com", "db2.example.com"),
+            CHECK,
+            slice_("a", pod(1), pod(2)),
+            CHECK,
+        ),
         needs=frozenset({"families"}),
     ),
 )

@@ -48,7 +48,14 @@ CASES: Final = (
         "Without slices a Service has no endpoints",
         ("linkerd/linkerd#1612", "submariner-io/lighthouse#1416"),
         given=(slice_("a", *pods(range(1, 4))), slice_("b", pod(4))),
-        story=(CHECK, Delete("EndpointSlice", "a"), Delete("EndpointSlice", "b"), CHECK, slice_("c", pod(5)), CHECK),
+        story=(
+            CHECK,
+            Delete("EndpointSlice", "a"),
+            Delete("EndpointSlice", "b"),
+            CHECK,
+            slice_("c", pod(5)),
+            CHECK,
+        ),
     ),
     Case(
         "slice-is-emptied",
@@ -111,14 +118,24 @@ CASES: Final = (
     Case(
         "slices-of-several-managers",
         "Slices of other managers count like those of the controller",
-        ("kubernetes/ingress-nginx#9908", "defilantech/LLMKube#895", "KEP-0752, Additional EndpointSlice Controllers"),
+        (
+            "kubernetes/ingress-nginx#9908",
+            "defilantech/LLMKube#895",
+            "KEP-0752, Additional EndpointSlice Controllers",
+        ),
         given=(
             slice_("a", pod(1)),
             slice_("b", pod(2), manager=_MIRROR),
             slice_("c", pod(3), manager="example.com"),
             slice_("d", pod(4), manager=None),
         ),
-        story=(CHECK, Delete("EndpointSlice", "b"), CHECK, slice_("c", pod(5), manager="example.com"), CHECK),
+        story=(
+            CHECK,
+            Delete("EndpointSlice", "b"),
+            CHECK,
+            slice_("c", pod(5), manager="example.com"),
+            CHECK,
+        ),
     ),
     Case(
         "label-goes-to-another-service",
@@ -138,7 +155,11 @@ CASES: Final = (
         "slice-of-another-service",
         "A Service with a like name in the same namespace is another one",
         ("kubernetes/ingress-nginx#9908",),
-        given=(slice_("a", pod(1)), service(name="web-2"), slice_("web-x", pod(2), service="web-2")),
+        given=(
+            slice_("a", pod(1)),
+            service(name="web-2"),
+            slice_("web-x", pod(2), service="web-2"),
+        ),
         story=(CHECK, slice_("web-x", pod(3), service="web-2"), CHECK),
     ),
     Case(

@@ -1,4 +1,6 @@
-"""Watches: cut, expired, refused, silent.  Whatever was missed meanwhile must be known afterwards, deletes included."""
+"""Watches: cut, expired, refused, silent.  Whatever was missed meanwhile must be known afterwards,
+deletes included.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ CASES: Final = (
         "A whole rollout passes in a gap",
         ("cilium/cilium#48050", "vllm-project/production-stack#228"),
         given=_GIVEN,
-        story=_gap(*(slice_("a", *pods((number, number + 1, number + 2))) for number in range(2, 102))),
+        story=_gap(
+            *(slice_("a", *pods((number, number + 1, number + 2))) for number in range(2, 102))
+        ),
     ),
     Case(
         "nothing-changed-in-a-gap",
@@ -96,14 +100,30 @@ CASES: Final = (
         "A second 410 Gone comes right after the first",
         ("gtsystem/lightkube#108", "apache/airflow#23521"),
         given=_GIVEN,
-        story=(CHECK, EXPIRE, slice_("b", pod(5)), EXPIRE, CHECK, Delete("EndpointSlice", "b"), CHECK),
+        story=(
+            CHECK,
+            EXPIRE,
+            slice_("b", pod(5)),
+            EXPIRE,
+            CHECK,
+            Delete("EndpointSlice", "b"),
+            CHECK,
+        ),
     ),
     Case(
         "cut-without-a-word",
         "The server closes the watch without 410, and changes follow",
         ("fabric8io/kubernetes-client#7896", "kubernetes-client/python#124"),
         given=_GIVEN,
-        story=(CHECK, CUT, slice_("a", *pods((1, 2))), CHECK, CUT, Delete("EndpointSlice", "b"), CHECK),
+        story=(
+            CHECK,
+            CUT,
+            slice_("a", *pods((1, 2))),
+            CHECK,
+            CUT,
+            Delete("EndpointSlice", "b"),
+            CHECK,
+        ),
     ),
     Case(
         "cut-after-each-write",
@@ -132,7 +152,8 @@ CASES: Final = (
     ),
     Case(
         "resumed-at-a-bookmark",
-        "The watch goes on from a bookmark: what came before it is known, what came after is not missed",
+        "The watch goes on from a bookmark: what came before it is known, what came after is not "
+        "missed",
         ("kubernetes-client/python#1796", "apache/airflow#21087"),
         given=_GIVEN,
         story=(
@@ -222,7 +243,11 @@ CASES: Final = (
         "A hundred updates of one slice come at once",
         ("kubernetes/kubernetes#83206", "istio/istio#14349"),
         given=_GIVEN,
-        story=(CHECK, *(slice_("a", *pods((number, number + 1))) for number in range(10, 110)), CHECK),
+        story=(
+            CHECK,
+            *(slice_("a", *pods((number, number + 1))) for number in range(10, 110)),
+            CHECK,
+        ),
     ),
     Case(
         "delete-then-cut",

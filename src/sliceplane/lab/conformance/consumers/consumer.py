@@ -25,7 +25,9 @@ class FollowedService(msgspec.Struct, frozen=True):
 
 
 class FollowingConsumer(Protocol):
-    """One Service, followed by the consumer.  ``beliefs`` only grows; equal ones in a row are one."""
+    """One Service, followed by the consumer.  ``beliefs`` only grows; equal ones in a row are
+    one.
+    """
 
     beliefs: list[Belief]
     #: why it follows no more; "" while it does
@@ -51,8 +53,9 @@ class JudgedConsumer(Protocol):
 
     @abstractmethod
     def follow(self, asked: FollowedService) -> AbstractAsyncContextManager[FollowingConsumer]:
-        """What runs for one case: a back-off that one case caused is none of the next.  Raises ``OSError`` and
-        ``TimeoutError`` where it does not start."""
+        """What runs for one case: a back-off that one case caused is none of the next. Raises
+        ``OSError`` and ``TimeoutError`` where it does not start.
+        """
 
 
 class Beliefs(FollowingConsumer):

@@ -1,7 +1,9 @@
-"""Where the rules of a node send a new connection of a process on it, read from ``nft -j list ruleset``.
+"""Where the rules of a node send a new connection of a process on it, read from ``nft -j list
+ruleset``.
 
-It walks the ``nat`` chains at ``output`` as the kernel does, and takes every branch of a random choice.  It knows no
-proxy's names, only statements; one that it does not know is an error, never skipped.
+It walks the ``nat`` chains at ``output`` as the kernel does, and takes every branch of a random
+choice. It knows no proxy's names, only statements; one that it does not know is an error, never
+skipped.
 """
 
 from __future__ import annotations
@@ -34,10 +36,14 @@ class _Table:
 
 
 def destinations(listing: str, address: str, port: int, source: str) -> Belief | None:
-    """Every ``ADDRESS:PORT`` that a TCP connection from *source*, the node, to *address* and *port* may end at, if
-    rules change it; ``None``: no rules for that family are there.  Raises ``UnknownStatement``."""
+    """Every ``ADDRESS:PORT`` that a TCP connection from *source*, the node, to *address* and *port*
+    may end at, if rules change it; ``None``: no rules for that family are there. Raises
+    ``UnknownStatement``.
+    """
     tables = _tables(json.loads(listing)["nftables"], "ip6" if ":" in address else "ip")
-    hooks = sorted((priority, name, table) for table, rules in tables.items() for priority, name in rules.hooks)
+    hooks = sorted(
+        (priority, name, table) for table, rules in tables.items() for priority, name in rules.hooks
+    )
     if not hooks:
         return None
     ends: set[str] = set()
@@ -97,7 +103,10 @@ class _Walk:
                     if not self._holds(body):
                         return "next"
                 case "vmap":
-                    flows = {self._verdict(verdict) for verdict in self._looked_up(body["key"], body["data"])}
+                    flows = {
+                        self._verdict(verdict)
+                        for verdict in self._looked_up(body["key"], body["data"])
+                    }
                     if flow := _one_of(flows):
                         return flow
                 case "dnat":

@@ -1,9 +1,11 @@
-"""Any name server of Kubernetes: one is started for each case, and asked by DNS for the SRV records of the port.
+"""Any name server of Kubernetes: one is started for each case, and asked by DNS for the SRV records
+of the port.
 
-Its command has ``{port}`` where the port to listen on stands (UDP and TCP on 127.0.0.1), and finds ``KUBECONFIG`` in
-its environment.  Belief: the targets of ``_PORT._tcp.SERVICE.NAMESPACE.svc.cluster.local`` with the addresses that they
-are asked for (Kubernetes DNS specification 1.1.0, section 2.4).  NXDOMAIN is no
-endpoint; anything else but NOERROR is no answer, and what was believed before stays.
+Its command has ``{port}`` where the port to listen on stands (UDP and TCP on 127.0.0.1), and finds
+``KUBECONFIG`` in its environment. Belief: the targets of
+``_PORT._tcp.SERVICE.NAMESPACE.svc.cluster.local`` with the addresses that they are asked for
+(Kubernetes DNS specification 1.1.0, section 2.4). NXDOMAIN is no endpoint; anything else but
+NOERROR is no answer, and what was believed before stays.
 """
 
 from __future__ import annotations
@@ -17,7 +19,12 @@ from typing import Final
 
 from sliceplane.dns.forwarding.message import Reply, encode_query, read_reply
 from sliceplane.dns.wire import AAAA, NOERROR, NXDOMAIN, SRV, A, WireError, data_text, name_of
-from sliceplane.lab.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
+from sliceplane.lab.conformance.consumers.consumer import (
+    Beliefs,
+    FollowedService,
+    FollowingConsumer,
+    JudgedConsumer,
+)
 from sliceplane.lab.conformance.consumers.program import command_words, ignored, process
 from sliceplane.lab.conformance.model import Belief, authority
 from sliceplane.lab.conformance.story import Claim
@@ -30,15 +37,22 @@ _BEFORE_TARGET: Final = 6
 
 
 class NameServerConsumer(JudgedConsumer):
-    """See the module.  Raises ``ValueError`` as ``command_words`` does, and for a command without ``{port}``."""
+    """See the module.  Raises ``ValueError`` as ``command_words`` does, and for a command without
+    ``{port}``.
+    """
 
-    def __init__(self, command: str, *, name: str = "", claims: Iterable[Claim] = (), patience_s: float) -> None:
+    def __init__(
+        self, command: str, *, name: str = "", claims: Iterable[Claim] = (), patience_s: float
+    ) -> None:
         if "{port}" not in command:
-            raise ValueError("the command of a name server needs {port} where the port to listen on stands")
+            raise ValueError(
+                "the command of a name server needs {port} where the port to listen on stands"
+            )
         self._command = command_words("name-server", command)
         self.name = name or Path(self._command[0]).name
         self.claims = frozenset(claims)
-        # An answer of 64 KiB does not hold the SRV records of a thousand endpoints, and unnamed ports have none.
+        # An answer of 64 KiB does not hold the SRV records of a thousand endpoints, and unnamed
+        # ports have none.
         self.ables = frozenset(("families",))
         self.patience_s = patience_s
 
@@ -54,7 +68,9 @@ class NameServerConsumer(JudgedConsumer):
                             raise ChildProcessError(f"it ended: {await running.farewell()}")
                         await asyncio.sleep(0.05)
             except TimeoutError:
-                raise TimeoutError(f"no answer by TCP from 127.0.0.1:{port} within {_STARTS_S:g} s") from None
+                raise TimeoutError(
+                    f"no answer by TCP from 127.0.0.1:{port} within {_STARTS_S:g} s"
+                ) from None
             yield _Asking(port, asked)
 
 
@@ -67,7 +83,9 @@ class _Asking(Beliefs):
     def __init__(self, port: int, asked: FollowedService) -> None:
         super().__init__()
         self._port = port
-        self._name = name_of(f"_{asked.asked_port.port}._tcp.{asked.service}.{asked.namespace}.svc.{_ZONE}")
+        self._name = name_of(
+            f"_{asked.asked_port.port}._tcp.{asked.service}.{asked.namespace}.svc.{_ZONE}"
+        )
         self._kind = AAAA if asked.asked_port.family == "IPv6" else A
 
     async def look(self) -> None:
@@ -97,7 +115,10 @@ class _Asking(Beliefs):
 
 async def _ask(port: int, names: Sequence[bytes], kind: int) -> list[Reply]:
     """The replies in the order of *names*; none if one of them failed to come."""
-    queries = [encode_query(number, name, kind, edns=True, do=False, flags=0) for number, name in enumerate(names)]
+    queries = [
+        encode_query(number, name, kind, edns=True, do=False, flags=0)
+        for number, name in enumerate(names)
+    ]
     try:
         async with asyncio.timeout(_ANSWERS_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

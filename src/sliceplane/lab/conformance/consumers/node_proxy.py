@@ -1,11 +1,14 @@
-"""Any node proxy that writes rules of nftables or iptables: one is started for each case, in a network namespace.
+"""Any node proxy that writes rules of nftables or iptables: one is started for each case, in a
+network namespace.
 
-Its command has ``{kubeconfig}`` and ``{node}`` where it wants them, and finds ``KUBECONFIG`` in its environment.
-Belief: where the kernel of that namespace would send a connection to the cluster IP and port of the Service
-(``kernel_rules``, or ``saved_rules`` if there are chains of iptables).  Root, ``ip`` and ``nft`` are needed, and
-``iptables-save`` where rules are to be read from it; nothing outside of the namespace changes.
+Its command has ``{kubeconfig}`` and ``{node}`` where it wants them, and finds ``KUBECONFIG`` in its
+environment. Belief: where the kernel of that namespace would send a connection to the cluster IP
+and port of the Service (``kernel_rules``, or ``saved_rules`` if there are chains of iptables).
+Root, ``ip`` and ``nft`` are needed, and ``iptables-save`` where rules are to be read from it;
+nothing outside of the namespace changes.
 
-The API server listens on this machine's loopback.  A socket at the same address inside the namespace leads to it.
+The API server listens on this machine's loopback. A socket at the same address inside the namespace
+leads to it.
 """
 
 from __future__ import annotations
@@ -19,9 +22,19 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from sliceplane.lab.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
+from sliceplane.lab.conformance.consumers.consumer import (
+    Beliefs,
+    FollowedService,
+    FollowingConsumer,
+    JudgedConsumer,
+)
 from sliceplane.lab.conformance.consumers.kernel_rules import UnknownStatement, destinations
-from sliceplane.lab.conformance.consumers.program import RunningProgram, command_words, ignored, process
+from sliceplane.lab.conformance.consumers.program import (
+    RunningProgram,
+    command_words,
+    ignored,
+    process,
+)
 from sliceplane.lab.conformance.consumers.saved_rules import saved_destinations
 from sliceplane.lab.conformance.model import Belief
 from sliceplane.lab.conformance.story import NODE, NODE_ADDRESS, SERVICE_PORT
@@ -73,8 +86,9 @@ class _Reading(Beliefs):
             self.ended = await self._running.farewell()
 
     async def _in_either(self) -> Belief | None:
-        """A proxy has one mode.  nftables lists the rules of iptables, too, and they cannot be read there; they may
-        have come between two looks."""
+        """A proxy has one mode. nftables lists the rules of iptables, too, and they cannot be read
+        there; they may have come between two looks.
+        """
         unknown: UnknownStatement | None = None
         for read in (self._in_iptables, self._in_nftables, self._in_iptables):
             try:

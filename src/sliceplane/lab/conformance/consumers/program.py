@@ -1,9 +1,11 @@
-"""Any program, in any language: one is started for each case, and prints a line whenever its belief changes.
+"""Any program, in any language: one is started for each case, and prints a line whenever its belief
+changes.
 
-It finds in its environment ``KUBECONFIG``, ``SLICEPLANE_NAMESPACE``, ``SLICEPLANE_SERVICE``, ``SLICEPLANE_PORT`` (the
-name; empty: the only port) and ``SLICEPLANE_FAMILY`` (``IPv4`` or ``IPv6``), and for those that honour hints
-``SLICEPLANE_NODE`` and ``SLICEPLANE_ZONE``.  A line is a JSON list of ``"ADDRESS:PORT"``, IPv6 in brackets; other lines
-are ignored.  It is ended by SIGTERM, and by SIGKILL after two seconds.
+It finds in its environment ``KUBECONFIG``, ``SLICEPLANE_NAMESPACE``, ``SLICEPLANE_SERVICE``,
+``SLICEPLANE_PORT`` (the name; empty: the only port) and ``SLICEPLANE_FAMILY`` (``IPv4`` or
+``IPv6``), and for those that honour hints ``SLICEPLANE_NODE`` and ``SLICEPLANE_ZONE``. A line is a
+JSON list of ``"ADDRESS:PORT"``, IPv6 in brackets; other lines are ignored. It is ended by SIGTERM,
+and by SIGKILL after two seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +23,12 @@ from typing import Any, Final
 
 from sliceplane.kit.io.last_steps import ends_within
 from sliceplane.kit.io.orphans import ended_with_us
-from sliceplane.lab.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
+from sliceplane.lab.conformance.consumers.consumer import (
+    Beliefs,
+    FollowedService,
+    FollowingConsumer,
+    JudgedConsumer,
+)
 from sliceplane.lab.conformance.story import NODE, ZONE, Claim, Need
 
 _ENDS_S: Final = 2.0
@@ -62,11 +69,15 @@ class ProgramConsumer(JudgedConsumer):
 
 
 def command_words(kind: str, command: str) -> list[str]:
-    """*command* as a shell would split it.  Raises ``ValueError`` for one that is empty or cannot be split."""
+    """*command* as a shell would split it.  Raises ``ValueError`` for one that is empty or cannot
+    be split.
+    """
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise ValueError(f"the command after {kind}: cannot be split into words: {error}") from error
+        raise ValueError(
+            f"the command after {kind}: cannot be split into words: {error}"
+        ) from error
     if not words:
         raise ValueError(f"a program to run is missing after {kind}:")
     return words
@@ -185,5 +196,7 @@ async def _lines(stream: asyncio.StreamReader | None) -> AsyncIterator[bytes]:
 
 def _shown(line: bytes) -> str:
     """*line* as a person may see it."""
-    text = "".join(c if c.isprintable() else " " for c in line[: 4 * _SHOWN].decode(errors="replace")).strip()
+    text = "".join(
+        c if c.isprintable() else " " for c in line[: 4 * _SHOWN].decode(errors="replace")
+    ).strip()
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,7 +1,9 @@
-"""Where the rules of a node send a new connection of a process on it, read from ``iptables-save -t nat``.
+"""Where the rules of a node send a new connection of a process on it, read from ``iptables-save -t
+nat``.
 
-As ``kernel_rules`` does it for nftables: every branch of a random choice is taken, no proxy's names are known, and a
-match or target that is not known is an error, never skipped.  All lists of ``recent`` are empty.
+As ``kernel_rules`` does it for nftables: every branch of a random choice is taken, no proxy's names
+are known, and a match or target that is not known is an error, never skipped. All lists of
+``recent`` are empty.
 """
 
 from __future__ import annotations
@@ -19,13 +21,26 @@ _BUILT_IN: Final = frozenset(("PREROUTING", "INPUT", _HOOK, "POSTROUTING"))
 _FLAGS: Final = frozenset(("--rcheck", "--reap", "--rsource", "--set"))
 #: words that every packet may match, or that only say how others are meant
 _ALWAYS: Final = frozenset(
-    ("-m", "--comment", "--mode", "--probability", "--seconds", "--reap", "--name", "--mask", "--rsource", "--set")
+    (
+        "-m",
+        "--comment",
+        "--mode",
+        "--probability",
+        "--seconds",
+        "--reap",
+        "--name",
+        "--mask",
+        "--rsource",
+        "--set",
+    )
 )
 
 
 def saved_destinations(saved: str, address: str, port: int, source: str) -> Belief | None:
-    """Every ``ADDRESS:PORT`` that a TCP connection from *source*, the node, to *address* and *port* may end at, if
-    rules change it; ``None``: there are no chains but the kernel's own.  Raises ``UnknownStatement``."""
+    """Every ``ADDRESS:PORT`` that a TCP connection from *source*, the node, to *address* and *port*
+    may end at, if rules change it; ``None``: there are no chains but the kernel's own. Raises
+    ``UnknownStatement``.
+    """
     chains: dict[str, list[list[str]]] = {}
     for line in saved.splitlines():
         if line.startswith(":"):
@@ -41,7 +56,9 @@ def saved_destinations(saved: str, address: str, port: int, source: str) -> Beli
 
 
 class _Walk:
-    def __init__(self, chains: dict[str, list[list[str]]], address: str, port: int, source: str) -> None:
+    def __init__(
+        self, chains: dict[str, list[list[str]]], address: str, port: int, source: str
+    ) -> None:
         self._chains = chains
         self._address = address
         self._port = port
@@ -51,7 +68,9 @@ class _Walk:
     def chain(self, name: str) -> bool:
         """Whether the packet surely goes no further than this chain."""
         for words in self._chains[name]:
-            at = next((number for number, word in enumerate(words) if word in ("-j", "-g")), len(words))
+            at = next(
+                (number for number, word in enumerate(words) if word in ("-j", "-g")), len(words)
+            )
             if not self._matches(words[:at]):
                 continue
             flow = self._target(words[at:])

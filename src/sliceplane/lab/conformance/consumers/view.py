@@ -10,11 +10,16 @@ from typing import Final
 from sliceplane.consume.io.client.connecting import connect
 from sliceplane.consume.io.client.view import EndpointView
 from sliceplane.kit.ip import Family
-from sliceplane.lab.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
+from sliceplane.lab.conformance.consumers.consumer import (
+    Beliefs,
+    FollowedService,
+    FollowingConsumer,
+    JudgedConsumer,
+)
 from sliceplane.lab.conformance.story import NODE, ZONE
 
-#: shorter than the default, so that a silent watch is given up within the patience; a server's bookmarks are a minute
-#: apart, so it lists a few times too often
+#: shorter than the default, so that a silent watch is given up within the patience; a server's
+#: bookmarks are a minute apart, so it lists a few times too often
 IDLE_TIMEOUT_S: Final = 5.0
 
 

@@ -1,5 +1,6 @@
-"""A large cluster as it stands before the story: one object of each kind is made by the registry, the others are its
-copies."""
+"""A large cluster as it stands before the story: one object of each kind is made by the registry,
+the others are its copies.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,11 @@ def pod_document(pod: int, service: int, node: int) -> Document:
     container = {"name": "main", "image": "registry.example/web:1", "ports": ports}
     return {
         "metadata": {"name": pod_name(pod), "labels": {"app": service_name(service)}},
-        "spec": {"nodeName": node_name(node), "containers": [container], "terminationGracePeriodSeconds": 30},
+        "spec": {
+            "nodeName": node_name(node),
+            "containers": [container],
+            "terminationGracePeriodSeconds": 30,
+        },
     }
 
 
@@ -70,12 +75,19 @@ def made_up(plan: ScalePlan, agenda: Agenda) -> tuple[Record, ...]:
         add(Namespaces, _named(patterns[Namespaces], namespace_of(first)))
     for number in range(plan.nodes):
         node = _named(patterns[Nodes], node_name(number))
-        node["metadata"]["labels"] = {LABEL_HOSTNAME: node_name(number), LABEL_ZONE: zone_name(number % plan.zones)}
+        node["metadata"]["labels"] = {
+            LABEL_HOSTNAME: node_name(number),
+            LABEL_ZONE: zone_name(number % plan.zones),
+        }
         add(Nodes, node)
     for number in range(plan.services):
         service = _named(patterns[Services], service_name(number), namespace_of(number))
         address = f"10.{96 + (number + 256 >> 16)}.{number + 256 >> 8 & 255}.{number & 255}"
-        service["spec"] |= {"selector": {"app": service_name(number)}, "clusterIP": address, "clusterIPs": [address]}
+        service["spec"] |= {
+            "selector": {"app": service_name(number)},
+            "clusterIP": address,
+            "clusterIPs": [address],
+        }
         add(Services, service)
     for number in range(plan.services):
         for pod_number in pods_of(plan, number):
@@ -93,18 +105,38 @@ def _patterns(agenda: Agenda) -> dict[Resource, bytes]:
 
     def create(resource: Resource, namespace: str, document: Document) -> bytes:
         body = encode({"apiVersion": resource.api_version, "kind": resource.kind, **document})
-        return _bare(server.perform(Write(verb="create", resource=resource, namespace=namespace, name="", body=body)))
+        return _bare(
+            server.perform(
+                Write(verb="create", resource=resource, namespace=namespace, name="", body=body)
+            )
+        )
 
-    node = create(Nodes, "", {"metadata": {"name": node_name(0)}, "status": node_status(ready=True)})
+    node = create(
+        Nodes, "", {"metadata": {"name": node_name(0)}, "status": node_status(ready=True)}
+    )
     namespace = create(Namespaces, "", {"metadata": {"name": "team"}})
     ports = [{"name": "http", "port": 80, "targetPort": 8080}]
     service = create(
-        Services, "default", {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": ports}}
+        Services,
+        "default",
+        {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": ports}},
     )
     create(Pods, "default", pod_document(0, 0, 0))
     status = encode(pod_status([pod_address(0)], ready=True))
-    patch = Write(verb="patch", resource=Pods, namespace="default", name=pod_name(0), subresource="status", body=status)
-    return {Namespaces: namespace, Nodes: node, Services: service, Pods: _bare(server.perform(patch))}
+    patch = Write(
+        verb="patch",
+        resource=Pods,
+        namespace="default",
+        name=pod_name(0),
+        subresource="status",
+        body=status,
+    )
+    return {
+        Namespaces: namespace,
+        Nodes: node,
+        Services: service,
+        Pods: _bare(server.perform(patch)),
+    }
 
 
 def _bare(body: bytes) -> bytes:

@@ -1,10 +1,13 @@
-"""API servers that take time: requests, and streams of nodes, share one processor and one link a server.
+"""API servers that take time: requests, and streams of nodes, share one processor and one link a
+server.
 
-A server turns as the production one does (``server.io.requests.watch``): in each turn every request that waits is
-done, then a few streams write what their queues hold, so that an event for thousands delays no request by more than a
-turn.  State is one: registry and store are those of ``lab.sim.server``, and each server has a watch hub of its own.
+A server turns as the production one does (``server.io.requests.watch``): in each turn every request
+that waits is done, then a few streams write what their queues hold, so that an event for thousands
+delays no request by more than a turn. State is one: registry and store are those of
+``lab.sim.server``, and each server has a watch hub of its own.
 
-Streams that are written to in one turn hold the same, so one watcher of the hub stands for all of a turn: a *row*.
+Streams that are written to in one turn hold the same, so one watcher of the hub stands for all of a
+turn: a *row*.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.types import Record
 from sliceplane.server.store.watcher import QUEUE_BYTES_MAX, Interest, Item, Watcher, nothing
 
-#: as production streams: what one write carries, what a stream writes in a turn, and how many streams do
+#: as production streams: what one write carries, what a stream writes in a turn, and how many
+#: streams do
 SEND_BYTES: Final = 32 * 1024
 TURN_BYTES: Final = 128 * 1024
 STREAMS_PER_TURN: Final = 16
@@ -46,7 +50,17 @@ FRAME_BYTES: Final = event_bytes(b"", "json") + len(b"1000\r\n\r\n")
 class StreamRow:
     """The streams of *nodes* nodes of one *zone*, which are written to in the same turn."""
 
-    __slots__ = ("front", "held", "nodes", "on_items", "on_lost", "reads", "scheduled", "watcher", "zone")
+    __slots__ = (
+        "front",
+        "held",
+        "nodes",
+        "on_items",
+        "on_lost",
+        "reads",
+        "scheduled",
+        "watcher",
+        "zone",
+    )
 
     def __init__(self, front: Front, nodes: int, zone: int, interest: Interest, since: int) -> None:
         self.front = front
@@ -216,7 +230,9 @@ class Front:
         if row.on_lost is not None and error is not None:
             row.on_lost(error)
             return
-        size = sum(len(record.body) for record in self._server.store.list(interest.resource).records)
+        size = sum(
+            len(record.body) for record in self._server.store.list(interest.resource).records
+        )
 
         def again() -> None:
             self._server.measures.listed(row.watcher.seen, row.nodes, self._agenda.now)
@@ -226,8 +242,9 @@ class Front:
 
 
 def _portions(held: deque[Item]) -> tuple[tuple[Item, ...], int, int]:
-    """A turn's worth taken from *held*, in how many writes it is carried, and its bytes; as the production stream
-    joins them."""
+    """A turn's worth taken from *held*, in how many writes it is carried, and its bytes; as the
+    production stream joins them.
+    """
     items: list[Item] = []
     writes = size = room = 0
     while held:
@@ -244,10 +261,17 @@ def _portions(held: deque[Item]) -> tuple[tuple[Item, ...], int, int]:
 
 
 class ScaleServer(Server):
-    """``lab.sim.server`` whose nodes come to *fronts*: they are told from controllers by their selectors."""
+    """``lab.sim.server`` whose nodes come to *fronts*: they are told from controllers by their
+    selectors.
+    """
 
     def __init__(
-        self, agenda: Agenda, rng: Rng, records: Sequence[Record], costs: Costs, measures: ScaleMeasures
+        self,
+        agenda: Agenda,
+        rng: Rng,
+        records: Sequence[Record],
+        costs: Costs,
+        measures: ScaleMeasures,
     ) -> None:
         self.fronts: list[Front] = []
         self.costs = costs
@@ -269,7 +293,9 @@ class ScaleServer(Server):
 
     def interest(self, selection: Selection) -> Interest:
         options = WatchOptions(
-            label_selector=selection.label_selector, field_selector=selection.field_selector, allow_bookmarks=True
+            label_selector=selection.label_selector,
+            field_selector=selection.field_selector,
+            allow_bookmarks=True,
         )
         plan = self.registry.watch_plan(
             Context(now=self.agenda.now, user=ADMIN), Target(resource=selection.resource), options
@@ -289,9 +315,14 @@ class ScaleServer(Server):
         interest = self.interest(selection)
         row = StreamRow(front, 1, -1, interest, int(version))
         watcher = Watcher(
-            0, interest, since=int(version), bound=QUEUE_BYTES_MAX, bookmarks=True, ends_at=None,
+            0,
+            interest,
+            since=int(version),
+            bound=QUEUE_BYTES_MAX,
+            bookmarks=True,
+            ends_at=None,
             after_close=lambda _: front.hub.unsubscribe(row.watcher),
-        )  # fmt: skip
+        )
 
         def arrive(items: tuple[Item, ...], at: float) -> None:
             def told() -> None:
@@ -326,4 +357,7 @@ class ScaleNetwork(Network):
         front = self._fronts[self._sent % len(self._fronts)]
         self._sent += 1
         arrive = lambda: self._arrive(actor, write, answer)  # noqa: E731
-        self.agenda.after(costs.one_way_s, lambda: front.ask(cost_s, lambda: self.agenda.after(costs.commit_s, arrive)))
+        self.agenda.after(
+            costs.one_way_s,
+            lambda: front.ask(cost_s, lambda: self.agenda.after(costs.commit_s, arrive)),
+        )

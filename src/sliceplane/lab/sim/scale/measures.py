@@ -1,7 +1,8 @@
-"""How fresh nodes are: from the change of a Pod to the slice, to 99 of 100 nodes, and into the kernel of sampled ones.
+"""How fresh nodes are: from the change of a Pod to the slice, to 99 of 100 nodes, and into the
+kernel of sampled ones.
 
-A slice carries what its Service's Pods did before the controller planned the write; what they do meanwhile is the next
-write's.  Its age is that of the oldest change that it carries.
+A slice carries what its Service's Pods did before the controller planned the write; what they do
+meanwhile is the next write's. Its age is that of the oldest change that it carries.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class ScaleMeasures:
         if record.key.resource == Pods.storage_key:
             if event.type is EventType.ADDED:
                 return  # without an address it is no endpoint
-            self._changed.setdefault(f"{record.key.namespace}/{record.labels.get('app', '')}", []).append(now)
+            self._changed.setdefault(
+                f"{record.key.namespace}/{record.labels.get('app', '')}", []
+            ).append(now)
         elif record.key.resource == EndpointSlices.storage_key:
             self.slice_writes += 1
             key = f"{record.key.namespace}/{record.labels.get(LABEL_SERVICE_NAME, '')}"
@@ -101,4 +104,6 @@ class ScaleMeasures:
 
     def on_kernel(self, revisions: Sequence[int], now: float) -> None:
         since = self._since
-        self.ages.kernel.extend(now - since[revision] for revision in revisions if revision in since)
+        self.ages.kernel.extend(
+            now - since[revision] for revision in revisions if revision in since
+        )

@@ -35,7 +35,9 @@ SERVICES: Final = Selection(
 class BusyProcess(Process):
     """The EndpointSlice controller: what comes waits in an inbox until its processor is free."""
 
-    def __init__(self, plan: ScalePlan, network: ScaleNetwork, rng: Rng, measures: ScaleMeasures) -> None:
+    def __init__(
+        self, plan: ScalePlan, network: ScaleNetwork, rng: Rng, measures: ScaleMeasures
+    ) -> None:
         self.slices = EndpointSliceController(plan.controller)
         super().__init__("endpointslice", lambda: self.slices, network, rng)
         self._costs = plan.costs
@@ -90,9 +92,13 @@ class BusyProcess(Process):
 
 
 class SampledNode(Actor):
-    """A node proxy: informers, the tracker, the rules and their transactions; only the kernel is not there."""
+    """A node proxy: informers, the tracker, the rules and their transactions; only the kernel is
+    not there.
+    """
 
-    def __init__(self, node: Node, plan: ScalePlan, network: ScaleNetwork, rng: Rng, measures: ScaleMeasures) -> None:
+    def __init__(
+        self, node: Node, plan: ScalePlan, network: ScaleNetwork, rng: Rng, measures: ScaleMeasures
+    ) -> None:
         super().__init__(f"proxy-{node.metadata.name}", network)
         self.plane = nft_plane("IPv4", NodePlaneConfig(node_name=node.metadata.name))
         self.synced = False

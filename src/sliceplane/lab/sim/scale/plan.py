@@ -73,10 +73,12 @@ class ScalePlan(msgspec.Struct, frozen=True, kw_only=True):
     #: from the birth of a Pod until it is ready, and from its deletion until it is gone
     ready_s: float = 5.0
     termination_s: float = 10.0
-    #: without a word from a node for so long its Pods are not ready; so many of them are marked a second
+    #: without a word from a node for so long its Pods are not ready; so many of them are marked a
+    #: second
     node_grace_s: float = 40.0
     marks_per_s: float = 100.0
-    #: writes a second by which each node's proxy says how far it is; kubelets that renew here are as many again
+    #: writes a second by which each node's proxy says how far it is; kubelets that renew here are
+    #: as many again
     renewals_per_s: float = 0.1
     controller: EndpointSliceConfig = msgspec.field(default_factory=EndpointSliceConfig)
     costs: Costs = msgspec.field(default_factory=Costs)
@@ -89,14 +91,22 @@ class ScalePlan(msgspec.Struct, frozen=True, kw_only=True):
         if self.services > self.pods:
             raise ValueError(f"{self.services} Services need a Pod each, and there are {self.pods}")
         if self.rolling > self.services:
-            raise ValueError(f"{self.rolling} Services cannot be rolled out, there are {self.services}")
+            raise ValueError(
+                f"{self.rolling} Services cannot be rolled out, there are {self.services}"
+            )
         if self.servers > self.nodes - self.nodes // self.zones:
-            raise ValueError(f"{self.servers} servers are more than the nodes that are left when a zone is lost")
+            raise ValueError(
+                f"{self.servers} servers are more than the nodes that are left when a zone is lost"
+            )
 
     def grown(self, factor: float) -> ScalePlan:
-        """A cluster *factor* times as large, in which as large a share is rolled out, in the same time."""
+        """A cluster *factor* times as large, in which as large a share is rolled out, in the same
+        time.
+        """
         names = ("nodes", "pods", "services", "rolling", "at_once")
-        return replace(self, **{name: max(1, round(getattr(self, name) * factor)) for name in names})
+        return replace(
+            self, **{name: max(1, round(getattr(self, name) * factor)) for name in names}
+        )
 
 
 def node_name(number: int) -> str:

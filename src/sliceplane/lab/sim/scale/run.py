@@ -1,4 +1,6 @@
-"""One run at scale: the parts are put together, the story is told, figures are taken each second of virtual time."""
+"""One run at scale: the parts are put together, the story is told, figures are taken each second of
+virtual time.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from sliceplane.kit.rng import Rng
 from sliceplane.lab.sim.agenda import Agenda, Trace
 from sliceplane.lab.sim.cluster import START
 from sliceplane.lab.sim.scale.cluster import made_up
-from sliceplane.lab.sim.scale.front import STREAMS_PER_TURN, Front, FrontFigures, ScaleNetwork, ScaleServer, StreamRow
+from sliceplane.lab.sim.scale.front import (
+    STREAMS_PER_TURN,
+    Front,
+    FrontFigures,
+    ScaleNetwork,
+    ScaleServer,
+    StreamRow,
+)
 from sliceplane.lab.sim.scale.measures import Ages, ScaleMeasures
 from sliceplane.lab.sim.scale.parts import SLICES, BusyProcess, SampledNode
 from sliceplane.lab.sim.scale.plan import ScalePlan
@@ -41,7 +50,8 @@ _CHECKED: Final = 200
 class Lengths:
     """Queues as they were each second."""
 
-    #: Services that wait for the controller, what it was told and has not read, requests that wait at servers
+    #: Services that wait for the controller, what it was told and has not read, requests that wait
+    #: at servers
     syncs: list[int] = field(default_factory=list)
     inbox: list[int] = field(default_factory=list)
     requests: list[int] = field(default_factory=list)
@@ -60,7 +70,9 @@ class _Before(msgspec.Struct, frozen=True):
 
 
 class ScalePart(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the story.  ``drained_s``: after its last change until everything was at rest; ``None``: it never was."""
+    """Of the story.  ``drained_s``: after its last change until everything was at rest; ``None``:
+    it never was.
+    """
 
     name: str
     took_s: float
@@ -81,7 +93,9 @@ class ScalePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScaleOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """``broken``: (seconds of virtual time, budget), the first one first.  ``memory``: part -> MiB of this process."""
+    """``broken``: (seconds of virtual time, budget), the first one first.  ``memory``: part -> MiB
+    of this process.
+    """
 
     plan: ScalePlan
     parts: tuple[ScalePart, ...]
@@ -102,7 +116,10 @@ class ScaleRun:
     """Made for one ``run``.  *meter* gives the MiB of this process."""
 
     def __init__(
-        self, plan: ScalePlan, tell: Callable[[str], None] | None = None, meter: Callable[[], float] | None = None
+        self,
+        plan: ScalePlan,
+        tell: Callable[[str], None] | None = None,
+        meter: Callable[[], float] | None = None,
     ) -> None:
         self.plan = plan
         self._tell = tell or (lambda _: None)
@@ -144,7 +161,9 @@ class ScaleRun:
         self._join()
         self._note_memory(f"{len(self.nodes)} sampled nodes: caches, tracker, rules")
         self._renew()
-        parts.append(self._part(f"{self.plan.rolling} Services are rolled out", self.people.roll_out))
+        parts.append(
+            self._part(f"{self.plan.rolling} Services are rolled out", self.people.roll_out)
+        )
         parts.append(self._part("a zone is lost", self._lose_zone))
         self._note_memory("history, queues and what was made on the way")
         return self._outcome(tuple(parts))
@@ -153,8 +172,9 @@ class ScaleRun:
         self._controller.start()
 
     def _join(self) -> None:
-        """Nodes come in rows; the sampled ones take their places among them: in the middle, and where 99 of 100 are
-        before them."""
+        """Nodes come in rows; the sampled ones take their places among them: in the middle, and
+        where 99 of 100 are before them.
+        """
         plan = self.plan
         interest = self._server.interest(SLICES)
         counts = [len(range(zone, plan.nodes, plan.zones)) for zone in range(plan.zones)]
@@ -165,7 +185,10 @@ class ScaleRun:
                 counts[zone] -= count
                 if count:
                     sizes.append((zone, count))
-        places = {len(sizes) * 99 // 100, *(len(sizes) * at // plan.sampled for at in range(1, plan.sampled))}
+        places = {
+            len(sizes) * 99 // 100,
+            *(len(sizes) * at // plan.sampled for at in range(1, plan.sampled)),
+        }
         for number, (zone, count) in enumerate(sizes):
             front = self._fronts[number % len(self._fronts)]
             self._rows.append(StreamRow(front, count, zone, interest, front.hub.revision))
@@ -175,10 +198,19 @@ class ScaleRun:
 
     def _sample(self, number: int) -> None:
         """A node of a zone that is not lost; it comes to the last server."""
-        node = next(number for number in range(self.plan.nodes) if number % self.plan.zones != LOST_ZONE) + number
+        node = (
+            next(
+                number for number in range(self.plan.nodes) if number % self.plan.zones != LOST_ZONE
+            )
+            + number
+        )
         records = self._server.records(Nodes)
         sampled = SampledNode(
-            decode(records[node].body, Node), self.plan, self._network, self._rng.fork(), self._measures
+            decode(records[node].body, Node),
+            self.plan,
+            self._network,
+            self._rng.fork(),
+            self._measures,
         )
         self.nodes.append(sampled)
         sampled.start()
@@ -196,7 +228,9 @@ class ScaleRun:
         readers = self._measures.readers
         self._renewals += readers * self.plan.renewals_per_s * _RENEWALS_S
         for _ in range(int(self._renewals)):
-            self._fronts[self._server.store.revision % len(self._fronts)].ask(self.plan.costs.lease_write_s, nothing)
+            self._fronts[self._server.store.revision % len(self._fronts)].ask(
+                self.plan.costs.lease_write_s, nothing
+            )
         self._renewals %= 1.0
         self._agenda.after(_RENEWALS_S, self._renew)
 
@@ -206,7 +240,10 @@ class ScaleRun:
         agenda = self._agenda
         began = rest_since = agenda.now
         before = _Before(
-            began, [replace(front.figures) for front in self._fronts], self._controller.busy_s, self._measures.readers
+            began,
+            [replace(front.figures) for front in self._fronts],
+            self._controller.busy_s,
+            self._measures.readers,
         )
         self._measures.begin()
         self._lengths = Lengths()
@@ -243,14 +280,20 @@ class ScaleRun:
         lengths.syncs.append(self._controller.slices.waiting)
         lengths.inbox.append(self._controller.waiting)
         lengths.requests.append(sum(front.waiting_requests for front in self._fronts))
-        lengths.events.append(max((len(row.held) + len(row.watcher.queue) for row in reading), default=0))
-        held = max((sum(len(item.data) for item in row.held) + row.watcher.size for row in reading), default=0)
+        lengths.events.append(
+            max((len(row.held) + len(row.watcher.queue) for row in reading), default=0)
+        )
+        held = max(
+            (sum(len(item.data) for item in row.held) + row.watcher.size for row in reading),
+            default=0,
+        )
         lengths.size_bytes.append(held)
         limit = self.plan.budgets.memory_mib
         if limit and self._meter() > limit:
             self._break("memory", self._agenda.now)
         self._tell(
-            f"{name}: {after_s:,.0f} s of virtual time, {self._measures.slice_writes:,} slices written, "
+            f"{name}: {after_s:,.0f} s of virtual time, {self._measures.slice_writes:,} slices "
+            "written, "
             f"{lengths.events[-1]:,} events wait"
         )
 
@@ -291,7 +334,9 @@ class ScaleRun:
             if front.figures.lost_at is not None:
                 self._break("watches are lost: their queues are full", front.figures.lost_at)
         if self._measures.late_at is not None:
-            self._break(f"nodes are told after {self.plan.budgets.freshness_s:g} s", self._measures.late_at)
+            self._break(
+                f"nodes are told after {self.plan.budgets.freshness_s:g} s", self._measures.late_at
+            )
         slices = self._server.records(EndpointSlices)
         return ScaleOutcome(
             plan=self.plan,
@@ -312,7 +357,10 @@ class ScaleRun:
     def _wrong(self) -> list[str]:
         """Where the end is not what it must be."""
         wrong = list(self.people.refused[:10])
-        nodes = {node.metadata.name: node for node in (decode(item.body, Node) for item in self._server.records(Nodes))}
+        nodes = {
+            node.metadata.name: node
+            for node in (decode(item.body, Node) for item in self._server.records(Nodes))
+        }
         pods = _by_label(self._server.records(Pods), "app", Pod)
         slices = _by_label(self._server.records(EndpointSlices), LABEL_SERVICE_NAME, EndpointSlice)
         maximum = self.plan.controller.max_endpoints_per_slice
@@ -325,8 +373,14 @@ class ScaleRun:
                 oracle.check_converged(service, pods(name), nodes, slices(name), maximum)
             except AssertionError as error:
                 wrong.append(str(error))
-        truth = {record.key.path: str(record.revision) for record in self._server.records(EndpointSlices)}
-        wrong += [f"{node.actor} holds other slices than the server" for node in self.nodes if node.held != truth]
+        truth = {
+            record.key.path: str(record.revision) for record in self._server.records(EndpointSlices)
+        }
+        wrong += [
+            f"{node.actor} holds other slices than the server"
+            for node in self.nodes
+            if node.held != truth
+        ]
         return wrong
 
 

@@ -1,8 +1,9 @@
 """What happens to the cluster: Services are rolled out, a few at a time, and then a zone is lost.
 
-A rollout replaces a quarter of a Service's Pods at a time, as a Deployment does with its default surge: newcomers are
-made, turn ready, and as many of the old are deleted.  Of a lost zone nothing is heard: its nodes read no more, and
-after the grace their Nodes are Unknown and their Pods are marked not ready, one after the other.
+A rollout replaces a quarter of a Service's Pods at a time, as a Deployment does with its default
+surge: newcomers are made, turn ready, and as many of the old are deleted. Of a lost zone nothing is
+heard: its nodes read no more, and after the grace their Nodes are Unknown and their Pods are marked
+not ready, one after the other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from sliceplane.api.scheme import Nodes, Pods
 from sliceplane.lab.sim.agenda import Agenda
 from sliceplane.lab.sim.documents import pod_status
 from sliceplane.lab.sim.network import named
-from sliceplane.lab.sim.scale.cluster import namespace_of, node_status, pod_address, pod_document, pod_name, pods_of
+from sliceplane.lab.sim.scale.cluster import (
+    namespace_of,
+    node_status,
+    pod_address,
+    pod_document,
+    pod_name,
+    pods_of,
+)
 from sliceplane.lab.sim.scale.front import ScaleNetwork
 from sliceplane.lab.sim.scale.plan import ScalePlan, node_name
 from sliceplane.server.store.watcher import nothing
@@ -67,7 +75,9 @@ class People:
     def roll_out(self) -> None:
         """Services are spread over all of them, and begin one after the other."""
         plan = self._plan
-        self._to_roll.extend(number * plan.services // plan.rolling for number in range(plan.rolling))
+        self._to_roll.extend(
+            number * plan.services // plan.rolling for number in range(plan.rolling)
+        )
         lanes = min(plan.at_once, plan.rolling)
         for lane in range(lanes):
             self._later(plan.ready_s * lane / lanes, self._next_service)
@@ -102,21 +112,33 @@ class People:
         document = pod_document(number, service, number % self._plan.nodes)
         head = {"apiVersion": Pods.api_version, "kind": Pods.kind}
         create = Write(
-            verb="create", resource=Pods, namespace=namespace_of(service), name="", body=encode({**head, **document})
+            verb="create",
+            resource=Pods,
+            namespace=namespace_of(service),
+            name="",
+            body=encode({**head, **document}),
         )
         run = lambda: self._send(_told(service, number, ready=True), ready)  # noqa: E731
         self._send(create, lambda: self._later(self._plan.ready_s, run))
 
     def _remove(self, service: int, number: int) -> None:
         self.replaced += 1
-        delete = Write(verb="delete", resource=Pods, namespace=namespace_of(service), name=pod_name(number), body=b"")
+        delete = Write(
+            verb="delete",
+            resource=Pods,
+            namespace=namespace_of(service),
+            name=pod_name(number),
+            body=b"",
+        )
         gone = lambda: self._send(replace(delete, body=encode({"gracePeriodSeconds": 0})))  # noqa: E731
         self._send(delete, lambda: self._later(self._plan.termination_s, gone))
 
     # A zone
 
     def lose_zone(self, zone: int) -> None:
-        """After the grace its Nodes and then its Pods are marked, at the rate of the node life-cycle controller."""
+        """After the grace its Nodes and then its Pods are marked, at the rate of the node
+        life-cycle controller.
+        """
         plan = self._plan
         on_node: dict[int, list[tuple[int, int]]] = {}
         for service in range(plan.services):
@@ -134,7 +156,14 @@ class People:
     def _mark_node(self, node: int) -> None:
         status = encode({"status": node_status(ready=False)})
         self._send(
-            Write(verb="patch", resource=Nodes, namespace="", name=node_name(node), subresource="status", body=status)
+            Write(
+                verb="patch",
+                resource=Nodes,
+                namespace="",
+                name=node_name(node),
+                subresource="status",
+                body=status,
+            )
         )
 
     def _mark_pod(self, service: int, pod: int) -> None:

@@ -17,7 +17,8 @@ _WIDTH: Final = 80
 def title(plan: ScalePlan) -> str:
     servers = "1 server" if plan.servers == 1 else f"{plan.servers} servers"
     return (
-        f"{plan.nodes:,} nodes in {plan.zones} zones, {plan.pods:,} Pods in {plan.services:,} Services, {servers}, "
+        f"{plan.nodes:,} nodes in {plan.zones} zones, {plan.pods:,} Pods in {plan.services:,} "
+        f"Services, {servers}, "
         f"seed {plan.seed}"
     )
 
@@ -30,14 +31,18 @@ def as_text(outcome: ScaleOutcome, width: int | None, real_s: float | None = Non
     lines += table(("", *(_head(part.name) for part in outcome.parts)), cells, width=width)
     lines += ["", *_verdict(outcome)]
     summary = (
-        f"{outcome.slices:,} slices of {outcome.slice_bytes:,.0f} bytes at the end; {outcome.replaced:,} Pods were "
-        f"replaced and {outcome.marked:,} marked; {outcome.commands:,} commands for the kernels of {plan.sampled} "
+        f"{outcome.slices:,} slices of {outcome.slice_bytes:,.0f} bytes at the end; "
+        f"{outcome.replaced:,} Pods were "
+        f"replaced and {outcome.marked:,} marked; {outcome.commands:,} commands for the kernels "
+        f"of {plan.sampled} "
         "sampled nodes."
     )
     lines += notes([summary], width or _WIDTH)
     if outcome.memory:
         lines += ["", "Memory of this process:"]
-        lines += table((), [(f"{mib:,.0f} MiB", part) for part, mib in outcome.memory.items()], indent="  ")
+        lines += table(
+            (), [(f"{mib:,.0f} MiB", part) for part, mib in outcome.memory.items()], indent="  "
+        )
     lines += ["", "Computed with (make bench, or --cost):"]
     lines += table((), list(_costs(plan)), indent="  ", width=width)
     clock = "" if real_s is None else f" in {real_s:,.0f} s"
@@ -73,7 +78,11 @@ _ROWS: Final = (
 
 
 def _head(name: str) -> str:
-    return name.replace("the controller ", "").replace("Services are ", "").replace("a zone is ", "zone ")
+    return (
+        name.replace("the controller ", "")
+        .replace("Services are ", "")
+        .replace("a zone is ", "zone ")
+    )
 
 
 def _column(part: ScalePart) -> tuple[str, ...]:
@@ -126,7 +135,17 @@ def _costs(plan: ScalePlan) -> Iterator[tuple[str, ...]]:
         yield f"{getattr(plan.costs, name) * scale:g} {unit}", what, where
 
 
-_GROWTH: Final = ("NODES", "PODS", "SLICES", "TOLD P99", "QUEUE", "BUSY", "BUSIEST SECOND", "MEMORY", "BREAKS FIRST")
+_GROWTH: Final = (
+    "NODES",
+    "PODS",
+    "SLICES",
+    "TOLD P99",
+    "QUEUE",
+    "BUSY",
+    "BUSIEST SECOND",
+    "MEMORY",
+    "BREAKS FIRST",
+)
 
 
 def growth_text(outcomes: Sequence[ScaleOutcome], width: int | None) -> str:

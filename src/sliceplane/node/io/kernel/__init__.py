@@ -1,1 +1,3 @@
-"""The kernel under a node proxy: one seam (``backend``), nftables and iptables behind it, sysctls, namespaces."""
+"""The kernel under a node proxy: one seam (``backend``), nftables and iptables behind it, sysctls,
+namespaces.
+"""

@@ -1,10 +1,11 @@
 """Forgets the UDP flows that ``node.conntrack`` finds stale, and counts open connections.
 
-``conntrack`` lists the table once a pass, and is read line by line, whatever the table's length.  Each stale entry is
-deleted by a netlink message that names it (``node.nft.netlink.flows``), ``BATCH`` of them at a time and while the
-listing goes on.  So a pass is linear in the table, its memory does not depend on how many entries are stale, and the
-flows of one Service do not wait for those of another: a process for each pair of destination and endpoint would walk
-the whole table each time (0.3 s at 200,000 entries), and a tenant has as many pairs as it has ports.
+``conntrack`` lists the table once a pass, and is read line by line, whatever the table's length.
+Each stale entry is deleted by a netlink message that names it (``node.nft.netlink.flows``),
+``BATCH`` of them at a time and while the listing goes on. So a pass is linear in the table, its
+memory does not depend on how many entries are stale, and the flows of one Service do not wait for
+those of another: a process for each pair of destination and endpoint would walk the whole table
+each time (0.3 s at 200,000 entries), and a tenant has as many pairs as it has ports.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from sliceplane.node.nft.netlink.flows import deletions
 from sliceplane.node.nft.netlink.messages import parse_answers
 
 TIMEOUT_S = 60.0
-#: entries that are deleted by one call; the answers to more would not fit into the socket's default buffer
+#: entries that are deleted by one call; the answers to more would not fit into the socket's default
+#: buffer
 BATCH = 128
 _ANSWER_TIMEOUT_S = 5.0
 _RECEIVE_BYTES = 1 << 16
@@ -37,32 +39,55 @@ class ConntrackError(Exception):
 class Conntrack:
     """The flows of one network namespace (``netns``: a name under /run/netns; "" is our own)."""
 
-    def __init__(self, *, netns: str = "", program: str = "conntrack", timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, *, netns: str = "", program: str = "conntrack", timeout_s: float = TIMEOUT_S
+    ) -> None:
         self._netns = netns
         self._prefix = ("ip", "netns", "exec", netns) if netns else ()
         self._program = program
         self._timeout_s = timeout_s
 
     async def reconcile(self, family: Family, expected: Expected) -> int:
-        """Forgets the stale UDP flows of *family*; how many there were.  Raises ``ConntrackError``."""
+        """Forgets the stale UDP flows of *family*; how many there were.  Raises
+        ``ConntrackError``.
+        """
         if not expected:
             return 0
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._forget_stale(family, expected)
         except TimeoutError as error:
-            raise ConntrackError(f"conntrack did not answer within {self._timeout_s:g} s") from error
+            raise ConntrackError(
+                f"conntrack did not answer within {self._timeout_s:g} s"
+            ) from error
 
     async def established(self, address: str) -> int:
-        """How many TCP connections *address* answers, by a Service or straight.  Raises ``ConntrackError``."""
-        chosen = ("-L", "-p", "tcp", "-f", "ipv6" if ":" in address else "ipv4", "--state", "ESTABLISHED")
+        """How many TCP connections *address* answers, by a Service or straight.  Raises
+        ``ConntrackError``.
+        """
+        chosen = (
+            "-L",
+            "-p",
+            "tcp",
+            "-f",
+            "ipv6" if ":" in address else "ipv4",
+            "--state",
+            "ESTABLISHED",
+        )
         try:
-            async with asyncio.timeout(self._timeout_s), self._running(*chosen, "--reply-src", address) as process:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._running(*chosen, "--reply-src", address) as process,
+            ):
                 stdout, _ = await process.communicate()
         except TimeoutError as error:
-            raise ConntrackError(f"conntrack did not answer within {self._timeout_s:g} s") from error
+            raise ConntrackError(
+                f"conntrack did not answer within {self._timeout_s:g} s"
+            ) from error
         if process.returncode != 0:
-            raise ConntrackError(f"conntrack could not list connections: exit code {process.returncode}")
+            raise ConntrackError(
+                f"conntrack could not list connections: exit code {process.returncode}"
+            )
         return stdout.count(b"\n")
 
     async def _forget_stale(self, family: Family, expected: Expected) -> int:
@@ -78,7 +103,9 @@ class Conntrack:
                         forgotten += await self._forget(family, stale)
                         stale = []
             if await process.wait() != 0:
-                raise ConntrackError(f"conntrack could not list the flows: exit code {process.returncode}")
+                raise ConntrackError(
+                    f"conntrack could not list the flows: exit code {process.returncode}"
+                )
         return forgotten + (await self._forget(family, stale) if stale else 0)
 
     async def _forget(self, family: Family, stale: Sequence[TrackedFlow]) -> int:

@@ -1,8 +1,9 @@
-"""iptables as a back end of the node proxy: ``node.iptables.table`` over the programs of the package iptables.
+"""iptables as a back end of the node proxy: ``node.iptables.table`` over the programs of the
+package iptables.
 
-Either flavour will do, legacy or nf_tables: the programs under their plain names are what the host uses.  A change
-asks the kernel nothing; a whole write lists our two tables first, to see which jumps are missing and which chains are
-too many (``node.iptables.found``).
+Either flavour will do, legacy or nf_tables: the programs under their plain names are what the host
+uses. A change asks the kernel nothing; a whole write lists our two tables first, to see which jumps
+are missing and which chains are too many (``node.iptables.found``).
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from sliceplane.node.iptables.table import IptablesPlane, IptablesTransaction, i
 from sliceplane.node.iptables.text import comment, one_in, remember, remembered
 from sliceplane.node.plane import NodePlaneConfig
 
-#: the oldest whose ``iptables-restore`` waits for the lock, and that has ``MASQUERADE --random-fully``
+#: the oldest whose ``iptables-restore`` waits for the lock, and that has ``MASQUERADE
+#: --random-fully``
 VERSION_MIN: Final = (1, 6, 2)
 TIMEOUT_S: Final = 60.0
-#: a restore has so much longer, for each line; the nf_tables flavour was seen to take 0.4 ms on a busy machine
+#: a restore has so much longer, for each line; the nf_tables flavour was seen to take 0.4 ms on a
+#: busy machine
 LINE_TIMEOUT_S: Final = 0.005
 #: how long another program may hold the lock of the legacy flavour
 LOCK_WAIT_S: Final = 5
@@ -43,10 +46,16 @@ class Iptables:
 
     mode: Literal["iptables"] = "iptables"
 
-    def __init__(self, *, netns: str = "", flavour: Flavour = "", timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, *, netns: str = "", flavour: Flavour = "", timeout_s: float = TIMEOUT_S
+    ) -> None:
         self._flavour = f"-{flavour}" if flavour else ""
         self._programs = KernelProgram(
-            netns=netns, timeout_s=timeout_s, package="iptables", rules="iptables", error=IptablesError
+            netns=netns,
+            timeout_s=timeout_s,
+            package="iptables",
+            rules="iptables",
+            error=IptablesError,
         )
         self.ways = {"iptables-restore": 0}
 
@@ -59,7 +68,8 @@ class Iptables:
         if version is None or version < VERSION_MIN:
             wanted = ".".join(map(str, VERSION_MIN))
             raise IptablesError(
-                "version", f"iptables {wanted} or newer is needed, this is {answer.strip() or 'unknown'}"
+                "version",
+                f"iptables {wanted} or newer is needed, this is {answer.strip() or 'unknown'}",
             )
         await self._restore("IPv4", _probe_text("IPv4"), "--test")
 
@@ -85,7 +95,9 @@ class Iptables:
 
     async def differences(self, plane: IptablesPlane) -> tuple[str, ...]:
         saved = await self._saved(plane.family)
-        return differences(rules_of(saved), parse_saved(saved), rules_of(plane.rules.shadow().render()))
+        return differences(
+            rules_of(saved), parse_saved(saved), rules_of(plane.rules.shadow().render())
+        )
 
     def disturbed(self) -> bool:
         return False  # nothing tells, short of listing them
@@ -97,12 +109,16 @@ class Iptables:
     async def _saved(self, family: Family) -> str:
         return "".join([await self._run(family, "-save", "-t", table) for table in TABLES])
 
-    async def admit(self, families: tuple[Family, ...], addresses: tuple[str, ...], port: int) -> None:
+    async def admit(
+        self, families: tuple[Family, ...], addresses: tuple[str, ...], port: int
+    ) -> None:
         wait = ("-w", str(LOCK_WAIT_S), "-t", "nat")
         for family in families:
             await self._restore(family, drain_hook.redirection(family, addresses, port))
             program = _PROGRAM[family] + self._flavour
-            _, missing = await self._programs.run_for_code(program, *wait, "-C", *drain_hook.JUMP, codes=(0, 1, 2, 3))
+            _, missing = await self._programs.run_for_code(
+                program, *wait, "-C", *drain_hook.JUMP, codes=(0, 1, 2, 3)
+            )
             if addresses and missing:
                 await self._run(family, "", *wait, "-I", *drain_hook.JUMP)
             elif not addresses:
@@ -126,10 +142,19 @@ class Iptables:
     async def _restore(self, family: Family, text: str, *options: str) -> None:
         longer_s = text.count("\n") * LINE_TIMEOUT_S
         await self._run(
-            family, "-restore", "--noflush", "-w", str(LOCK_WAIT_S), *options, stdin=text, longer_s=longer_s
+            family,
+            "-restore",
+            "--noflush",
+            "-w",
+            str(LOCK_WAIT_S),
+            *options,
+            stdin=text,
+            longer_s=longer_s,
         )
 
-    async def _run(self, family: Family, suffix: str, *arguments: str, stdin: str = "", longer_s: float = 0.0) -> str:
+    async def _run(
+        self, family: Family, suffix: str, *arguments: str, stdin: str = "", longer_s: float = 0.0
+    ) -> str:
         program = _PROGRAM[family] + self._flavour + suffix
         return await self._programs.run(program, *arguments, stdin=stdin, longer_s=longer_s)
 

@@ -1,13 +1,15 @@
 """Which back end a mode means; one mode at a time; and what is left when the mode changes.
 
-**One at a time.**  Rules of two modes in one network namespace translate the same packets twice, and each proxy takes
-away at its start what the other mode left.  So of two modes the second refuses to start.  Two of *one* mode may overlap
-for a moment, as one replaces the other; of those the newest has the table (``node.nft.table``, "One writer at a time").
-The sign is a listening socket with an abstract name (unix(7)): the kernel keeps such names apart by network namespace,
-and takes them away with the process, however it ends.  Any user may make up a name, so the process behind it must be of
+**One at a time.**  Rules of two modes in one network namespace translate the same packets twice,
+and each proxy takes away at its start what the other mode left. So of two modes the second refuses
+to start. Two of *one* mode may overlap for a moment, as one replaces the other; of those the newest
+has the table (``node.nft.table``, "One writer at a time"). The sign is a listening socket with an
+abstract name (unix(7)): the kernel keeps such names apart by network namespace, and takes them away
+with the process, however it ends. Any user may make up a name, so the process behind it must be of
 our own user, or root.
 
-**A change of mode** is not noticed by traffic: the rules of the other modes go when ours are in place.
+**A change of mode** is not noticed by traffic: the rules of the other modes go when ours are in
+place.
 """
 
 from __future__ import annotations
@@ -63,27 +65,34 @@ async def clean_up(mode: Mode, families: tuple[Family, ...], netns: str = "") ->
 
 
 async def remove_leftovers(mode: Mode, families: tuple[Family, ...], netns: str = "") -> None:
-    """Takes away what other modes than *mode* left.  It is a courtesy: what fails is told of, no more."""
+    """Takes away what other modes than *mode* left.  It is a courtesy: what fails is told of, no
+    more.
+    """
     for other in BACK_ENDS:
         try:
             if other != mode:
                 await backend_of(other, netns).remove_leftovers(families)
         except KernelError as error:
-            if error.reason != "missing":  # without the program there is nothing that it could have written
+            if (
+                error.reason != "missing"
+            ):  # without the program there is nothing that it could have written
                 _log.warning("rules of another mode may be left", error=str(error))
 
 
 @asynccontextmanager
 async def present(mode: Mode, netns: str) -> AsyncIterator[None]:
-    """This process runs a proxy of *mode* in the network namespace *netns* ("": our own).  Raises ``KernelError`` if
-    one of another mode does."""
+    """This process runs a proxy of *mode* in the network namespace *netns* ("": our own). Raises
+    ``KernelError`` if one of another mode does.
+    """
     try:
         sign = await within(netns, lambda: _shown(mode))
     except FileNotFoundError as error:
         raise KernelError("namespace", f'there is no network namespace "{netns}"') from error
     except OSError as error:
         where = f'"{netns}"' if netns else "of this process"
-        raise KernelError("namespace", f"the network namespace {where} cannot be entered: {error.strerror}") from error
+        raise KernelError(
+            "namespace", f"the network namespace {where} cannot be entered: {error.strerror}"
+        ) from error
     try:
         yield
     finally:
@@ -100,7 +109,8 @@ def _shown(mode: Mode) -> socket.socket:
             if pid:
                 raise KernelError(
                     "busy",
-                    f"a node proxy with --proxy-mode={other} runs in this network namespace (process {pid}): stop it, "
+                    f"a node proxy with --proxy-mode={other} runs in this network namespace "
+                    f"(process {pid}): stop it, "
                     f"and start this one with {mode} then; it takes over what the other leaves",
                 )
     except BaseException:
@@ -116,7 +126,9 @@ def _running(mode: str) -> int:
         lines = _LISTED.read_text(errors="replace").splitlines()
     except OSError:
         return 0
-    names = [words[-1] for line in lines if (words := line.split()) and words[-1].startswith(prefix)]
+    names = [
+        words[-1] for line in lines if (words := line.split()) and words[-1].startswith(prefix)
+    ]
     for name in names[:_NAMES_MAX]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asking:
             asking.settimeout(_CONNECT_S)

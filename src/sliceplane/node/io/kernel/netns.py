@@ -1,8 +1,8 @@
 """Do something in another network namespace of this machine, without moving there.
 
-A namespace belongs to a thread, and a socket for all its life to the namespace that it was made in.  So a thread of its
-own enters the namespace, does what is asked (opens a socket, reads ``/proc/sys/net``) and ends; the rest of the process
-never leaves its own.
+A namespace belongs to a thread, and a socket for all its life to the namespace that it was made in.
+So a thread of its own enters the namespace, does what is asked (opens a socket, reads
+``/proc/sys/net``) and ends; the rest of the process never leaves its own.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ Listen = Callable[[str, int], Awaitable[socket.socket]]
 
 
 async def within(netns: str, work: Callable[[], T]) -> T:
-    """What *work* returns or raises, in the namespace of that name ("": our own, and at once).  Raises ``OSError`` if
-    the namespace cannot be entered.  *work* must be short: nothing can interrupt it."""
+    """What *work* returns or raises, in the namespace of that name ("": our own, and at once).
+    Raises ``OSError`` if the namespace cannot be entered. *work* must be short: nothing can
+    interrupt it.
+    """
     return await asyncio.wrap_future(_started(netns, work)) if netns else work()
 
 
@@ -53,7 +55,9 @@ def _started(netns: str, work: Callable[[], T]) -> Future[T]:
 
 
 def start_thread(thread: Thread) -> None:
-    """Raises ``OSError`` where there can be no more of them, as everything else does that runs out of something."""
+    """Raises ``OSError`` where there can be no more of them, as everything else does that runs out
+    of something.
+    """
     try:
         thread.start()
     except RuntimeError as error:

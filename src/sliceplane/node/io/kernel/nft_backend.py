@@ -1,8 +1,8 @@
 """nftables as a back end of the node proxy: ``node.nft.table`` over the kernel.
 
-``NftRunner`` writes by netlink messages (``nft_netlink``), and by running ``nft`` where they will not do: one process
-for one transaction, the text by standard input, in a network namespace if asked.  All that can go wrong becomes one
-``NftError`` with a sentence for people (``program``).
+``NftRunner`` writes by netlink messages (``nft_netlink``), and by running ``nft`` where they will
+not do: one process for one transaction, the text by standard input, in a network namespace if
+asked. All that can go wrong becomes one ``NftError`` with a sentence for people (``program``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from msgspec.structs import replace
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.ip import Family
 from sliceplane.node.io.kernel.backend import KernelError
-from sliceplane.node.io.kernel.nft_netlink import TABLE_OF_ANOTHER, Messages, NftError, generation, remembered
+from sliceplane.node.io.kernel.nft_netlink import (
+    TABLE_OF_ANOTHER,
+    Messages,
+    NftError,
+    generation,
+    remembered,
+)
 from sliceplane.node.io.kernel.program import KernelProgram, parse_version
 from sliceplane.node.nft import drain_hook
 from sliceplane.node.nft.contents import contents_of
@@ -34,7 +40,8 @@ __all__ = ["NftError", "NftRunner", "explain"]
 VERSION_MIN = (1, 0, 1)
 TIMEOUT_S = 60.0
 
-#: everything that the ruleset needs of nft and the kernel, in small; ``nft --check`` says whether it is there
+#: everything that the ruleset needs of nft and the kernel, in small; ``nft --check`` says whether
+#: it is there
 _PROBE = """\
 add table ip sliceplane-probe
 add map ip sliceplane-probe endpoints { typeof numgen random mod 2 : ip daddr . tcp dport; }
@@ -57,12 +64,15 @@ add rule ip sliceplane-probe output numgen random mod 1 vmap { 0 : goto service 
 
 
 class NftRunner:
-    """Runs transactions in one network namespace (``netns``: a name under /run/netns; "" is our own).
+    """Runs transactions in one network namespace (``netns``: a name under /run/netns; "" is our
+    own).
 
     Calls may run side by side; the kernel takes one transaction at a time.
     """
 
-    def __init__(self, *, netns: str = "", program: str = "nft", timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, *, netns: str = "", program: str = "nft", timeout_s: float = TIMEOUT_S
+    ) -> None:
         self._program = program
         self._netns = netns
         self._programs = _programs(netns, timeout_s)
@@ -72,8 +82,9 @@ class NftRunner:
         self._messages = Messages(netns)
 
     async def write(self, transaction: Transaction) -> bool:
-        """The kernel takes all of *transaction* or nothing; whether by messages, else by the program.  Raises
-        ``NftError``."""
+        """The kernel takes all of *transaction* or nothing; whether by messages, else by the
+        program. Raises ``NftError``.
+        """
         self._running += 1
         try:
             if await self._messages.write(transaction):
@@ -100,8 +111,10 @@ class NftRunner:
             self._running -= 1
 
     def disturbed(self) -> bool:
-        """Whether another program changed rules, ours perhaps, since this was last asked, as far as the kernel tells;
-        what it cannot tell now, because a transaction of ours runs, it tells the next time.  Cheap at any size."""
+        """Whether another program changed rules, ours perhaps, since this was last asked, as far as
+        the kernel tells; what it cannot tell now, because a transaction of ours runs, it tells the
+        next time. Cheap at any size.
+        """
         now = None if self._running else generation(self._netns)
         if now is None:
             return False
@@ -110,13 +123,18 @@ class NftRunner:
         return before is not None and before != self._of_others
 
     async def tables(self) -> frozenset[TableRef]:
-        """The tables of IPv4 and IPv6 that there are, ours or not; cheap at any size.  Raises ``NftError``."""
-        listed = re.findall(r"^table (ip6?) (\S+)$", await self._nft("list", "tables"), re.MULTILINE)
+        """The tables of IPv4 and IPv6 that there are, ours or not; cheap at any size.  Raises
+        ``NftError``.
+        """
+        listed = re.findall(
+            r"^table (ip6?) (\S+)$", await self._nft("list", "tables"), re.MULTILINE
+        )
         return frozenset(TableRef(family, name) for family, name in listed)
 
     async def memory(self, table: TableRef) -> Memory:
-        """What packets have put into the dynamic sets of *table*, at most ``REMEMBERED_MAX`` clients; nothing where
-        there is no table.  Raises ``NftError``."""
+        """What packets have put into the dynamic sets of *table*, at most ``REMEMBERED_MAX``
+        clients; nothing where there is no table. Raises ``NftError``.
+        """
         try:
             return await asyncio.to_thread(remembered, table, self._netns)
         except (OSError, RuntimeError) as error:  # RuntimeError: there is no more thread
@@ -127,13 +145,16 @@ class NftRunner:
         return await self._nft("-j", "list", "table", table.family, table.name)
 
     async def probe(self) -> tuple[int, ...]:
-        """nft's version, once it and the kernel proved able to hold our rules.  Changes nothing.  Raises
-        ``NftError``."""
+        """nft's version, once it and the kernel proved able to hold our rules. Changes nothing.
+        Raises ``NftError``.
+        """
         answer = await self._nft("--version")
         version = parse_version(answer)
         if version is None or version < VERSION_MIN:
             wanted = ".".join(map(str, VERSION_MIN))
-            raise NftError("version", f"nft {wanted} or newer is needed, this is {answer.strip() or 'unknown'}")
+            raise NftError(
+                "version", f"nft {wanted} or newer is needed, this is {answer.strip() or 'unknown'}"
+            )
         await self._nft("--check", "-f", "-", stdin=_PROBE)
         return version
 
@@ -153,7 +174,9 @@ def explain(stderr: str, code: int, netns: str) -> KernelError:
 
 
 def _programs(netns: str, timeout_s: float) -> KernelProgram:
-    return KernelProgram(netns=netns, timeout_s=timeout_s, package="nftables", rules="nftables", error=NftError)
+    return KernelProgram(
+        netns=netns, timeout_s=timeout_s, package="nftables", rules="nftables", error=NftError
+    )
 
 
 _log = get_logger("node-proxy")
@@ -183,7 +206,9 @@ class Nftables:
     mode: Literal["nftables"] = "nftables"
 
     def __init__(self, runner: NftCommands, *, table: str = TABLE, writer: str = "") -> None:
-        """*writer*: a word that no other process has which might write this table; "": a random one."""
+        """*writer*: a word that no other process has which might write this table; "": a random
+        one.
+        """
         self._runner = runner
         self._table = table
         self._writer = writer or os.urandom(8).hex()
@@ -224,7 +249,9 @@ class Nftables:
     def disturbed(self) -> bool:
         return self._runner.disturbed()
 
-    async def admit(self, families: tuple[Family, ...], addresses: tuple[str, ...], port: int) -> None:
+    async def admit(
+        self, families: tuple[Family, ...], addresses: tuple[str, ...], port: int
+    ) -> None:
         await self._runner.run(drain_hook.redirection(self._table, families, addresses, port))
 
     async def remove(self, families: tuple[Family, ...]) -> None:

@@ -1,17 +1,20 @@
-"""Netlink sockets to netfilter, in a network namespace if asked: transactions, and the generation of nftables' rules.
+"""Netlink sockets to netfilter, in a network namespace if asked: transactions, and the generation
+of nftables' rules.
 
-**Writing.**  The kernel works on a batch while it is sent: when ``sendto`` returns all is done or nothing, and the
-answers are there to be read.  So no task waits here for longer than the kernel works; that happens in a thread, as it
-may be a while.
+**Writing.**  The kernel works on a batch while it is sent: when ``sendto`` returns all is done or
+nothing, and the answers are there to be read. So no task waits here for longer than the kernel
+works; that happens in a thread, as it may be a while.
 
-**When the program does it.**  Never wrong, only slower: a transaction that ``node.nft.netlink`` cannot say, a socket
-that cannot be had, a batch too large for it.  After a refusal that the presence of another writer does not explain, the
-next write of the table, which is a full one, is the program's too: should the kernel and we ever disagree on what a
-message means, nft's word counts.  After ``REFUSALS_MAX`` of them without a success in between all is the program's.
+**When the program does it.**  Never wrong, only slower: a transaction that ``node.nft.netlink``
+cannot say, a socket that cannot be had, a batch too large for it. After a refusal that the presence
+of another writer does not explain, the next write of the table, which is a full one, is the
+program's too: should the kernel and we ever disagree on what a message means, nft's word counts.
+After ``REFUSALS_MAX`` of them without a success in between all is the program's.
 
-**The generation** is a number that the kernel raises with each transaction, whichever program made it.  It costs one
-small message, at any size of the rules, so it can be asked often.  (``nft`` itself reads it before it lists, but does
-not tell it.)  From linux/netlink.h, linux/netfilter/nfnetlink.h and nf_tables.h.
+**The generation** is a number that the kernel raises with each transaction, whichever program made
+it. It costs one small message, at any size of the rules, so it can be asked often. (``nft`` itself
+reads it before it lists, but does not tell it.) From linux/netlink.h, linux/netfilter/nfnetlink.h
+and nf_tables.h.
 """
 
 from __future__ import annotations
@@ -30,8 +33,20 @@ from sliceplane.kit.io.log import get_logger
 from sliceplane.node.io.kernel.backend import KernelError
 from sliceplane.node.io.kernel.netns import FOLDER, within_at_once
 from sliceplane.node.nft.netlink.batch import MessageBatch, encode
-from sliceplane.node.nft.netlink.clients import DumpPart, clients_request, limits, parse_part, sets_request
-from sliceplane.node.nft.netlink.messages import HEADER, REQUEST, Inexpressible, KernelAnswer, parse_answers
+from sliceplane.node.nft.netlink.clients import (
+    DumpPart,
+    clients_request,
+    limits,
+    parse_part,
+    sets_request,
+)
+from sliceplane.node.nft.netlink.messages import (
+    HEADER,
+    REQUEST,
+    Inexpressible,
+    KernelAnswer,
+    parse_answers,
+)
 from sliceplane.node.nft.objects import FlushChain, Memory, TableRef, Transaction
 
 _NETLINK_NETFILTER = 12
@@ -50,26 +65,34 @@ def namespace_of(netns: str) -> tuple[int, int]:
 
 
 def netfilter_socket(netns: str = "") -> socket.socket:
-    """*netns*: a name under /run/netns; "" is our own.  A socket belongs to the namespace in which it was made.  Raises
-    ``OSError``."""
-    return within_at_once(netns, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER))
+    """*netns*: a name under /run/netns; "" is our own. A socket belongs to the namespace in which
+    it was made. Raises ``OSError``.
+    """
+    return within_at_once(
+        netns, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
+    )
 
 
 def generation(netns: str = "") -> int | None:
-    """Of the network namespace *netns* (a name under /run/netns; "" is our own).  ``None``: the kernel does not say,
-    for lack of rights, of the namespace, or of nftables."""
+    """Of the network namespace *netns* (a name under /run/netns; "" is our own). ``None``: the
+    kernel does not say, for lack of rights, of the namespace, or of nftables.
+    """
     try:
         with netfilter_socket(netns) as sock:
             sock.settimeout(_TIMEOUT_S)
             body = struct.pack("=BBH", 0, 0, 0)
-            sock.sendto(HEADER.pack(HEADER.size + len(body), _GET_GENERATION, REQUEST, 1, 0) + body, (0, 0))
+            sock.sendto(
+                HEADER.pack(HEADER.size + len(body), _GET_GENERATION, REQUEST, 1, 0) + body, (0, 0)
+            )
             return parse_generation(sock.recv(4096))
     except OSError:
         return None
 
 
 def remembered(table: TableRef, netns: str = "") -> Memory:
-    """What packets have put into the sets of clients of *table*.  Takes a while; raises ``OSError``."""
+    """What packets have put into the sets of clients of *table*.  Takes a while; raises
+    ``OSError``.
+    """
     found: dict[str, tuple[tuple[str, int], ...]] = {}
     names: list[str] = []
     for part in _dump(sets_request(table), table, netns):
@@ -128,7 +151,9 @@ class NftError(KernelError):
 
 
 class Messages:
-    """For one network namespace (``netns``: a name under /run/netns; "" is our own).  Calls may run side by side."""
+    """For one network namespace (``netns``: a name under /run/netns; "" is our own).  Calls may run
+    side by side.
+    """
 
     def __init__(self, netns: str = "") -> None:
         self._channel = Channel(netns)
@@ -138,7 +163,9 @@ class Messages:
         self._told: set[str] = set()
 
     async def write(self, transaction: Transaction) -> bool:
-        """Whether the kernel took it; false if ``nft`` has to do it.  Raises ``NftError``: refused, or unknown."""
+        """Whether the kernel took it; false if ``nft`` has to do it.  Raises ``NftError``: refused,
+        or unknown.
+        """
         table = transaction.table
         if self._refusals >= REFUSALS_MAX:
             return False
@@ -164,7 +191,10 @@ class Messages:
             self._refusals = 0
             return True
         if refusal.errno == errno.EPERM and not refusal.sequence:
-            self._tell("nft writes the rules", PermissionError(errno.EPERM, "netlink messages are not allowed"))
+            self._tell(
+                "nft writes the rules",
+                PermissionError(errno.EPERM, "netlink messages are not allowed"),
+            )
             return False
         why = explain(transaction, refusal)
         if str(why) != TABLE_OF_ANOTHER:
@@ -172,7 +202,9 @@ class Messages:
             self._detours.add(table)
         raise why
 
-    def _send(self, transaction: Transaction, void: threading.Event) -> tuple[int, tuple[KernelAnswer, ...]]:
+    def _send(
+        self, transaction: Transaction, void: threading.Event
+    ) -> tuple[int, tuple[KernelAnswer, ...]]:
         if void.is_set():
             return 0, ()  # the program wrote it meanwhile
         batch = encode(transaction)
@@ -187,7 +219,9 @@ class Messages:
 
 
 class Channel:
-    """A socket that stays open: the kernel waits until what was removed is out of use before it closes one."""
+    """A socket that stays open: the kernel waits until what was removed is out of use before it
+    closes one.
+    """
 
     def __init__(self, netns: str = "") -> None:
         self._netns = netns
@@ -198,7 +232,8 @@ class Channel:
     def send(self, batch: MessageBatch) -> tuple[KernelAnswer, ...]:
         """What the kernel answers; nothing, if what became of the batch is unknown.
 
-        Raises ``OSError`` if it was not sent: there is no such socket, it may not be used, the batch is too large.
+        Raises ``OSError`` if it was not sent: there is no such socket, it may not be used, the
+        batch is too large.
         """
         with self._lock:
             sock = self._open()
@@ -228,9 +263,15 @@ class Channel:
 def explain(transaction: Transaction, refusal: KernelAnswer) -> NftError:
     """The kernel's answer as a sentence."""
     if not 0 < refusal.sequence <= len(transaction.commands):
-        return NftError("rejected", f"the kernel refused the transaction: {os.strerror(refusal.errno)}")
+        return NftError(
+            "rejected", f"the kernel refused the transaction: {os.strerror(refusal.errno)}"
+        )
     command = transaction.commands[refusal.sequence - 1]
-    if isinstance(command, FlushChain) and command.name.startswith("writer-") and refusal.errno == errno.ENOENT:
+    if (
+        isinstance(command, FlushChain)
+        and command.name.startswith("writer-")
+        and refusal.errno == errno.ENOENT
+    ):
         return NftError("rejected", TABLE_OF_ANOTHER)
     line = command.render(transaction.table)
     if len(line) > _COMMAND_LENGTH_MAX:
@@ -254,5 +295,7 @@ def _answers(sock: socket.socket) -> tuple[KernelAnswer, ...]:
         except BlockingIOError:
             return tuple(answers)
         except OSError as error:
-            if error.errno != errno.ENOBUFS:  # more refusals than the socket holds: the first ones tell enough
+            if (
+                error.errno != errno.ENOBUFS
+            ):  # more refusals than the socket holds: the first ones tell enough
                 return tuple(answers)

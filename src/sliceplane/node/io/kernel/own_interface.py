@@ -1,6 +1,6 @@
-"""An interface of our own for a link-local address of this node, at which its clients find a name server (rtnetlink(7);
-kubernetes/dns, ``cmd/node-cache``).  It is "dummy", so that nothing leaves by it; a kernel without those gets a bridge
-without ports, which is as much.
+"""An interface of our own for a link-local address of this node, at which its clients find a name
+server (rtnetlink(7); kubernetes/dns, ``cmd/node-cache``). It is "dummy", so that nothing leaves by
+it; a kernel without those gets a bridge without ports, which is as much.
 
 It stays when the process ends, as the rules do: the next one finds it.  ``remove`` takes it away.
 """
@@ -30,8 +30,9 @@ _attribute: Final = Struct("=HH")
 
 
 def ensure(address: str) -> None:
-    """That *address* is one of this network namespace; another one than a link-local address is left to its
-    administrator.  Raises ``OSError``."""
+    """That *address* is one of this network namespace; another one than a link-local address is
+    left to its administrator. Raises ``OSError``.
+    """
     parsed = ip_address(address)
     if not parsed.is_link_local or _is_here(address):
         return
@@ -45,7 +46,10 @@ def ensure(address: str) -> None:
     head = _address.pack(family, parsed.max_prefixlen, 0, 0, socket.if_nametoindex(NAME))
     with suppress(FileExistsError):
         _ask(
-            _NEWADDR, head, _packed(_IFA_LOCAL, parsed.packed) + _packed(_IFA_ADDRESS, parsed.packed), flags=_CREATE_NEW
+            _NEWADDR,
+            head,
+            _packed(_IFA_LOCAL, parsed.packed) + _packed(_IFA_ADDRESS, parsed.packed),
+            flags=_CREATE_NEW,
         )
     _ask(_NEWLINK, _link.pack(0, 0, 0, _IFF_UP, _IFF_UP), _name())
 
@@ -66,7 +70,9 @@ def _make(kind: bytes) -> None:
 
 
 def _is_here(address: str) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as own:
+    with socket.socket(
+        socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM
+    ) as own:
         try:
             own.bind((address, 0))
         except OSError as error:
@@ -90,7 +96,9 @@ def _ask(kind: int, head: bytes, attributes: bytes, *, flags: int = 0) -> None:
     body = head + attributes
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as link:
         link.settimeout(5.0)
-        link.sendall(_header.pack(_header.size + len(body), kind, _REQUEST_ACK | flags, 1, 0) + body)
+        link.sendall(
+            _header.pack(_header.size + len(body), kind, _REQUEST_ACK | flags, 1, 0) + body
+        )
         answer = link.recv(65536)
     number = -int.from_bytes(answer[_header.size : _header.size + 4], "little", signed=True)
     if number:

@@ -1,8 +1,9 @@
-"""Runs a program that changes the kernel's rules: the text by standard input, in a network namespace if asked.
+"""Runs a program that changes the kernel's rules: the text by standard input, in a network
+namespace if asked.
 
-Why programs and not netlink messages: their text is the interface that is kept stable, and what an administrator reads
-in a log is what was sent.  All that can go wrong becomes one ``KernelError`` with a sentence for people; nothing else
-leaves this module but cancellation.
+Why programs and not netlink messages: their text is the interface that is kept stable, and what an
+administrator reads in a log is what was sent. All that can go wrong becomes one ``KernelError``
+with a sentence for people; nothing else leaves this module but cancellation.
 """
 
 from __future__ import annotations
@@ -22,11 +23,18 @@ _SCARCE = descriptors.EXHAUSTED | {errno.ENOMEM, errno.ENOSPC, errno.EAGAIN}
 
 
 class KernelProgram:
-    """``netns``: a name under /run/netns; "" is our own.  *package* has the programs; *rules* is what they change, in
-    words; *error* is raised."""
+    """``netns``: a name under /run/netns; "" is our own. *package* has the programs; *rules* is
+    what they change, in words; *error* is raised.
+    """
 
     def __init__(
-        self, *, netns: str, timeout_s: float, package: str, rules: str, error: type[KernelError] = KernelError
+        self,
+        *,
+        netns: str,
+        timeout_s: float,
+        package: str,
+        rules: str,
+        error: type[KernelError] = KernelError,
     ) -> None:
         self._netns = netns
         self._timeout_s = timeout_s
@@ -34,14 +42,22 @@ class KernelProgram:
         self._rules = rules
         self._error = error
 
-    async def run(self, program: str, *arguments: str, stdin: str = "", longer_s: float = 0.0) -> str:
-        """Its standard output; killed when this is cancelled.  *longer_s*: what it has to do takes so much longer than
-        others.  Raises *error*."""
+    async def run(
+        self, program: str, *arguments: str, stdin: str = "", longer_s: float = 0.0
+    ) -> str:
+        """Its standard output; killed when this is cancelled. *longer_s*: what it has to do takes
+        so much longer than others. Raises *error*.
+        """
         text, _ = await self.run_for_code(program, *arguments, stdin=stdin, longer_s=longer_s)
         return text
 
     async def run_for_code(
-        self, program: str, *arguments: str, stdin: str = "", longer_s: float = 0.0, codes: tuple[int, ...] = (0,)
+        self,
+        program: str,
+        *arguments: str,
+        stdin: str = "",
+        longer_s: float = 0.0,
+        codes: tuple[int, ...] = (0,),
     ) -> tuple[str, int]:
         """The same with its exit code, which may be any of *codes*."""
         timeout_s = self._timeout_s + longer_s
@@ -52,7 +68,10 @@ class KernelProgram:
         try:
             with _in_memory(stdin) as text:
                 process = await asyncio.create_subprocess_exec(
-                    *command, stdin=text, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+                    *command,
+                    stdin=text,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
                 )
         except (OSError, RuntimeError) as error:
             raise self._no_start(command[0], error) from error
@@ -78,16 +97,28 @@ class KernelProgram:
         if "Cannot open network namespace" in stderr:
             return self._error("namespace", f'there is no network namespace "{self._netns}"')
         if "exec of" in stderr and "failed" in stderr:
-            return self._error("missing", f"{name} was not found: install the package {self._package}")
-        if "Operation not permitted" in stderr or "must be root" in stderr or "Permission denied" in stderr:
-            return self._error("permission", f"changing {self._rules} rules needs root (CAP_NET_ADMIN)")
-        first = next((line.strip() for line in stderr.splitlines() if line.strip()), f"exit code {code}")
+            return self._error(
+                "missing", f"{name} was not found: install the package {self._package}"
+            )
+        if (
+            "Operation not permitted" in stderr
+            or "must be root" in stderr
+            or "Permission denied" in stderr
+        ):
+            return self._error(
+                "permission", f"changing {self._rules} rules needs root (CAP_NET_ADMIN)"
+            )
+        first = next(
+            (line.strip() for line in stderr.splitlines() if line.strip()), f"exit code {code}"
+        )
         if len(first) > _MESSAGE_LENGTH_MAX:
             first = first[:_MESSAGE_LENGTH_MAX] + "..."
         return self._error("rejected", f"{name} refused the transaction: {first}")
 
     def _no_start(self, program: str, error: OSError | RuntimeError) -> KernelError:
-        if isinstance(error, RuntimeError):  # asyncio waits for it in a thread, of which there are no more
+        if isinstance(
+            error, RuntimeError
+        ):  # asyncio waits for it in a thread, of which there are no more
             return self._error("resources", f"{program} could not be started: {error}")
         descriptors.tell(error, program)
         if error.errno in _SCARCE:
@@ -101,8 +132,8 @@ class KernelProgram:
 def _in_memory(text: str) -> IO[bytes]:
     """A file to read *text* from.  Raises ``OSError``.
 
-    Not a pipe: a program that ends without reading (``--version``, or one that found an error early) would leave us
-    writing to a closed one, and a large transaction would be fed in pieces.
+    Not a pipe: a program that ends without reading (``--version``, or one that found an error
+    early) would leave us writing to a closed one, and a large transaction would be fed in pieces.
     """
     file = os.fdopen(os.memfd_create("rules"), "w+b")
     try:

@@ -1,4 +1,6 @@
-"""Tells the kernel what ``node.configuration.sysctls`` decided, in the network namespace of the rules."""
+"""Tells the kernel what ``node.configuration.sysctls`` decided, in the network namespace of the
+rules.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ class SysctlError(Exception):
 
 
 async def tune_conntrack(
-    settings: ConntrackSettings, netns: str = "", *, folder: Path = SYSCTLS, hashsize: Path = HASHSIZE
+    settings: ConntrackSettings,
+    netns: str = "",
+    *,
+    folder: Path = SYSCTLS,
+    hashsize: Path = HASHSIZE,
 ) -> None:
     """Writes what differs.  A default that cannot be written is told of in the log.  Raises
     ``SysctlError``."""
@@ -31,17 +37,32 @@ async def tune_conntrack(
     try:
         problems = await within(netns, lambda: [_write(folder, sysctl) for sysctl in wanted])
     except OSError as error:
-        raise SysctlError(f'the network namespace "{netns}" cannot be entered: {error.strerror}') from error
+        raise SysctlError(
+            f'the network namespace "{netns}" cannot be entered: {error.strerror}'
+        ) from error
     for sysctl, problem in zip(wanted, problems, strict=True):
         if not problem:
             continue
         if sysctl.asked:
             zero = "maxPerCore: 0" if sysctl.name == MAX else "0s"
-            hint = "leave it out" if sysctl.name == "nf_conntrack_tcp_be_liberal" else f"{zero} leaves it alone"
-            raise SysctlError(f"{sysctl.field}: {sysctl.name} cannot be set to {sysctl.value}: {problem} ({hint})")
-        _log.warning("a default of conntrack cannot be set", sysctl=sysctl.name, value=sysctl.value, problem=problem)
+            hint = (
+                "leave it out"
+                if sysctl.name == "nf_conntrack_tcp_be_liberal"
+                else f"{zero} leaves it alone"
+            )
+            raise SysctlError(
+                f"{sysctl.field}: {sysctl.name} cannot be set to {sysctl.value}: {problem} ({hint})"
+            )
+        _log.warning(
+            "a default of conntrack cannot be set",
+            sysctl=sysctl.name,
+            value=sysctl.value,
+            problem=problem,
+        )
     bounds = [
-        sysctl.value for sysctl, problem in zip(wanted, problems, strict=True) if sysctl.name == MAX and not problem
+        sysctl.value
+        for sysctl, problem in zip(wanted, problems, strict=True)
+        if sysctl.name == MAX and not problem
     ]
     if bounds and not netns:  # one table for all namespaces
         _enlarge(hashsize, hash_buckets(bounds[0]))
@@ -67,11 +88,18 @@ def _enlarge(hashsize: Path, buckets: int) -> None:
             hashsize.write_text(f"{buckets}\n")
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or str(error)
-        _log.warning("a default of conntrack cannot be set", sysctl="hashsize", value=buckets, problem=problem)
+        _log.warning(
+            "a default of conntrack cannot be set",
+            sysctl="hashsize",
+            value=buckets,
+            problem=problem,
+        )
 
 
 def adjust_oom_score(score: int, path: Path = OOM_SCORE_ADJ) -> None:
-    """How soon the kernel ends this process when memory is short.  That it cannot be said is logged, as upstream."""
+    """How soon the kernel ends this process when memory is short.  That it cannot be said is
+    logged, as upstream.
+    """
     try:
         if int(path.read_text()) != score:
             path.write_text(f"{score}\n")

@@ -1,7 +1,8 @@
-"""One transaction, one batch: what is between its first and its last message the kernel takes whole or not at all.
+"""One transaction, one batch: what is between its first and its last message the kernel takes whole
+or not at all.
 
-All messages of a command carry its number as their sequence number, so that an answer tells which command it is about.
-The last asks to be acknowledged: a batch without any answer was not taken.
+All messages of a command carry its number as their sequence number, so that an answer tells which
+command it is about. The last asks to be acknowledged: a batch without any answer was not taken.
 """
 
 from __future__ import annotations
@@ -30,9 +31,16 @@ from sliceplane.node.nft.netlink.messages import (
 # Types of messages: NFNL_MSG_BATCH_*, and of the subsystem nftables NFT_MSG_*.
 _BEGIN, _END = 16, 17
 _SUBSYSTEM = 10
-_NEW_TABLE, _DELETE_TABLE, _NEW_CHAIN, _DELETE_CHAIN, _NEW_RULE, _DELETE_RULE, _NEW_SET, _DELETE_SET = (
-    _SUBSYSTEM << 8 | kind for kind in (0, 2, 3, 5, 6, 8, 9, 11)
-)
+(
+    _NEW_TABLE,
+    _DELETE_TABLE,
+    _NEW_CHAIN,
+    _DELETE_CHAIN,
+    _NEW_RULE,
+    _DELETE_RULE,
+    _NEW_SET,
+    _DELETE_SET,
+) = (_SUBSYSTEM << 8 | kind for kind in (0, 2, 3, 5, 6, 8, 9, 11))
 _NEW_ELEMENTS, _DELETE_ELEMENTS = (_SUBSYSTEM << 8 | kind for kind in (12, 14))
 
 # NFTA_TABLE_*, NFTA_CHAIN_*, NFTA_HOOK_*, NFTA_RULE_*
@@ -103,16 +111,24 @@ class _Encoder:
                 self._add_rule(chain, rule)
             case objects.AddContainer(container):
                 self._sets += 1
-                self._put(_NEW_SET, containers.definition(table, container, self._text_family, self._sets), CREATE)
+                self._put(
+                    _NEW_SET,
+                    containers.definition(table, container, self._text_family, self._sets),
+                    CREATE,
+                )
             case objects.DeleteContainer(container):
                 self._put(_DELETE_SET, containers.reference(table, container.name))
             case objects.FlushContainer(container):
                 self._put(_DELETE_ELEMENTS, containers.reference(table, container.name))
             case objects.AddElements(name, items):
-                for body in containers.element_lists(table, name, containers.elements(items, self._text_family)):
+                for body in containers.element_lists(
+                    table, name, containers.elements(items, self._text_family)
+                ):
                     self._put(_NEW_ELEMENTS, body, CREATE)
             case objects.DeleteElements(name, keys):
-                for body in containers.element_lists(table, name, containers.keys(keys, self._text_family)):
+                for body in containers.element_lists(
+                    table, name, containers.keys(keys, self._text_family)
+                ):
                     self._put(_DELETE_ELEMENTS, body)
 
     def _put(self, kind: int, body: bytes, flags: int = 0) -> None:
@@ -122,11 +138,15 @@ class _Encoder:
     def _add_rule(self, chain: str, rule: objects.NftRule) -> None:
         if self._expressions is None:
             self._expressions = Expressions(self._table, self._text_family, self._make_set)
-        expressions = self._expressions.encode(rule.statements)  # makes sets first, where it needs them
+        expressions = self._expressions.encode(
+            rule.statements
+        )  # makes sets first, where it needs them
         body = self._head + text(_RULE_CHAIN, chain)
         self._put(_NEW_RULE, body + nest(_RULE_EXPRESSIONS, expressions), CREATE | APPEND)
 
-    def _make_set(self, name: str, definition: Callable[[int], bytes], elements: Sequence[bytes]) -> int:
+    def _make_set(
+        self, name: str, definition: Callable[[int], bytes], elements: Sequence[bytes]
+    ) -> int:
         self._sets += 1
         self._put(_NEW_SET, definition(self._sets), CREATE)
         for body in containers.element_lists(self._table, name, elements, self._sets):

@@ -1,7 +1,9 @@
-"""Messages that read what packets have put into dynamic sets: which there are, and the clients in one of them.
+"""Messages that read what packets have put into dynamic sets: which there are, and the clients in
+one of them.
 
-A dump of a set comes in pieces of some kilobytes, each when it is asked for, so a reader may stop after as many clients
-as it wants: the program ``nft`` builds a list of all elements of all sets first.  (linux/netfilter/nf_tables.h)
+A dump of a set comes in pieces of some kilobytes, each when it is asked for, so a reader may stop
+after as many clients as it wants: the program ``nft`` builds a list of all elements of all sets
+first. (linux/netfilter/nf_tables.h)
 """
 
 from __future__ import annotations
@@ -15,9 +17,15 @@ from sliceplane.node.nft.netlink.expressions import NFPROTO
 from sliceplane.node.nft.netlink.messages import HEADER, message, text
 from sliceplane.node.nft.objects import TableRef
 
-#: clients of one table that are read and put back when it is replaced: some 10 MiB and half a second
+#: clients of one table that are read and put back when it is replaced: some 10 MiB and half a
+#: second
 REMEMBERED_MAX: Final = 100_000
-_GET_SET, _NEW_SET, _GET_ELEMENTS, _NEW_ELEMENTS = 10 << 8 | 10, 10 << 8 | 9, 10 << 8 | 13, 10 << 8 | 12
+_GET_SET, _NEW_SET, _GET_ELEMENTS, _NEW_ELEMENTS = (
+    10 << 8 | 10,
+    10 << 8 | 9,
+    10 << 8 | 13,
+    10 << 8 | 12,
+)
 _DUMP: Final = 0x300  # NLM_F_DUMP
 _ERROR, _DONE = 2, 3
 _TABLE, _SET, _LIST = 1, 2, 3  # NFTA_SET_TABLE, NFTA_SET_NAME; NFTA_SET_ELEM_LIST_*
@@ -27,7 +35,9 @@ _PREFIX: Final = "affinity-"
 
 
 class DumpPart(NamedTuple):
-    """``names`` of sets, or ``clients`` of one with the seconds that each has left; ``done``: nothing follows."""
+    """``names`` of sets, or ``clients`` of one with the seconds that each has left; ``done``:
+    nothing follows.
+    """
 
     names: tuple[str, ...] = ()
     clients: tuple[tuple[str, int], ...] = ()
@@ -39,7 +49,9 @@ def sets_request(table: TableRef) -> bytes:
 
 
 def clients_request(table: TableRef, name: str) -> bytes:
-    return message(_GET_ELEMENTS, _DUMP, 1, NFPROTO[table.family], text(_TABLE, table.name) + text(_SET, name))
+    return message(
+        _GET_ELEMENTS, _DUMP, 1, NFPROTO[table.family], text(_TABLE, table.name) + text(_SET, name)
+    )
 
 
 def parse_part(data: bytes, table: TableRef) -> DumpPart:
@@ -55,10 +67,17 @@ def parse_part(data: bytes, table: TableRef) -> DumpPart:
         if kind == _NEW_SET:
             members = dict(_attributes(body))
             name = members.get(_SET, b"").rstrip(b"\0").decode(errors="replace")
-            if members.get(_TABLE, b"").rstrip(b"\0") == table.name.encode() and name.startswith(_PREFIX):
+            if members.get(_TABLE, b"").rstrip(b"\0") == table.name.encode() and name.startswith(
+                _PREFIX
+            ):
                 names.append(name)
         elif kind == _NEW_ELEMENTS:
-            for element in (part for number, parts in _attributes(body) if number == _LIST for part in _values(parts)):
+            for element in (
+                part
+                for number, parts in _attributes(body)
+                if number == _LIST
+                for part in _values(parts)
+            ):
                 members = dict(_attributes(element))
                 key = b"".join(_values(members.get(_KEY, b"")))
                 left_ms = int.from_bytes(members.get(_EXPIRATION, b""), "big")
@@ -69,8 +88,9 @@ def parse_part(data: bytes, table: TableRef) -> DumpPart:
 
 
 def limits(names: tuple[str, ...]) -> dict[str, int]:
-    """How many clients to read of each set: an equal share for each namespace, and within it for each set, so that a
-    tenant whose sets are full does not have those of others forgotten."""
+    """How many clients to read of each set: an equal share for each namespace, and within it for
+    each set, so that a tenant whose sets are full does not have those of others forgotten.
+    """
     by_namespace: dict[str, list[str]] = {}
     for name in names:
         by_namespace.setdefault(name.split("-", 2)[-1].partition("/")[0], []).append(name)

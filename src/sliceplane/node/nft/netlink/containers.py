@@ -1,10 +1,11 @@
 """Sets, maps and their elements.
 
-Keys and targets are concatenations: each part is padded to four bytes, the size of a register.  Addresses and ports
-are in the network's byte order, what ``numgen`` draws in the host's.
+Keys and targets are concatenations: each part is padded to four bytes, the size of a register.
+Addresses and ports are in the network's byte order, what ``numgen`` draws in the host's.
 
-What ``nft`` wants to know when it lists a set, and the kernel does not, is in the set's *user data*: small records of
-kind, length and value, in each other (libnftnl's udata); the numbers in there are nft's own.
+What ``nft`` wants to know when it lists a set, and the kernel does not, is in the set's *user
+data*: small records of kind, length and value, in each other (libnftnl's udata); the numbers in
+there are nft's own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from sliceplane.node.nft.statements import NftFamily
 PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132}
 ADDRESS_BYTES: dict[NftFamily, int] = {"ip": 4, "ip6": 16}
 
-#: bytes of elements in one message: less than an attribute may have, with room for the largest element
+#: bytes of elements in one message: less than an attribute may have, with room for the largest
+#: element
 _ELEMENTS_BYTES_MAX = 60_000
 
 # NFTA_SET_*
@@ -55,7 +57,13 @@ _ADDRESS_TYPE: dict[NftFamily, int] = {"ip": 7, "ip6": 8}
 _TYPE_BITS = 6
 # ... for byte orders, of expressions, and of header fields, by header and field
 _NO_ORDER, _HOST_ORDER, _NETWORK_ORDER = 0, 1, 2
-_EXPRESSION_VERDICT, _EXPRESSION_PAYLOAD, _EXPRESSION_META, _EXPRESSION_CONCATENATION, _EXPRESSION_NUMGEN = (
+(
+    _EXPRESSION_VERDICT,
+    _EXPRESSION_PAYLOAD,
+    _EXPRESSION_META,
+    _EXPRESSION_CONCATENATION,
+    _EXPRESSION_NUMGEN,
+) = (
     1,
     7,
     9,
@@ -117,7 +125,9 @@ def definition(table: str, container: NftContainer, family: NftFamily, set_id: i
     parts = [_type_of(part, family) for part in container.key]
     lengths = [length for _, length in parts]
     key_bytes = lengths[0] if len(parts) == 1 else sum(length + 3 & ~3 for length in lengths)
-    flags = (_TIMEOUT | _DYNAMIC if container.timeout_s else 0) | (0 if container.value == "none" else _MAP)
+    flags = (_TIMEOUT | _DYNAMIC if container.timeout_s else 0) | (
+        0 if container.value == "none" else _MAP
+    )
     body = [text(_TABLE, table), text(_NAME, container.name), number(_FLAGS, flags)]
     body += [number(_KEY_TYPE, _joined(kind for kind, _ in parts)), number(_KEY_BYTES, key_bytes)]
     if container.value == "verdict":
@@ -184,9 +194,12 @@ def reference(table: str, name: str) -> bytes:
     return text(_TABLE, table) + text(_NAME, name)
 
 
-def element_lists(table: str, name: str, elements: Iterable[bytes], set_id: int | None = None) -> Iterator[bytes]:
-    """Bodies of ``NEWSETELEM`` or ``DELSETELEM`` messages: as many as it takes.  None at all is refused: it might be
-    taken for all."""
+def element_lists(
+    table: str, name: str, elements: Iterable[bytes], set_id: int | None = None
+) -> Iterator[bytes]:
+    """Bodies of ``NEWSETELEM`` or ``DELSETELEM`` messages: as many as it takes. None at all is
+    refused: it might be taken for all.
+    """
     head = text(_LIST_TABLE, table) + text(_LIST_SET, name)
     if set_id is not None:
         head += number(_LIST_ID, set_id)
@@ -228,7 +241,9 @@ def keys(wanted: Iterable[Key], family: NftFamily) -> Iterator[bytes]:
 
 
 def bound(packed: bytes, *, end: bool = False, is_open: bool = False) -> bytes:
-    """The begin of an interval, or the first address after it; *is_open*: there is none after it."""
+    """The begin of an interval, or the first address after it; *is_open*: there is none after
+    it.
+    """
     parts = [number(_ELEMENT_FLAGS, _INTERVAL_END)] if end else []
     parts.append(nest(_KEY, value(packed)))
     if is_open:
@@ -238,7 +253,9 @@ def bound(packed: bytes, *, end: bool = False, is_open: bool = False) -> bytes:
 
 @cache
 def _target_packer(family: NftFamily) -> Callable[[Key, DnatTarget], bytes]:
-    """Makes elements of maps of targets by number.  They all look the same, and there may be hundreds of thousands."""
+    """Makes elements of maps of targets by number.  They all look the same, and there may be
+    hundreds of thousands.
+    """
     size = ADDRESS_BYTES[family]
     sample = nest(LIST_ELEMENT, nest(_KEY, value(bytes(4))), nest(_DATA, value(bytes(size + 4))))
     form = struct.Struct(f"=12sI8s{size}s4s")
@@ -255,17 +272,25 @@ def _target_packer(family: NftFamily) -> Callable[[Key, DnatTarget], bytes]:
     return packed
 
 
-def _place_packer(destination: bytes, family: NftFamily) -> Callable[[str | int, DnatTarget], bytes]:
-    """Makes elements of maps of targets by *destination* and number, of which there may be as many."""
+def _place_packer(
+    destination: bytes, family: NftFamily
+) -> Callable[[str | int, DnatTarget], bytes]:
+    """Makes elements of maps of targets by *destination* and number, of which there may be as
+    many.
+    """
     size = ADDRESS_BYTES[family]
-    sample = nest(LIST_ELEMENT, nest(_KEY, value(destination + bytes(4))), nest(_DATA, value(bytes(size + 4))))
+    sample = nest(
+        LIST_ELEMENT, nest(_KEY, value(destination + bytes(4))), nest(_DATA, value(bytes(size + 4)))
+    )
     begin = 12 + len(destination)
     head, middle = sample[:begin], sample[begin + 4 : begin + 12]
     form = struct.Struct(f"={begin}sI8s{size}s4s")
     pack = form.pack
     pack_port = _PORT.pack
     assert form.size == len(sample), f"{form.size} bytes are not {len(sample)}"
-    return lambda number, target: pack(head, number, middle, address(target.ip, family), pack_port(target.port))
+    return lambda number, target: pack(
+        head, number, middle, address(target.ip, family), pack_port(target.port)
+    )
 
 
 def _element(packed: bytes, held: Value, family: NftFamily) -> bytes:
@@ -275,12 +300,16 @@ def _element(packed: bytes, held: Value, family: NftFamily) -> bytes:
     if isinstance(held, RemainingTime):
         return nest(LIST_ELEMENT, long_number(_EXPIRES_MS, held.seconds * 1000), key)
     if isinstance(held, DnatTarget):
-        return nest(LIST_ELEMENT, key, nest(_DATA, value(address(held.ip, family) + port(held.port))))
+        return nest(
+            LIST_ELEMENT, key, nest(_DATA, value(address(held.ip, family) + port(held.port)))
+        )
     return nest(LIST_ELEMENT, key, nest(_DATA, verdict(_VERDICT_CODES[held.kind], held.chain)))
 
 
 def _packed(key: Key, family: NftFamily) -> bytes:
-    """A number alone, or after a port, is one that ``numgen`` draws; any other is a port (``NftContainer.key``)."""
+    """A number alone, or after a port, is one that ``numgen`` draws; any other is a port
+    (``NftContainer.key``).
+    """
     if len(key) == 1:
         (only,) = key
         return host_number(only) if isinstance(only, int) else address(only, family)
@@ -310,16 +339,34 @@ def _joined(kinds: Iterable[int]) -> int:
 
 
 def _userdata(container: NftContainer, family: NftFamily) -> bytes:
-    numgen = _expression(_EXPRESSION_NUMGEN, _order(0, 1) + _order(1, 2) + _order(2, 0))  # random mod 2 offset 0
+    numgen = _expression(
+        _EXPRESSION_NUMGEN, _order(0, 1) + _order(1, 2) + _order(2, 0)
+    )  # random mod 2 offset 0
     address_of, port_of = _header_field(family, "daddr"), _header_field("th", "dport")
     if "numgen" in container.key and not container.by_number:
-        known = {"addr": address_of, "proto": _expression(_EXPRESSION_META, _order(0, _META_L4PROTO)), "port": port_of}
+        known = {
+            "addr": address_of,
+            "proto": _expression(_EXPRESSION_META, _order(0, _META_L4PROTO)),
+            "port": port_of,
+        }
         key = _concatenation(*(known.get(part, numgen) for part in container.key))
-        orders = _order(_KEY_ORDER, _NO_ORDER) + _order(_DATA_ORDER, _NO_ORDER) + _record(_KEY_TYPEOF, key)
-        return orders + _record(_DATA_TYPEOF, _concatenation(address_of, port_of)) + _order(_DATA_INTERVAL, 0)
+        orders = (
+            _order(_KEY_ORDER, _NO_ORDER)
+            + _order(_DATA_ORDER, _NO_ORDER)
+            + _record(_KEY_TYPEOF, key)
+        )
+        return (
+            orders
+            + _record(_DATA_TYPEOF, _concatenation(address_of, port_of))
+            + _order(_DATA_INTERVAL, 0)
+        )
     if container.by_number:
         target = _concatenation(address_of, _header_field(container.protocol, "dport"))
-        orders = _order(_KEY_ORDER, _HOST_ORDER) + _order(_DATA_ORDER, _NO_ORDER) + _record(_KEY_TYPEOF, numgen)
+        orders = (
+            _order(_KEY_ORDER, _HOST_ORDER)
+            + _order(_DATA_ORDER, _NO_ORDER)
+            + _record(_KEY_TYPEOF, numgen)
+        )
         return orders + _record(_DATA_TYPEOF, target) + _order(_DATA_INTERVAL, 0)
     if len(container.key) == 1:
         if container.key != ("addr",) or container.value != "none":
@@ -330,7 +377,13 @@ def _userdata(container: NftContainer, family: NftFamily) -> bytes:
     if container.value == "none":
         return _order(_KEY_ORDER, _NO_ORDER) + key
     data = _record(_DATA_TYPEOF, joined) if container.value == "target" else b""
-    return _order(_KEY_ORDER, _NO_ORDER) + _order(_DATA_ORDER, _NO_ORDER) + key + data + _order(_DATA_INTERVAL, 0)
+    return (
+        _order(_KEY_ORDER, _NO_ORDER)
+        + _order(_DATA_ORDER, _NO_ORDER)
+        + key
+        + data
+        + _order(_DATA_INTERVAL, 0)
+    )
 
 
 def _record(kind: int, body: bytes) -> bytes:
@@ -346,7 +399,9 @@ def _expression(kind: int, body: bytes) -> bytes:
 
 
 def _concatenation(*parts: bytes) -> bytes:
-    return _expression(_EXPRESSION_CONCATENATION, b"".join(_record(at, part) for at, part in enumerate(parts)))
+    return _expression(
+        _EXPRESSION_CONCATENATION, b"".join(_record(at, part) for at, part in enumerate(parts))
+    )
 
 
 def _header_field(header: str, field: str) -> bytes:

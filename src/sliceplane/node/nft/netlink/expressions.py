@@ -24,7 +24,15 @@ from sliceplane.node.nft.netlink.containers import (
     value,
     verdict,
 )
-from sliceplane.node.nft.netlink.messages import LIST_ELEMENT, Inexpressible, attribute, host_number, nest, number, text
+from sliceplane.node.nft.netlink.messages import (
+    LIST_ELEMENT,
+    Inexpressible,
+    attribute,
+    host_number,
+    nest,
+    number,
+    text,
+)
 from sliceplane.node.nft.objects import goto
 
 NFPROTO: dict[statements.NftFamily, int] = {"ip": 2, "ip6": 10}
@@ -42,7 +50,8 @@ _FULLY_RANDOM, _PORT_SPECIFIED = 0x10, 0x2
 _INTERFACE_BYTES = 16
 _ALL_BITS = 0xFFFFFFFF
 
-#: makes a set for one rule: the body of its message is made by the function given, of its number; then its elements
+#: makes a set for one rule: the body of its message is made by the function given, of its number;
+#: then its elements
 SetMaker = Callable[[str, Callable[[int], bytes], Sequence[bytes]], int]
 
 
@@ -51,8 +60,9 @@ _remembered = lru_cache(maxsize=256)
 
 
 def register(word: int) -> int:
-    """The number of the register that begins *word* times four bytes from the first: wide ones have numbers from 1,
-    narrow ones (from 8) are used where no wide one begins."""
+    """The number of the register that begins *word* times four bytes from the first: wide ones have
+    numbers from 1, narrow ones (from 8) are used where no wide one begins.
+    """
     return 1 + word // 4 if word % 4 == 0 else 8 + word
 
 
@@ -69,13 +79,17 @@ def _compare(how: int, data: bytes) -> bytes:
 
 
 def _payload(base: int, offset: int, length: int, word: int = 0) -> bytes:
-    return _make("payload", number(1, register(word)), number(2, base), number(3, offset), number(4, length))
+    return _make(
+        "payload", number(1, register(word)), number(2, base), number(3, offset), number(4, length)
+    )
 
 
 def _bitwise(mask: bytes, flip: bytes) -> bytes:
     """The register is masked, then flipped."""
     first = number(1, register(0)), number(2, register(0))
-    return _make("bitwise", *first, number(3, len(mask)), nest(4, value(mask)), nest(5, value(flip)))
+    return _make(
+        "bitwise", *first, number(3, len(mask)), nest(4, value(mask)), nest(5, value(flip))
+    )
 
 
 def _immediate(word: int, data: bytes) -> bytes:
@@ -87,7 +101,9 @@ def _decide(code: int, chain: str = "") -> bytes:
 
 
 @_remembered
-def _lookup(name: str, *, into: int | None = None, set_id: int | None = None, inverted: bool = False) -> bytes:
+def _lookup(
+    name: str, *, into: int | None = None, set_id: int | None = None, inverted: bool = False
+) -> bytes:
     """*into*: the register for what a map says; 0 is the verdict."""
     parts = [number(2, register(0))]
     if into is not None:
@@ -101,12 +117,23 @@ def _lookup(name: str, *, into: int | None = None, set_id: int | None = None, in
 
 
 def _numgen(count: int, offset: int = 0, word: int = 0) -> bytes:
-    return _make("numgen", number(1, register(word)), number(2, count), number(3, _NUMGEN_RANDOM), number(4, offset))
+    return _make(
+        "numgen",
+        number(1, register(word)),
+        number(2, count),
+        number(3, _NUMGEN_RANDOM),
+        number(4, offset),
+    )
 
 
 @_remembered
 def _nat(family: statements.NftFamily, port_word: int, flags: int = 0) -> bytes:
-    parts = [number(1, _NAT_DNAT), number(2, NFPROTO[family]), number(3, register(0)), number(5, register(port_word))]
+    parts = [
+        number(1, _NAT_DNAT),
+        number(2, NFPROTO[family]),
+        number(3, register(0)),
+        number(5, register(port_word)),
+    ]
     return _make("nat", *parts, *([number(7, flags)] if flags else []))
 
 
@@ -121,7 +148,9 @@ def _has_bit(load: bytes, bit: int) -> bytes:
 
 def _flip_mark(mask: int) -> bytes:
     changed = _bitwise(host_number(mask), host_number(statements.MASQUERADE_MARK))
-    return _meta(_META_MARK) + changed + _make("meta", number(2, _META_MARK), number(3, register(0)))
+    return (
+        _meta(_META_MARK) + changed + _make("meta", number(2, _META_MARK), number(3, register(0)))
+    )
 
 
 @_remembered
@@ -146,7 +175,9 @@ def _load(fields: tuple[statements.Field, ...], family: statements.NftFamily) ->
 
 
 class Expressions:
-    """Statements of one family's rules to expressions; sets that belong to a rule alone are made by *make_set*."""
+    """Statements of one family's rules to expressions; sets that belong to a rule alone are made by
+    *make_set*.
+    """
 
     def __init__(self, table: str, family: statements.NftFamily, make_set: SetMaker) -> None:
         self._table = table
@@ -161,9 +192,13 @@ class Expressions:
         family = self._family
         match statement:
             case statements.CtStateNew():
-                return _has_bit(_make("ct", number(2, _CT_STATE), number(1, register(0))), _STATE_NEW)
+                return _has_bit(
+                    _make("ct", number(2, _CT_STATE), number(1, register(0))), _STATE_NEW
+                )
             case statements.CtStatusDnat():
-                return _has_bit(_make("ct", number(2, _CT_STATUS), number(1, register(0))), _STATUS_DNAT)
+                return _has_bit(
+                    _make("ct", number(2, _CT_STATUS), number(1, register(0))), _STATUS_DNAT
+                )
             case statements.InSet(fields, name):
                 return _load(fields, family) + _lookup(name)
             case statements.Vmap(fields, name):
@@ -177,7 +212,9 @@ class Expressions:
                 load = _make("fib", number(3, which), number(2, _FIB_TYPE), number(1, register(0)))
                 return load + _compare(_EQUAL, host_number(_RTN_LOCAL))
             case statements.TakeMark():
-                return _has_bit(_meta(_META_MARK), statements.MASQUERADE_MARK) + _flip_mark(_ALL_BITS)
+                return _has_bit(_meta(_META_MARK), statements.MASQUERADE_MARK) + _flip_mark(
+                    _ALL_BITS
+                )
         return self._act(statement)
 
     def _act(self, statement: statements.Statement) -> bytes:
@@ -190,9 +227,15 @@ class Expressions:
             case statements.Drop():
                 return _decide(DROP_CODE)
             case statements.Reject():
-                return _make("reject", number(1, _REJECT_ICMP), attribute(2, bytes((_PORT_UNREACHABLE[family],))))
+                return _make(
+                    "reject",
+                    number(1, _REJECT_ICMP),
+                    attribute(2, bytes((_PORT_UNREACHABLE[family],))),
+                )
             case statements.ResetTcp():
-                return _is_protocol("tcp") + _make("reject", number(1, _REJECT_RESET), attribute(2, bytes(1)))
+                return _is_protocol("tcp") + _make(
+                    "reject", number(1, _REJECT_RESET), attribute(2, bytes(1))
+                )
             case statements.Masquerade():
                 return _make("masq", number(1, _FULLY_RANDOM))
             case statements.SetMark():
@@ -206,7 +249,9 @@ class Expressions:
                 return _is_protocol(protocol) + draw + _nat(family, ADDRESS_BYTES[family] // 4)
             case statements.DnatMap(fields, name):
                 return (
-                    _load(fields, family) + _lookup(name, into=register(0)) + _nat(family, ADDRESS_BYTES[family] // 4)
+                    _load(fields, family)
+                    + _lookup(name, into=register(0))
+                    + _nat(family, ADDRESS_BYTES[family] // 4)
                 )
             case statements.Draw(fields, count, name):
                 words = ADDRESS_BYTES[family] // 4
@@ -237,7 +282,9 @@ class Expressions:
             marks = _bounds(ranges, size)
             set_id = self._make_set(
                 ANONYMOUS_SET,
-                lambda chosen: containers.anonymous_set(self._table, len(marks) + 1, self._family, field, chosen),
+                lambda chosen: containers.anonymous_set(
+                    self._table, len(marks) + 1, self._family, field, chosen
+                ),
                 marks,
             )
             load = _payload(_NETWORK_HEADER, offset, size)
@@ -246,10 +293,14 @@ class Expressions:
         free = (first ^ last).bit_length()  # bits of the address that may be anything
         known = size - free // 8
         if free % 8 == 0 and known:
-            return _payload(_NETWORK_HEADER, offset, known) + _compare(how, first.to_bytes(size)[:known])
+            return _payload(_NETWORK_HEADER, offset, known) + _compare(
+                how, first.to_bytes(size)[:known]
+            )
         mask = ((1 << size * 8) - 1) >> free << free
         masked = _bitwise(mask.to_bytes(size), bytes(size))
-        return _payload(_NETWORK_HEADER, offset, size) + masked + _compare(how, first.to_bytes(size))
+        return (
+            _payload(_NETWORK_HEADER, offset, size) + masked + _compare(how, first.to_bytes(size))
+        )
 
 
 def _from_interface(name: str, inside: bool) -> bytes:
@@ -269,12 +320,15 @@ def _ranges(networks: tuple[str, ...], family: statements.NftFamily) -> list[tup
     """First and last address of each, sorted."""
     kind = ipaddress.IPv4Network if family == "ip" else ipaddress.IPv6Network
     parsed = [kind(network) for network in networks]
-    return sorted((int(network.network_address), int(network.broadcast_address)) for network in parsed)
+    return sorted(
+        (int(network.network_address), int(network.broadcast_address)) for network in parsed
+    )
 
 
 def _bounds(ranges: list[tuple[int, int]], size: int) -> list[bytes]:
-    """As ``nft`` writes sets of intervals: neighbours are one, the first bound is at the lowest address, and what
-    reaches to the highest has no end."""
+    """As ``nft`` writes sets of intervals: neighbours are one, the first bound is at the lowest
+    address, and what reaches to the highest has no end.
+    """
     merged: list[tuple[int, int]] = []
     for first, last in ranges:
         if merged and merged[-1][1] + 1 >= first:

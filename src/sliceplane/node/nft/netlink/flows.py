@@ -1,7 +1,8 @@
-"""Messages that delete entries of the kernel's connection tracking (ctnetlink; linux/netfilter/nfnetlink_conntrack.h).
+"""Messages that delete entries of the kernel's connection tracking (ctnetlink;
+linux/netfilter/nfnetlink_conntrack.h).
 
-An entry is named by the tuple of its first packet (protocol, addresses, ports) and its zone.  Each message asks for an
-answer: 0 if the entry was there, ``ENOENT`` if it had ended by itself.
+An entry is named by the tuple of its first packet (protocol, addresses, ports) and its zone. Each
+message asks for an answer: 0 if the entry was there, ``ENOENT`` if it had ended by itself.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def _name(family: Family, tracked: TrackedFlow) -> bytes:
     (source, source_port), (destination, destination_port) = tracked.client, tracked.flow.sent_to
     kinds = _SOURCE_AND_DESTINATION[family]
     addresses = [
-        attribute(kind, ipaddress.ip_address(ip).packed) for kind, ip in zip(kinds, (source, destination), strict=True)
+        attribute(kind, ipaddress.ip_address(ip).packed)
+        for kind, ip in zip(kinds, (source, destination), strict=True)
     ]
     protocol = (
         attribute(_NUMBER, bytes([_UDP])),

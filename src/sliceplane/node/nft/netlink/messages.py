@@ -1,8 +1,8 @@
-"""The form of netlink messages: headers, attributes in attributes, each padded to four bytes; and what the kernel
-answers to a batch.
+"""The form of netlink messages: headers, attributes in attributes, each padded to four bytes; and
+what the kernel answers to a batch.
 
-Lengths and kinds are in the host's byte order, numbers in attributes in that of the network.  An answer is a message
-for each command that was refused, and what the kernel was asked to confirm.
+Lengths and kinds are in the host's byte order, numbers in attributes in that of the network. An
+answer is a message for each command that was refused, and what the kernel was asked to confirm.
 """
 
 from __future__ import annotations
@@ -62,7 +62,11 @@ def host_number(value: int) -> bytes:
 
 def message(kind: int, flags: int, sequence: int, family: int, body: bytes) -> bytes:
     length = HEADER.size + _NETFILTER.size + len(body)
-    return HEADER.pack(length, kind, flags | REQUEST, sequence, 0) + _NETFILTER.pack(family, 0, 0) + body
+    return (
+        HEADER.pack(length, kind, flags | REQUEST, sequence, 0)
+        + _NETFILTER.pack(family, 0, 0)
+        + body
+    )
 
 
 def boundary(kind: int, sequence: int, subsystem: int) -> bytes:
@@ -97,8 +101,12 @@ def parse_answers(data: bytes) -> Iterator[KernelAnswer]:
         if kind == _ERROR and body + _ERRNO.size + HEADER.size <= end:
             errno = -_ERRNO.unpack_from(data, body)[0]
             inner, _, _, sequence, _ = HEADER.unpack_from(data, body + _ERRNO.size)
-            told = _ERRNO.size + (HEADER.size if flags & _CAPPED or not errno else max(inner, HEADER.size) + 3 & ~3)
-            yield KernelAnswer(sequence, errno, _text(data[body + told : end]) if flags & _EXTENDED else "")
+            told = _ERRNO.size + (
+                HEADER.size if flags & _CAPPED or not errno else max(inner, HEADER.size) + 3 & ~3
+            )
+            yield KernelAnswer(
+                sequence, errno, _text(data[body + told : end]) if flags & _EXTENDED else ""
+            )
         at += length + 3 & ~3
 
 

@@ -1,11 +1,13 @@
 """Who owns which field of an object, and what that means for the next write (KEP-555).
 
-Promises: ``updated`` and ``applied`` tell the managers of an object after a write, and what an applied configuration
-makes of it; sets of fields are the same text as upstream's ``FieldsV1``; what did not change costs a comparison.
-Never: changes what it is given; knows a request, a clock or the store; converts documents between versions.
+Promises: ``updated`` and ``applied`` tell the managers of an object after a write, and what an
+applied configuration makes of it; sets of fields are the same text as upstream's ``FieldsV1``; what
+did not change costs a comparison. Never: changes what it is given; knows a request, a clock or the
+store; converts documents between versions.
 
-Read ``sets`` for the algebra, ``shape`` for what counts as one field, it and ``objects`` for the way between
-documents and sets, ``managers`` for ``metadata.managedFields``, ``ownership`` for the rules.
+Read ``sets`` for the algebra, ``shape`` for what counts as one field, it and ``objects`` for the
+way between documents and sets, ``managers`` for ``metadata.managedFields``, ``ownership`` for the
+rules.
 """
 
 from __future__ import annotations
@@ -34,7 +36,15 @@ from sliceplane.server.documents.fields.ownership import (
     before_first_apply,
     updated,
 )
-from sliceplane.server.documents.fields.sets import EMPTY, FieldSet, has, of_paths, paths, renamed, show
+from sliceplane.server.documents.fields.sets import (
+    EMPTY,
+    FieldSet,
+    has,
+    of_paths,
+    paths,
+    renamed,
+    show,
+)
 from sliceplane.server.documents.fields.shape import FieldsChange, StructShape, compare, shape_of
 
 __all__ = [

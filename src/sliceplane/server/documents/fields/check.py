@@ -1,7 +1,8 @@
 """Is an applied configuration one that can be owned?  The complaints are upstream's (KEP-555).
 
-A configuration is looked at before defaults, and everything in it has to mean something: a field that the kind does
-not have, a value of another type, or two elements of a list with one key are refused, not passed over.
+A configuration is looked at before defaults, and everything in it has to mean something: a field
+that the kind does not have, a value of another type, or two elements of a list with one key are
+refused, not passed over.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from sliceplane.api.errors import ERRORS_MAX
 from sliceplane.api.schema import SchemaField, Struct, Type
 from sliceplane.api.schema import struct as definition
 from sliceplane.server.documents.fields import sets
-from sliceplane.server.documents.fields.shape import KeyedShape, SetShape, Unkeyed, element_of, field_shape
+from sliceplane.server.documents.fields.shape import (
+    KeyedShape,
+    SetShape,
+    Unkeyed,
+    element_of,
+    field_shape,
+)
 from sliceplane.server.documents.patch.json_and_merge import go_text
 from sliceplane.server.documents.schema.walks import ROOT, Complaints, Place, spelled
 
@@ -23,7 +30,9 @@ _UNTYPED = ("intOrString", "quantity")
 
 
 def check(schema: Struct, document: object) -> str:
-    """What is wrong with *document*, or "".  ``.spec.ports: duplicate entries for key [port=80]``."""
+    """What is wrong with *document*, or "".  ``.spec.ports: duplicate entries for key
+    [port=80]``.
+    """
     walk = _ConfigurationWalk()
     walk.value(Type("struct", name=schema.name), document, ROOT)
     if len(walk.errors) < 2:
@@ -101,7 +110,9 @@ class _ConfigurationWalk:
             if isinstance(value, dict | list):
                 self.complain(place, f"expected any scalar, got {_pointed(value)}")
         elif not isinstance(value, str):
-            self.complain(place, f"expected string, got &value.valueUnstructured{{Value:{_go_syntax(value)}}}")
+            self.complain(
+                place, f"expected string, got &value.valueUnstructured{{Value:{_go_syntax(value)}}}"
+            )
 
 
 def _pointed(value: Any) -> str:
@@ -122,7 +133,9 @@ def _go_type(value: Any) -> str:
 def _go_syntax(value: Any) -> str:
     match value:
         case dict():
-            pairs = ", ".join(f"{json.dumps(name)}:{_go_syntax(value[name])}" for name in sorted(value))
+            pairs = ", ".join(
+                f"{json.dumps(name)}:{_go_syntax(value[name])}" for name in sorted(value)
+            )
             return f"map[string]interface {{}}{{{pairs}}}"
         case list():
             return f"[]interface {{}}{{{', '.join(_go_syntax(item) for item in value)}}}"

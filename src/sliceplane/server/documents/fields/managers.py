@@ -1,10 +1,11 @@
 """``metadata.managedFields``: entries as they are stored, and as the algebra wants them.
 
-A manager is told apart from others by its name, what it does (Apply or Update), the subresource it does it through and,
-where it updates, the API version it speaks (``Identity``).  An applier keeps its entry when it changes its version.
+A manager is told apart from others by its name, what it does (Apply or Update), the subresource it
+does it through and, where it updates, the API version it speaks (``Identity``). An applier keeps
+its entry when it changes its version.
 
-Stored entries are canonical (``encode`` made them), so reading them costs no more than taking their parts.  Entries
-from clients are checked and brought to that form first (``received``).
+Stored entries are canonical (``encode`` made them), so reading them costs no more than taking their
+parts. Entries from clients are checked and brought to that form first (``received``).
 """
 
 from __future__ import annotations
@@ -46,13 +47,14 @@ class ManagerEntry(msgspec.Struct, frozen=True):
     fields: FieldSet
     api_version: str
     time: str = ""
-    #: the set as it is stored, in order, if it is; still so as long as ``fields`` is the same object
+    #: the set as it is stored, in order, if it is; still so as long as ``fields`` is the same
+    #: object
     stored: FieldSet | None = None
 
 
 Managers = dict[Identity, ManagerEntry]
-#: from a set and the version it was written in to the names that the caller works with and back; ``None``: the
-#: version is not served any more
+#: from a set and the version it was written in to the names that the caller works with and back;
+#: ``None``: the version is not served any more
 Translate = Callable[[FieldSet, str], FieldSet | None]
 
 
@@ -61,7 +63,12 @@ class MalformedManagers(ValueError):
 
 
 def identity(manager: str, operation: Operation, api_version: str, subresource: str) -> Identity:
-    return Identity(manager or UNKNOWN_MANAGER, operation, "" if operation == "Apply" else api_version, subresource)
+    return Identity(
+        manager or UNKNOWN_MANAGER,
+        operation,
+        "" if operation == "Apply" else api_version,
+        subresource,
+    )
 
 
 def decode(entries: list[Document], translate: Translate, *, ordered: bool = True) -> Managers:
@@ -75,8 +82,12 @@ def decode(entries: list[Document], translate: Translate, *, ordered: bool = Tru
         stored = entry.get("fieldsV1", {})
         fields = translate(stored, version)
         if fields is not None:
-            who = identity(entry.get("manager", ""), entry["operation"], version, entry.get("subresource", ""))
-            managers[who] = ManagerEntry(fields, version, entry.get("time", ""), stored if ordered else None)
+            who = identity(
+                entry.get("manager", ""), entry["operation"], version, entry.get("subresource", "")
+            )
+            managers[who] = ManagerEntry(
+                fields, version, entry.get("time", ""), stored if ordered else None
+            )
     return managers
 
 
@@ -86,7 +97,11 @@ def encode(managers: Managers, translate: Translate) -> list[Document]:
     for who, entry in sorted(managers.items(), key=_order):
         fields = translate(entry.fields, entry.api_version)
         assert fields is not None, f"an entry of the unknown version {entry.api_version} was kept"
-        document: Document = {"manager": who.manager, "operation": who.operation, "apiVersion": entry.api_version}
+        document: Document = {
+            "manager": who.manager,
+            "operation": who.operation,
+            "apiVersion": entry.api_version,
+        }
         if entry.time:
             document["time"] = entry.time
         document["fieldsType"] = FIELDS_TYPE
@@ -128,7 +143,11 @@ def received(sent: list[Any]) -> list[Document]:
             raise MalformedManagers(
                 f"invalid fieldsType {entry.get('fieldsType')!r} in managed fields entry {position}"
             )
-        clean: Document = {"manager": entry.get("manager") or "", "operation": operation, "apiVersion": version}
+        clean: Document = {
+            "manager": entry.get("manager") or "",
+            "operation": operation,
+            "apiVersion": version,
+        }
         try:
             if entry.get("time"):
                 clean["time"] = format_time(parse_time(entry["time"]))

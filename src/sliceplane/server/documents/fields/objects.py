@@ -1,4 +1,5 @@
-"""Sets and documents: the fields that a configuration sets, merging it into an object, and taking fields away.
+"""Sets and documents: the fields that a configuration sets, merging it into an object, and taking
+fields away.
 
 No function changes what it is given; results share parts with it.
 """
@@ -27,8 +28,8 @@ from sliceplane.server.documents.fields.shape import (
 def set_of(shape: StructShape, document: Document) -> FieldSet:
     """The fields that *document* sets.
 
-    Leaves are members; so are elements of lists, entries of maps and everything that is empty.  A struct or a list that
-    has something is none: it is there because of what is in it.
+    Leaves are members; so are elements of lists, entries of maps and everything that is empty. A
+    struct or a list that has something is none: it is there because of what is in it.
     """
     return _below(shape, document)
 
@@ -61,9 +62,11 @@ def _member(shape: Shape, value: Any) -> FieldSet:
 
 
 def merge(shape: Shape, live: Any, config: Any) -> Any:
-    """*live* with what *config* says: maps and structs by their members, lists by their elements, leaves as a whole.
+    """*live* with what *config* says: maps and structs by their members, lists by their elements,
+    leaves as a whole.
 
-    Elements that *config* names stand in its order; those it does not name stay where they are between them.
+    Elements that *config* names stand in its order; those it does not name stay where they are
+    between them.
     """
     if isinstance(shape, Leaf) or live is None or not (live or config):
         return config
@@ -82,18 +85,23 @@ def merge(shape: Shape, live: Any, config: Any) -> Any:
             merged.append(mine)
         else:
             same = present.get(element, [])
-            # Of elements that are there twice, either may be meant: both make room for the wanted one.
-            merged.append(merge(item, same[0], wanted[element]) if len(same) == 1 else wanted[element])
+            # Of elements that are there twice, either may be meant: both make room for the wanted
+            # one.
+            merged.append(
+                merge(item, same[0], wanted[element]) if len(same) == 1 else wanted[element]
+            )
     return merged
 
 
 def _interleaved(
     shape: KeyedShape | SetShape, live: list[Any], wanted: list[str], present: dict[str, list[Any]]
 ) -> list[tuple[str, Any]]:
-    """The order of a merged list: pairs of path element and, for those that are only in *live*, the element itself.
+    """The order of a merged list: pairs of path element and, for those that are only in *live*, the
+    element itself.
 
-    Elements in both lists are the anchors, in the order of *wanted*.  Before each anchor comes what *live* alone has
-    before it, then what *wanted* alone has; what *live* alone has at its end comes before the end of *wanted*.
+    Elements in both lists are the anchors, in the order of *wanted*. Before each anchor comes what
+    *live* alone has before it, then what *wanted* alone has; what *live* alone has at its end comes
+    before the end of *wanted*.
     """
     left: list[tuple[str, Any]] = []
     for item in live:
@@ -122,7 +130,9 @@ def _interleaved(
 
 
 def remove(shape: Shape, value: Any, fields: FieldSet) -> Any:
-    """*value* without the members of *fields*, and without what is below them.  What becomes empty stays, empty."""
+    """*value* without the members of *fields*, and without what is below them.  What becomes empty
+    stays, empty.
+    """
     if not fields or isinstance(shape, Leaf) or not value:
         return value
     if isinstance(shape, StructShape | MapShape):
@@ -152,7 +162,8 @@ def remove(shape: Shape, value: Any, fields: FieldSet) -> Any:
 def with_named_fields(shape: Shape | None, fields: FieldSet) -> FieldSet:
     """*fields* with every declared field that has a member below it as a member too.
 
-    What no configuration has anything in any more can then go as a whole, without leaving empty structs behind.
+    What no configuration has anything in any more can then go as a whole, without leaving empty
+    structs behind.
     """
     made: FieldSet = {}
     for element, node in fields.items():

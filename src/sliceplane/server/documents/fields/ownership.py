@@ -1,13 +1,15 @@
-"""Who owns what after a write (KEP-555): the effect of an update and of an apply on the managers of an object.
+"""Who owns what after a write (KEP-555): the effect of an update and of an apply on the managers of
+an object.
 
-An **update** takes what it changed: every other manager loses those fields, and all lose what went away.
+An **update** takes what it changed: every other manager loses those fields, and all lose what went
+away.
 
-An **apply** owns exactly what its configuration says.  What it says otherwise than the object does, and another
-manager owns, is a conflict, unless it is forced; equal values are shared.  What its last configuration said, this one
-does not and no other manager owns, goes out of the object.
+An **apply** owns exactly what its configuration says. What it says otherwise than the object does,
+and another manager owns, is a conflict, unless it is forced; equal values are shared. What its last
+configuration said, this one does not and no other manager owns, goes out of the object.
 
-Some fields are never owned (``UNOWNED``), and some cannot be written through the endpoint that was used: those are
-passed in as *reset* and left out everywhere, like upstream's reset fields.
+Some fields are never owned (``UNOWNED``), and some cannot be written through the endpoint that was
+used: those are passed in as *reset* and left out everywhere, like upstream's reset fields.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ BEFORE_FIRST_APPLY: Final = "before-first-apply"
 _REMEMBERED = 256
 _REMEMBERED_BYTES_MAX = 8 * 1024
 
-#: identity and book-keeping of the server, and metadata as such; what is in the rest of metadata is owned
+#: identity and book-keeping of the server, and metadata as such; what is in the rest of metadata is
+#: owned
 UNOWNED: Final[FieldSet] = {
     "f:apiVersion": {},
     "f:kind": {},
@@ -71,7 +74,9 @@ class Conflict(msgspec.Struct, frozen=True):
 
 @dataclass
 class Conflicts(Exception):
-    """An apply wants fields that others own, with other values.  Sorted by manager, then as sets are."""
+    """An apply wants fields that others own, with other values.  Sorted by manager, then as sets
+    are.
+    """
 
     conflicts: tuple[Conflict, ...]
 
@@ -87,7 +92,9 @@ class Applied(msgspec.Struct, frozen=True):
 
 
 def updated(managers: Managers, change: FieldsChange, write: OwnedWrite) -> Managers:
-    """The managers after an update that made *change*; the argument itself if no manager gains or loses anything."""
+    """The managers after an update that made *change*; the argument itself if no manager gains or
+    loses anything.
+    """
     if not (managers or change.modified or change.removed):
         return _first(change.added, write)
     gained = sets.difference(sets.union(change.modified, change.added), write.reset, whole=True)
@@ -108,14 +115,17 @@ def updated(managers: Managers, change: FieldsChange, write: OwnedWrite) -> Mana
         if before is None:
             after[write.who] = ManagerEntry(own, write.api_version, write.now)
         else:
-            after[write.who] = replace(before, fields=sets.union(before.fields, own), time=write.now)
+            after[write.who] = replace(
+                before, fields=sets.union(before.fields, own), time=write.now
+            )
     return _capped(after) if len(after) > UPDATE_MANAGERS_MAX else after
 
 
 def _first(added: FieldSet, write: OwnedWrite) -> Managers:
     """The managers of what was created.
 
-    Objects that one template made have the same fields, whatever their values: what follows from a set is remembered.
+    Objects that one template made have the same fields, whatever their values: what follows from a
+    set is remembered.
     """
     spelled = encode(added)
     own_of = _own if len(spelled) <= _REMEMBERED_BYTES_MAX else _own.__wrapped__
@@ -125,8 +135,12 @@ def _first(added: FieldSet, write: OwnedWrite) -> Managers:
 
 @lru_cache(_REMEMBERED)
 def _own(added: bytes, reset: bytes) -> FieldSet:
-    """What a creator owns of the set *added* where *reset* is not for it to write; in the order of the wire."""
-    return sets.ordered(sets.difference(sets.difference(decode(added), decode(reset), whole=True), UNOWNED))
+    """What a creator owns of the set *added* where *reset* is not for it to write; in the order of
+    the wire.
+    """
+    return sets.ordered(
+        sets.difference(sets.difference(decode(added), decode(reset), whole=True), UNOWNED)
+    )
 
 
 def _capped(managers: Managers) -> Managers:
@@ -166,7 +180,13 @@ def before_first_apply(shape: StructShape, live: Document, write: OwnedWrite) ->
 
 
 def applied(
-    shape: StructShape, live: Document, config: Document, managers: Managers, write: OwnedWrite, *, force: bool
+    shape: StructShape,
+    live: Document,
+    config: Document,
+    managers: Managers,
+    write: OwnedWrite,
+    *,
+    force: bool,
 ) -> Applied:
     """Apply *config* to *live*.  Raises ``Conflicts``."""
     merged: Document = merge(shape, live, config)
@@ -205,8 +225,8 @@ def applied(
 def _pruned(shape: StructShape, merged: Document, managers: Managers, last: FieldSet) -> Document:
     """*merged* without what *last* has and no manager has any more.
 
-    Three steps: take away all that *last* has; put back what a manager owns, or is needed to hold it; put back what was
-    never in *last*, though it is inside something that was.
+    Three steps: take away all that *last* has; put back what a manager owns, or is needed to hold
+    it; put back what was never in *last*, though it is inside something that was.
     """
     named = with_named_fields(shape, last)
     owned = sets.union_of(entry.fields for entry in managers.values())
@@ -222,7 +242,9 @@ def _pruned(shape: StructShape, merged: Document, managers: Managers, last: Fiel
 
 
 def allowed_by_last_applied(shape: StructShape, last_applied: Document, live: Document) -> FieldSet:
-    """Fields that the annotation of client-side apply says, as the object still has them: kubectl may take those."""
+    """Fields that the annotation of client-side apply says, as the object still has them: kubectl
+    may take those.
+    """
     change = compare(shape, last_applied, live)
     fields = set_of(shape, last_applied)
     for changed in (change.modified, change.added, change.removed):

@@ -11,17 +11,18 @@ A path element is one step from an object to a part of it, spelled as in ``Field
     ``i:3``             an element by its position               ``[3]``
     ==================  =======================================  ==========================
 
-One element has one spelling here (keys sorted by name, compact JSON), so that elements are compared as text; what
-clients send is brought to that form by ``canonical_element``.  Spellings repeat from object to object and from write to
-write, which is why what is derived from one is remembered.
+One element has one spelling here (keys sorted by name, compact JSON), so that elements are compared
+as text; what clients send is brought to that form by ``canonical_element``. Spellings repeat from
+object to object and from write to write, which is why what is derived from one is remembered.
 
-A set is the tree that ``FieldsV1`` writes down: a dictionary from path elements to what the set has below them.  A
-path is a **member** if its node is empty (a leaf) or has the entry ``"."``; nodes without members do not exist.  So
-``{"f:a": {}, "f:b": {".": {}, "f:c": {}}}`` has the members ``.a``, ``.b`` and ``.b.c``.  The root is never a member.
+A set is the tree that ``FieldsV1`` writes down: a dictionary from path elements to what the set has
+below them. A path is a **member** if its node is empty (a leaf) or has the entry ``"."``; nodes
+without members do not exist. So ``{"f:a": {}, "f:b": {".": {}, "f:c": {}}}`` has the members
+``.a``, ``.b`` and ``.b.c``. The root is never a member.
 
-Because the wire form is the working form, a stored set costs nothing to read, and equality is equality of
-dictionaries.  Sets are never changed once made and share nodes; an operation that changes nothing returns its first
-argument itself, which is how callers see that nothing changed.
+Because the wire form is the working form, a stored set costs nothing to read, and equality is
+equality of dictionaries. Sets are never changed once made and share nodes; an operation that
+changes nothing returns its first argument itself, which is how callers see that nothing changed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,15 @@ _REMEMBERED: Final = 8192
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 #: what JSON has, in the order in which upstream sorts values of different types
-_RANKS: Final[dict[type, int]] = {int: 0, float: 0, str: 1, bool: 2, list: 3, dict: 4, type(None): 5}
+_RANKS: Final[dict[type, int]] = {
+    int: 0,
+    float: 0,
+    str: 1,
+    bool: 2,
+    list: 3,
+    dict: 4,
+    type(None): 5,
+}
 
 
 class MalformedElement(ValueError):
@@ -59,7 +68,9 @@ def value_element(scalar: Any) -> str:
 
 @remembered(_REMEMBERED)
 def canonical_element(text: str) -> str | None:
-    """The one spelling of an element; ``None`` for an unknown sort, to be passed over.  Raises ``MalformedElement``."""
+    """The one spelling of an element; ``None`` for an unknown sort, to be passed over.  Raises
+    ``MalformedElement``.
+    """
     if len(text) < 2:
         raise MalformedElement("key must be 2 characters long:")
     sort = text[0]
@@ -94,7 +105,9 @@ def _value_order(scalar: Any) -> tuple[int, Any]:
 
 @remembered(_REMEMBERED)
 def element_order(text: str) -> tuple[int, Any]:
-    """Where an element stands among its siblings: itself, fields, keys, values, positions; each in its own order."""
+    """Where an element stands among its siblings: itself, fields, keys, values, positions; each in
+    its own order.
+    """
     sort = text[:2]
     body = text[2:]
     match sort:
@@ -118,7 +131,9 @@ def shown_element(text: str) -> str:
         case "f:":
             return f".{body}"
         case "k:":
-            pairs = ",".join(f"{name}={show_value(scalar)}" for name, scalar in _decode(body).items())
+            pairs = ",".join(
+                f"{name}={show_value(scalar)}" for name, scalar in _decode(body).items()
+            )
             return f"[{pairs}]"
         case "v:":
             return f"[={show_value(_decode(body))}]"
@@ -138,7 +153,9 @@ def is_member(node: FieldSet) -> bool:
 
 
 def node_of(member: bool, below: FieldSet) -> FieldSet | None:
-    """The node that has *below* under it and is a *member* or not; ``None`` if there is nothing to say."""
+    """The node that has *below* under it and is a *member* or not; ``None`` if there is nothing to
+    say.
+    """
     if not below:
         return {} if member else None
     return {SELF: {}, **below} if member else below
@@ -204,8 +221,9 @@ def union(left: FieldSet, right: FieldSet) -> FieldSet:
 
 
 def union_of(sets: Iterable[FieldSet]) -> FieldSet:
-    """Of any number of sets, in the time of all their sizes; ``union`` one by one would copy the first again and
-    again."""
+    """Of any number of sets, in the time of all their sizes; ``union`` one by one would copy the
+    first again and again.
+    """
     made: FieldSet = {}
     for fields in sets:
         _gather(made, fields)
@@ -227,8 +245,9 @@ def _gather(into: FieldSet, more: FieldSet) -> None:
 
 
 def difference(left: FieldSet, right: FieldSet, *, whole: bool = False) -> FieldSet:
-    """Members of *left* that are not members of *right*.  What is below a member of *right* stays, unless that goes as
-    a *whole*."""
+    """Members of *left* that are not members of *right*. What is below a member of *right* stays,
+    unless that goes as a *whole*.
+    """
     if not right or not left:
         return left
     made = left

@@ -1,15 +1,15 @@
-"""How the parts of a kind are owned (*shapes*: the schema, reduced to what merging and comparing ask), and the fields
-that a write added, modified and removed between two documents.
+"""How the parts of a kind are owned (*shapes*: the schema, reduced to what merging and comparing
+ask), and the fields that a write added, modified and removed between two documents.
 
-A part is a leaf (it has one owner as a whole: scalars, atomic lists and maps, atomic structs, free-form JSON), or it is
-owned piece by piece: a struct by its fields, a map by its entries, a keyed list by its elements, a set by its values.
-Lists are atomic unless the schema says otherwise, maps are not.  Shapes are made once for each definition, frozen, and
-shared.
+A part is a leaf (it has one owner as a whole: scalars, atomic lists and maps, atomic structs,
+free-form JSON), or it is owned piece by piece: a struct by its fields, a map by its entries, a
+keyed list by its elements, a set by its values. Lists are atomic unless the schema says otherwise,
+maps are not. Shapes are made once for each definition, frozen, and shared.
 
-Equal parts are passed over by one comparison in C, so the cost is that of what differs: an EndpointSlice whose
-endpoints changed costs the comparison of a list and a set of one element.  A part that is on one side only counts
-itself and all that it has.  Where both sides have it, only pieces count; a list or map that is empty on both sides
-counts as a leaf.
+Equal parts are passed over by one comparison in C, so the cost is that of what differs: an
+EndpointSlice whose endpoints changed costs the comparison of a list and a set of one element. A
+part that is on one side only counts itself and all that it has. Where both sides have it, only
+pieces count; a list or map that is empty on both sides counts as a leaf.
 """
 
 from __future__ import annotations
@@ -22,10 +22,16 @@ import msgspec
 from sliceplane.api.meta import Document
 from sliceplane.api.schema import SchemaField, Struct, Type, lookup
 from sliceplane.api.schema import struct as definition
-from sliceplane.server.documents.fields.sets import EMPTY, SELF, FieldSet, key_element, value_element
+from sliceplane.server.documents.fields.sets import (
+    EMPTY,
+    SELF,
+    FieldSet,
+    key_element,
+    value_element,
+)
 
-#: fields that Go has as plain structs, beside every ``metadata``, ``spec`` and ``status``: they are there, empty, where
-#: a document leaves them out, so that no manager is recorded for them
+#: fields that Go has as plain structs, beside every ``metadata``, ``spec`` and ``status``: they are
+#: there, empty, where a document leaves them out, so that no manager is recorded for them
 _PLAIN: Final = frozenset(
     (
         "apps.DeploymentSpec.strategy",
@@ -84,7 +90,9 @@ class SetShape(msgspec.Struct, frozen=True):
 
 
 class KeyedShape(msgspec.Struct, frozen=True):
-    """A list of objects told apart by *keys*: each name with its default, ``None`` where there is none."""
+    """A list of objects told apart by *keys*: each name with its default, ``None`` where there is
+    none.
+    """
 
     keys: tuple[tuple[str, Any], ...]
     item: Shape
@@ -117,7 +125,11 @@ def _struct(name: str) -> StructShape:
 def _is_plain(owner: Struct, name: str) -> bool:
     # The "spec" and "status" of a kind, not those of something inside one.
     kind = "metadata" in owner.fields
-    return name == "metadata" or f"{owner.name}.{name}" in _PLAIN or (kind and name in ("spec", "status"))
+    return (
+        name == "metadata"
+        or f"{owner.name}.{name}" in _PLAIN
+        or (kind and name in ("spec", "status"))
+    )
 
 
 def field_shape(field: SchemaField) -> Shape:
@@ -171,7 +183,11 @@ def element_of(shape: KeyedShape | SetShape, item: Any) -> str:
         raise Unkeyed("associative list with keys may not have a null element")
     if not isinstance(item, dict):
         raise Unkeyed("associative list with keys may not have non-map elements")
-    pairs = [(name, item.get(name, default)) for name, default in shape.keys if name in item or default is not None]
+    pairs = [
+        (name, item.get(name, default))
+        for name, default in shape.keys
+        if name in item or default is not None
+    ]
     if not pairs:
         names = " ".join(f'"{name}"' for name, _ in shape.keys)
         raise Unkeyed(
@@ -182,7 +198,8 @@ def element_of(shape: KeyedShape | SetShape, item: Any) -> str:
 
 
 def by_element(shape: KeyedShape | SetShape, items: list[Any]) -> dict[str, list[Any]]:
-    """Elements of a stored list by path element, in order; several where a stored list has a key twice.
+    """Elements of a stored list by path element, in order; several where a stored list has a key
+    twice.
 
     An element without any key has no owner and is passed over.
     """
@@ -197,7 +214,9 @@ def by_element(shape: KeyedShape | SetShape, items: list[Any]) -> dict[str, list
 
 
 def member_shape(shape: Shape, element: str) -> Shape | None:
-    """What is below *element* of a part of this shape; ``None`` for what the schema does not have."""
+    """What is below *element* of a part of this shape; ``None`` for what the schema does not
+    have.
+    """
     match shape:
         case StructShape():
             return shape.fields.get(element[2:])
@@ -264,7 +283,9 @@ def compare(shape: StructShape | MapShape, old: Document, new: Document) -> Fiel
 
 
 def _part(shape: Shape, element: str, before: Any, after: Any, change: FieldsChange) -> None:
-    """Compare what is at *element*; at least one side has it.  ``None``: the other side does not."""
+    """Compare what is at *element*; at least one side has it.  ``None``: the other side does
+    not.
+    """
     if before is None:
         change.added[element] = whole(shape, after)
     elif after is None:
@@ -287,7 +308,9 @@ def _part(shape: Shape, element: str, before: Any, after: Any, change: FieldsCha
 
 
 def _elements(shape: KeyedShape | SetShape, old: list[Any], new: list[Any]) -> FieldsChange:
-    """Compare lists element by element.  An element that one side has twice is compared as a whole."""
+    """Compare lists element by element.  An element that one side has twice is compared as a
+    whole.
+    """
     change = FieldsChange({}, {}, {})
     item: Shape = shape.item if isinstance(shape, KeyedShape) else Leaf()
     before = by_element(shape, old)

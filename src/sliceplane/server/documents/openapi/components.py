@@ -1,7 +1,8 @@
-"""``components.schemas`` of one document: the kinds it speaks of and everything that they are made of.
+"""``components.schemas`` of one document: the kinds it speaks of and everything that they are made
+of.
 
-A reference is always wrapped in ``allOf``, as upstream does, so that a description can stand beside it; kubectl's
-readers expect that.
+A reference is always wrapped in ``allOf``, as upstream does, so that a description can stand beside
+it; kubectl's readers expect that.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ _NAMED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "microTime": (
         f"{_META}.MicroTime",
-        {"description": "A time with exactly six digits of a second.", "type": "string", "format": "date-time"},
+        {
+            "description": "A time with exactly six digits of a second.",
+            "type": "string",
+            "format": "date-time",
+        },
     ),
     "quantity": (
         "io.k8s.apimachinery.pkg.api.resource.Quantity",
@@ -49,7 +54,10 @@ _NAMED: dict[str, tuple[str, dict[str, Any]]] = {
             "oneOf": [{"type": "string"}, {"type": "number"}],
         },
     ),
-    "time": (f"{_META}.Time", {"description": "A time in RFC 3339.", "type": "string", "format": "date-time"}),
+    "time": (
+        f"{_META}.Time",
+        {"description": "A time in RFC 3339.", "type": "string", "format": "date-time"},
+    ),
 }
 
 
@@ -93,7 +101,10 @@ class Components:
                 "type": "object",
                 "required": ["items"],
                 "properties": {
-                    "apiVersion": {"type": "string", "description": self._shared["apiVersion"].text},
+                    "apiVersion": {
+                        "type": "string",
+                        "description": self._shared["apiVersion"].text,
+                    },
                     "items": {
                         "description": "The objects.",
                         "type": "array",
@@ -103,7 +114,9 @@ class Components:
                     "metadata": self._type(Type("struct", name="meta.ListMeta"))
                     | {"default": {}, "description": "The standard metadata of a list."},
                 },
-                "x-kubernetes-group-version-kind": [{"group": group, "kind": f"{kind}List", "version": version}],
+                "x-kubernetes-group-version-kind": [
+                    {"group": group, "kind": f"{kind}List", "version": version}
+                ],
             }
         return reference(name)
 
@@ -114,7 +127,10 @@ class Components:
         return self._meta_kind("Status")
 
     def patch(self) -> dict[str, Any]:
-        self._schemas[PATCH] = {"description": "A patch, in the form that the media type says.", "type": "object"}
+        self._schemas[PATCH] = {
+            "description": "A patch, in the form that the media type says.",
+            "type": "object",
+        }
         return reference(PATCH)
 
     def _meta_kind(self, kind: str) -> dict[str, Any]:
@@ -124,7 +140,9 @@ class Components:
         self._add(schema)
         own = {"group": self._group, "kind": kind, "version": self._version}
         core = {"group": "", "kind": kind, "version": "v1"}
-        self._schemas[schema.full_name]["x-kubernetes-group-version-kind"] = [core] if own == core else [core, own]
+        self._schemas[schema.full_name]["x-kubernetes-group-version-kind"] = (
+            [core] if own == core else [core, own]
+        )
         return reference(schema.full_name)
 
     def _add(self, schema: Struct) -> None:
@@ -140,7 +158,8 @@ class Components:
         if required:
             entry["required"] = required
         entry["properties"] = {
-            name: self._field(field, rows.get(name, _EMPTY)) for name, field in schema.fields.items()
+            name: self._field(field, rows.get(name, _EMPTY))
+            for name, field in schema.fields.items()
         }
         if schema.atomic:
             entry["x-kubernetes-map-type"] = "atomic"

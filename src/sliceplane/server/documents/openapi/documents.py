@@ -1,15 +1,17 @@
-"""The index, the document of each group and version, and those about what is no resource: ``/api``, ``/apis``, each
-group, ``/version``.
+"""The index, the document of each group and version, and those about what is no resource: ``/api``,
+``/apis``, each group, ``/version``.
 
-The latter are small and only say that the pages are there and what they answer: readers of the index want every
-document that upstream's names, and generators of clients make one call of each.
+The latter are small and only say that the pages are there and what they answer: readers of the
+index want every document that upstream's names, and generators of clients make one call of each.
 
-A document is made when it or the index is first asked for, since the index names the hash of every document.
+A document is made when it or the index is first asked for, since the index names the hash of every
+document.
 
-Of OpenAPI v2 there is as little as there may be: what still asks for it is old fall-back code in client-go, which takes
-only the protobuf form and needs no more than a message that parses; without definitions it leaves validation to the
-server.  The message is ``openapi.v2.Document`` of the gnostic project: field 1 ``swagger`` (string), field 2 ``info``
-(message: 1 ``title``, 2 ``version``), field 8 ``paths`` (message, empty).
+Of OpenAPI v2 there is as little as there may be: what still asks for it is old fall-back code in
+client-go, which takes only the protobuf form and needs no more than a message that parses; without
+definitions it leaves validation to the server. The message is ``openapi.v2.Document`` of the
+gnostic project: field 1 ``swagger`` (string), field 2 ``info`` (message: 1 ``title``, 2
+``version``), field 8 ``paths`` (message, empty).
 """
 
 from __future__ import annotations
@@ -28,7 +30,11 @@ from sliceplane.server.documents.schema import kubernetes_version
 
 _META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1"
 _VERSION_INFO: Final = "io.k8s.apimachinery.pkg.version.Info"
-_MEDIA_TYPES: Final = ("application/json", "application/vnd.kubernetes.protobuf", "application/yaml")
+_MEDIA_TYPES: Final = (
+    "application/json",
+    "application/vnd.kubernetes.protobuf",
+    "application/yaml",
+)
 _STRING: Final = {"type": "string"}
 
 
@@ -37,7 +43,12 @@ def _list_of(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _object(text: str, required: tuple[str, ...], **properties: dict[str, Any]) -> dict[str, Any]:
-    return {"description": text, "type": "object", "required": list(required), "properties": properties}
+    return {
+        "description": text,
+        "type": "object",
+        "required": list(required),
+        "properties": properties,
+    }
 
 
 def _reference(name: str) -> dict[str, Any]:
@@ -55,7 +66,12 @@ _BUILD: Final = (
     "minor",
     "platform",
 )
-_EMULATION: Final = ("emulationMajor", "emulationMinor", "minCompatibilityMajor", "minCompatibilityMinor")
+_EMULATION: Final = (
+    "emulationMajor",
+    "emulationMinor",
+    "minCompatibilityMajor",
+    "minCompatibilityMinor",
+)
 _GROUP_VERSION: Final = f"{_META}.GroupVersionForDiscovery"
 _ADDRESS: Final = f"{_META}.ServerAddressByClientCIDR"
 _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
@@ -83,7 +99,9 @@ _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         serverAddressByClientCIDRs=_list_of({"allOf": [_reference(_ADDRESS)]}),
         versions=_list_of(_STRING),
     ),
-    _GROUP_VERSION: _object("One version.", ("groupVersion", "version"), groupVersion=_STRING, version=_STRING),
+    _GROUP_VERSION: _object(
+        "One version.", ("groupVersion", "version"), groupVersion=_STRING, version=_STRING
+    ),
     _ADDRESS: _object(
         "Where clients of a network find the server.",
         ("clientCIDR", "serverAddress"),
@@ -91,7 +109,9 @@ _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         serverAddress=_STRING,
     ),
     _VERSION_INFO: _object(
-        "The release whose API this is, and what serves it.", _BUILD, **dict.fromkeys((*_BUILD, *_EMULATION), _STRING)
+        "The release whose API this is, and what serves it.",
+        _BUILD,
+        **dict.fromkeys((*_BUILD, *_EMULATION), _STRING),
     ),
 }
 
@@ -99,8 +119,15 @@ _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 def discovery_paths(name: str) -> dict[str, Any]:
     """``paths`` of the document called *name*: ``api``, ``apis``, ``apis/GROUP`` or ``version``."""
     answer, operation, tag, media_types = _page(name)
-    reply = {"description": "OK", "content": {media: {"schema": _reference(answer)} for media in media_types}}
-    get = {"tags": [tag], "operationId": operation, "responses": {"200": reply, "401": {"description": "Unauthorized"}}}
+    reply = {
+        "description": "OK",
+        "content": {media: {"schema": _reference(answer)} for media in media_types},
+    }
+    get = {
+        "tags": [tag],
+        "operationId": operation,
+        "responses": {"200": reply, "401": {"description": "Unauthorized"}},
+    }
     return {f"/{name}/": {"get": get}}
 
 
@@ -138,22 +165,32 @@ def _name_of(resource: Resource) -> str:
 
 @cache
 def document_names(served: tuple[Resource, ...] = DESCRIBED) -> tuple[str, ...]:
-    """``api/v1``, ``apis/apps/v1``, ..., the documents about what is *served* and has fields here, and those about
-    discovery, sorted."""
+    """``api/v1``, ``apis/apps/v1``, ..., the documents about what is *served* and has fields here,
+    and those about discovery, sorted.
+    """
     described = [resource for resource in served if resource not in LISTED]
     groups = {f"apis/{resource.group}" for resource in described if resource.group}
-    return tuple(sorted({_name_of(resource) for resource in described} | groups | {"api", "apis", "version"}))
+    return tuple(
+        sorted({_name_of(resource) for resource in described} | groups | {"api", "apis", "version"})
+    )
 
 
 def index(served: tuple[Resource, ...] = DESCRIBED) -> dict[str, Any]:
     """The answer to ``/openapi/v3``."""
     names = document_names(served)
-    return {"paths": {name: {"serverRelativeURL": f"/openapi/v3/{name}?hash={hash_of(name)}"} for name in names}}
+    return {
+        "paths": {
+            name: {"serverRelativeURL": f"/openapi/v3/{name}?hash={hash_of(name)}"}
+            for name in names
+        }
+    }
 
 
 @cache
 def document(name: str) -> bytes | None:
-    """The document called *name* as JSON, of a version served or not, or ``None`` if there is none."""
+    """The document called *name* as JSON, of a version served or not, or ``None`` if there is
+    none.
+    """
     all_resources = (*DESCRIBED, *OPTIONAL_RESOURCES)
     resources = [resource for resource in all_resources if _name_of(resource) == name]
     paths: dict[str, Any] = {}
@@ -162,7 +199,9 @@ def document(name: str) -> bytes | None:
         for resource in sorted(resources, key=lambda resource: resource.plural):
             paths.update(paths_of(resource, components))
         schemas = components.schemas()
-    elif name in ("api", "apis", "version") or name in {f"apis/{resource.group}" for resource in all_resources}:
+    elif name in ("api", "apis", "version") or name in {
+        f"apis/{resource.group}" for resource in all_resources
+    }:
         paths = discovery_paths(name)
         schemas = discovery_schemas(name)
     else:
@@ -174,7 +213,9 @@ def document(name: str) -> bytes | None:
             "paths": dict(sorted(paths.items())),
             "components": {
                 "schemas": schemas,
-                "securitySchemes": {"BearerToken": {"type": "apiKey", "name": "authorization", "in": "header"}},
+                "securitySchemes": {
+                    "BearerToken": {"type": "apiKey", "name": "authorization", "in": "header"}
+                },
             },
         }
     )
@@ -190,21 +231,29 @@ def document_protobuf(name: str) -> bytes:
 
 @cache
 def hash_of(name: str) -> str:
-    """Upper-case hexadecimal SHA-512 of a document that exists: its ETag, and the ``hash`` of its address."""
+    """Upper-case hexadecimal SHA-512 of a document that exists: its ETag, and the ``hash`` of its
+    address.
+    """
     body = document(name)
     assert body is not None, f"no document {name!r}; there are {document_names()}"
     return hashlib.sha512(body).hexdigest().upper()
 
 
 def v2_protobuf() -> bytes:
-    """The smallest valid document, as ``application/com.github.proto-openapi.spec.v2.v1.0+protobuf``."""
+    """The smallest valid document, as
+    ``application/com.github.proto-openapi.spec.v2.v1.0+protobuf``.
+    """
     info = _v2_field(1, b"Kubernetes") + _v2_field(2, _version().encode())
     return _v2_field(1, b"2.0") + _v2_field(2, info) + _v2_field(8, b"")
 
 
 def v2_json() -> bytes:
     """The same as JSON."""
-    swagger = {"swagger": "2.0", "info": {"title": "Kubernetes", "version": _version()}, "paths": {}}
+    swagger = {
+        "swagger": "2.0",
+        "info": {"title": "Kubernetes", "version": _version()},
+        "paths": {},
+    }
     return msgspec.json.encode(swagger)
 
 

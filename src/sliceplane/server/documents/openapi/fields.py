@@ -1,7 +1,7 @@
 """Facts and texts about fields that only OpenAPI tells: enumerations, defaults, descriptions.
 
-``fields.tsv`` has a section for each definition (see ``api.schema``), after a blank line; a row has four columns,
-without empty ones at its end:
+``fields.tsv`` has a section for each definition (see ``api.schema``), after a blank line; a row has
+four columns, without empty ones at its end:
 
     ==========  ======================================================================================
     definition  in the first row of a section; that row is about the definition as a whole
@@ -11,9 +11,9 @@ without empty ones at its end:
     text        the description
     ==========  ======================================================================================
 
-The section ``*`` has the texts of fields that mean the same wherever they occur.  ``tools/make_openapi_fields.py``
-writes the facts; the texts are written by hand.  The file is read when a document is first asked for, and a section is
-parsed when its definition is.
+The section ``*`` has the texts of fields that mean the same wherever they occur.
+``tools/make_openapi_fields.py`` writes the facts; the texts are written by hand. The file is read
+when a document is first asked for, and a section is parsed when its definition is.
 """
 
 from __future__ import annotations
@@ -44,5 +44,8 @@ def sections() -> dict[str, str]:
 
 def rows_of(definition: str) -> dict[str, FieldRow]:
     """The rows of *definition* by field, empty if it has none."""
-    rows = (f"{line}\t\t\t".split("\t") for line in sections().get(definition.replace(*_OLD), "").splitlines())
+    rows = (
+        f"{line}\t\t\t".split("\t")
+        for line in sections().get(definition.replace(*_OLD), "").splitlines()
+    )
     return {field: FieldRow(facts, text) for _, field, facts, text, *_ in rows}

@@ -1,8 +1,9 @@
 """``paths`` of one document: what can be done with each resource, and how.
 
-kubectl reads from here that a kind exists, that its PATCH knows ``fieldValidation`` (else it would validate by itself)
-and which patch types it takes.  Query parameters are written out at each operation, not shared by reference, since
-kubectl looks for their names there.  The deprecated ``/watch/`` paths are not described.
+kubectl reads from here that a kind exists, that its PATCH knows ``fieldValidation`` (else it would
+validate by itself) and which patch types it takes. Query parameters are written out at each
+operation, not shared by reference, since kubectl looks for their names there. The deprecated
+``/watch/`` paths are not described.
 """
 
 from __future__ import annotations
@@ -13,8 +14,15 @@ from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import Resource
 from sliceplane.server.documents.openapi.components import Components
 
-_MEDIA_TYPES: Final = ("application/json", "application/vnd.kubernetes.protobuf", "application/yaml")
-_STREAMS: Final = ("application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch")
+_MEDIA_TYPES: Final = (
+    "application/json",
+    "application/vnd.kubernetes.protobuf",
+    "application/yaml",
+)
+_STREAMS: Final = (
+    "application/json;stream=watch",
+    "application/vnd.kubernetes.protobuf;stream=watch",
+)
 _PATCH_TYPES: Final = (
     "application/apply-patch+yaml",
     "application/json-patch+json",
@@ -24,38 +32,63 @@ _PATCH_TYPES: Final = (
 
 
 def _query(name: str, kind: str, text: str) -> dict[str, Any]:
-    return {"name": name, "in": "query", "description": text, "schema": {"type": kind, "uniqueItems": True}}
+    return {
+        "name": name,
+        "in": "query",
+        "description": text,
+        "schema": {"type": kind, "uniqueItems": True},
+    }
 
 
 _DRY_RUN = _query("dryRun", "string", "All: do everything but store the result.")
-_FIELD_MANAGER = _query("fieldManager", "string", "Who makes this change, for managedFields; at most 128 bytes.")
+_FIELD_MANAGER = _query(
+    "fieldManager", "string", "Who makes this change, for managedFields; at most 128 bytes."
+)
 _FIELD_VALIDATION = _query(
     "fieldValidation",
     "string",
-    "What to do about unknown and repeated fields: Ignore, Warn (the default) or Strict, which refuses the request.",
+    "What to do about unknown and repeated fields: Ignore, Warn (the default) or Strict, which "
+    "refuses the request.",
 )
 _LABEL_SELECTOR = _query("labelSelector", "string", "Only objects whose labels fit.")
 _FIELD_SELECTOR = _query("fieldSelector", "string", "Only objects whose fields fit.")
 _RESOURCE_VERSION = _query("resourceVersion", "string", "Which state of the store to start from.")
 _LIST: Final = (
-    _query("allowWatchBookmarks", "boolean", "Watch: send BOOKMARK events, which tell how far the stream has come."),
+    _query(
+        "allowWatchBookmarks",
+        "boolean",
+        "Watch: send BOOKMARK events, which tell how far the stream has come.",
+    ),
     _query("continue", "string", "List: the token of the part before, to get the next one."),
     _FIELD_SELECTOR,
     _LABEL_SELECTOR,
     _query("limit", "integer", "List: at most so many objects, with a token for the rest."),
     _RESOURCE_VERSION,
-    _query("resourceVersionMatch", "string", "How resourceVersion is meant: Exact or NotOlderThan."),
-    _query("sendInitialEvents", "boolean", "Watch: begin with the objects that there are, then a bookmark."),
+    _query(
+        "resourceVersionMatch", "string", "How resourceVersion is meant: Exact or NotOlderThan."
+    ),
+    _query(
+        "sendInitialEvents",
+        "boolean",
+        "Watch: begin with the objects that there are, then a bookmark.",
+    ),
     _query("timeoutSeconds", "integer", "How long a list or watch may take."),
     _query("watch", "boolean", "Send changes as they happen instead of a list."),
 )
 _WRITE: Final = (_DRY_RUN, _FIELD_MANAGER, _FIELD_VALIDATION)
-_PATCH: Final = (*_WRITE, _query("force", "boolean", "Apply: take fields over from other managers."))
+_PATCH: Final = (
+    *_WRITE,
+    _query("force", "boolean", "Apply: take fields over from other managers."),
+)
 _DELETE: Final = (
     _DRY_RUN,
     _query("gracePeriodSeconds", "integer", "How long the object may take to go; 0 is at once."),
     _query("orphanDependents", "boolean", "Deprecated: use propagationPolicy."),
-    _query("propagationPolicy", "string", "What becomes of dependents: Background, Foreground or Orphan."),
+    _query(
+        "propagationPolicy",
+        "string",
+        "What becomes of dependents: Background, Foreground or Orphan.",
+    ),
 )
 _PRETTY = _query("pretty", "string", "true: indent the answer.")
 _NAME: Final = {
@@ -80,7 +113,10 @@ def paths_of(resource: Resource, components: Components) -> dict[str, Any]:
     namespace = "{namespace}" if resource.namespaced else ""
     if resource.verbs == ("create",):
         return {resource.path(namespace): writer.collection()}
-    paths = {resource.path(namespace): writer.collection(), resource.path(namespace, "{name}"): writer.item()}
+    paths = {
+        resource.path(namespace): writer.collection(),
+        resource.path(namespace, "{name}"): writer.item(),
+    }
     if resource.namespaced:
         paths[resource.path()] = writer.all_namespaces()
     for subresource in resource.subresources:
@@ -105,11 +141,17 @@ class _Paths:
         item: dict[str, Any] = {}
         if "list" in verbs:
             answers = {"200": self._list()}
-            item["get"] = self._operation("list", "list", parameters=_LIST, answers=answers, streams=True)
+            item["get"] = self._operation(
+                "list", "list", parameters=_LIST, answers=answers, streams=True
+            )
         if "create" in verbs:
             answers = {"200": self.object, "201": self.object, "202": self.object}
             item["post"] = self._operation(
-                "create", "post", parameters=_WRITE, body=_body(("*/*",), self.object), answers=answers
+                "create",
+                "post",
+                parameters=_WRITE,
+                body=_body(("*/*",), self.object),
+                answers=answers,
             )
         if "deletecollection" in verbs:
             item["delete"] = self._operation(
@@ -144,21 +186,33 @@ class _Paths:
             body=_body(("*/*",), self.components.delete_options(), required=False),
             answers={"200": answer, "202": answer},
         )
-        return {**self._get_put_patch(self.object), "delete": delete, "parameters": self._path_parameters(named=True)}
+        return {
+            **self._get_put_patch(self.object),
+            "delete": delete,
+            "parameters": self._path_parameters(named=True),
+        }
 
     def subresource(self, name: str) -> dict[str, Any]:
         row = SUBRESOURCES[name]
-        shape = self.object if row.body is None else self.components.kind(row.body.api_version, row.body.kind)
+        shape = (
+            self.object
+            if row.body is None
+            else self.components.kind(row.body.api_version, row.body.kind)
+        )
         kind = None if row.body is None else row.body._asdict()
         if row.is_posted:
             answers = {"200": shape, "201": shape, "202": shape}
             body = _body(("*/*",), shape)
-            posted = self._operation("create", "post", suffix=name.capitalize(), kind=kind, body=body, answers=answers)
+            posted = self._operation(
+                "create", "post", suffix=name.capitalize(), kind=kind, body=body, answers=answers
+            )
             operations = {"post": posted}
         else:
             operations = self._get_put_patch(shape, suffix=name.capitalize(), kind=kind)
             wanted = {_METHODS[verb] for verb in row.verbs}
-            operations = {method: operation for method, operation in operations.items() if method in wanted}
+            operations = {
+                method: operation for method, operation in operations.items() if method in wanted
+            }
         return {**operations, "parameters": self._path_parameters(named=True)}
 
     def _list(self) -> dict[str, Any]:
@@ -191,7 +245,11 @@ class _Paths:
         }
 
     def _path_parameters(self, *, named: bool) -> list[dict[str, Any]]:
-        return [*([_NAME] if named else []), *([_NAMESPACE] if self.resource.namespaced else []), _PRETTY]
+        return [
+            *([_NAME] if named else []),
+            *([_NAMESPACE] if self.resource.namespaced else []),
+            _PRETTY,
+        ]
 
     def _operation(
         self,
@@ -219,7 +277,10 @@ class _Paths:
         if body:
             operation["requestBody"] = body
         operation["responses"] = {
-            code: {"description": _REASONS[code], "content": {media: {"schema": shape} for media in types}}
+            code: {
+                "description": _REASONS[code],
+                "content": {media: {"schema": shape} for media in types},
+            }
             for code, shape in answers.items()
         } | {"401": {"description": "Unauthorized"}}
         operation["x-kubernetes-action"] = action
@@ -235,7 +296,9 @@ _METHODS: Final = {"get": "get", "update": "put", "patch": "patch"}
 _REASONS: Final = {"200": "OK", "201": "Created", "202": "Accepted"}
 
 
-def _body(media_types: tuple[str, ...], shape: dict[str, Any], *, required: bool = True) -> dict[str, Any]:
+def _body(
+    media_types: tuple[str, ...], shape: dict[str, Any], *, required: bool = True
+) -> dict[str, Any]:
     body: dict[str, Any] = {"content": {media: {"schema": shape} for media in media_types}}
     if required:
         body["required"] = True

@@ -1,13 +1,15 @@
 """A v3 document as protobuf: the message ``openapi.v3.Document`` of the gnostic project.
 
-client-go's ``openapi3`` package reads no other form.  The encoder is a table of fields (numbers from the published
-OpenAPIv3.proto) and four shapes that the project has for what JSON does with objects:
+client-go's ``openapi3`` package reads no other form. The encoder is a table of fields (numbers from
+the published OpenAPIv3.proto) and four shapes that the project has for what JSON does with objects:
 
 - a *named* list is an object: one field, repeated, of {1 name, 2 value};
 - ``X?`` is a choice: {1: an X, 2: a Reference {1 its ``$ref``}};
-- members that begin with ``x-`` go into a field of their own, as {1 name, 2 {2 the value as YAML}}; JSON is YAML;
+- members that begin with ``x-`` go into a field of their own, as {1 name, 2 {2 the value as YAML}};
+  JSON is YAML;
 - a value of an enumeration is {2 the value as YAML};
-- a default is a choice of number, boolean and string: of one that is an object or a list only its presence is told.
+- a default is a choice of number, boolean and string: of one that is an object or a list only its
+  presence is told.
 """
 
 from __future__ import annotations
@@ -28,8 +30,16 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
         "components": (5, "Components"),
     },
     "Info": {"title": (1, "text"), "description": (2, "text"), "version": (6, "text")},
-    "Components": {"schemas": (1, "named Schema?"), "securitySchemes": (7, "named SecurityScheme?")},
-    "SecurityScheme": {"type": (1, "text"), "description": (2, "text"), "name": (3, "text"), "in": (4, "text")},
+    "Components": {
+        "schemas": (1, "named Schema?"),
+        "securitySchemes": (7, "named SecurityScheme?"),
+    },
+    "SecurityScheme": {
+        "type": (1, "text"),
+        "description": (2, "text"),
+        "name": (3, "text"),
+        "in": (4, "text"),
+    },
     "PathItem": {
         "get": (4, "Operation"),
         "put": (5, "Operation"),
@@ -53,7 +63,11 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
         "required": (4, "bool"),
         "schema": (10, "Schema?"),
     },
-    "RequestBody": {"description": (1, "text"), "content": (2, "named MediaType"), "required": (3, "bool")},
+    "RequestBody": {
+        "description": (1, "text"),
+        "content": (2, "named MediaType"),
+        "required": (3, "bool"),
+    },
     "Response": {"description": (1, "text"), "content": (3, "named MediaType")},
     "MediaType": {"schema": (1, "Schema?")},
     "Schema": {
@@ -76,7 +90,9 @@ _EXTENSIONS: Final = {"Document": 9, "PathItem": 14, "Operation": 13, "Parameter
 
 
 def encode(document: dict[str, Any]) -> bytes:
-    """The bytes of a document that was decoded from JSON.  A member that the table lacks is an error of ours."""
+    """The bytes of a document that was decoded from JSON.  A member that the table lacks is an
+    error of ours.
+    """
     return _message("Document", document)
 
 
@@ -90,10 +106,13 @@ def _message(name: str, document: dict[str, Any]) -> bytes:
         assert member in fields, f"{name} has no {member}"
         number, kind = fields[member]
         contents.extend((number, content) for content in _contents(kind, value))
-    # In the order of field numbers, as every encoder writes; equal numbers in the order of the document.
+    # In the order of field numbers, as every encoder writes; equal numbers in the order of the
+    # document.
     contents.sort(key=lambda field: field[0])
     return b"".join(
-        tag(number, VARINT) + content if content is _TRUE or content is _FALSE else framed(tag(number, BYTES), content)
+        tag(number, VARINT) + content
+        if content is _TRUE or content is _FALSE
+        else framed(tag(number, BYTES), content)
         for number, content in contents
     )
 
@@ -117,7 +136,9 @@ def _contents(kind: str, value: Any) -> Iterator[bytes]:
 def _writer(kind: str) -> Callable[[Any], bytes]:
     if kind.startswith("named "):
         write = _writer(kind.removeprefix("named "))
-        return lambda value: b"".join(framed(b"\x0a", _entry(name, write(item))) for name, item in value.items())
+        return lambda value: b"".join(
+            framed(b"\x0a", _entry(name, write(item))) for name, item in value.items()
+        )
     if kind.endswith("?"):
         return lambda value: _choice(kind[:-1], value)
     special = _SPECIAL.get(kind)
@@ -143,7 +164,9 @@ def _choice(kind: str, value: dict[str, Any]) -> bytes:
 
 
 def _responses(value: dict[str, Any]) -> bytes:
-    return b"".join(framed(b"\x12", _entry(code, _choice("Response", item))) for code, item in value.items())
+    return b"".join(
+        framed(b"\x12", _entry(code, _choice("Response", item))) for code, item in value.items()
+    )
 
 
 def _items(value: dict[str, Any]) -> bytes:

@@ -1,11 +1,13 @@
-"""JSON patch (RFC 6902) and JSON merge patch (RFC 7396): read, applied, and whether the result still is of its kind.
+"""JSON patch (RFC 6902) and JSON merge patch (RFC 7396): read, applied, and whether the result
+still is of its kind.
 
 JSON patch is the library ``jsonpatch`` with what Kubernetes does differently:
 
-- ``replace`` of a member that is missing adds it; ``test`` for null passes if the member is missing.
-- There are limits: ``OPERATIONS_MAX`` operations, ``COPIED_BYTES_MAX`` for everything that ``copy`` operations
-  duplicate (each of them can double a document), ``SHIFTED_MAX`` for the elements that move because others come and go
-  before them, and the depth of the result.
+- ``replace`` of a member that is missing adds it; ``test`` for null passes if the member is
+  missing.
+- There are limits: ``OPERATIONS_MAX`` operations, ``COPIED_BYTES_MAX`` for everything that ``copy``
+  operations duplicate (each of them can double a document), ``SHIFTED_MAX`` for the elements that
+  move because others come and go before them, and the depth of the result.
 - A patch that does not apply is one generic 422, whatever is wrong with it.
 """
 
@@ -37,7 +39,9 @@ _GO_MAP: Final = "map[string]interface {}"
 
 
 def go_text(value: Any) -> str:
-    """As Go's ``%v``: ``map[a:1 b:[x y]]`` with sorted keys.  Errors about strategic patches show values so."""
+    """As Go's ``%v``: ``map[a:1 b:[x y]]`` with sorted keys.  Errors about strategic patches show
+    values so.
+    """
     match value:
         case None:
             return "<nil>"
@@ -63,7 +67,8 @@ def _merge(target: Document, patch: Document) -> Document:
             target.pop(name, None)
         elif isinstance(value, dict):
             old: Any = target.get(name)
-            # What is no object counts as an empty one, so that nulls inside of the patch never arrive.
+            # What is no object counts as an empty one, so that nulls inside of the patch never
+            # arrive.
             target[name] = _merge(old if isinstance(old, dict) else {}, value)
         else:
             target[name] = copy_of(value)
@@ -71,7 +76,9 @@ def _merge(target: Document, patch: Document) -> Document:
 
 
 def apply_json(document: Document, operations: list[Any]) -> Document:
-    """*document* after *operations*.  Raises ``StatusError``: 422 if one of them fails, 413 if there are too many."""
+    """*document* after *operations*.  Raises ``StatusError``: 422 if one of them fails, 413 if
+    there are too many.
+    """
     import jsonpatch
     import jsonpointer
 
@@ -94,12 +101,20 @@ def apply_json(document: Document, operations: list[Any]) -> Document:
                 if copied_bytes > COPIED_BYTES_MAX:
                     raise _unprocessable()
             if may_shift and isinstance(operation, dict):
-                shifted += sum(_behind(result, operation.get(member)) for member in ("from", "path"))
+                shifted += sum(
+                    _behind(result, operation.get(member)) for member in ("from", "path")
+                )
                 if shifted > SHIFTED_MAX:
                     raise _shifts_too_much()
             result = _patch_class()([operation]).apply(result, in_place=True)
-    except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError, RecursionError):
-        # TypeError: members of an operation of a wrong type, which the library finds out in many places.
+    except (
+        jsonpatch.JsonPatchException,
+        jsonpointer.JsonPointerException,
+        TypeError,
+        RecursionError,
+    ):
+        # TypeError: members of an operation of a wrong type, which the library finds out in many
+        # places.
         raise _unprocessable() from None
     if not isinstance(result, dict) or deeper_than(result, DEPTH_MAX):
         raise _unprocessable()
@@ -107,16 +122,22 @@ def apply_json(document: Document, operations: list[Any]) -> Document:
 
 
 def _unprocessable() -> StatusError:
-    return StatusError(422, "Invalid", "the server rejected our request due to an error in our request", {})
+    return StatusError(
+        422, "Invalid", "the server rejected our request due to an error in our request", {}
+    )
 
 
 def _shifts_too_much() -> StatusError:
-    message = f"Request entity too large: the JSON patch moves more than {SHIFTED_MAX} elements of lists"
+    message = (
+        f"Request entity too large: the JSON patch moves more than {SHIFTED_MAX} elements of lists"
+    )
     return StatusError(413, "RequestEntityTooLarge", message)
 
 
 def _behind(document: Any, pointer: Any) -> int:
-    """How many elements of a list stand at *pointer* or after it; a bad pointer is left for the operation to refuse."""
+    """How many elements of a list stand at *pointer* or after it; a bad pointer is left for the
+    operation to refuse.
+    """
     import jsonpointer
 
     if not isinstance(pointer, str):
@@ -129,7 +150,9 @@ def _behind(document: Any, pointer: Any) -> int:
 
 
 def _size_of(document: Any, pointer: Any) -> int:
-    """Bytes of JSON that a copy from *pointer* duplicates; a bad pointer is left for the operation to refuse."""
+    """Bytes of JSON that a copy from *pointer* duplicates; a bad pointer is left for the operation
+    to refuse.
+    """
     import jsonpointer
 
     if not isinstance(pointer, str):
@@ -162,7 +185,9 @@ def _patch_class() -> type[jsonpatch.JsonPatch]:
             return super().apply(obj)
 
     class KubernetesPatch(jsonpatch.JsonPatch):
-        operations = MappingProxyType({**jsonpatch.JsonPatch.operations, "replace": Replace, "test": Test})
+        operations = MappingProxyType(
+            {**jsonpatch.JsonPatch.operations, "replace": Replace, "test": Test}
+        )
 
     return KubernetesPatch
 
@@ -176,11 +201,15 @@ def decode_json_patch(raw: bytes) -> list[Any]:
     if operations is None:
         return []
     if not isinstance(operations, list):
-        raise _not_decoded(f"json: cannot unmarshal {json_name(operations)} into Go value of type jsonpatch.Patch")
+        raise _not_decoded(
+            f"json: cannot unmarshal {json_name(operations)} into Go value of type jsonpatch.Patch"
+        )
     for operation in operations:
         if not isinstance(operation, dict):
             form = json_name(operation)
-            raise _not_decoded(f"json: cannot unmarshal {form} into Go value of type jsonpatch.Operation")
+            raise _not_decoded(
+                f"json: cannot unmarshal {form} into Go value of type jsonpatch.Operation"
+            )
     return operations
 
 
@@ -196,7 +225,9 @@ def decode_merge_patch(raw: bytes) -> tuple[Document, tuple[str, ...]]:
 
 
 def decode_strategic_patch(raw: bytes) -> tuple[Document, tuple[str, ...]]:
-    """The patch and its repeated members, as problems of strict decoding.  ``null`` is the empty patch."""
+    """The patch and its repeated members, as problems of strict decoding.  ``null`` is the empty
+    patch.
+    """
     try:
         decoded = decode_json(raw)
     except MalformedBody as malformed:
@@ -223,11 +254,12 @@ def check_patched(
     patch_problems: tuple[str, ...] = (),
     validation: Literal["Ignore", "Warn", "Strict"] = "Warn",
 ) -> tuple[str, ...]:
-    """Warnings about *patched*: what the patch brought in that the kind does not have, after *patch_problems*.
+    """Warnings about *patched*: what the patch brought in that the kind does not have, after
+    *patch_problems*.
 
-    Unknown members that *before* had already are not the patch's fault and not reported.  Raises a 422
-    for a result that does not decode, and with ``Strict`` for any warning.  It shows the patched object; of a
-    strategic merge patch it shows the patch, which is then given.
+    Unknown members that *before* had already are not the patch's fault and not reported. Raises a
+    422 for a result that does not decode, and with ``Strict`` for any warning. It shows the patched
+    object; of a strategic merge patch it shows the patch, which is then given.
     """
     if accepts(resource_key, patched) and not patch_problems:
         return ()
@@ -237,13 +269,21 @@ def check_patched(
     if validation == "Ignore":
         return ()
     known = frozenset(unknown_fields(resource_key, before))
-    added = tuple(problem for problem in unknown_fields(resource_key, patched) if problem not in known)
+    added = tuple(
+        problem for problem in unknown_fields(resource_key, patched) if problem not in known
+    )
     problems = patch_problems + added
     if problems and validation == "Strict":
-        raise _undecodable(patched, strategic_patch, f"strict decoding error: {', '.join(problems)}")
+        raise _undecodable(
+            patched, strategic_patch, f"strict decoding error: {', '.join(problems)}"
+        )
     return problems
 
 
 def _undecodable(patched: Document, strategic_patch: Document | None, detail: str) -> StatusError:
-    shown = msgspec.json.encode(patched).decode() if strategic_patch is None else go_text(strategic_patch)
+    shown = (
+        msgspec.json.encode(patched).decode()
+        if strategic_patch is None
+        else go_text(strategic_patch)
+    )
     return invalid("", "", "", [invalid_value("patch", shown, detail)])

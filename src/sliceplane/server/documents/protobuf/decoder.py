@@ -1,11 +1,12 @@
 """Messages to documents.
 
-A message is compiled, on first use, into a table from tag key (number and wire type in one) to a closure
-that puts the field into the document.  An unknown key is skipped if its number is unknown, else it is an
-error.  Nesting is bounded by the schema, which has no recursive message, so recursion is bounded too.
+A message is compiled, on first use, into a table from tag key (number and wire type in one) to a
+closure that puts the field into the document. An unknown key is skipped if its number is unknown,
+else it is an error. Nesting is bounded by the schema, which has no recursive message, so recursion
+is bounded too.
 
-As in every protobuf decoder a field may come twice: a scalar's last value counts, messages are merged, lists
-grow.
+As in every protobuf decoder a field may come twice: a scalar's last value counts, messages are
+merged, lists grow.
 """
 
 from __future__ import annotations
@@ -58,7 +59,11 @@ class MessageDecoder:
         scalar = field.type in ("bool", "int32", "int64") and field.label != "map"
         if scalar:
             convert = _converter(field.type)
-            put_number = _append_number(field, convert) if field.label == "list" else _put_number(field, convert)
+            put_number = (
+                _append_number(field, convert)
+                if field.label == "list"
+                else _put_number(field, convert)
+            )
             self._numbers[field.number << 3 | VARINT] = put_number
             if field.label == "list":
                 self._bytes[field.number << 3 | BYTES] = _unpack(put_number)
@@ -70,7 +75,9 @@ class MessageDecoder:
                 self._required.append((field.name, required))
 
     def read(self, document: Document, data: bytes, position: int, end: int) -> None:
-        """Merge the message at ``data[position:end]`` into *document*.  Raises ``MalformedProtobuf``."""
+        """Merge the message at ``data[position:end]`` into *document*.  Raises
+        ``MalformedProtobuf``.
+        """
         numbers = self._numbers
         strings = self._bytes
         while position < end:
@@ -108,7 +115,9 @@ class MessageDecoder:
     def _skip(self, data: bytes, position: int, end: int, key: int) -> int:
         number = field_number(key, self._name)
         if number in self._wire_types:
-            raise MalformedProtobuf(f"proto: wrong wireType = {key & 7} for field {self._wire_types[number] or number}")
+            raise MalformedProtobuf(
+                f"proto: wrong wireType = {key & 7} for field {self._wire_types[number] or number}"
+            )
         return skip(data, position, end, key & 7)
 
     def zero(self) -> Document:
@@ -196,7 +205,9 @@ def _put_bytes(field: ProtobufField) -> PutBytes:
     convert = _to_value(field.type)
     name = field.name
     many = field.label == "list"
-    omit = field.presence == "omit" and field.type in SCALARS  # an empty int-or-string is not omitted
+    omit = (
+        field.presence == "omit" and field.type in SCALARS
+    )  # an empty int-or-string is not omitted
 
     def append(document: Document, data: bytes, start: int, stop: int) -> None:
         document.setdefault(name, []).append(convert(data[start:stop]))
@@ -282,7 +293,9 @@ def _put_entry(field: ProtobufField) -> PutBytes:
                 start = skip(data, start, stop, wire_key & 7)
                 continue
             if wire_key & 7 != BYTES:
-                raise MalformedProtobuf(f"proto: wrong wireType = {wire_key & 7} for an entry of {name}")
+                raise MalformedProtobuf(
+                    f"proto: wrong wireType = {wire_key & 7} for an entry of {name}"
+                )
             begin, start = read_length(data, start, stop)
             if number == 1:
                 key = data[begin:start]

@@ -1,11 +1,12 @@
 """Documents to messages.
 
-A message is compiled, on first use, into one entry per field in the order of field numbers: the name in
-the document, the bytes to write when the member is absent (or null), and a closure that writes it
-when it is there.  So the encoder's loop has no case distinction left in it.
+A message is compiled, on first use, into one entry per field in the order of field numbers: the
+name in the document, the bytes to write when the member is absent (or null), and a closure that
+writes it when it is there. So the encoder's loop has no case distinction left in it.
 
-What absence writes is upstream's choice and the reason why byte equality needs ``ProtobufField.presence``: a
-plain scalar is written as zero, a plain message as its own zero, everything else not at all.
+What absence writes is upstream's choice and the reason why byte equality needs
+``ProtobufField.presence``: a plain scalar is written as zero, a plain message as its own zero,
+everything else not at all.
 """
 
 from __future__ import annotations
@@ -32,19 +33,24 @@ class MessageEncoder:
 
     def __init__(self, name: str) -> None:
         self._fields = tuple(
-            (field.name, _absent(field), _writer(field)) for field in sorted(message(name).fields, key=_number)
+            (field.name, _absent(field), _writer(field))
+            for field in sorted(message(name).fields, key=_number)
         )
         #: the bytes of an empty document
         self.zero = self.encode({})
 
     def encode(self, document: Any) -> bytes:
-        """The message's bytes.  Members that the message does not have are passed over.  Raises ``Mismatch``."""
+        """The message's bytes.  Members that the message does not have are passed over.  Raises
+        ``Mismatch``.
+        """
         if document.__class__ is not dict:
             raise Mismatch("an object", document)
         get = document.get
         out: list[bytes] = []
         for name, absent, write in self._fields:
-            value = get(name) if name else document  # an inlined message finds its members in this document
+            value = (
+                get(name) if name else document
+            )  # an inlined message finds its members in this document
             out.append(absent if value is None else write(value))
         return b"".join(out)
 
@@ -84,7 +90,9 @@ def _writer(field: ProtobufField) -> Write:
     if field.label == "map":
         return _map(field.type, field_tag, field.name)
     write = _one(field.type, field_tag, field.name)
-    return _list(write, _zero(field.type, field_tag), field.name) if field.label == "list" else write
+    return (
+        _list(write, _zero(field.type, field_tag), field.name) if field.label == "list" else write
+    )
 
 
 def _one(kind: str, field_tag: bytes, name: str) -> Write:

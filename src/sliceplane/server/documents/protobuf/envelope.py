@@ -1,8 +1,10 @@
-"""The envelope: four magic bytes, then ``runtime.Unknown`` {1 typeMeta {1 apiVersion, 2 kind}, 2 raw,
-3 contentEncoding, 4 contentType} (kubernetes.io, API concepts, "Kubernetes Protobuf encoding").
+"""The envelope: four magic bytes, then ``runtime.Unknown`` {1 typeMeta {1 apiVersion, 2 kind}, 2
+raw, 3 contentEncoding, 4 contentType} (kubernetes.io, API concepts, "Kubernetes Protobuf
+encoding").
 
-``decode`` is for peers' bytes and raises only ``StatusError`` 400, in upstream's words; ``encode`` is for
-documents of ours and raises ``StatusError`` 500 if one has a value of a type that its kind does not allow.
+``decode`` is for peers' bytes and raises only ``StatusError`` 400, in upstream's words; ``encode``
+is for documents of ours and raises ``StatusError`` 500 if one has a value of a type that its kind
+does not allow.
 
 In watch streams each frame is a big-endian length of four bytes and a WatchEvent {1 type, 2 object
 RawExtension {1 raw}} without the magic; the raw bytes inside are a complete envelope with it
@@ -59,12 +61,16 @@ def encode_item(api_version: str, kind: str, document: Document) -> bytes:
     return _body(_message(api_version, kind), document)
 
 
-def assemble_list(api_version: str, list_kind: str, metadata: Document, items: Iterable[bytes]) -> bytes:
+def assemble_list(
+    api_version: str, list_kind: str, metadata: Document, items: Iterable[bytes]
+) -> bytes:
     """A list, with its envelope, from list metadata and items that ``encode_item`` made."""
     fields = _message(api_version, list_kind).fields
     assert fields[1].name == "items", f"{list_kind} is not a list"
     head = framed(b"\x0a", _body(schema_message(f"{META}.ListMeta"), metadata))
-    return _enveloped(api_version, list_kind, head + b"".join(framed(b"\x12", item) for item in items))
+    return _enveloped(
+        api_version, list_kind, head + b"".join(framed(b"\x12", item) for item in items)
+    )
 
 
 def frame_item(item: bytes) -> bytes:
@@ -72,8 +78,12 @@ def frame_item(item: bytes) -> bytes:
     return framed(b"\x12", item)
 
 
-def list_frame(api_version: str, list_kind: str, metadata: Document, size: int) -> tuple[bytes, bytes]:
-    """What stands before and behind the items of a list, *size* bytes of ``frame_item`` together."""
+def list_frame(
+    api_version: str, list_kind: str, metadata: Document, size: int
+) -> tuple[bytes, bytes]:
+    """What stands before and behind the items of a list, *size* bytes of ``frame_item``
+    together.
+    """
     empty = assemble_list(api_version, list_kind, metadata, ())
     body = framed(b"\x0a", _body(schema_message(f"{META}.ListMeta"), metadata))
     start = len(empty) - len(_TAIL) - len(framed(b"\x12", body))
@@ -102,9 +112,9 @@ def _enveloped(api_version: str, kind: str, raw: bytes) -> bytes:
 def decode(raw: bytes, *, api_version: str = "", kind: str = "") -> Document:
     """The document in *raw*, with apiVersion and kind.
 
-    *api_version* and *kind* are what the caller expects: they fill in for a type that the envelope leaves
-    out and are named in errors.  Whether the document is of the expected kind is for the caller to judge.
-    Raises StatusError 400 and nothing else, whatever the bytes.
+    *api_version* and *kind* are what the caller expects: they fill in for a type that the envelope
+    leaves out and are named in errors. Whether the document is of the expected kind is for the
+    caller to judge. Raises StatusError 400 and nothing else, whatever the bytes.
     """
     raw = bytes(raw)
     try:
@@ -112,18 +122,23 @@ def decode(raw: bytes, *, api_version: str = "", kind: str = "") -> Document:
     except MalformedProtobuf as error:
         summary = start_of(raw)
         wanted = f" (must be of type {kind})" if kind else ""
-        raise bad_request(f"the object provided is unrecognized{wanted}: {error} ({summary})") from None
+        raise bad_request(
+            f"the object provided is unrecognized{wanted}: {error} ({summary})"
+        ) from None
     found_version = found_version or api_version
     found_kind = found_kind or kind
     for member, value in (("Kind", found_kind), ("apiVersion", found_version)):
         if not value:
             raise bad_request(f"Object '{member}' is missing in the protobuf envelope")
-    prefix = f"{found_kind} in version {show(found_version.rpartition('/')[2])} cannot be handled as a "
+    prefix = (
+        f"{found_kind} in version {show(found_version.rpartition('/')[2])} cannot be handled as a "
+    )
     prefix += kind or found_kind
     message = find_kind(found_version, found_kind)
     if message is None:
         unknown = (
-            f"no kind {show(found_kind)} is registered for version {show(found_version)} in scheme {show(_SCHEME)}"
+            f"no kind {show(found_kind)} is registered for version {show(found_version)} in "
+            f"scheme {show(_SCHEME)}"
         )
         raise bad_request(f"{prefix}: {unknown}")
     document: Document = {"apiVersion": found_version, "kind": found_kind}
@@ -141,7 +156,9 @@ def _open(raw: bytes) -> tuple[str, str, bytes]:
         raise MalformedProtobuf("empty data")
     if not raw.startswith(MAGIC):
         numbers = " ".join(str(byte) for byte in MAGIC)
-        raise MalformedProtobuf(f"provided data does not appear to be a protobuf message, expected prefix [{numbers}]")
+        raise MalformedProtobuf(
+            f"provided data does not appear to be a protobuf message, expected prefix [{numbers}]"
+        )
     if len(raw) == len(MAGIC):
         raise MalformedProtobuf("empty body")
     type_metas: list[bytes] = []
@@ -152,7 +169,9 @@ def _open(raw: bytes) -> tuple[str, str, bytes]:
         elif number == 2:
             body = raw[start:stop]
     api_version = kind = ""
-    type_meta = b"".join(type_metas)  # a message that comes twice is merged, which is what joining does
+    type_meta = b"".join(
+        type_metas
+    )  # a message that comes twice is merged, which is what joining does
     for number, start, stop in _fields(type_meta, 0, len(type_meta), "TypeMeta", 2):
         if number == 1:
             api_version = decode_text(type_meta[start:stop])
@@ -161,7 +180,9 @@ def _open(raw: bytes) -> tuple[str, str, bytes]:
     return api_version, kind, body
 
 
-def _fields(data: bytes, position: int, end: int, name: str, last: int) -> list[tuple[int, int, int]]:
+def _fields(
+    data: bytes, position: int, end: int, name: str, last: int
+) -> list[tuple[int, int, int]]:
     """(number, start, stop) of the fields 1..*last*, all length-delimited; others are skipped."""
     spans: list[tuple[int, int, int]] = []
     while position < end:
@@ -171,7 +192,9 @@ def _fields(data: bytes, position: int, end: int, name: str, last: int) -> list[
             position = skip(data, position, end, key & 7)
             continue
         if key & 7 != BYTES:
-            raise MalformedProtobuf(f"proto: wrong wireType = {key & 7} for field {number} of {name}")
+            raise MalformedProtobuf(
+                f"proto: wrong wireType = {key & 7} for field {number} of {name}"
+            )
         start, position = read_length(data, position, end)
         spans.append((number, start, position))
     return spans
@@ -192,7 +215,9 @@ class FrameReader:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a frame that is not complete; more than 0 at the end of a stream means it was cut off."""
+        """Bytes of a frame that is not complete; more than 0 at the end of a stream means it was
+        cut off.
+        """
         return len(self._buffer)
 
     def feed(self, chunk: bytes) -> tuple[tuple[str, Document], ...]:
@@ -237,7 +262,9 @@ def _delimited_fields(data: bytes, name: str, last: int) -> dict[int, bytes]:
         if number > last:
             position = skip(data, position, end, key & 7)
         elif key & 7 != BYTES:
-            raise MalformedProtobuf(f"proto: wrong wireType = {key & 7} for field {number} of {name}")
+            raise MalformedProtobuf(
+                f"proto: wrong wireType = {key & 7} for field {number} of {name}"
+            )
         else:
             start, position = read_length(data, position, end)
             contents[number] = data[start:position]

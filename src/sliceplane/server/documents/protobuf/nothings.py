@@ -1,9 +1,9 @@
-"""Members that say nothing, as Go leaves them out: an empty text, a 0, a false or an empty map where the field has
-``omitempty`` and is no pointer.
+"""Members that say nothing, as Go leaves them out: an empty text, a 0, a false or an empty map
+where the field has ``omitempty`` and is no pointer.
 
-What is stored must not depend on how a client spelt "nothing": protobuf has no way to say it, so an object written as
-JSON with ``namespace: ""`` would differ from itself once a client wrote it back in protobuf, and where fields must not
-change the write would be refused.
+What is stored must not depend on how a client spelt "nothing": protobuf has no way to say it, so an
+object written as JSON with ``namespace: ""`` would differ from itself once a client wrote it back
+in protobuf, and where fields must not change the write would be refused.
 """
 
 from __future__ import annotations
@@ -13,17 +13,30 @@ from typing import Any, Final
 
 from sliceplane.api import codec
 from sliceplane.api.meta import Document
-from sliceplane.server.documents.protobuf.schema import SCALARS, ProtobufField, find_kind, message, message_names
+from sliceplane.server.documents.protobuf.schema import (
+    SCALARS,
+    ProtobufField,
+    find_kind,
+    message,
+    message_names,
+)
 from sliceplane.server.documents.protobuf.special import SPECIALS
 
 #: what the compact JSON of a nothing looks like, by type
 #: (with the end of the member's name, so that the ":0" in a time is none)
-_MARKS: Final = {"string": b'":""', "bytes": b'":""', "bool": b'":false', "int32": b'":0', "int64": b'":0'}
+_MARKS: Final = {
+    "string": b'":""',
+    "bytes": b'":""',
+    "bool": b'":false',
+    "int32": b'":0',
+    "int64": b'":0',
+}
 _MAP_MARK: Final = b'":{}'
 
 
 def drop_nothings(api_version: str, kind: str, document: Document) -> None:
-    """Remove them from *document*, in place, at every depth.  A kind without a protobuf form is left as it is.
+    """Remove them from *document*, in place, at every depth. A kind without a protobuf form is left
+    as it is.
 
     A document without any costs its encoding; one with some a walk.
     """
@@ -37,7 +50,9 @@ def drop_nothings(api_version: str, kind: str, document: Document) -> None:
 
 @cache
 def omitted_fields(name: str) -> frozenset[str] | None:
-    """Names of the fields of the message *name* that are left out when they say nothing; ``None``: no such message."""
+    """Names of the fields of the message *name* that are left out when they say nothing; ``None``:
+    no such message.
+    """
     if name not in message_names():
         return None
     names: set[str] = set()
@@ -58,7 +73,11 @@ class _Walker:
         fields = message(name).fields
         #: fields that say nothing when they are empty
         self._omitted = tuple(field.name for field in fields if _omits(field))
-        self._parts = tuple((field.name, field.label, field.type) for field in fields if field.name and _is_part(field))
+        self._parts = tuple(
+            (field.name, field.label, field.type)
+            for field in fields
+            if field.name and _is_part(field)
+        )
         self._inlined = tuple(field.type for field in fields if not field.name and _is_part(field))
 
     def walk(self, document: Any) -> None:
@@ -88,7 +107,9 @@ def _walker(name: str) -> _Walker:
 
 
 def _omits(field: ProtobufField) -> bool:
-    return field.presence == "omit" and (field.label == "map" or (field.label == "one" and field.type in SCALARS))
+    return field.presence == "omit" and (
+        field.label == "map" or (field.label == "one" and field.type in SCALARS)
+    )
 
 
 def _is_part(field: ProtobufField) -> bool:

@@ -1,4 +1,6 @@
-"""The table of messages, read from ``fields.txt`` (made by ``tools/make_protobuf_fields.py``, which tells its form)."""
+"""The table of messages, read from ``fields.txt`` (made by ``tools/make_protobuf_fields.py``, which
+tells its form).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _GROUPS: Final = frozenset(
 
 
 class ProtobufField(msgspec.Struct, frozen=True):
-    """One field.  ``type`` is a scalar's name or a message's full name; ``name`` is "" for an inlined message."""
+    """One field.  ``type`` is a scalar's name or a message's full name; ``name`` is "" for an
+    inlined message.
+    """
 
     number: int
     name: str
@@ -48,7 +52,9 @@ class Message(msgspec.Struct, frozen=True):
 
 @cache
 def _blocks() -> dict[str, str]:
-    """Full name of each message to its lines; cut apart only, since most messages are never used."""
+    """Full name of each message to its lines; cut apart only, since most messages are never
+    used.
+    """
     data = pkgutil.get_data(__name__, "fields.txt")
     assert data is not None, "fields.txt is part of the package"
     blocks: dict[str, list[str]] = {}
@@ -77,7 +83,9 @@ def _field(line: str, package: str) -> ProtobufField:
     if kind not in SCALARS and "." not in kind:
         kind = f"{package}.{kind}"
     inline = presence == "inline"
-    return ProtobufField(int(number), "" if inline else name, kind, label, cast("Presence", presence))
+    return ProtobufField(
+        int(number), "" if inline else name, kind, label, cast("Presence", presence)
+    )
 
 
 @cache
@@ -95,9 +103,11 @@ def package_of(group: str) -> str:
 
 
 def find_kind(api_version: str, kind: str) -> Message | None:
-    """The message of a kind, or ``None``.  Strangers name kinds: nothing is remembered of those that do not exist.
+    """The message of a kind, or ``None``. Strangers name kinds: nothing is remembered of those that
+    do not exist.
 
-    The kinds of meta.k8s.io (Status, DeleteOptions, ...) exist in every group and version that we know.
+    The kinds of meta.k8s.io (Status, DeleteOptions, ...) exist in every group and version that we
+    know.
     """
     group, _, version = api_version.rpartition("/")
     package = f"k8s.io.api.{package_of(group)}.{version}" if group in _GROUPS else ""

@@ -1,8 +1,8 @@
-"""Messages whose JSON form is not an object: each with a writer (JSON value to the message's bytes) and a
-reader (bytes to the JSON value, ``None`` for null, which documents do not have).
+"""Messages whose JSON form is not an object: each with a writer (JSON value to the message's bytes)
+and a reader (bytes to the JSON value, ``None`` for null, which documents do not have).
 
-Zero times are empty messages and null in JSON.  ``Time`` is whole seconds in both forms; ``MicroTime`` has
-six fraction digits, always.  A quantity is kept as it is written.
+Zero times are empty messages and null in JSON. ``Time`` is whole seconds in both forms;
+``MicroTime`` has six fraction digits, always. A quantity is kept as it is written.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class Special(msgspec.Struct, frozen=True):
 
 
 def _scan(data: bytes, name: str, kinds: tuple[int, ...]) -> list[Any]:
-    """Fields 1..n of a small flat message; ``kinds[i]`` is the wire type of field i+1.  ``None``: not there."""
+    """Fields 1..n of a small flat message; ``kinds[i]`` is the wire type of field i+1.  ``None``:
+    not there.
+    """
     values: list[Any] = [None] * len(kinds)
     position = 0
     end = len(data)
@@ -78,7 +80,9 @@ def _scan(data: bytes, name: str, kinds: tuple[int, ...]) -> list[Any]:
         if number > len(kinds):
             position = skip(data, position, end, wire_type)
         elif wire_type != kinds[number - 1]:
-            raise MalformedProtobuf(f"proto: wrong wireType = {wire_type} for field {number} of {name}")
+            raise MalformedProtobuf(
+                f"proto: wrong wireType = {wire_type} for field {number} of {name}"
+            )
         elif wire_type == VARINT:
             values[number - 1], position = read_varint(data, position, end)
         else:
@@ -170,7 +174,9 @@ def _read_quantity(data: bytes) -> str:
         return "0"
     text = decode_text(raw)
     if not _QUANTITY.fullmatch(text):
-        raise MalformedProtobuf(f"quantities must match the regular expression '^{_QUANTITY.pattern}$'")
+        raise MalformedProtobuf(
+            f"quantities must match the regular expression '^{_QUANTITY.pattern}$'"
+        )
     return text
 
 
@@ -245,7 +251,9 @@ SPECIALS: Final[dict[str, Special]] = {
     "k8s.io.api.authentication.v1.ExtraValue": _STRINGS,
     "k8s.io.api.authentication.v1.AttestationValue": _STRINGS,
     "k8s.io.api.authorization.v1.ExtraValue": _STRINGS,
-    "k8s.io.apimachinery.pkg.api.resource.Quantity": Special(_write_quantity, _read_quantity, b"\x0a\x010"),
+    "k8s.io.apimachinery.pkg.api.resource.Quantity": Special(
+        _write_quantity, _read_quantity, b"\x0a\x010"
+    ),
     "k8s.io.apimachinery.pkg.util.intstr.IntOrString": Special(
         _write_int_or_string, _read_int_or_string, b"\x08\x00\x10\x00\x1a\x00"
     ),

@@ -2,14 +2,14 @@
 
 Two walks, for two kinds of decoding (KEP-2885, Server Side Field Validation, for the second):
 
-- ``first_mismatch``: plain decoding.  A value of a wrong JSON type is remembered and decoding goes on; a text that a
-  type with a decoder of its own (times, quantities, int-or-string) refuses ends decoding at once, and its complaint
-  comes out even if something else was remembered before.
-- ``unknown_in``: strict decoding.  Members that the kind does not have and, given a tree of ``JsonMembers``, members
-  that are there twice, in the order of the text.
+- ``first_mismatch``: plain decoding. A value of a wrong JSON type is remembered and decoding goes
+  on; a text that a type with a decoder of its own (times, quantities, int-or-string) refuses ends
+  decoding at once, and its complaint comes out even if something else was remembered before.
+- ``unknown_in``: strict decoding. Members that the kind does not have and, given a tree of
+  ``JsonMembers``, members that are there twice, in the order of the text.
 
-Both speak of a field by Go's path: of the struct that has it and the names from the root, without indices, in the
-first; with indices and map keys in the second.
+Both speak of a field by Go's path: of the struct that has it and the names from the root, without
+indices, in the first; with indices and map keys in the second.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class JsonMembers:
 
 
 def first_mismatch(schema: Struct, document: object) -> TypeMismatch | None:
-    """What plain decoding of *document* into *schema* says, or ``None``.  Unknown members are passed over."""
+    """What plain decoding of *document* into *schema* says, or ``None``.  Unknown members are
+    passed over.
+    """
     walk = _TypeWalk()
     try:
         walk.value(document, Type("struct", name=schema.name))
@@ -158,7 +160,13 @@ class _TypeWalk:
                     raise self.mismatch(json_name(value), wanted)
                 good = True
             case "quantity":
-                text = value if isinstance(value, str) else "" if isinstance(value, bool) else _number_text(value)
+                text = (
+                    value
+                    if isinstance(value, str)
+                    else ""
+                    if isinstance(value, bool)
+                    else _number_text(value)
+                )
                 _refuse(check_quantity(text))
                 good = True
             case "bytes":
@@ -175,7 +183,9 @@ class _TypeWalk:
             self.remember(value, wanted)
 
     def _integer(self, value: object, wanted: Type) -> bool:
-        """False if *value* is not a number; a number that does not fit is reported here, with its digits."""
+        """False if *value* is not a number; a number that does not fit is reported here, with its
+        digits.
+        """
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         bound = 1 << _INT_BITS[wanted.kind]
@@ -199,8 +209,10 @@ def _number_text(value: object) -> str:
 
 
 def fit_in(schema: Struct, document: object) -> None:
-    """Change *document* in place, at every depth, to what Go's decoding would keep of it: members that *schema* does
-    not have go, quantities that are numbers become text, and times are spelt as Go writes them."""
+    """Change *document* in place, at every depth, to what Go's decoding would keep of it: members
+    that *schema* does not have go, quantities that are numbers become text, and times are spelt as
+    Go writes them.
+    """
     if not isinstance(document, dict):
         return
     fields = schema.fields
@@ -233,14 +245,20 @@ def _fitting(wanted: Type, value: Any) -> Any:
 
 
 def _respelt(text: str, *, micro: bool) -> str | None:
-    """A time in UTC with its field's precision; ``None`` for Go's zero time.  Years that Python lacks stay."""
+    """A time in UTC with its field's precision; ``None`` for Go's zero time.  Years that Python
+    lacks stay.
+    """
     try:
         moment = datetime(1970, 1, 1) + since_epoch(text)  # noqa: DTZ001  # UTC by the pattern below
     except (ValueError, OverflowError):
         return text
     if moment == _ZERO_TIME:
         return None
-    return f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}".rjust(27, "0") if micro else f"{moment:%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")
+    return (
+        f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}".rjust(27, "0")
+        if micro
+        else f"{moment:%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")
+    )
 
 
 def unknown_in(schema: Struct, document: object) -> tuple[str, ...]:
@@ -254,7 +272,9 @@ def unknown_in(schema: Struct, document: object) -> tuple[str, ...]:
 
 
 def duplicates_in(tree: Any) -> tuple[str, ...]:
-    """Members of a tree of ``JsonMembers`` that are there twice, at any depth and whatever they mean, told likewise."""
+    """Members of a tree of ``JsonMembers`` that are there twice, at any depth and whatever they
+    mean, told likewise.
+    """
     walk = _StrictWalk()
     walk.anything(tree, ROOT)
     return tuple(walk.problems)

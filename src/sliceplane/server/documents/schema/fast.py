@@ -1,10 +1,12 @@
 """The quick yes: is a document good enough that no walk would complain of it?
 
-Each schema becomes a ``msgspec`` struct that forbids unknown fields, and converting a document into it checks the
-whole of it in C (a slice of 100 endpoints: 65 us, where a walk takes 650 us).  The answer *yes* is final; the answer
-*no* only means "look closer": the walks in ``check`` have the last word and the wording.
+Each schema becomes a ``msgspec`` struct that forbids unknown fields, and converting a document into
+it checks the whole of it in C (a slice of 100 endpoints: 65 us, where a walk takes 650 us). The
+answer *yes* is final; the answer *no* only means "look closer": the walks in ``check`` have the
+last word and the wording.
 
-Structs are made when a kind is first written, a few milliseconds for a Pod, and live as long as the process.
+Structs are made when a kind is first written, a few milliseconds for a Pod, and live as long as the
+process.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from sliceplane.server.documents.schema.scalars import (
     TIME_PATTERN,
 )
 
-#: levels of objects below a free-form field (``fieldsV1`` of a Deployment has 9); deeper is no quick yes
+#: levels of objects below a free-form field (``fieldsV1`` of a Deployment has 9); deeper is no
+#: quick yes
 FREE_FORM_DEPTH_MAX: Final = 16
 
 _INT32: Final = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
@@ -36,8 +39,8 @@ def _text(pattern: str) -> Any:
 def _free_form() -> Any:
     """JSON of a bounded depth: what is accepted here must never be too deep for a walk elsewhere.
 
-    Lists have scalars only.  ``fieldsV1`` has none at all, and a type that branched at every level would double with
-    each of them.
+    Lists have scalars only. ``fieldsV1`` has none at all, and a type that branched at every level
+    would double with each of them.
     """
     leaf = str | int | float | bool | None
     value: Any = leaf
@@ -61,8 +64,9 @@ _SCALARS: Final[dict[str, Any]] = {
 
 
 def accepts(resource_key: str, document: object) -> bool:
-    """True only if neither ``unknown_in`` nor ``first_mismatch`` would complain of *document*, and its depth is that of
-    the kind."""
+    """True only if neither ``unknown_in`` nor ``first_mismatch`` would complain of *document*, and
+    its depth is that of the kind.
+    """
     try:
         msgspec.convert(document, _model(lookup(resource_key).name))
     except (msgspec.ValidationError, RecursionError):
@@ -77,12 +81,19 @@ def _model(name: str) -> type[msgspec.Struct]:
 
 
 def define(name: str, members: list[str], annotations: list[Any]) -> type[msgspec.Struct]:
-    """A struct of the definition *name* that knows *members* and no others, all of which may be absent."""
+    """A struct of the definition *name* that knows *members* and no others, all of which may be
+    absent.
+    """
     # The attributes have neutral names, since a field may be called like a keyword ("continue").
     rename = {f"f{position}": member for position, member in enumerate(members)}
     fields = [(attribute, kind, None) for attribute, kind in zip(rename, annotations, strict=True)]
     return msgspec.defstruct(
-        name.replace(".", "_"), fields, rename=rename, forbid_unknown_fields=True, gc=False, module=__name__
+        name.replace(".", "_"),
+        fields,
+        rename=rename,
+        forbid_unknown_fields=True,
+        gc=False,
+        module=__name__,
     )
 
 

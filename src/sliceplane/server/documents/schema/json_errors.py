@@ -1,8 +1,8 @@
 """What Go says of a text that is not JSON.
 
 Clients see Go's words in the 400 for a body that does not parse, down to the offending character.
-This scanner runs only on texts that another parser has refused, and only to word the refusal, so it is written to be
-read: each step reads one thing and names the next step.  Depth costs no recursion.
+This scanner runs only on texts that another parser has refused, and only to word the refusal, so it
+is written to be read: each step reads one thing and names the next step. Depth costs no recursion.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class _Found(Exception):
 
 
 def describe_syntax_error(raw: bytes) -> str:
-    """Go's complaint about *raw*, "" if *raw* is good JSON by Go's rules (which do not look at encodings)."""
+    """Go's complaint about *raw*, "" if *raw* is good JSON by Go's rules (which do not look at
+    encodings).
+    """
     scanner = _Scanner(raw)
     try:
         scanner.scan()
@@ -126,7 +128,9 @@ class _Scanner:
             self.at += 1
             return self._member if in_object else self._value
         if byte != (ord("}") if in_object else ord("]")):
-            raise self._fail(byte, "after object key:value pair" if in_object else "after array element")
+            raise self._fail(
+                byte, "after object key:value pair" if in_object else "after array element"
+            )
         return self._ascend()
 
     def _descend(self, byte: int, then: _Step) -> _Step:
@@ -205,7 +209,9 @@ class _Scanner:
 
 
 def start_of(raw: bytes) -> str:
-    """A bad body as Kubernetes shows it: the start of what may be JSON, hexadecimal of anything else."""
+    """A bad body as Kubernetes shows it: the start of what may be JSON, hexadecimal of anything
+    else.
+    """
     if not raw:
         return "<empty>"
     head = raw[:SHOWN_BYTES]

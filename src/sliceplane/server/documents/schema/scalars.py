@@ -1,13 +1,14 @@
-"""Forms of scalar values: Go's times, quantities and base64, with the complaints that Go makes of bad ones.
+"""Forms of scalar values: Go's times, quantities and base64, with the complaints that Go makes of
+bad ones.
 
-Each ``check_*`` returns the complaint about a text, "" if it is good.  Times follow the rules of Go's
-``time.Parse``, which are not those of RFC 3339: an hour may have one digit, a fraction may follow a layout that has
-none.  Facts: the package documentation of Go's ``time``;
+Each ``check_*`` returns the complaint about a text, "" if it is good. Times follow the rules of
+Go's ``time.Parse``, which are not those of RFC 3339: an hour may have one digit, a fraction may
+follow a layout that has none. Facts: the package documentation of Go's ``time``;
 ``staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/micro_time.go`` for MicroTime.
 
-``go_type`` names the types of fields as Go does, for ``cannot unmarshal number into Go struct field X of type T``.  All
-packages of Kubernetes that we serve from are called ``v1`` there.  The schemas do not tell which strings have a type of
-their own; the table names those that people meet.
+``go_type`` names the types of fields as Go does, for ``cannot unmarshal number into Go struct field
+X of type T``. All packages of Kubernetes that we serve from are called ``v1`` there. The schemas do
+not tell which strings have a type of their own; the table names those that people meet.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from sliceplane.api.schema import SchemaField, Struct, Type
 TIME_LAYOUT: Final = "2006-01-02T15:04:05Z07:00"
 MICRO_TIME_LAYOUT: Final = "2006-01-02T15:04:05.000000Z07:00"
 
-QUANTITY_FORM: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+QUANTITY_FORM: Final = (
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+)
 _QUANTITY_SHAPE: Final = re.compile(r"([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)")
 _QUANTITY_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)")
 _QUANTITY_SUFFIX: Final = re.compile(r"|[KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]{1,9}")
@@ -34,7 +37,9 @@ _CLOCK_PATTERN: Final = r"T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d"
 #: as they are stored, that is: others are good too, and are respelt; the zero time of Go is none
 _YEAR_PATTERN: Final = r"(?!0000|0001)\d{4}"
 TIME_PATTERN: Final = rf"^{_YEAR_PATTERN}-{_DAY_PATTERN}{_CLOCK_PATTERN}Z\Z".replace(r"\d", "[0-9]")
-MICRO_TIME_PATTERN: Final = rf"^{_YEAR_PATTERN}-{_DAY_PATTERN}{_CLOCK_PATTERN}\.\d{{6}}Z\Z".replace(r"\d", "[0-9]")
+MICRO_TIME_PATTERN: Final = rf"^{_YEAR_PATTERN}-{_DAY_PATTERN}{_CLOCK_PATTERN}\.\d{{6}}Z\Z".replace(
+    r"\d", "[0-9]"
+)
 
 BASE64_PATTERN: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?\Z"
 _BASE64: Final = re.compile(BASE64_PATTERN)
@@ -111,7 +116,9 @@ def check_base64(text: str) -> str:
 def quote(text: str) -> str:
     """A text in double quotes as Go's ``%q`` writes it, for the characters that occur."""
     escapes = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-    return '"' + "".join(escapes.get(c) or (c if c >= " " else f"\\x{ord(c):02x}") for c in text) + '"'
+    return (
+        '"' + "".join(escapes.get(c) or (c if c >= " " else f"\\x{ord(c):02x}") for c in text) + '"'
+    )
 
 
 class _Mismatch(Exception):
@@ -127,7 +134,9 @@ def check_micro_time(text: str) -> str:
 
 
 class _TimeParser:
-    """One pass over one text.  ``rest`` is what is not read yet; ``element`` the part of the layout being read."""
+    """One pass over one text.  ``rest`` is what is not read yet; ``element`` the part of the layout
+    being read.
+    """
 
     def __init__(self, text: str, layout: str) -> None:
         self.text = text
@@ -208,7 +217,13 @@ class _TimeParser:
         hour = self.rest[1:3]
         colon = self.rest[3:4]
         minute = self.rest[4:6]
-        if colon != ":" or not sign or sign not in "+-" or not _all_digits(hour, 2) or not _all_digits(minute, 2):
+        if (
+            colon != ":"
+            or not sign
+            or sign not in "+-"
+            or not _all_digits(hour, 2)
+            or not _all_digits(minute, 2)
+        ):
             raise _Mismatch
         if int(hour) > 24:
             return "time zone offset hour out of range"

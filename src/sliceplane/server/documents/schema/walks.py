@@ -1,9 +1,10 @@
-"""Walks over whole documents: how deep they are, without nulls as Go's decoding leaves them out, and where something
-is.
+"""Walks over whole documents: how deep they are, without nulls as Go's decoding leaves them out,
+and where something is.
 
-A walk passes far more places than it complains of, and a member may have a name of a megabyte: a walk that spelled each
-place as it is passed would write that name for each of a hundred thousand elements below it.  So a place is a link to
-the one above and one step, and ``Complaints`` pays for each text that is spelled out of a purse that empties.
+A walk passes far more places than it complains of, and a member may have a name of a megabyte: a
+walk that spelled each place as it is passed would write that name for each of a hundred thousand
+elements below it. So a place is a link to the one above and one step, and ``Complaints`` pays for
+each text that is spelled out of a purse that empties.
 """
 
 from __future__ import annotations
@@ -15,17 +16,22 @@ import msgspec
 
 T = TypeVar("T")
 
-#: levels of objects and lists in each other.  No kind needs 30; walks in Python must not come near their own limit.
+#: levels of objects and lists in each other. No kind needs 30; walks in Python must not come near
+#: their own limit.
 DEPTH_MAX: Final = 200
-#: the place above, and a step with its punctuation (``.name``), or the index of an element; the root is ``()``
+#: the place above, and a step with its punctuation (``.name``), or the index of an element; the
+#: root is ``()``
 Place = tuple["Place", str | int] | tuple[()]
 ROOT: Final[Place] = ()
-#: characters that complaints about one document may have together; the one that goes beyond is the last
+#: characters that complaints about one document may have together; the one that goes beyond is the
+#: last
 CHARACTERS_MAX: Final = 1 << 20
 
 
 def deeper_than(value: Any, levels: int) -> bool:
-    """Whether *value* has objects or lists in more than *levels* levels, itself being the first.  No recursion."""
+    """Whether *value* has objects or lists in more than *levels* levels, itself being the first.
+    No recursion.
+    """
     layer = [value] if isinstance(value, dict | list) else []
     for _ in range(levels):
         layer = [
@@ -42,11 +48,12 @@ def deeper_than(value: Any, levels: int) -> bool:
 def drop_nulls(document: T) -> T:
     """*document* without members that are null, at every depth.
 
-    Go decodes a null member like an absent one.  A null **element** of a list is not a member: Go makes the zero value
-    of it, and here it stays, for validation to refuse.  Parts without nulls are shared with the input, not copied;
-    a document without any is returned as it is.
+    Go decodes a null member like an absent one. A null **element** of a list is not a member: Go
+    makes the zero value of it, and here it stays, for validation to refuse. Parts without nulls are
+    shared with the input, not copied; a document without any is returned as it is.
     """
-    # Encoding is ten times as quick as a walk in Python, and nearly every document has no null to be found.
+    # Encoding is ten times as quick as a walk in Python, and nearly every document has no null to
+    # be found.
     if b"null" not in msgspec.json.encode(document):
         return document
     return cast(T, _clean(document))

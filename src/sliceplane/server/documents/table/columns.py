@@ -1,4 +1,6 @@
-"""Columns, printers, and reading from documents that may lack anything or have it in a wrong type."""
+"""Columns, printers, and reading from documents that may lack anything or have it in a wrong
+type.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,11 @@ class Column(msgspec.Struct, frozen=True):
     def cell(self, document: Document, now: float) -> Cell:
         if self is AGE:
             return age(document, now)
-        return self.source(document) if callable(self.source) else text(document, *self.source.split("."))
+        return (
+            self.source(document)
+            if callable(self.source)
+            else text(document, *self.source.split("."))
+        )
 
 
 class Printer(msgspec.Struct, frozen=True):
@@ -67,7 +73,9 @@ class Printer(msgspec.Struct, frozen=True):
         return tuple([column.cell(document, now) for column in self.columns])
 
 
-NAME: Final = Column("Name", "Name of the object, unique for its kind and namespace.", "metadata.name", format="name")
+NAME: Final = Column(
+    "Name", "Name of the object, unique for its kind and namespace.", "metadata.name", format="name"
+)
 AGE: Final = Column("Age", "Time since the object was created.")
 
 
@@ -139,9 +147,13 @@ def labels_text(labels: Document) -> str:
 
 
 def true_conditions(document: Document) -> frozenset[str]:
-    """The types of the conditions that are true; of several with one type, the first counts, as in ``condition``."""
+    """The types of the conditions that are true; of several with one type, the first counts, as in
+    ``condition``.
+    """
     first = {
-        text(entry, "type"): entry for entry in reversed(objects(document, "status", "conditions")) if "type" in entry
+        text(entry, "type"): entry
+        for entry in reversed(objects(document, "status", "conditions"))
+        if "type" in entry
     }
     return frozenset(kind for kind, entry in first.items() if entry.get("status") == "True")
 
@@ -206,10 +218,14 @@ def age(document: Any, now: float) -> str:
 
 
 def class_column(*annotations: str) -> Column:
-    """The column of a class's name, which says so if one of *annotations* marks it as the default."""
+    """The column of a class's name, which says so if one of *annotations* marks it as the
+    default.
+    """
 
     def shown(document: Document) -> str:
-        is_default = any(member(document, "metadata", "annotations", name) == "true" for name in annotations)
+        is_default = any(
+            member(document, "metadata", "annotations", name) == "true" for name in annotations
+        )
         return f"{name_of(document)} (default)" if is_default else name_of(document)
 
     return Column(NAME.name, NAME.description, shown, format="name")
@@ -217,5 +233,10 @@ def class_column(*annotations: str) -> Column:
 
 #: for kinds without columns of their own
 PLAIN: Final = Printer(
-    (NAME, Column("Created At", "When the object was created.", "metadata.creationTimestamp", type="date"))
+    (
+        NAME,
+        Column(
+            "Created At", "When the object was created.", "metadata.creationTimestamp", type="date"
+        ),
+    )
 )

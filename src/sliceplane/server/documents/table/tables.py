@@ -21,7 +21,8 @@ def parse_include_object(value: str) -> IncludeObject:
     """The query parameter ``includeObject``; "" is Metadata.  Raises StatusError 400."""
     if value not in ("", "None", "Metadata", "Object"):
         raise bad_request(
-            f"Unable to convert to Table as requested: includeObject: Invalid value: {show(value)}: "
+            "Unable to convert to Table as requested: includeObject: Invalid value: "
+            f"{show(value)}: "
             "must be 'Metadata', 'Object', 'None', or empty"
         )
     return cast("IncludeObject", value or "Metadata")
@@ -47,11 +48,12 @@ def build(
     list_meta: Document | None = None,
     version: str = "v1",
 ) -> Document:
-    """A Table of *documents*, in their order unless their kind has one of its own, with all columns.
+    """A Table of *documents*, in their order unless their kind has one of its own, with all
+    columns.
 
-    *list_meta* (resourceVersion, continue, remainingItemCount) is the list's; for a single object leave it
-    out, then the table has that object's resourceVersion.  *documents* are shared with the table where
-    *include_object* asks for them.
+    *list_meta* (resourceVersion, continue, remainingItemCount) is the list's; for a single object
+    leave it out, then the table has that object's resourceVersion. *documents* are shared with the
+    table where *include_object* asks for them.
     """
     documents = list(documents)
     if printer.order is not None:
@@ -59,7 +61,9 @@ def build(
     if list_meta is None:
         assert len(documents) == 1, f"a table of {len(documents)} objects needs list metadata"
         list_meta = _object_version(documents[0])
-    return _View(resource, printer, include_object, version).table(documents, now, list_meta, columns_of(printer))
+    return _View(resource, printer, include_object, version).table(
+        documents, now, list_meta, columns_of(printer)
+    )
 
 
 def build_watch_row(
@@ -72,7 +76,9 @@ def build_watch_row(
     with_columns: bool,
     version: str = "v1",
 ) -> Document:
-    """The Table of one watch event, a bookmark's too.  Only the first event of a connection has columns."""
+    """The Table of one watch event, a bookmark's too.  Only the first event of a connection has
+    columns.
+    """
     columns = columns_of(printer) if with_columns else None
     view = _View(resource, printer, include_object, version)
     return view.table([document], now, _object_version(document), columns)
@@ -92,7 +98,11 @@ class _View(msgspec.Struct, frozen=True):
     version: str
 
     def table(
-        self, documents: list[Document], now: float, metadata: Document, columns: list[Document] | None
+        self,
+        documents: list[Document],
+        now: float,
+        metadata: Document,
+        columns: list[Document] | None,
     ) -> Document:
         return {
             "kind": "Table",
@@ -105,7 +115,9 @@ class _View(msgspec.Struct, frozen=True):
     def _row(self, document: Document, now: float) -> Document:
         printer = self.printer
         cells = printer.cells(document, now)
-        assert len(cells) == len(printer.columns), f"{len(cells)} cells for {len(printer.columns)} columns"
+        assert len(cells) == len(printer.columns), (
+            f"{len(cells)} cells for {len(printer.columns)} columns"
+        )
         row: Document = {"cells": list(cells)}
         conditions = printer.conditions(document) if printer.conditions else []
         if conditions:
@@ -123,7 +135,9 @@ class _View(msgspec.Struct, frozen=True):
 
 
 def partial_object(document: Document, version: str = "v1") -> Document:
-    """*document*'s metadata (shared, not copied); *version* is that of meta.k8s.io: v1 or v1beta1."""
+    """*document*'s metadata (shared, not copied); *version* is that of meta.k8s.io: v1 or
+    v1beta1.
+    """
     return {
         "kind": "PartialObjectMetadata",
         "apiVersion": f"meta.k8s.io/{version}",
@@ -131,7 +145,9 @@ def partial_object(document: Document, version: str = "v1") -> Document:
     }
 
 
-def partial_list(documents: Iterable[Document], list_meta: Document, version: str = "v1") -> Document:
+def partial_list(
+    documents: Iterable[Document], list_meta: Document, version: str = "v1"
+) -> Document:
     return {
         "kind": "PartialObjectMetadataList",
         "apiVersion": f"meta.k8s.io/{version}",

@@ -1,11 +1,13 @@
-"""The file of the audit log: private, and renamed when it would grow beyond its bound.  Only the thread of its
-``line_writer`` comes here, so everything may wait for the disk.
+"""The file of the audit log: private, and renamed when it would grow beyond its bound. Only the
+thread of its ``line_writer`` comes here, so everything may wait for the disk.
 
-Renamed files have the time in their name, as kube-apiserver's have, so that what collects those collects these; of them
-the newest few stay.  What is no regular file (a FIFO, a terminal, ``/dev/stdout``) is only appended to.
+Renamed files have the time in their name, as kube-apiserver's have, so that what collects those
+collects these; of them the newest few stay. What is no regular file (a FIFO, a terminal,
+``/dev/stdout``) is only appended to.
 
-The standard library's ``RotatingFileHandler`` is not used: at the end of the process ``logging`` takes the lock of each
-handler and flushes its buffer, and so waits for ever for a writer that is stuck in a pipe or on a dead disk.
+The standard library's ``RotatingFileHandler`` is not used: at the end of the process ``logging``
+takes the lock of each handler and flushes its buffer, and so waits for ever for a writer that is
+stuck in a pipe or on a dead disk.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class AuditFile:
 
     def open(self) -> None:
         """Raises ``OSError``; waits for the reader of a FIFO."""
-        fd = os.open(self._config.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(
+            self._config.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
         try:
             status = os.fstat(fd)
             self._regular = stat.S_ISREG(status.st_mode)
@@ -63,7 +67,9 @@ class AuditFile:
             self._fd = -1
 
     def append(self, lines: list[bytes]) -> None:
-        """All of *lines*, none beyond the bound of a file.  Raises ``OSError``; ``NotAll`` tells how many are there."""
+        """All of *lines*, none beyond the bound of a file.  Raises ``OSError``; ``NotAll`` tells
+        how many are there.
+        """
         done = run_begins = 0
         try:
             if self._fd < 0:
@@ -101,7 +107,9 @@ class AuditFile:
     def _rotate(self) -> None:
         path = self._config.path
         old = self._fd
-        with contextlib.suppress(FileNotFoundError):  # another process moved it, or the last try ended here
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # another process moved it, or the last try ended here
             path.rename(self._backup_name())
         self.open()
         os.close(old)
@@ -111,9 +119,12 @@ class AuditFile:
                 gone.unlink()
 
     def _backup_name(self) -> Path:
-        """``audit-2026-01-31T12-00-00.000.log``; the order of the names is the order of the files."""
+        """``audit-2026-01-31T12-00-00.000.log``; the order of the names is the order of the
+        files.
+        """
         path = self._config.path
-        # Later than the last one also if the clock is not: names of files that went are not given again.
+        # Later than the last one also if the clock is not: names of files that went are not given
+        # again.
         milliseconds = max(int(self._clock() * 1000), self._renamed_at_ms + 1)
         while True:
             self._renamed_at_ms = milliseconds

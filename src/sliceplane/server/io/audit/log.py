@@ -1,14 +1,17 @@
-"""The audit log: who asked for what and how it ended, one JSON line for each stage (audit.k8s.io/v1, Metadata).
+"""The audit log: who asked for what and how it ended, one JSON line for each stage
+(audit.k8s.io/v1, Metadata).
 
-``AuditLog`` hands lines to a thread (``line_writer``) that owns the file (``audit.file``), so that ``write`` never
-waits: for a full disk, a FIFO that no one opens for reading, a file system that hangs.  What cannot be kept is counted.
+``AuditLog`` hands lines to a thread (``line_writer``) that owns the file (``audit.file``), so that
+``write`` never waits: for a full disk, a FIFO that no one opens for reading, a file system that
+hangs. What cannot be kept is counted.
 
-**No stranger fills it.**  A line has a bound, a smaller one for a request of no known user.  Of such requests that are
-refused, or ask for pages that are no resources, only so many a second are told; the next one that is tells how many
-were left out.  What an anonymous user was allowed to do with a resource is always told.
+**No stranger fills it.**  A line has a bound, a smaller one for a request of no known user. Of such
+requests that are refused, or ask for pages that are no resources, only so many a second are told;
+the next one that is tells how many were left out. What an anonymous user was allowed to do with a
+resource is always told.
 
-``AuditEntry`` is one request on its way: it makes the events of its stages, at level Metadata: never a body, nor a
-message that repeats one of a Secret (``loggable``).
+``AuditEntry`` is one request on its way: it makes the events of its stages, at level Metadata:
+never a body, nor a message that repeats one of a Secret (``loggable``).
 """
 
 from __future__ import annotations
@@ -27,7 +30,13 @@ from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.times import format_micro_time
 from sliceplane.server.io.audit.file import AuditConfig, AuditFile, NotAll
-from sliceplane.server.io.audit.loggable import agent_of, has_secret_body, shortened, status_of, uri_of
+from sliceplane.server.io.audit.loggable import (
+    agent_of,
+    has_secret_body,
+    shortened,
+    status_of,
+    uri_of,
+)
 from sliceplane.server.io.requests.render import escape
 from sliceplane.server.io.requests.request import Request, ResourcePath
 from sliceplane.server.registry.types import ANONYMOUS_NAME, Attributes, Decision, User, user_info
@@ -56,7 +65,9 @@ _log = get_logger("audit")
 
 
 class AuditLog:
-    """Owns the file's writer, and what strangers may still have of it.  From the loop's thread; ``close`` once."""
+    """Owns the file's writer, and what strangers may still have of it.  From the loop's thread;
+    ``close`` once.
+    """
 
     def __init__(
         self,
@@ -74,7 +85,10 @@ class AuditLog:
         self._strangers = TokenBucket(rate_per_s=STRANGERS_PER_SECOND, burst=STRANGERS_BURST)
         self.metrics = Metrics()
         self.metrics.computed(
-            "gauge", "apiserver_audit_lost_events", "Audit events that could not be written.", lambda: self.lost
+            "gauge",
+            "apiserver_audit_lost_events",
+            "Audit events that could not be written.",
+            lambda: self.lost,
         )
         self.left_out = self.metrics.counter(
             "sliceplane_audit_left_out_requests_total",
@@ -86,11 +100,14 @@ class AuditLog:
         self._opened = threading.Event()
         #: why the file could not be opened: one error or none
         self._refused: list[OSError] = []
-        self._writer = LineWriter("audit", self._append, bytes_max=QUEUE_BYTES_MAX, at_start=self._open)
+        self._writer = LineWriter(
+            "audit", self._append, bytes_max=QUEUE_BYTES_MAX, at_start=self._open
+        )
         self._writer.start()
         if not self._opened.wait(OPEN_S_MAX):
             _log.warning(
-                "the audit log is not open yet (is it a pipe without a reader?): events wait, as many as there is room "
+                "the audit log is not open yet (is it a pipe without a reader?): events wait, as "
+                "many as there is room "
                 "for",
                 path=str(config.path),
             )
@@ -101,7 +118,9 @@ class AuditLog:
 
     @property
     def lost(self) -> int:
-        """Events that were not written: there was no room in the queue, or the file did not take them."""
+        """Events that were not written: there was no room in the queue, or the file did not take
+        them.
+        """
         return self._writer.lost
 
     def write(self, event: dict[str, Any], line_bytes_max: int = LINE_BYTES_MAX) -> None:
@@ -110,7 +129,9 @@ class AuditLog:
             self._overflowing = False
         elif not self._overflowing:
             self._overflowing = True
-            _log.error("the audit log takes nothing: events are lost until it does", path=str(self._path))
+            _log.error(
+                "the audit log takes nothing: events are lost until it does", path=str(self._path)
+            )
 
     def admits_stranger(self) -> bool:
         """Whether one more anonymous request is written."""
@@ -149,7 +170,9 @@ class AuditLog:
         except NotAll as error:
             if not self._failing:
                 self._failing = True
-                _log.error("cannot write the audit log", path=str(self._path), problem=str(error.why))
+                _log.error(
+                    "cannot write the audit log", path=str(self._path), problem=str(error.why)
+                )
             return len(lines) - error.lines
         if self._failing:
             self._failing = False
@@ -165,7 +188,9 @@ def _line(event: dict[str, Any], bytes_max: int) -> bytes:
             break
         cut = {name: shortened(value, characters, items) for name, value in event.items()}
         if (characters, items) == _SIZES[-1]:
-            cut["user"] = {name: value for name, value in cut.get("user", {}).items() if name != "extra"}
+            cut["user"] = {
+                name: value for name, value in cut.get("user", {}).items() if name != "extra"
+            }
             cut.get("responseStatus", {}).pop("details", None)
         cut["annotations"] = {**cut.get("annotations", {}), TRUNCATED: "true"}
         line = escape(encode(cut)) + b"\n"
@@ -173,11 +198,25 @@ def _line(event: dict[str, Any], bytes_max: int) -> bytes:
 
 
 class AuditEntry:
-    """The events of one request.  Owned by the request's task; the methods are called in the order of the stages."""
+    """The events of one request.  Owned by the request's task; the methods are called in the order
+    of the stages.
+    """
 
-    __slots__ = ("_annotations", "_clock", "_event", "_held", "_log", "_request", "_secret", "_stranger", "_told")
+    __slots__ = (
+        "_annotations",
+        "_clock",
+        "_event",
+        "_held",
+        "_log",
+        "_request",
+        "_secret",
+        "_stranger",
+        "_told",
+    )
 
-    def __init__(self, log: AuditLog, clock: Callable[[], float], request: Request, audit_id: str) -> None:
+    def __init__(
+        self, log: AuditLog, clock: Callable[[], float], request: Request, audit_id: str
+    ) -> None:
         self._log = log
         self._clock = clock
         self._request = request
@@ -256,7 +295,9 @@ class AuditEntry:
         self._tell("ResponseComplete", status)
 
     def _settle(self, *, told: bool) -> None:
-        """It is known whether this request is told of: what waited for that is written, or forgotten."""
+        """It is known whether this request is told of: what waited for that is written, or
+        forgotten.
+        """
         self._told = told
         held, self._held = self._held, []
         for event in held if told else ():

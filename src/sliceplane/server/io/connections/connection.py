@@ -1,19 +1,24 @@
-"""One client connection: uvicorn's HTTP protocol class, with what it lacks against clients that mean no good.
+"""One client connection: uvicorn's HTTP protocol class, with what it lacks against clients that
+mean no good.
 
-- A connection always waits for something with an end (``_Phase``): the head of a request, the rest of a body that was
-  answered before it was read, the next request; a client that sends drop by drop does not move that end.  Nor does it
-  wait for ever for a client that takes nothing.
-- Heads have limits, in bytes and in fields (431 beyond, as Go's server says it): narrow ones for who has not
-  authenticated yet on this connection, Go's for the others (see ``HeadLimits``).  Trailers count as well, and are
-  dropped: what comes behind a body is no header (RFC 9110 6.5.1).
-- Until it authenticates a connection is a newcomer (see ``newcomers``), and charged with what it makes us hold.
-- A request whose end two readers could see in two places gets 400: one ``Transfer-Encoding``, which is ``chunked``, in
-  HTTP/1.1 only, and one ``Host`` (RFC 9112 3.2, 6.1).  The parser refuses the rest of the family.
-- The verified client certificate is put into the ASGI scope (``scope["state"]["certificate"]``), read once.  Beside it
-  is the connection itself, for watch streams: they write to it from callbacks, without a task to wake and without ASGI
-  messages, which halves what an event costs (``scope["state"]["connection"]``).
+- A connection always waits for something with an end (``_Phase``): the head of a request, the rest
+  of a body that was answered before it was read, the next request; a client that sends drop by drop
+  does not move that end. Nor does it wait for ever for a client that takes nothing.
+- Heads have limits, in bytes and in fields (431 beyond, as Go's server says it): narrow ones for
+  who has not authenticated yet on this connection, Go's for the others (see ``HeadLimits``).
+  Trailers count as well, and are dropped: what comes behind a body is no header (RFC 9110 6.5.1).
+- Until it authenticates a connection is a newcomer (see ``newcomers``), and charged with what it
+  makes us hold.
+- A request whose end two readers could see in two places gets 400: one ``Transfer-Encoding``, which
+  is ``chunked``, in HTTP/1.1 only, and one ``Host`` (RFC 9112 3.2, 6.1). The parser refuses the
+  rest of the family.
+- The verified client certificate is put into the ASGI scope (``scope["state"]["certificate"]``),
+  read once. Beside it is the connection itself, for watch streams: they write to it from callbacks,
+  without a task to wake and without ASGI messages, which halves what an event costs
+  (``scope["state"]["connection"]``).
 - Every request that is being answered learns of a disconnect, also behind a pipelined one.
-- A connection that is lost lets go of all that knows it, so that nothing of it waits for the cyclic collector.
+- A connection that is lost lets go of all that knows it, so that nothing of it waits for the cyclic
+  collector.
 """
 
 from __future__ import annotations
@@ -34,7 +39,8 @@ from sliceplane.server.registry.types import User, standing_of
 if TYPE_CHECKING:
     from sliceplane.server.io.connections.listener import Listener
 
-#: of what is still taken in of a body that was answered without being read, so that its sender sees the answer
+#: of what is still taken in of a body that was answered without being read, so that its sender sees
+#: the answer
 UNREAD_BYTES_MAX = 16 * 1024 * 1024
 PIPELINED_REQUESTS_MAX = 64
 #: a stream pauses when its connection holds more than this that the socket did not take
@@ -48,7 +54,8 @@ _TOO_LARGE: Final = (
 
 
 class HeadLimits(msgspec.Struct, frozen=True):
-    """Of the head of a request, of those that wait in the pipeline together, of trailers, and of what frames a chunk.
+    """Of the head of a request, of those that wait in the pipeline together, of trailers, and of
+    what frames a chunk.
 
     ``fields``: how many headers.  ``size``: bytes.
     """
@@ -133,7 +140,8 @@ class HttpConnection(HttpToolsProtocol):
         self._stop_stalling()
         answering, self._answering = self._answering, None
         if answering is not None and not answering.response_complete:
-            # The base class tells only the newest cycle, which may be one that waits in the pipeline.
+            # The base class tells only the newest cycle, which may be one that waits in the
+            # pipeline.
             answering.disconnected = True
             answering.message_event.set()
         self.pipeline.clear()
@@ -159,7 +167,9 @@ class HttpConnection(HttpToolsProtocol):
         return True
 
     def distrust_certificate(self) -> None:
-        """The signer of its certificate is not trusted any more: what is being answered is the last."""
+        """The signer of its certificate is not trusted any more: what is being answered is the
+        last.
+        """
         if self.app_state["certificate"] is None:
             return
         if self._phase is _Phase.ANSWER and self._on_lost is None and self._answering is not None:
@@ -182,10 +192,14 @@ class HttpConnection(HttpToolsProtocol):
                 self._unread_bytes = 0
                 self._timer = self.loop.call_later(self._listener.timing.unread_s, self.abort)
             case _Phase.NEXT_REQUEST:
-                self._timer = self.loop.call_later(self._listener.timing.keep_alive_s, self.transport.close)
+                self._timer = self.loop.call_later(
+                    self._listener.timing.keep_alive_s, self.transport.close
+                )
 
     def _enter_next(self) -> None:
-        """The phase that follows from what has arrived and what was answered; the time of one that goes on runs on."""
+        """The phase that follows from what has arrived and what was answered; the time of one that
+        goes on runs on.
+        """
         if self.cycle is not None and not self.cycle.response_complete:
             phase = _Phase.ANSWER
         elif self._in_head or self.cycle is None:
@@ -225,7 +239,12 @@ class HttpConnection(HttpToolsProtocol):
         """A newcomer pays for what it has sent and not finished, and for what it does not take."""
         if self._head_limits is UNKNOWN_HEAD:
             body = len(self.cycle.body) if self.cycle is not None else 0
-            heads = self._framing_bytes + self._head_bytes + self._pipelined_bytes + FIELD_BYTES * self._fields
+            heads = (
+                self._framing_bytes
+                + self._head_bytes
+                + self._pipelined_bytes
+                + FIELD_BYTES * self._fields
+            )
             unsent = self.transport.get_write_buffer_size()
             self._listener.newcomers.charge(self.transport, OPEN_BYTES + heads + body + unsent)
 
@@ -289,7 +308,10 @@ class HttpConnection(HttpToolsProtocol):
         super().on_headers_complete()
         if self.pipeline:
             self._pipelined_bytes += self._head_bytes
-        if len(self.pipeline) > PIPELINED_REQUESTS_MAX or self._pipelined_bytes > self._head_limits.size:
+        if (
+            len(self.pipeline) > PIPELINED_REQUESTS_MAX
+            or self._pipelined_bytes > self._head_limits.size
+        ):
             self.abort()
         elif self._on_lost is not None:
             # Go on reading behind a stream, or its client could leave unnoticed.
@@ -316,7 +338,9 @@ class HttpConnection(HttpToolsProtocol):
             self._enter_next()
 
     def _forget_head(self) -> None:
-        """Lets go of the head of what was answered: it may have a megabyte, and the connection be idle for long."""
+        """Lets go of the head of what was answered: it may have a megabyte, and the connection be
+        idle for long.
+        """
         if self.cycle.response_complete and not self._in_head:
             self.headers = []
             self.scope = self.cycle.scope = {}  # type: ignore[typeddict-item]  # nothing reads it any more
@@ -366,7 +390,9 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def shutdown(self) -> None:
-        """Close after the answer under way; a request that has begun to arrive gets one, which says so."""
+        """Close after the answer under way; a request that has begun to arrive gets one, which says
+        so.
+        """
         if not self.arriving:
             super().shutdown()
 

@@ -1,11 +1,12 @@
 """The listening socket of the API server: connections inside our own life cycle, on TLS of our own.
 
-uvicorn's ``Server`` is left out on purpose: it installs signal handlers, polls every 100 ms and, on shutdown,
-waits for watches that never end.  What is used is its protocol class (see ``connection``).
+uvicorn's ``Server`` is left out on purpose: it installs signal handlers, polls every 100 ms and, on
+shutdown, waits for watches that never end. What is used is its protocol class (see ``connection``).
 
-Stopping has an order: stop accepting, let the caller end the watches, ask every connection to close after its
-current response, and after ``grace_s`` abort what is left.  Before that there may be a ``drain``: every answer then
-says ``Connection: close``, so that clients leave by themselves and none is cut off between two requests.
+Stopping has an order: stop accepting, let the caller end the watches, ask every connection to close
+after its current response, and after ``grace_s`` abort what is left. Before that there may be a
+``drain``: every answer then says ``Connection: close``, so that clients leave by themselves and
+none is cut off between two requests.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from sliceplane.server.io.connections.newcomers import ConnectionTiming, Newcome
 from sliceplane.server.io.connections.tls import TlsAcceptor
 
 App = Callable[
-    [MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]
+    [MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]],
+    Awaitable[None],
 ]
 
 BACKLOG = 4096
@@ -64,7 +66,13 @@ def bind(address: str, port: int) -> socket.socket:
 class Listener:
     """Serves *app* on a socket.  Used from one task: ``start`` once, ``stop`` once."""
 
-    def __init__(self, app: App, *, connections_max: int, timing: ConnectionTiming = ConnectionTiming()) -> None:  # noqa: B008  # it is frozen
+    def __init__(
+        self,
+        app: App,
+        *,
+        connections_max: int,
+        timing: ConnectionTiming = ConnectionTiming(),  # noqa: B008
+    ) -> None:  # it is frozen
         self.connections_max = connections_max
         self.timing = timing
         self.state = ServerState()
@@ -80,7 +88,8 @@ class Listener:
             server_header=False,
             date_header=False,
         )
-        # What clients do wrong on their connections is counted and answered, not logged line by line.
+        # What clients do wrong on their connections is counted and answered, not logged line by
+        # line.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         self.config.load()
         self.newcomers = Newcomers()
@@ -89,7 +98,9 @@ class Listener:
         self._acceptor: TlsAcceptor | None = None
         metrics = self.metrics = Metrics()
         metrics.include(self.newcomers.metrics.families)
-        metrics.computed("gauge", "apiserver_connections", "Open client connections.", lambda: self.connections)
+        metrics.computed(
+            "gauge", "apiserver_connections", "Open client connections.", lambda: self.connections
+        )
         metrics.computed(
             "counter",
             "sliceplane_refused_connections_total",
@@ -109,7 +120,8 @@ class Listener:
             lambda: self.accounts.refused,
         )
         self.refused_heads = metrics.counter(
-            "sliceplane_refused_heads_total", "Requests refused with 431: too many headers, or too large a head."
+            "sliceplane_refused_heads_total",
+            "Requests refused with 431: too many headers, or too large a head.",
         )
 
     @property
@@ -130,8 +142,9 @@ class Listener:
     def use(self, context: ssl.SSLContext, *, distrusting: bool) -> None:
         """Connections that come from now on get *context*.
 
-        *distrusting*: it lacks an authority that the one before had.  Who came by certificate must shake hands anew:
-        idle connections and watches end at once, others with the answer under way.
+        *distrusting*: it lacks an authority that the one before had. Who came by certificate must
+        shake hands anew: idle connections and watches end at once, others with the answer under
+        way.
         """
         if self._acceptor is None:
             return
@@ -164,10 +177,14 @@ class Listener:
         await self._flush()
 
     async def _finish(self, grace_s: float) -> None:
-        """What is being answered, and what was arriving: both end within *grace_s*, or are cancelled."""
+        """What is being answered, and what was arriving: both end within *grace_s*, or are
+        cancelled.
+        """
         loop = asyncio.get_running_loop()
         ends = loop.time() + grace_s
-        while (left := ends - loop.time()) > 0 and (self.state.tasks or any(map(_arriving, self.state.connections))):
+        while (left := ends - loop.time()) > 0 and (
+            self.state.tasks or any(map(_arriving, self.state.connections))
+        ):
             tasks = set(self.state.tasks)
             if tasks:
                 await asyncio.wait(tasks, timeout=left)
@@ -180,7 +197,9 @@ class Listener:
             await asyncio.wait(late, timeout=1)
 
     async def _flush(self) -> None:
-        """Let what was written go out, give the peers a moment for their TLS farewell, then cut them."""
+        """Let what was written go out, give the peers a moment for their TLS farewell, then cut
+        them.
+        """
         loop = asyncio.get_running_loop()
         flushed_by = loop.time() + FLUSH_S_MAX
         while loop.time() < flushed_by and any(map(_unsent, self.state.connections)):

@@ -1,13 +1,15 @@
-"""Connections that have not shown yet who is behind them: what all of them together may cost, and how long each may
-take.
+"""Connections that have not shown yet who is behind them: what all of them together may cost, and
+how long each may take.
 
-Every program that reaches the port can open connections, and stop at any point: before the first byte, in the middle
-of a handshake, of a head, of taking an answer.  Each such *newcomer* is charged with the most that its phase can make
-the process hold, and all of them together have a bound.  Above it the oldest are dropped: who means well shakes hands
-and authenticates within moments, so the oldest are those that are least likely to.  The same is done when a connection
-is to be accepted and there is no room for it.
+Every program that reaches the port can open connections, and stop at any point: before the first
+byte, in the middle of a handshake, of a head, of taking an answer. Each such *newcomer* is charged
+with the most that its phase can make the process hold, and all of them together have a bound. Above
+it the oldest are dropped: who means well shakes hands and authenticates within moments, so the
+oldest are those that are least likely to. The same is done when a connection is to be accepted and
+there is no room for it.
 
-A connection leaves when it has authenticated, or is closed.  Anonymous users stay newcomers for good.
+A connection leaves when it has authenticated, or is closed. Anonymous users stay newcomers for
+good.
 """
 
 from __future__ import annotations
@@ -24,11 +26,14 @@ BYTES_MAX: Final = 256 * 1024 * 1024
 # Measured with OpenSSL 3.0 and CPython 3.11, rounded up.
 #: accepted, and nothing has come
 GREETING_BYTES: Final = 4 * 1024
-#: OpenSSL has its buffers and the ClientHello, of which it gets no more than ``tls_transport.HELLO_BYTES_MAX``
+#: OpenSSL has its buffers and the ClientHello, of which it gets no more than
+#: ``tls_transport.HELLO_BYTES_MAX``
 HANDSHAKE_BYTES: Final = 48 * 1024
-#: a later message of a handshake is under way: OpenSSL makes room for as much as it claims to be, up to 100 KiB
+#: a later message of a handshake is under way: OpenSSL makes room for as much as it claims to be,
+#: up to 100 KiB
 HANDSHAKE_MESSAGE_BYTES: Final = 152 * 1024
-#: of a connection that is open and idle; what it has sent of a head, or not taken of an answer, comes on top
+#: of a connection that is open and idle; what it has sent of a head, or not taken of an answer,
+#: comes on top
 OPEN_BYTES: Final = 20 * 1024
 #: of each header, besides its bytes
 FIELD_BYTES: Final = 160
@@ -40,7 +45,9 @@ class Newcomer(Protocol):
 
 
 class Newcomers:
-    """Owns who they are, in the order of their coming, and their charges.  Used from the loop's thread."""
+    """Owns who they are, in the order of their coming, and their charges.  Used from the loop's
+    thread.
+    """
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -73,7 +80,9 @@ class Newcomers:
         self.charge(newcomer, size)
 
     def charge(self, newcomer: Newcomer, size: int) -> None:
-        """It costs *size* now; may drop it, or others.  No matter for a connection that has left."""
+        """It costs *size* now; may drop it, or others.  No matter for a connection that has
+        left.
+        """
         before = self._charges.get(newcomer)
         if before is not None and before != size:
             self._charges[newcomer] = size
@@ -96,7 +105,9 @@ class Newcomers:
         return True
 
     def check(self) -> None:
-        assert self.bytes == sum(self._charges.values()), f"{self.bytes} is not the sum of the charges"
+        assert self.bytes == sum(self._charges.values()), (
+            f"{self.bytes} is not the sum of the charges"
+        )
         assert self.bytes <= self._bytes_max, f"{self.bytes} of {self._bytes_max} bytes"
 
 
@@ -121,7 +132,8 @@ class ConnectionTiming(msgspec.Struct, frozen=True, kw_only=True):
 
     #: until the head of a request is complete
     request_head_s: float = 30.0
-    #: for what is still taken in of a body that was answered without being read, so that its sender sees the answer
+    #: for what is still taken in of a body that was answered without being read, so that its sender
+    #: sees the answer
     unread_s: float = 10.0
     #: without any request
     keep_alive_s: float = 90.0

@@ -1,18 +1,20 @@
 """TLS of the server: the context, and accepting connections as far as there is room for them.
 
-TLS is 1.2 or newer, client certificates optional but, if sent, ours.  No session is handed out to be resumed, but for
-what TLS 1.2 does without tickets, which the ssl module cannot turn off: a resumed session brings the certificate of the
-first one, unverified.  It does so within its own context alone and for two hours at most, so a change of what is
-trusted makes a new context, and time is looked at for each request (``auth.Certificate``).  Clients of Kubernetes
-resume none.
+TLS is 1.2 or newer, client certificates optional but, if sent, ours. No session is handed out to be
+resumed, but for what TLS 1.2 does without tickets, which the ssl module cannot turn off: a resumed
+session brings the certificate of the first one, unverified. It does so within its own context alone
+and for two hours at most, so a change of what is trusted makes a new context, and time is looked at
+for each request (``auth.Certificate``). Clients of Kubernetes resume none.
 
-Room is what the configuration says, and what the process's descriptors allow: the highest ones are never given to
-clients, so that storage, logs and whatever else the process does can open files when clients hold all the rest.  The
-system gives the lowest number that is free, so the number of an accepted connection tells how many are in use.
+Room is what the configuration says, and what the process's descriptors allow: the highest ones are
+never given to clients, so that storage, logs and whatever else the process does can open files when
+clients hold all the rest. The system gives the lowest number that is free, so the number of an
+accepted connection tells how many are in use.
 
-Where there is no room, the oldest connection of an unknown client makes some (see ``newcomers``); if all are known, the
-new one is refused: closed at once, counted, and told of once a minute.  The same where the system itself refuses to
-accept; then accepting rests a little too, or the loop would be called for it again and again.
+Where there is no room, the oldest connection of an unknown client makes some (see ``newcomers``);
+if all are known, the new one is refused: closed at once, counted, and told of once a minute. The
+same where the system itself refuses to accept; then accepting rests a little too, or the loop would
+be called for it again and again.
 """
 
 from __future__ import annotations
@@ -32,7 +34,11 @@ from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.io.turns import LoopTurns
 from sliceplane.server.io.connections.newcomers import ConnectionTiming, Newcomers
-from sliceplane.server.io.connections.tls_transport import GREETING_HEAD_BYTES, ProtocolFactory, TlsTransport
+from sliceplane.server.io.connections.tls_transport import (
+    GREETING_HEAD_BYTES,
+    ProtocolFactory,
+    TlsTransport,
+)
 from sliceplane.server.io.keys.pki import Pki
 from sliceplane.server.io.requests.auth import Certificate
 
@@ -42,8 +48,9 @@ RESERVED_DESCRIPTORS: Final = 128
 _ACCEPTS_PER_TURN: Final = 64
 #: between two lines about connections that were refused
 TELL_S: Final = 60.0
-#: of every connection: they inherit them from the socket that listens.  A peer that vanished is noticed after 4 minutes
-#: even if nothing is ever sent to it (Kubernetes' servers ask every 3 minutes)
+#: of every connection: they inherit them from the socket that listens. A peer that vanished is
+#: noticed after 4 minutes even if nothing is ever sent to it (Kubernetes' servers ask every 3
+#: minutes)
 _OPTIONS: Final = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -56,20 +63,27 @@ _log = get_logger("apiserver")
 
 
 class ServerTls:
-    """The context of a server as it runs: a new one whenever the files that it rests on change.  Owned by the plane."""
+    """The context of a server as it runs: a new one whenever the files that it rests on change.
+    Owned by the plane.
+    """
 
     def __init__(self, pki: Pki, client_ca_file: Path | None = None) -> None:
-        """*client_ca_file* holds further authorities for client certificates.  Raises ``StartError``."""
+        """*client_ca_file* holds further authorities for client certificates.  Raises
+        ``StartError``.
+        """
         self._pki = pki
         self._client_ca_file = client_ca_file
-        #: authorities of our own that came to their end while the process ran: what they signed goes on counting
+        #: authorities of our own that came to their end while the process ran: what they signed
+        #: goes on counting
         self._former: tuple[str, ...] = ()
         self._trusted: frozenset[str] = frozenset()
         self.renew()
 
     def renew(self, former: str = "") -> bool:
-        """Our own certificates were made anew; *former*: the authority that was trusted until now, if it still lay in
-        its file.  One that was taken away is trusted no more.  Otherwise as ``follow``."""
+        """Our own certificates were made anew; *former*: the authority that was trusted until now,
+        if it still lay in its file. One that was taken away is trusted no more. Otherwise as
+        ``follow``.
+        """
         was = _certificates(former)
         if was and was <= self._trusted - _certificates(_text(self._pki.ca_file)):
             self._former = (*self._former, former)
@@ -80,8 +94,10 @@ class ServerTls:
         return bool(gone)
 
     def follow(self) -> bool | None:
-        """Make a new ``context`` if the authorities in the files are others; whether one is gone, ``None`` if nothing
-        changed.  Raises ``StartError`` and goes on as before if a file is missing or damaged."""
+        """Make a new ``context`` if the authorities in the files are others; whether one is gone,
+        ``None`` if nothing changed. Raises ``StartError`` and goes on as before if a file is
+        missing or damaged.
+        """
         return None if self._wanted() == self._trusted else self.renew()
 
     def _wanted(self) -> frozenset[str]:
@@ -90,7 +106,9 @@ class ServerTls:
         return frozenset().union(*map(_certificates, texts))
 
 
-def server_context(pki: Pki, client_ca_file: Path | None = None, further: tuple[str, ...] = ()) -> ssl.SSLContext:
+def server_context(
+    pki: Pki, client_ca_file: Path | None = None, further: tuple[str, ...] = ()
+) -> ssl.SSLContext:
     """*client_ca_file* and *further* (PEM) hold more authorities for client certificates.
 
     Raises ``StartError`` if a file is missing or damaged.
@@ -105,16 +123,17 @@ def server_context(pki: Pki, client_ca_file: Path | None = None, further: tuple[
 def serving_context(cert_file: Path, key_file: Path, client_ca_file: Path | None) -> ssl.SSLContext:
     """Raises ``StartError`` if a file is missing or damaged.
 
-    A certificate of a foreign authority fails the handshake; no certificate at all is fine here and left
-    to authentication.
+    A certificate of a foreign authority fails the handshake; no certificate at all is fine here and
+    left to authentication.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_OPTIONAL
-    # The client's order of ciphers counts: all of them are good, and Go clients put AES-128 first, which encrypts
-    # faster than OpenSSL's own first choice, AES-256.
+    # The client's order of ciphers counts: all of them are good, and Go clients put AES-128 first,
+    # which encrypts faster than OpenSSL's own first choice, AES-256.
     context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    # No client does it any more (TLS 1.3 has none, nor have Go's servers), and a write would have to wait for a read.
+    # No client does it any more (TLS 1.3 has none, nor have Go's servers), and a write would have
+    # to wait for a read.
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
@@ -133,8 +152,8 @@ def certificate_of(sock: Any) -> Certificate | None:
     own = sock.getpeercert()
     if not own:
         return None
-    # Python 3.13 has a public method for this, which gives bytes that nothing in the standard library reads.  A
-    # resumed session has no chain.
+    # Python 3.13 has a public method for this, which gives bytes that nothing in the standard
+    # library reads. A resumed session has no chain.
     chain = sock._sslobj.get_verified_chain() or ()
     return Certificate.of((own, *(certificate.get_info() for certificate in chain[1:])))
 
@@ -157,14 +176,18 @@ def _trust(context: ssl.SSLContext, authority: Path) -> None:
     try:
         context.load_verify_locations(authority)
     except ssl.SSLError as error:
-        raise StartError(f"cannot use the certificate authority {authority}: it holds no certificate in PEM") from error
+        raise StartError(
+            f"cannot use the certificate authority {authority}: it holds no certificate in PEM"
+        ) from error
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise StartError(f"cannot use the certificate authority {authority}: {why}") from error
 
 
 class TlsAcceptor:
-    """Accepts on a listening socket.  Used from one task: ``start`` once, ``close`` once, then ``abort_handshakes``."""
+    """Accepts on a listening socket.  Used from one task: ``start`` once, ``close`` once, then
+    ``abort_handshakes``.
+    """
 
     def __init__(
         self,
@@ -264,7 +287,9 @@ class TlsAcceptor:
         if self._room() <= len(self._shaking):
             return "there are as many as the server takes"
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if limit != resource.RLIM_INFINITY and plain.fileno() >= limit - min(RESERVED_DESCRIPTORS, limit // 4):
+        if limit != resource.RLIM_INFINITY and plain.fileno() >= limit - min(
+            RESERVED_DESCRIPTORS, limit // 4
+        ):
             return "the rest of the file descriptors is kept for storage and logs"
         return ""
 
@@ -280,7 +305,8 @@ class TlsAcceptor:
             why=why,
             refused=self._untold,
             descriptors=f"{_open_descriptors()} of {limit}",
-            advice="raise the limit of open files (ulimit -n; LimitNOFILE= of a systemd unit), or see who connects: "
+            advice="raise the limit of open files (ulimit -n; LimitNOFILE= of a systemd unit), or "
+            "see who connects: "
             f"ss -tnp state established '( sport = :{self._sock.getsockname()[1]} )'",
         )
         self._untold = 0

@@ -1,24 +1,30 @@
-"""TLS connections of the server: OpenSSL reads and writes the socket itself; an asyncio transport is built on that.
+"""TLS connections of the server: OpenSSL reads and writes the socket itself; an asyncio transport
+is built on that.
 
-The loop's own TLS encrypts into memory, sends from there, and keeps that memory as large as the largest write was: of
-5,000 watches of 25 KB events that is 150 MB, and every event is copied once more.  Here nothing lies between OpenSSL
-and the kernel, and OpenSSL gives its buffers back when a connection is idle.
+The loop's own TLS encrypts into memory, sends from there, and keeps that memory as large as the
+largest write was: of 5,000 watches of 25 KB events that is 150 MB, and every event is copied once
+more. Here nothing lies between OpenSSL and the kernel, and OpenSSL gives its buffers back when a
+connection is idle.
 
 A connection goes through these states, never back:
 
     GREETING --> HANDSHAKE --> OPEN --close--> FLUSHING --all was sent--> FAREWELL --the peer closed--> CLOSED
-        '------------'----------'------------------'----- abort, failure, reset, time is up --'------------^
+        '------------'----------'------------------'----- abort, failure, reset, time is up
+        --'------------^
 
-- GREETING: nothing has come.  There is no TLS yet: OpenSSL's buffers are made for who begins to speak.
+- GREETING: nothing has come. There is no TLS yet: OpenSSL's buffers are made for who begins to
+  speak.
 - HANDSHAKE: there is no protocol yet, and a failure is not reported.
-- OPEN: readable and writable, each with its own wait.  Small writes of one turn of the loop leave as one record.
+- OPEN: readable and writable, each with its own wait. Small writes of one turn of the loop leave as
+  one record.
 - FLUSHING: what was written leaves; nothing is read, no write is taken.
-- FAREWELL: ``close_notify`` and FIN are sent.  What the peer still sends is thrown away until it closes: closed
-  at once, the kernel would answer it with RST, and that may destroy what the peer has not yet read.
+- FAREWELL: ``close_notify`` and FIN are sent. What the peer still sends is thrown away until it
+  closes: closed at once, the kernel would answer it with RST, and that may destroy what the peer
+  has not yet read.
 
-A reader that is called because there is something to read reads until there is nothing more.  It would not be called
-again: uvloop forgets a socket when it has told of an error on it, even if there was still something to read before the
-error; and what OpenSSL holds is no news to the loop either.
+A reader that is called because there is something to read reads until there is nothing more. It
+would not be called again: uvloop forgets a socket when it has told of an error on it, even if there
+was still something to read before the error; and what OpenSSL holds is no news to the loop either.
 """
 
 from __future__ import annotations
@@ -43,21 +49,26 @@ from sliceplane.server.io.connections.newcomers import (
     Newcomers,
 )
 
-#: the head of the first record and of the message in it (RFC 8446 4 and 5.1): what a greeting is judged by
+#: the head of the first record and of the message in it (RFC 8446 4 and 5.1): what a greeting is
+#: judged by
 GREETING_HEAD_BYTES: Final = 9
-#: OpenSSL makes room for as much as a ClientHello claims to be, up to 128 KiB; real ones are below 4 KiB
+#: OpenSSL makes room for as much as a ClientHello claims to be, up to 128 KiB; real ones are below
+#: 4 KiB
 HELLO_BYTES_MAX: Final = 16 * 1024
 _HANDSHAKE_RECORD: Final = 22
 #: the largest record of TLS; one read gives at most this
 RECORD_BYTES: Final = 16 * 1024
-#: what OpenSSL gets at once: it takes all or has to be asked again, and until then none of it counts as sent
+#: what OpenSSL gets at once: it takes all or has to be asked again, and until then none of it
+#: counts as sent
 _PORTION_BYTES: Final = 64 * 1024
 _HIGH_BYTES: Final = 64 * 1024
 #: then others have their turn
 _RECORDS_PER_TURN: Final = 16
 
 #: in the words of Go's servers, for a client that forgot the "s" of https
-_PLAIN_HTTP: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+_PLAIN_HTTP: Final = (
+    b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+)
 
 #: a fatal alert (RFC 8446 6), for a ClientHello that is none
 _DECODE_ERROR: Final = b"\x15\x03\x01\x00\x02\x02\x32"
@@ -75,8 +86,9 @@ class _State(enum.Enum):
 
 
 class TlsTransport(asyncio.Transport):
-    """One connection.  Used from the loop's thread; what asyncio says of transports holds, but for protocols that are
-    exchanged or that want to be given buffers, which there are not."""
+    """One connection. Used from the loop's thread; what asyncio says of transports holds, but for
+    protocols that are exchanged or that want to be given buffers, which there are not.
+    """
 
     __slots__ = (
         "_backlog",
@@ -114,10 +126,12 @@ class TlsTransport(asyncio.Transport):
         timing: ConnectionTiming,
         turns: LoopTurns,
     ) -> None:
-        """*sock* does not block, and is read from when ``GREETING_HEAD_BYTES`` have come (``SO_RCVLOWAT``).
+        """*sock* does not block, and is read from when ``GREETING_HEAD_BYTES`` have come
+        (``SO_RCVLOWAT``).
 
-        *on_shaken* is called when hands were shaken, or will not be.  The owner then calls ``start``, once.
-        *turns*: shared by all its connections, whose peers may go at the same moment.
+        *on_shaken* is called when hands were shaken, or will not be. The owner then calls
+        ``start``, once. *turns*: shared by all its connections, whose peers may go at the same
+        moment.
         """
         self._loop = asyncio.get_running_loop()
         #: a plain one until TLS begins
@@ -131,7 +145,8 @@ class TlsTransport(asyncio.Transport):
         self._on_shaken = on_shaken
         self._protocol: asyncio.Protocol | None = None
         self._state = _State.GREETING
-        #: what was written and is not sent; the first may be with OpenSSL already, and then must stay as it is
+        #: what was written and is not sent; the first may be with OpenSSL already, and then must
+        #: stay as it is
         self._backlog: deque[bytes | memoryview] = deque()
         self._unsent = 0
         self._high = _HIGH_BYTES
@@ -142,7 +157,9 @@ class TlsTransport(asyncio.Transport):
         self._read_waits_for_write = False
         self._paused = False
         self._reading = False
-        self._timer: asyncio.TimerHandle | None = self._loop.call_later(timing.handshake_s, self.abort)
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(
+            timing.handshake_s, self.abort
+        )
 
     # asyncio.Transport
 
@@ -156,7 +173,9 @@ class TlsTransport(asyncio.Transport):
                 return self._sock.getpeercert()
             case "peername" | "sockname":
                 with contextlib.suppress(OSError):
-                    return self._sock.getpeername() if name == "peername" else self._sock.getsockname()
+                    return (
+                        self._sock.getpeername() if name == "peername" else self._sock.getsockname()
+                    )
         return default
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -234,7 +253,9 @@ class TlsTransport(asyncio.Transport):
             self._read_from_now()
 
     def _begin(self) -> None:
-        """The first bytes are there: who claims to send more than a ClientHello is not waited for."""
+        """The first bytes are there: who claims to send more than a ClientHello is not waited
+        for.
+        """
         try:
             head = self._sock.recv(GREETING_HEAD_BYTES, socket.MSG_PEEK)
             self._sock.getpeername()
@@ -243,7 +264,9 @@ class TlsTransport(asyncio.Transport):
                 self._sock.send(_DECODE_ERROR)
                 self._wait_for_close()
                 return
-            self._sock = self._context.wrap_socket(self._sock, server_side=True, do_handshake_on_connect=False)
+            self._sock = self._context.wrap_socket(
+                self._sock, server_side=True, do_handshake_on_connect=False
+            )
         except OSError as error:
             self._end(error)  # it was reset before it was looked at
             return
@@ -301,7 +324,8 @@ class TlsTransport(asyncio.Transport):
             case _State.HANDSHAKE:
                 self.shake_hands()
                 if self._state is _State.HANDSHAKE:
-                    # More than the ClientHello has come, and it was not all: it may be part of something large.
+                    # More than the ClientHello has come, and it was not all: it may be part of
+                    # something large.
                     self._newcomers.charge(self, HANDSHAKE_MESSAGE_BYTES)
             case _State.FAREWELL:
                 self._discard()
@@ -378,7 +402,9 @@ class TlsTransport(asyncio.Transport):
             self._flush(again=True)
 
     def _flush(self, *, again: bool = False) -> None:
-        """Send what there is, as far as the kernel takes it; *again*: the first piece is with OpenSSL already."""
+        """Send what there is, as far as the kernel takes it; *again*: the first piece is with
+        OpenSSL already.
+        """
         backlog = self._backlog
         while backlog:
             if not again and (len(backlog) > 1 or self._unsent > _PORTION_BYTES):
@@ -403,7 +429,8 @@ class TlsTransport(asyncio.Transport):
             self._wait_for_write(True)
             return
         except (OSError, ValueError):
-            pass  # sent, and the peer's own is not there yet; or the peer is gone, as is found out below
+            # sent, and the peer's own is not there yet; or the peer is gone, as is found out below
+            pass
         self._wait_for_close()
 
     def _prepare_first(self) -> None:
@@ -478,7 +505,8 @@ class TlsTransport(asyncio.Transport):
         self._unsent = 0
         self._sock.close()
         self._newcomers.leave(self)
-        # Protocol and transport know each other: the one that is called last lets go, or only the collector frees them.
+        # Protocol and transport know each other: the one that is called last lets go, or only the
+        # collector frees them.
         protocol, self._protocol = self._protocol, None
         if protocol is None:
             self._on_shaken(self)
@@ -487,7 +515,9 @@ class TlsTransport(asyncio.Transport):
 
 
 def _plausible(head: bytes) -> bool:
-    """Whether OpenSSL shall see what begins like this.  What is no handshake at all it refuses at once, and well."""
+    """Whether OpenSSL shall see what begins like this.  What is no handshake at all it refuses at
+    once, and well.
+    """
     if len(head) < GREETING_HEAD_BYTES:
         return False
     if head[0] != _HANDSHAKE_RECORD:

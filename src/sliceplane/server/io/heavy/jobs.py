@@ -1,8 +1,10 @@
-"""What workers do, as values, and as bytes between this program and its own workers: pickles behind their length.
+"""What workers do, as values, and as bytes between this program and its own workers: pickles behind
+their length.
 
-``run`` looks at nothing but its own members, so a job is the same anywhere.  Both ends are the same program of the same
-user, on a pipe that no other program has; nothing from outside is ever unpickled, request bodies are bytes in a pickle.
-Resources are known by identity everywhere, so they travel by name.
+``run`` looks at nothing but its own members, so a job is the same anywhere. Both ends are the same
+program of the same user, on a pipe that no other program has; nothing from outside is ever
+unpickled, request bodies are bytes in a pickle. Resources are known by identity everywhere, so they
+travel by name.
 """
 
 from __future__ import annotations
@@ -19,12 +21,24 @@ from msgspec.structs import replace
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Resource, by_key
 from sliceplane.server.io.requests.params import decode_delete_options_body, decode_object
-from sliceplane.server.io.requests.render import RenderedError, render_bytes, render_items, render_object
+from sliceplane.server.io.requests.render import (
+    RenderedError,
+    render_bytes,
+    render_items,
+    render_object,
+)
 from sliceplane.server.io.requests.response import Representation
 from sliceplane.server.registry.core import Core
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.rehearsal import Extract, Rehearsed, rehearse
-from sliceplane.server.registry.types import Context, DeleteOptions, Outcome, PatchType, Target, WriteOptions
+from sliceplane.server.registry.types import (
+    Context,
+    DeleteOptions,
+    Outcome,
+    PatchType,
+    Target,
+    WriteOptions,
+)
 
 if TYPE_CHECKING:
     from sliceplane.server.documents.table import IncludeObject
@@ -41,8 +55,9 @@ class HeavyJob(Protocol):
 
 
 class HeavyWrite(msgspec.Struct, frozen=True, kw_only=True):
-    """A write to rehearse.  ``options`` is an error where the request's own are wrong, which counts once its body is
-    decoded; ``deletion`` is of a request whose body says nothing of it."""
+    """A write to rehearse. ``options`` is an error where the request's own are wrong, which counts
+    once its body is decoded; ``deletion`` is of a request whose body says nothing of it.
+    """
 
     verb: WriteVerb
     context: Context
@@ -107,11 +122,15 @@ class Render(msgspec.Struct, frozen=True, kw_only=True):
     include: IncludeObject
 
     def run(self) -> bytes:
-        return render_object(self.body, self.resource, self.representation, now=self.now, include_object=self.include)
+        return render_object(
+            self.body, self.resource, self.representation, now=self.now, include_object=self.include
+        )
 
 
 class RenderItems(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a list: the rows of a Table, separated by commas, or messages as they stand in a list."""
+    """A part of a list: the rows of a Table, separated by commas, or messages as they stand in a
+    list.
+    """
 
     bodies: tuple[bytes, ...]
     resource: Resource
@@ -120,7 +139,13 @@ class RenderItems(msgspec.Struct, frozen=True, kw_only=True):
     include: IncludeObject
 
     def run(self) -> bytes:
-        return render_items(self.bodies, self.resource, self.representation, now=self.now, include_object=self.include)
+        return render_items(
+            self.bodies,
+            self.resource,
+            self.representation,
+            now=self.now,
+            include_object=self.include,
+        )
 
 
 class Convert(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,14 +178,17 @@ def _rendered(error: RenderedError) -> Any:
     return _again, (error.code, error.reason, error.message, error.rendered, error.retry_after_s)
 
 
-def _again(code: int, reason: str, message: str, rendered: bytes, retry_after_s: int | None) -> RenderedError:
+def _again(
+    code: int, reason: str, message: str, rendered: bytes, retry_after_s: int | None
+) -> RenderedError:
     error = RenderedError(code, reason, message, retry_after_s=retry_after_s)
     error.rendered = rendered
     return error
 
 
 def _mapping(proxy: MappingProxyType[Any, Any]) -> Any:
-    # Of a record that was read from disk and has no labels: the type has no name that pickle could look up.
+    # Of a record that was read from disk and has no labels: the type has no name that pickle could
+    # look up.
     return dict, (dict(proxy),)
 
 

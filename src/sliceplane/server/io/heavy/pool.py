@@ -1,7 +1,9 @@
-"""The workers: started when there is work, ended when they are idle, or when a job has no time left.
+"""The workers: started when there is work, ended when they are idle, or when a job has no time
+left.
 
-A job that is given up (its client's time is over, or ``JOB_S_MAX`` is) cannot be interrupted, so its process is
-killed.  A process that ends by itself takes its job with it, as an internal error, and the next job gets a new one.
+A job that is given up (its client's time is over, or ``JOB_S_MAX`` is) cannot be interrupted, so
+its process is killed. A process that ends by itself takes its job with it, as an internal error,
+and the next job gets a new one.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class Workers(Protocol):
 
 
 class Inline:
-    """Runs jobs at once, where they are asked for: for tests, on the same values as a worker gets."""
+    """Runs jobs at once, where they are asked for: for tests, on the same values as a worker
+    gets.
+    """
 
     async def run(self, job: HeavyJob) -> Any:
         return jobs.load(jobs.dump(jobs.load(jobs.dump(job)).run()))
@@ -48,7 +52,9 @@ class Inline:
 
 
 class Pool:
-    """Owned by the server; ``close`` ends every process.  No more run than jobs are asked for at a time."""
+    """Owned by the server; ``close`` ends every process.  No more run than jobs are asked for at a
+    time.
+    """
 
     def __init__(self, *, job_s: float = JOB_S_MAX, idle_s: float = IDLE_S) -> None:
         #: of each job from now on
@@ -142,7 +148,8 @@ class _Worker:
         assert sink is not None, "it is a pipe"
         assert source is not None, "it is a pipe"
         sink.write(jobs.LENGTH.pack(len(data)))
-        # In portions: a pipe takes little at a time, and what is left of a large write would be copied every time.
+        # In portions: a pipe takes little at a time, and what is left of a large write would be
+        # copied every time.
         portions = memoryview(data)
         while portions:
             sink.write(bytes(portions[:_PORTION_BYTES]))
@@ -159,7 +166,8 @@ class _Worker:
         # Joining large parts is done without the interpreter's lock.
         whole = parts[0] if len(parts) == 1 else await asyncio.to_thread(b"".join, parts)
         answer: tuple[bool, Any] = jobs.load(whole)
-        # What follows is a step of its own: an object may have hundreds of thousands of labels to be made.
+        # What follows is a step of its own: an object may have hundreds of thousands of labels to
+        # be made.
         await asyncio.sleep(0)
         return answer
 

@@ -1,8 +1,10 @@
-"""Heavy work as the handlers call it: a write that ends as if the registry had done it, and answers in other forms.
+"""Heavy work as the handlers call it: a write that ends as if the registry had done it, and answers
+in other forms.
 
-An ordinary request never comes here; one that does is the user's only one at that time (``HeavyTurns``): some users'
-are worked on together, users in turn, and there is an end to how many wait.  A user who sends ten waits for nine;
-another who sends one waits for at most one of each that came before.
+An ordinary request never comes here; one that does is the user's only one at that time
+(``HeavyTurns``): some users' are worked on together, users in turn, and there is an end to how many
+wait. A user who sends ten waits for nine; another who sends one waits for at most one of each that
+came before.
 """
 
 from __future__ import annotations
@@ -29,13 +31,15 @@ T = TypeVar("T")
 
 #: what is larger is not for the loop: the worst bodies of this size take it about 40 ms
 HEAVY_BYTES: Final = 40 * 1024
-#: what is stored was found good once, so that it takes less: this share of it counts besides the body
+#: what is stored was found good once, so that it takes less: this share of it counts besides the
+#: body
 STORED_SHARE: Final = 2
 #: heavy requests together, and waiting
 TOGETHER: Final = 2
 WAITING_OF_USER_MAX: Final = 8
 WAITING_MAX: Final = 64
-#: how often a write is worked out anew since another write was first (upstream's patches do it five times)
+#: how often a write is worked out anew since another write was first (upstream's patches do it five
+#: times)
 ATTEMPTS_MAX: Final = 6
 
 
@@ -44,16 +48,22 @@ class Heavy:
 
     def __init__(self, workers: Workers | None = None, *, heavy_bytes: int = HEAVY_BYTES) -> None:
         self.workers: Workers = workers if workers is not None else Pool()
-        self.turns = HeavyTurns(together=TOGETHER, waiting_of_user_max=WAITING_OF_USER_MAX, waiting_max=WAITING_MAX)
+        self.turns = HeavyTurns(
+            together=TOGETHER, waiting_of_user_max=WAITING_OF_USER_MAX, waiting_max=WAITING_MAX
+        )
         self.heavy_bytes = heavy_bytes
         self.metrics = Metrics()
         self.metrics.include(self.turns.metrics.families)
-        self.requests = self.metrics.counter("sliceplane_heavy_requests_total", "Worked on outside of the event loop.")
+        self.requests = self.metrics.counter(
+            "sliceplane_heavy_requests_total", "Worked on outside of the event loop."
+        )
         self.stale = self.metrics.counter(
-            "sliceplane_heavy_stale_attempts_total", "Worked out for nothing, since somebody else was first."
+            "sliceplane_heavy_stale_attempts_total",
+            "Worked out for nothing, since somebody else was first.",
         )
         self._deaths = self.metrics.counter(
-            "sliceplane_heavy_worker_deaths_total", "Processes that ended in the middle of a request."
+            "sliceplane_heavy_worker_deaths_total",
+            "Processes that ended in the middle of a request.",
         )
 
     def is_heavy(self, size: int) -> bool:
@@ -75,9 +85,15 @@ class Heavy:
             raise internal("the process that worked on the request ended") from error
 
     async def write(
-        self, write: HeavyWrite, registry: Registry, writer: Durability, errors_in: Representation = PLAIN_JSON
+        self,
+        write: HeavyWrite,
+        registry: Registry,
+        writer: Durability,
+        errors_in: Representation = PLAIN_JSON,
     ) -> Outcome:
-        """Within a turn: work it out, commit it, and again if another write was first.  Raises ``StatusError``."""
+        """Within a turn: work it out, commit it, and again if another write was first.  Raises
+        ``StatusError``.
+        """
         target = write.target
         keys = frozenset[Key]()
         collections = frozenset[Collection]()
@@ -88,7 +104,13 @@ class Heavy:
 
             def step() -> Outcome:
                 # called in this turn
-                return registry.perform(write.context, extracted, done, target, dry_run=write.dry_run)  # noqa: B023
+                return registry.perform(
+                    write.context,
+                    extracted,  # noqa: B023
+                    done,  # noqa: B023
+                    target,
+                    dry_run=write.dry_run,
+                )
 
             try:
                 return await writer.write(step, lambda outcome: outcome.revision)
@@ -146,14 +168,18 @@ class HeavyTurns:
             "Worked on outside of the event loop.",
             lambda: len(self._busy),
         )
-        self.metrics.computed("gauge", "sliceplane_heavy_waiting_requests", "Waiting for that.", lambda: self.waiting)
+        self.metrics.computed(
+            "gauge", "sliceplane_heavy_waiting_requests", "Waiting for that.", lambda: self.waiting
+        )
         self.refused = self.metrics.counter(
             "sliceplane_heavy_refused_requests_total", "Answered with 429: too many wait."
         )
 
     @asynccontextmanager
     async def admit(self, user: str) -> AsyncIterator[None]:
-        """Wait for a turn, and have it for the block.  Raises ``TooMany`` at once if too many wait already."""
+        """Wait for a turn, and have it for the block.  Raises ``TooMany`` at once if too many wait
+        already.
+        """
         if not self._free or user in self._busy:
             await self._wait(user)
         else:
@@ -172,7 +198,10 @@ class HeavyTurns:
         self._busy.add(user)
 
     async def _wait(self, user: str) -> None:
-        if self.waiting >= self._waiting_max or len(self._queues.get(user, ())) >= self._waiting_of_user_max:
+        if (
+            self.waiting >= self._waiting_max
+            or len(self._queues.get(user, ())) >= self._waiting_of_user_max
+        ):
             self.refused.value += 1
             raise TooMany("heavy requests")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

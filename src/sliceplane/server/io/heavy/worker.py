@@ -1,8 +1,9 @@
 """The process that works jobs off, one at a time: ``python -m sliceplane.server.io.heavy.worker``.
 
-It has no state, no sockets and no files but the pipe that it was given; when that ends, so does it, and when the server
-is killed it ends at once, in the middle of a job too (``process.lifeline``).  Whatever a body
-makes of it (too much memory, too deep a recursion, an end by signal), another one is started for the next job.
+It has no state, no sockets and no files but the pipe that it was given; when that ends, so does it,
+and when the server is killed it ends at once, in the middle of a job too (``process.lifeline``).
+Whatever a body makes of it (too much memory, too deep a recursion, an end by signal), another one
+is started for the next job.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def main() -> None:
     sink = os.fdopen(os.dup(1), "wb")
     # What is printed by mistake must not get among the answers.
     os.dup2(2, 1)
-    # A job leaves hardly a cycle, and a collection looks at millions of objects that are all in use.
+    # A job leaves hardly a cycle, and a collection looks at millions of objects that are all in
+    # use.
     gc.disable()
     while (data := _read(source)) is not None:
         answer = _answer(data)

@@ -1,1 +1,3 @@
-"""Keys that the server makes and keeps: its certificate authority, and those of service account tokens."""
+"""Keys that the server makes and keeps: its certificate authority, and those of service account
+tokens.
+"""

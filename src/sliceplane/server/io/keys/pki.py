@@ -1,16 +1,18 @@
 """The plane's own certificate authority, made at the first start and kept in ``<data-dir>/pki``.
 
-Three EC P-256 certificates: ``ca`` (10 years), ``apiserver`` (1 year; its names are what clients may
-dial) and ``admin`` (1 year; organisation ``system:masters``).  ``manifest.json`` repeats what a later
-start has to know (expiry, names, SHA-256 of each file), so that it need not load the
-cryptography library, which costs a fifth of the start-up budget.  A certificate that expires soon, that is not valid
-yet, whose names do not cover what is asked for, or that is not the file the manifest describes, is made anew.
+Three EC P-256 certificates: ``ca`` (10 years), ``apiserver`` (1 year; its names are what clients
+may dial) and ``admin`` (1 year; organisation ``system:masters``). ``manifest.json`` repeats what a
+later start has to know (expiry, names, SHA-256 of each file), so that it need not load the
+cryptography library, which costs a fifth of the start-up budget. A certificate that expires soon,
+that is not valid yet, whose names do not cover what is asked for, or that is not the file the
+manifest describes, is made anew.
 
-**Clocks.**  A certificate is valid from an hour before it was made.  One that is not valid yet was made by a clock that
-was ahead, or is looked at by one that is behind: it would lock all clients out, so it is made anew and that is logged.
-The authority keeps its key for as long as its files are sound, whatever the clock says meanwhile: the certificate of
-before and the one of now then vouch for each other's clients, so a clock that was wrong for a day costs no client its
-kubeconfig.  Only an authority that is missing or damaged is replaced, because that cuts off every client.
+**Clocks.**  A certificate is valid from an hour before it was made. One that is not valid yet was
+made by a clock that was ahead, or is looked at by one that is behind: it would lock all clients
+out, so it is made anew and that is logged. The authority keeps its key for as long as its files are
+sound, whatever the clock says meanwhile: the certificate of before and the one of now then vouch
+for each other's clients, so a clock that was wrong for a day costs no client its kubeconfig. Only
+an authority that is missing or damaged is replaced, because that cuts off every client.
 """
 
 from __future__ import annotations
@@ -63,8 +65,9 @@ class Pki(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """Of the authority: the same for as long as it has its key, whatever certificates it had.  Raises ``OSError``
-        where there is none."""
+        """Of the authority: the same for as long as it has its key, whatever certificates it had.
+        Raises ``OSError`` where there is none.
+        """
         origin = _read_manifest(self.folder).get("ca", {}).get("origin")
         return str(origin) if origin else _digest(self.ca_file.read_bytes())
 
@@ -91,8 +94,15 @@ class Pki(msgspec.Struct, frozen=True):
 
 
 def server_names(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """What the server certificate must be valid for: the usual names, loopback, and *addresses* (IPs)."""
-    service = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
+    """What the server certificate must be valid for: the usual names, loopback, and *addresses*
+    (IPs).
+    """
+    service = (
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+    )
     names = ("localhost", "127.0.0.1", "::1", *service)
     return names + tuple(address for address in addresses if address not in names)
 
@@ -105,7 +115,9 @@ def ensure(folder: Path, names: tuple[str, ...], now: float) -> tuple[Pki, bool]
     pki = Pki(folder)
     manifest = _read_manifest(folder)
     files = {stem: _are_those_of(folder, manifest, stem) for stem in _LIFE_S}
-    ahead_s = max((_begins(manifest, stem) - now for stem, sound in files.items() if sound), default=0.0)
+    ahead_s = max(
+        (_begins(manifest, stem) - now for stem, sound in files.items() if sound), default=0.0
+    )
     wanted = {
         "ca": files["ca"] and _is_in_time(manifest, "ca", now, _CA_MARGIN_S),
         "apiserver": files["apiserver"]
@@ -118,10 +130,13 @@ def ensure(folder: Path, names: tuple[str, ...], now: float) -> tuple[Pki, bool]
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise StartError(f"cannot create {folder}: {(error.strerror or str(error)).lower()}") from error
+        raise StartError(
+            f"cannot create {folder}: {(error.strerror or str(error)).lower()}"
+        ) from error
     if ahead_s > 0:
         _log.warning(
-            "certificates are not valid yet: the machine's clock was ahead when they were made, or is behind now; they "
+            "certificates are not valid yet: the machine's clock was ahead when they were made, "
+            "or is behind now; they "
             "are made anew",
             seconds=round(ahead_s),
         )
@@ -133,7 +148,8 @@ def ensure(folder: Path, names: tuple[str, ...], now: float) -> tuple[Pki, bool]
         maker.make_authority()
         wanted["apiserver"] = wanted["admin"] = False
     if not wanted["apiserver"]:
-        # Names that an earlier start was asked for stay valid: no client that dials them is cut off.
+        # Names that an earlier start was asked for stay valid: no client that dials them is cut
+        # off.
         old = tuple(manifest.get("apiserver", {}).get("names", ()))
         kept = tuple(name for name in old if name not in names)
         maker.make_server(names + kept[: max(0, NAMES_MAX - len(names))])
@@ -148,7 +164,9 @@ def ensure(folder: Path, names: tuple[str, ...], now: float) -> tuple[Pki, bool]
 
 
 def kubeconfig(pki: Pki, server: str) -> bytes:
-    """A kubeconfig (YAML) for the administrator with everything embedded; *server* is the URL to dial."""
+    """A kubeconfig (YAML) for the administrator with everything embedded; *server* is the URL to
+    dial.
+    """
 
     def embed(path: Path) -> str:
         return base64.b64encode(path.read_bytes()).decode()
@@ -176,7 +194,9 @@ preferences: {{}}
 
 
 def ensure_tokens(path: Path) -> None:
-    """A static token file with one random token for the administrator, unless there is a file already."""
+    """A static token file with one random token for the administrator, unless there is a file
+    already.
+    """
     if not path.exists():
         import secrets
 
@@ -205,7 +225,9 @@ def _are_those_of(folder: Path, manifest: dict[str, Any], stem: str) -> bool:
 
 
 def _is_in_time(manifest: dict[str, Any], stem: str, now: float, margin_s: float) -> bool:
-    return bool(_begins(manifest, stem) <= now and manifest[stem].get("notAfter", 0) > now + margin_s)
+    return bool(
+        _begins(manifest, stem) <= now and manifest[stem].get("notAfter", 0) > now + margin_s
+    )
 
 
 def _begins(manifest: dict[str, Any], stem: str) -> float:
@@ -219,7 +241,9 @@ def _digest(content: bytes) -> str:
 
 
 class _Maker:
-    """Makes certificates; the only user of the cryptography library, imported when one is needed."""
+    """Makes certificates; the only user of the cryptography library, imported when one is
+    needed.
+    """
 
     def __init__(self, folder: Path, now: float) -> None:
         self._folder = folder
@@ -237,8 +261,13 @@ class _Maker:
             certificate = x509.load_pem_x509_certificate((self._folder / "ca.crt").read_bytes())
             key = load_pem_private_key(path.read_bytes(), password=None)
         except (OSError, ValueError) as error:
-            raise StartError(f"cannot read the certificate authority's key {path}: {error}") from error
-        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise StartError(
+                f"cannot read the certificate authority's key {path}: {error}"
+            ) from error
+        if (
+            not isinstance(key, ec.EllipticCurvePrivateKey)
+            or key.public_key() != certificate.public_key()
+        ):
             raise StartError(f"the key {path} does not belong to ca.crt beside it")
         self._authority = (certificate, key)
 
@@ -311,9 +340,16 @@ class _Maker:
         start = datetime.fromtimestamp(int(self._now) - _BACKDATE_S, UTC)
         end = start + timedelta(seconds=_LIFE_S[stem])
         builder = (
-            x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), start, end)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+            x509.CertificateBuilder(
+                issuer, subject, key.public_key(), x509.random_serial_number(), start, end
+            )
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
+                critical=False,
+            )
         )
         certificate = shape(builder).sign(issuer_key, hashes.SHA256())
         pem = certificate.public_bytes(serialization.Encoding.PEM)
@@ -346,7 +382,9 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _leaf(builder: x509.CertificateBuilder, purpose: x509.ExtendedKeyUsage) -> x509.CertificateBuilder:
+def _leaf(
+    builder: x509.CertificateBuilder, purpose: x509.ExtendedKeyUsage
+) -> x509.CertificateBuilder:
     from cryptography import x509
 
     return (

@@ -1,14 +1,16 @@
-"""The keys of service account tokens, and the JSON Web Tokens that they sign (RFC 7515, 7518, 7519).
+"""The keys of service account tokens, and the JSON Web Tokens that they sign (RFC 7515, 7518,
+7519).
 
-One private key signs; it and further keys verify, so that a key can be exchanged while old tokens are in use.  ES256,
-ES384, ES512 and RS256, by the kind of key.  A key's id is that of upstream: the SHA-256 of its public form, in
-base64url, so that a cluster which is given our key file knows our tokens.  Which key a token may be of is decided here,
-before ``joserfc`` checks the signature, and a key has one algorithm, whatever a token's head asks for.
+One private key signs; it and further keys verify, so that a key can be exchanged while old tokens
+are in use. ES256, ES384, ES512 and RS256, by the kind of key. A key's id is that of upstream: the
+SHA-256 of its public form, in base64url, so that a cluster which is given our key file knows our
+tokens. Which key a token may be of is decided here, before ``joserfc`` checks the signature, and a
+key has one algorithm, whatever a token's head asks for.
 
-Loading the cryptography library costs a fifth of a start, and ``joserfc`` 10 ms more, so our own key is loaded
-when the first token is signed or shown.  Verifying costs 0.1 ms; the claims of a token whose signature was good once
-are remembered, since no time and no deletion changes that.  What does change (time, accounts) is the registry's
-question at every request.
+Loading the cryptography library costs a fifth of a start, and ``joserfc`` 10 ms more, so our own
+key is loaded when the first token is signed or shown. Verifying costs 0.1 ms; the claims of a token
+whose signature was good once are remembered, since no time and no deletion changes that. What does
+change (time, accounts) is the registry's question at every request.
 """
 
 from __future__ import annotations
@@ -49,8 +51,10 @@ _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
 
 class TokenConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``signing_key_file``: ``None`` for a key of our own; ``key_files``: further keys that verify (PEM, public or
-    private).  ``issuer`` is what tokens name; ``audiences`` is whom they are for, by default the issuer."""
+    """``signing_key_file``: ``None`` for a key of our own; ``key_files``: further keys that verify
+    (PEM, public or private). ``issuer`` is what tokens name; ``audiences`` is whom they are for, by
+    default the issuer.
+    """
 
     issuer: str
     audiences: tuple[str, ...] = ()
@@ -64,8 +68,12 @@ class TokenKeys:
     *find_static* answers for the tokens that are no JSON Web Tokens.
     """
 
-    def __init__(self, config: TokenConfig, own_key_file: Path, find_static: Callable[[str], User | None]) -> None:
-        """Raises ``StartError`` for a key file of *config* that is no key; our own is made if there is none."""
+    def __init__(
+        self, config: TokenConfig, own_key_file: Path, find_static: Callable[[str], User | None]
+    ) -> None:
+        """Raises ``StartError`` for a key file of *config* that is no key; our own is made if there
+        is none.
+        """
         self.issuer = config.issuer
         self.audiences = config.audiences or (config.issuer,)
         self._signing_file = config.signing_key_file or own_key_file
@@ -79,7 +87,9 @@ class TokenKeys:
             _ = self._verifiers
 
     def sign(self, claims: Document) -> str:
-        return self._signer.sign(json.dumps(claims, separators=(",", ":"), ensure_ascii=False).encode())
+        return self._signer.sign(
+            json.dumps(claims, separators=(",", ":"), ensure_ascii=False).encode()
+        )
 
     def read(self, token: str) -> Document | User | None:
         user = self._find_static(token)
@@ -119,8 +129,8 @@ class TokenKeys:
         try:
             parts = jws.extract_compact(token.encode(), registry=_rules())
             head: object = parts.protected
-            # We know no extension that a token could call critical; that of unencoded claims no JSON Web Token may have
-            # (RFC 7797 7).
+            # We know no extension that a token could call critical; that of unencoded claims no
+            # JSON Web Token may have (RFC 7797 7).
             if not isinstance(head, dict) or "crit" in head:
                 return None
             # A token without a key's id may be of any key.
@@ -157,14 +167,18 @@ class _Key:
         digest = hashlib.sha256(public.public_bytes(serialization.Encoding.DER, form)).digest()
         self.id = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
         kind: Any = RSAKey if isinstance(public, rsa.RSAPublicKey) else ECKey
-        self.algorithm = "RS256" if isinstance(public, rsa.RSAPublicKey) else _CURVES[public.curve.name]
+        self.algorithm = (
+            "RS256" if isinstance(public, rsa.RSAPublicKey) else _CURVES[public.curve.name]
+        )
         self._rules = _rules(self.algorithm)
         named = {"use": "sig", "kid": self.id, "alg": self.algorithm}
         with warnings.catch_warnings():
             # How long an operator's key is, is the operator's decision, as it is upstream.
             warnings.simplefilter("ignore", SecurityWarning)
             self._public: RSAKey | ECKey = kind.import_key(public, named)
-            self._private: RSAKey | ECKey | None = None if private is None else kind.import_key(private, named)
+            self._private: RSAKey | ECKey | None = (
+                None if private is None else kind.import_key(private, named)
+            )
 
     def sign(self, payload: bytes) -> str:
         from joserfc import jws
@@ -184,8 +198,9 @@ class _Key:
 
 
 def _rules(*algorithms: str) -> JWSRegistry:
-    """What of a token's form is refused unread.  Its length is limited as a whole; a member of its head that is unknown
-    says nothing (RFC 7515 4)."""
+    """What of a token's form is refused unread. Its length is limited as a whole; a member of its
+    head that is unknown says nothing (RFC 7515 4).
+    """
     from joserfc.jws import JWSRegistry
 
     rules = JWSRegistry(algorithms=algorithms, strict_check_header=False)
@@ -194,14 +209,17 @@ def _rules(*algorithms: str) -> JWSRegistry:
 
 
 def _ensure_key(path: Path) -> None:
-    """A P-256 key in *path*, unless there is a file; a file that is plainly no key is found out at once.
+    """A P-256 key in *path*, unless there is a file; a file that is plainly no key is found out at
+    once.
 
     Raises ``StartError``.
     """
     try:
         if path.exists():
             if b"PRIVATE KEY" not in path.read_bytes():
-                raise StartError(f"cannot use the service account key {path}: it is no private key in PEM")
+                raise StartError(
+                    f"cannot use the service account key {path}: it is no private key in PEM"
+                )
             return
     except OSError as error:
         raise StartError(f"cannot use the service account key {path}: {error}") from error
@@ -222,18 +240,28 @@ def _load(path: Path, *, private: bool) -> _Key:
 
     try:
         pem = path.read_bytes()
-        pair: Any = serialization.load_pem_private_key(pem, None) if private or b"PRIVATE KEY" in pem else None
+        pair: Any = (
+            serialization.load_pem_private_key(pem, None)
+            if private or b"PRIVATE KEY" in pem
+            else None
+        )
         public: Any = serialization.load_pem_public_key(pem) if pair is None else pair.public_key()
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise StartError(f"cannot use the service account key {path}: {why}") from error
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        # What the library says is made for programmers: of a wrong form, cut off, or behind a password.
+        # What the library says is made for programmers: of a wrong form, cut off, or behind a
+        # password.
         kind = "private key" if private else "key"
-        raise StartError(f"cannot use the service account key {path}: it is no unencrypted {kind} in PEM") from error
+        raise StartError(
+            f"cannot use the service account key {path}: it is no unencrypted {kind} in PEM"
+        ) from error
     usable = isinstance(public, rsa.RSAPublicKey) or (
         isinstance(public, ec.EllipticCurvePublicKey) and public.curve.name in _CURVES
     )
     if not usable:
-        raise StartError(f"cannot use the service account key {path}: it is neither RSA nor on P-256, P-384 or P-521")
+        raise StartError(
+            f"cannot use the service account key {path}: it is neither RSA nor on P-256, P-384 or "
+            "P-521"
+        )
     return _Key(public, pair)

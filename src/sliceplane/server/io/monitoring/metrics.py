@@ -1,25 +1,28 @@
 """``/metrics`` of the server: what requests and watches count, and all that its parts tell.
 
-Names, labels and buckets are upstream's where upstream has the thing, so that dashboards and alerts made for
-Kubernetes work; what is ours alone is called ``sliceplane_...``.
+Names, labels and buckets are upstream's where upstream has the thing, so that dashboards and alerts
+made for Kubernetes work; what is ours alone is called ``sliceplane_...``.
 
-Counting costs a request two dictionary look-ups and a watch two additions for each write, whatever the number of
-events in it.  Labels (``page_key``, ``resource_key``) are made of what the server knows, never of what a client says:
-an invented resource, method or page must not become a time series of its own.
+Counting costs a request two dictionary look-ups and a watch two additions for each write, whatever
+the number of events in it. Labels (``page_key``, ``resource_key``) are made of what the server
+knows, never of what a client says: an invented resource, method or page must not become a time
+series of its own.
 
-``LoopSteps`` measures how long the loop was held, and by whom: no step may keep it from its other clients.
+``LoopSteps`` measures how long the loop was held, and by whom: no step may keep it from its other
+clients.
 
-A *step* is what runs between two awaits.  The steps of a request are timed by driving its coroutine ourselves
-(``timed``), which costs two readings of a clock for each.  A step that seems long because the machine gave the
-processor to others is no fault of the request: what the thread's processor clock says since the last heartbeat is the
-most that it can have been.  (That clock is a system call, too much for each step.)
+A *step* is what runs between two awaits. The steps of a request are timed by driving its coroutine
+ourselves (``timed``), which costs two readings of a clock for each. A step that seems long because
+the machine gave the processor to others is no fault of the request: what the thread's processor
+clock says since the last heartbeat is the most that it can have been. (That clock is a system call,
+too much for each step.)
 
-Whatever else keeps the loop (commits, streams, chores, a call that blocks, the machine) shows as the *lag* of the
-heartbeat, which asks to be called after ``BEAT_S`` and looks how late it is.  That is a metric; the log has only
-what our own thread worked at.
+Whatever else keeps the loop (commits, streams, chores, a call that blocks, the machine) shows as
+the *lag* of the heartbeat, which asks to be called after ``BEAT_S`` and looks how late it is. That
+is a metric; the log has only what our own thread worked at.
 
-A step that was longer than ``HELD_S`` is told in the log with the request's audit id, verb, user and path; once
-in ``TELL_S`` at most, with how many there were.
+A step that was longer than ``HELD_S`` is told in the log with the request's audit id, verb, user
+and path; once in ``TELL_S`` at most, with how many there were.
 """
 
 from __future__ import annotations
@@ -40,9 +43,30 @@ from sliceplane.server.io.requests.request import ResourcePath
 
 #: upstream's buckets of apiserver_request_duration_seconds
 _REQUEST_BUCKETS: Final = (
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
-    45.0, 60.0,
-)  # fmt: skip
+    0.005,
+    0.025,
+    0.05,
+    0.1,
+    0.2,
+    0.4,
+    0.6,
+    0.8,
+    1.0,
+    1.25,
+    1.5,
+    2.0,
+    3.0,
+    4.0,
+    5.0,
+    6.0,
+    8.0,
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    45.0,
+    60.0,
+)
 _COMPONENT: Final = "apiserver"
 _VERBS = {
     "get": "GET",
@@ -54,7 +78,14 @@ _VERBS = {
     "delete": "DELETE",
     "deletecollection": "DELETECOLLECTION",
 }
-_METHODS = {"GET": "GET", "HEAD": "GET", "POST": "POST", "PUT": "PUT", "PATCH": "PATCH", "DELETE": "DELETE"}
+_METHODS = {
+    "GET": "GET",
+    "HEAD": "GET",
+    "POST": "POST",
+    "PUT": "PUT",
+    "PATCH": "PATCH",
+    "DELETE": "DELETE",
+}
 _OTHER = "other"
 _PAGES = frozenset(
     (
@@ -102,7 +133,9 @@ class ServerMetrics(Metrics):
     def __init__(self) -> None:
         super().__init__()
         labels = (*RequestKey._fields, "component")
-        self._requests = self.counters("apiserver_request_total", "Answered requests.", *labels, "code")
+        self._requests = self.counters(
+            "apiserver_request_total", "Answered requests.", *labels, "code"
+        )
         self._latencies = self.histograms(
             "apiserver_request_duration_seconds",
             "Time from the request's head to its answer; watches are left out.",
@@ -115,9 +148,13 @@ class ServerMetrics(Metrics):
             *(label for label in labels if label != "dry_run"),
         )
         identity = ("group", "version", "resource")
-        self._events = self.counters("apiserver_watch_events_total", "Events sent to watch clients.", *identity)
+        self._events = self.counters(
+            "apiserver_watch_events_total", "Events sent to watch clients.", *identity
+        )
         self._sent = self.counters(
-            "sliceplane_watch_sent_bytes_total", "Of events, written to connections before encryption.", *identity
+            "sliceplane_watch_sent_bytes_total",
+            "Of events, written to connections before encryption.",
+            *identity,
         )
 
     def observe(self, key: RequestKey, code: int, seconds: float) -> None:
@@ -132,15 +169,29 @@ class ServerMetrics(Metrics):
 
     def traffic(self, group: str, version: str, resource: str) -> WatchTraffic:
         """The counters that streams of this resource add to."""
-        return WatchTraffic(self._events.of(group, version, resource), self._sent.of(group, version, resource))
+        return WatchTraffic(
+            self._events.of(group, version, resource), self._sent.of(group, version, resource)
+        )
 
     def declare_gates(self, gates: Gates) -> None:
         """Upstream's gauge of feature gates."""
-        specs = [(name, spec) for name in sorted(GATES) if (spec := spec_at(name, gates.release)) is not None]
-        rows: list[tuple[Labels, float]] = [
-            ((name, "" if spec.stage == "GA" else spec.stage), gates.enabled(name)) for name, spec in specs
+        specs = [
+            (name, spec)
+            for name in sorted(GATES)
+            if (spec := spec_at(name, gates.release)) is not None
         ]
-        self.computed("gauge", "kubernetes_feature_enabled", "Feature gates: 1 is on.", lambda: rows, "name", "stage")
+        rows: list[tuple[Labels, float]] = [
+            ((name, "" if spec.stage == "GA" else spec.stage), gates.enabled(name))
+            for name, spec in specs
+        ]
+        self.computed(
+            "gauge",
+            "kubernetes_feature_enabled",
+            "Feature gates: 1 is on.",
+            lambda: rows,
+            "name",
+            "stage",
+        )
 
     def render(self, accept: str = "") -> tuple[bytes, bytes]:
         """The exposition that *accept* asks for, text or OpenMetrics, and its content type."""
@@ -148,13 +199,21 @@ class ServerMetrics(Metrics):
 
 
 def page_key(method: str, path: str) -> RequestKey:
-    """A request for no resource: known pages have their path for a subresource, as upstream has it."""
+    """A request for no resource: known pages have their path for a subresource, as upstream
+    has it.
+    """
     page = path if path in _PAGES else "/openapi/v3" if path.startswith("/openapi/v3/") else ""
     return RequestKey(_METHODS.get(method, _OTHER), subresource=page)
 
 
 def resource_key(
-    verb: str, path: ResourcePath, name: str, served: Collection[Resource], *, dry_run: bool, content_type: str
+    verb: str,
+    path: ResourcePath,
+    name: str,
+    served: Collection[Resource],
+    *,
+    dry_run: bool,
+    content_type: str,
 ) -> RequestKey:
     """*name* is the object's, also that of a list or watch that selects one by its name."""
     shown = _VERBS.get(verb, _OTHER)
@@ -165,7 +224,9 @@ def resource_key(
         return RequestKey(shown)
     subresource = path.subresource if path.subresource in resource.subresources else ""
     scope = "resource" if name or verb == "create" else "namespace" if path.namespace else "cluster"
-    return RequestKey(shown, "All" if dry_run else "", path.group, path.version, path.plural, subresource, scope)
+    return RequestKey(
+        shown, "All" if dry_run else "", path.group, path.version, path.plural, subresource, scope
+    )
 
 
 HELD_S: Final = 0.050
@@ -191,10 +252,14 @@ class LoopSteps:
         #: what the processor's clock said at the last heartbeat; ``None``: there is none
         self._beat_at: float | None = None
         self._steps = metrics.histogram(
-            "sliceplane_event_loop_step_seconds", "How long one step of a request held the event loop.", _BUCKETS
+            "sliceplane_event_loop_step_seconds",
+            "How long one step of a request held the event loop.",
+            _BUCKETS,
         )
         self._lag = metrics.histogram(
-            "sliceplane_event_loop_lag_seconds", "How late the event loop came to what was due.", _BUCKETS
+            "sliceplane_event_loop_lag_seconds",
+            "How late the event loop came to what was due.",
+            _BUCKETS,
         )
         #: since the last line
         self._held = 0
@@ -205,7 +270,9 @@ class LoopSteps:
     def timed(
         self, inner: Coroutine[Any, Any, None], who: Callable[[], dict[str, object]]
     ) -> Generator[Any, Any, None]:
-        """*inner*, a request's coroutine, with each of its steps timed.  *who* is asked when one was long."""
+        """*inner*, a request's coroutine, with each of its steps timed.  *who* is asked when one
+        was long.
+        """
         clock = self._clock
         observe = self._steps.observe
         sent: Any = None
@@ -234,7 +301,11 @@ class LoopSteps:
 
     def _own_share(self, seconds: float) -> float:
         """The most of *seconds* in which the step itself can have been running."""
-        return seconds if self._beat_at is None else min(seconds, self._processor_clock() - self._beat_at)
+        return (
+            seconds
+            if self._beat_at is None
+            else min(seconds, self._processor_clock() - self._beat_at)
+        )
 
     def on_held(self, seconds: float, who: Callable[[], dict[str, object]]) -> None:
         """The loop was held; tell of it if that was not done just now."""

@@ -1,1 +1,3 @@
-"""Paths that are no resource: discovery, OpenAPI, health checks, version, token keys, the snapshot."""
+"""Paths that are no resource: discovery, OpenAPI, health checks, version, token keys, the
+snapshot.
+"""

@@ -1,7 +1,8 @@
-"""What the server offers: ``/api``, ``/apis`` and below, in the legacy and the aggregated form (KEP-3352).
+"""What the server offers: ``/api``, ``/apis`` and below, in the legacy and the aggregated form
+(KEP-3352).
 
-All of it follows from the resources that are served, which never change while the process lives, so what is asked
-for often is built at most once.
+All of it follows from the resources that are served, which never change while the process lives, so
+what is asked for often is built at most once.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ _VARY = (b"vary", b"Accept")
 class Discovery:
     """Answers every discovery path.
 
-    *address* is the ``HOST:PORT`` that ``/api`` names; *served* is all that the server offers, the preferred version of
-    a group before its others.
+    *address* is the ``HOST:PORT`` that ``/api`` names; *served* is all that the server offers, the
+    preferred version of a group before its others.
     """
 
     def __init__(self, address: str, served: tuple[Resource, ...] = SERVED) -> None:
@@ -69,12 +70,18 @@ class Discovery:
         parts = request.path.strip("/").split("/")
         match parts:
             case ["api"]:
-                return _negotiated(request, self._api_versions, lambda media: self._aggregated("api", media))
+                return _negotiated(
+                    request, self._api_versions, lambda media: self._aggregated("api", media)
+                )
             case ["apis"]:
-                return _negotiated(request, self._group_list, lambda media: self._aggregated("apis", media))
+                return _negotiated(
+                    request, self._group_list, lambda media: self._aggregated("apis", media)
+                )
             case ["apis", group] if group in self._groups:
                 return _negotiated(
-                    request, lambda: {"kind": "APIGroup", "apiVersion": "v1", **self._group_body(group)}, None
+                    request,
+                    lambda: {"kind": "APIGroup", "apiVersion": "v1", **self._group_body(group)},
+                    None,
                 )
             case ["api", version] | ["api", version, ""]:
                 if version != "v1":
@@ -90,7 +97,9 @@ class Discovery:
         return {
             "kind": "APIVersions",
             "versions": ["v1"],
-            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": self._address}],
+            "serverAddressByClientCIDRs": [
+                {"clientCIDR": "0.0.0.0/0", "serverAddress": self._address}
+            ],
         }
 
     def paths(self) -> list[str]:
@@ -102,11 +111,18 @@ class Discovery:
         return paths
 
     def _members(self, group: str, version: str) -> list[Resource]:
-        members = [resource for resource in self.served if (resource.group, resource.version) == (group, version)]
+        members = [
+            resource
+            for resource in self.served
+            if (resource.group, resource.version) == (group, version)
+        ]
         return sorted(members, key=lambda resource: resource.plural)
 
     def _group_body(self, group: str) -> dict[str, Any]:
-        versions = [{"groupVersion": f"{group}/{version}", "version": version} for version in self._groups[group]]
+        versions = [
+            {"groupVersion": f"{group}/{version}", "version": version}
+            for version in self._groups[group]
+        ]
         return {"name": group, "versions": versions, "preferredVersion": versions[0]}
 
     def _group_list(self) -> Document:
@@ -126,7 +142,9 @@ class Discovery:
         return document
 
     def _aggregated(self, root: str, media: Media) -> tuple[bytes, bytes]:
-        """What ``/api`` or ``/apis`` answers in the aggregated form, and its ETag; made once for each media type."""
+        """What ``/api`` or ``/apis`` answers in the aggregated form, and its ETag; made once for
+        each media type.
+        """
         made = self._made.get((root, media))
         if made is None:
             document = self._aggregated_document({"": ["v1"]} if root == "api" else self._groups)
@@ -141,17 +159,26 @@ class Discovery:
             entries = [
                 {
                     "version": version,
-                    "resources": [_aggregated_entry(resource) for resource in self._members(group, version)],
+                    "resources": [
+                        _aggregated_entry(resource) for resource in self._members(group, version)
+                    ],
                     "freshness": "Current",
                 }
                 for version in versions
             ]
             items.append({"metadata": {"name": group} if group else {}, "versions": entries})
-        return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
+        return {
+            "kind": "APIGroupDiscoveryList",
+            "apiVersion": "apidiscovery.k8s.io/v2",
+            "metadata": {},
+            "items": items,
+        }
 
 
 def _negotiated(
-    request: Request, legacy: Callable[[], Document], aggregated: Callable[[Media], tuple[bytes, bytes]] | None
+    request: Request,
+    legacy: Callable[[], Document],
+    aggregated: Callable[[Media], tuple[bytes, bytes]] | None,
 ) -> Response:
     """The answer to the first clause that can be met.  Raises the 406 ``StatusError``."""
     accept = request.header(b"accept")
@@ -240,7 +267,8 @@ def _aggregated_entry(resource: Resource) -> dict[str, Any]:
         entry["categories"] = list(resource.categories)
     if resource.subresources:
         entry["subresources"] = [
-            _aggregated_subresource(resource, subresource) for subresource in sorted(resource.subresources)
+            _aggregated_subresource(resource, subresource)
+            for subresource in sorted(resource.subresources)
         ]
     return entry
 

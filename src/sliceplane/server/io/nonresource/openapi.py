@@ -1,6 +1,8 @@
-"""The OpenAPI documents over HTTP: negotiation, hashes, redirects and conditional requests (KEP-2896).
+"""The OpenAPI documents over HTTP: negotiation, hashes, redirects and conditional requests
+(KEP-2896).
 
-Making the documents takes a while the first time, so it is done in a thread; they never change afterwards.
+Making the documents takes a while the first time, so it is done in a thread; they never change
+afterwards.
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ _V3_PROTOBUF_OLD = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf"
 _JSON_TYPES = (JSON, "application/*", "*/*")
 
 
-async def respond(request: Request, served: tuple[Resource, ...], *, now: float, started: float) -> Response | None:
+async def respond(
+    request: Request, served: tuple[Resource, ...], *, now: float, started: float
+) -> Response | None:
     """The answer to a GET below ``/openapi``; ``None`` if there is no such page.
 
-    *served* is what the server offers; *started* (seconds since the epoch) is when the documents came to
-    be, for ``Last-Modified``.
+    *served* is what the server offers; *started* (seconds since the epoch) is when the documents
+    came to be, for ``Last-Modified``.
     """
     path = request.path
     if path == "/openapi/v2":
@@ -62,8 +66,15 @@ def _unmodified_since(text: str, started: float) -> bool:
         return False
 
 
-async def _document(request: Request, name: str, served: tuple[Resource, ...], now: float) -> Response:
-    from sliceplane.server.documents.openapi import document, document_names, document_protobuf, hash_of
+async def _document(
+    request: Request, name: str, served: tuple[Resource, ...], now: float
+) -> Response:
+    from sliceplane.server.documents.openapi import (
+        document,
+        document_names,
+        document_protobuf,
+        hash_of,
+    )
 
     if name not in document_names(served):
         return _empty(404)
@@ -117,7 +128,9 @@ def _choose(request: Request, offered: dict[str, str]) -> str | None:
     accept = request.header(b"accept")
     if not accept.strip():
         return JSON
-    return next((offered[clause.type] for clause in parse_accept(accept) if clause.type in offered), None)
+    return next(
+        (offered[clause.type] for clause in parse_accept(accept) if clause.type in offered), None
+    )
 
 
 def _empty(code: int) -> Response:

@@ -1,13 +1,15 @@
 """Paths that are no resource: which page answers, the pages of few lines, and health checks.
 
-``/sliceplane/snapshot`` is the whole state at one revision, while the server goes on (``server.store.snapshot``).  The
-right is ``get`` on that non-resource URL, which ``system:masters`` has and no other user unless a ClusterRole says so,
-for everything is in it, Secrets too.  ``/sliceplane/recording`` is what the flight recorder keeps
-(``watch.io.flight``), with a right of its own.  So are ``/sliceplane/writes/...``: who wrote an object last.
+``/sliceplane/snapshot`` is the whole state at one revision, while the server goes on
+(``server.store.snapshot``). The right is ``get`` on that non-resource URL, which ``system:masters``
+has and no other user unless a ClusterRole says so, for everything is in it, Secrets too.
+``/sliceplane/recording`` is what the flight recorder keeps (``watch.io.flight``), with a right of
+its own. So are ``/sliceplane/writes/...``: who wrote an object last.
 
-A check behind ``/healthz``, ``/livez`` and ``/readyz`` (kubernetes.io, API health endpoints) is a function that returns
-"" when all is well, else why not; it must not block.  The reason goes to the single check's page only; lists say
-"reason withheld", as upstream does, because every client may read them.
+A check behind ``/healthz``, ``/livez`` and ``/readyz`` (kubernetes.io, API health endpoints) is a
+function that returns "" when all is well, else why not; it must not block. The reason goes to the
+single check's page only; lists say "reason withheld", as upstream does, because every client may
+read them.
 """
 
 from __future__ import annotations
@@ -49,10 +51,11 @@ _CACHE: Final = ((b"cache-control", b"public, max-age=3600"),)
 
 
 class IssuerPages:
-    """What programs that verify our service account tokens themselves need: OpenID discovery and the keys (KEP-1393).
+    """What programs that verify our service account tokens themselves need: OpenID discovery and
+    the keys (KEP-1393).
 
-    Readable by service accounts, and by users to whom ``system:service-account-issuer-discovery`` is bound.  *url* is
-    where this server is reached; *keys_url*, where the keys are, if elsewhere.
+    Readable by service accounts, and by users to whom ``system:service-account-issuer-discovery``
+    is bound. *url* is where this server is reached; *keys_url*, where the keys are, if elsewhere.
     """
 
     paths = (CONFIGURATION_PATH, KEYS_PATH)
@@ -78,7 +81,9 @@ class IssuerPages:
 
 
 class Pages:
-    """Every page that is answered whole; snapshot and recording are streams.  Owned by the application."""
+    """Every page that is answered whole; snapshot and recording are streams.  Owned by the
+    application.
+    """
 
     def __init__(
         self,
@@ -111,14 +116,23 @@ class Pages:
         if root in _HEALTH_ROOTS:
             return self._health.respond(request.path, request.query)
         if root == "version" and not rest:
-            return Response(200, json.dumps(version_document(self._emulated), indent=2).encode(), headers=(NO_CACHE,))
+            return Response(
+                200,
+                json.dumps(version_document(self._emulated), indent=2).encode(),
+                headers=(NO_CACHE,),
+            )
         if request.path == "/metrics":
             return Response(200, *self._metrics(request.header(b"accept")))
         if request.path == SLIS_PATH:
-            return Response(200, *expose(self._health.metrics.families(), request.header(b"accept")))
+            return Response(
+                200, *expose(self._health.metrics.families(), request.header(b"accept"))
+            )
         if request.path == "/":
             issued = self._issuer.paths if self._issuer else ()
-            return Response(200, encode({"paths": sorted((*issued, *self._discovery.paths(), *_INDEXED))}) + b"\n")
+            return Response(
+                200,
+                encode({"paths": sorted((*issued, *self._discovery.paths(), *_INDEXED))}) + b"\n",
+            )
         if root == "sliceplane" and (told := self._writes.page(request.path)) is not None:
             return Response(200, told, headers=(NO_CACHE,))
         if root in ("api", "apis"):
@@ -141,8 +155,12 @@ def snapshot_portions(store: Store) -> Iterator[bytes]:
     return written(records, store.revision)
 
 
-async def send_portions(send: Send, portions: Iterator[bytes], *, now: float, audit_id: str) -> None:
-    """A portion is made when the client has taken the one before; its connection cuts off one that takes nothing."""
+async def send_portions(
+    send: Send, portions: Iterator[bytes], *, now: float, audit_id: str
+) -> None:
+    """A portion is made when the client has taken the one before; its connection cuts off one that
+    takes nothing.
+    """
     headers = [*common_headers(now, audit_id), NO_CACHE, (b"content-type", b"application/x-ndjson")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     for portion in portions:
@@ -160,7 +178,12 @@ class HealthChecks:
         self._ready: dict[str, Check] = {}
         self.metrics = Metrics()
         self.metrics.computed(
-            "gauge", "kubernetes_healthcheck", "Health checks: 1 is well.", self._rows, "name", "type"
+            "gauge",
+            "kubernetes_healthcheck",
+            "Health checks: 1 is well.",
+            self._rows,
+            "name",
+            "type",
         )
         self._results = self.metrics.counters(
             "kubernetes_healthchecks_total",
@@ -194,7 +217,11 @@ class HealthChecks:
 
     def _rows(self) -> list[tuple[Labels, float]]:
         endpoints = ("healthz", "livez", "readyz")
-        return [((name, endpoint), not why) for endpoint in endpoints for name, why in self.results(endpoint)]
+        return [
+            ((name, endpoint), not why)
+            for endpoint in endpoints
+            for name, why in self.results(endpoint)
+        ]
 
     def _checks(self, endpoint: str) -> dict[str, Check]:
         return {**self._live, **self._ready} if endpoint == "readyz" else self._live
@@ -204,7 +231,11 @@ class HealthChecks:
         if check is None:
             return text_response(404, "404 page not found\n")
         why = check()
-        return text_response(500, f"internal server error: {why}\n") if why else text_response(200, "ok")
+        return (
+            text_response(500, f"internal server error: {why}\n")
+            if why
+            else text_response(200, "ok")
+        )
 
 
 def _summary(endpoint: str, results: list[tuple[str, str]], query: Query) -> Response:

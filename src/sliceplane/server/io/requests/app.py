@@ -1,11 +1,13 @@
 """The ASGI application: one request from its head to its answer.
 
-The order is upstream's: who is it (401), may they (403, also for what does not exist), is there room (429), does
-it exist (404, 405), and only then what they want.  Every error leaves here as a Status; an unexpected one is
-logged with the request's audit id and told to the client as nothing but an internal error.
+The order is upstream's: who is it (401), may they (403, also for what does not exist), is there
+room (429), does it exist (404, 405), and only then what they want. Every error leaves here as a
+Status; an unexpected one is logged with the request's audit id and told to the client as nothing
+but an internal error.
 
-Room is asked for when the client has nothing more to do: a request has no seat while its body arrives, while it waits
-for a version of the client's choice, and while its answer is taken (``limits``).
+Room is asked for when the client has nothing more to do: a request has no seat while its body
+arrives, while it waits for a version of the client's choice, and while its answer is taken
+(``limits``).
 """
 
 from __future__ import annotations
@@ -27,8 +29,20 @@ from sliceplane.api.selectors.fields import selected_name
 from sliceplane.kit.io.log import get_logger
 from sliceplane.server.fairness.types import Asked, Flow
 from sliceplane.server.io.audit.log import AuditEntry, AuditLog
-from sliceplane.server.io.audit.loggable import agent_of, error_of, has_secret_body, uri_of, without_frames
-from sliceplane.server.io.monitoring.metrics import LoopSteps, RequestKey, ServerMetrics, page_key, resource_key
+from sliceplane.server.io.audit.loggable import (
+    agent_of,
+    error_of,
+    has_secret_body,
+    uri_of,
+    without_frames,
+)
+from sliceplane.server.io.monitoring.metrics import (
+    LoopSteps,
+    RequestKey,
+    ServerMetrics,
+    page_key,
+    resource_key,
+)
 from sliceplane.server.io.nonresource.discovery import Discovery
 from sliceplane.server.io.nonresource.pages import (
     HealthChecks,
@@ -161,7 +175,9 @@ class ApiServer:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         exchange = _Exchange(request, time.perf_counter())
-        await self._steps.timed(self._serve(request, exchange, send), lambda: _who(request, exchange))
+        await self._steps.timed(
+            self._serve(request, exchange, send), lambda: _who(request, exchange)
+        )
 
     async def _serve(self, request: Request, exchange: _Exchange, send: Send) -> None:
         services = self._services
@@ -173,7 +189,9 @@ class ApiServer:
             response = await self._respond(request, exchange, send)
             if response is not None:
                 now = services.clock()
-                code = await send_response(request, send, response, self.in_flight, now=now, audit_id=exchange.audit_id)
+                code = await send_response(
+                    request, send, response, self.in_flight, now=now, audit_id=exchange.audit_id
+                )
         except ConnectionAbortedError:
             aborted = True
             code = code if exchange.streaming else 400
@@ -190,7 +208,9 @@ class ApiServer:
             _tell(request, exchange, code, seconds)
 
     async def _respond(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
-        """The response, or ``None`` if a stream was sent and has ended.  Raises ``ConnectionAbortedError``."""
+        """The response, or ``None`` if a stream was sent and has ended.  Raises
+        ``ConnectionAbortedError``.
+        """
         try:
             return await self._answer(request, exchange, send)
         except StatusError as error:
@@ -208,10 +228,13 @@ class ApiServer:
                 audit_id=exchange.audit_id,
                 method=request.method,
                 path=request.path,
-                exc_info=error_of(error, secret=exchange.wanted is not None and has_secret_body(exchange.wanted)),
+                exc_info=error_of(
+                    error, secret=exchange.wanted is not None and has_secret_body(exchange.wanted)
+                ),
             )
             if exchange.streaming:
-                # The head is out: all that is left is to break the connection, which uvicorn does on an error.
+                # The head is out: all that is left is to break the connection, which uvicorn does
+                # on an error.
                 raise ConnectionAbortedError from error
             exchange.error = internal(f"internal error; audit id {exchange.audit_id}")
             return _status_response(request, exchange.error)
@@ -238,13 +261,19 @@ class ApiServer:
             )
         authorization = request.headers.get(b"authorization", b"")
         request.user = user = authenticate(
-            request.certificate, authorization, services.find_user, now=services.clock(), anonymous=services.anonymous
+            request.certificate,
+            authorization,
+            services.find_user,
+            now=services.clock(),
+            anonymous=services.anonymous,
         )
         if user is not ANONYMOUS and not request.connection.authenticated(user):
             raise TooMany
         user, flow = self._admit(request, user, wanted, path, exchange)
         reading = path is None or verb in (*_READ_VERBS, "watch")
-        request.place = place = RequestPlace(self.in_flight, flow, user, "read" if reading else "write")
+        request.place = place = RequestPlace(
+            self.in_flight, flow, user, "read" if reading else "write"
+        )
         try:
             if verb == "watch" or (request.path in self._streams and request.method == "GET"):
                 with self.in_flight.hold_stream(flow, user, request.kept_bytes):
@@ -253,7 +282,9 @@ class ApiServer:
             if path is None and wanted.resource:
                 return await self._report(request, flow, user)
             if path is None:
-                request_timeout_s(request.query, READ_S_MAX)  # as upstream: an invalid one is refused on any path
+                request_timeout_s(
+                    request.query, READ_S_MAX
+                )  # as upstream: an invalid one is refused on any path
                 await place.sit()
                 return await self._pages.respond(request)
             if (pod := pod_of_containers(path)) is not None and services.store.latest(pod) is None:
@@ -278,13 +309,20 @@ class ApiServer:
         return Response(200, answer, headers=(NO_CACHE,))
 
     def _admit(
-        self, request: Request, user: User, wanted: Attributes, path: ResourcePath | None, exchange: _Exchange
+        self,
+        request: Request,
+        user: User,
+        wanted: Attributes,
+        path: ResourcePath | None,
+        exchange: _Exchange,
     ) -> tuple[User, Flow]:
-        """*user* may do what is *wanted*, or the user whom they act as, who is the request's user from here on.
+        """*user* may do what is *wanted*, or the user whom they act as, who is the request's user
+        from here on.
 
         Returns that user and the flow of the request.
 
-        Raises the 400 or 403 ``StatusError``; the audit log learns of the question before and of the decision after.
+        Raises the 400 or 403 ``StatusError``; the audit log learns of the question before and of
+        the decision after.
         """
         audit = exchange.audit
         if audit is not None:
@@ -299,7 +337,9 @@ class ApiServer:
             request.user = user = self._services.impersonate(user, other)
             if audit is not None:
                 audit.impersonated(user)
-        asked = Asked(wanted.verb, wanted.group, wanted.combined_resource, wanted.namespace, wanted.path)
+        asked = Asked(
+            wanted.verb, wanted.group, wanted.combined_resource, wanted.namespace, wanted.path
+        )
         request.flow = flow = self.in_flight.flows.classify(user.name, user.groups, asked)
         decision = self._services.decide(user, wanted)
         if audit is not None:
@@ -309,8 +349,12 @@ class ApiServer:
         request.claim = claim
         return user, flow
 
-    async def _stream(self, request: Request, path: ResourcePath | None, exchange: _Exchange, send: Send) -> None:
-        """A watch, or a page that is long: its client decides how long it takes, so it has no seat."""
+    async def _stream(
+        self, request: Request, path: ResourcePath | None, exchange: _Exchange, send: Send
+    ) -> None:
+        """A watch, or a page that is long: its client decides how long it takes, so it has no
+        seat.
+        """
         services = self._services
         key = exchange.key
 
@@ -378,7 +422,9 @@ def _attributes(request: Request, verb: str, path: ResourcePath) -> Attributes:
 
 
 def _timeout_response() -> Response:
-    """As upstream (``staging/src/k8s.io/apiserver/pkg/server/filters/timeout.go``): no kind and no version, as text."""
+    """As upstream (``staging/src/k8s.io/apiserver/pkg/server/filters/timeout.go``): no kind and no
+    version, as text.
+    """
     body = {
         "metadata": {},
         "status": "Failure",

@@ -1,9 +1,10 @@
 """Who asks, and may they: the two questions that come before every other.
 
-Authentication: a client certificate of our authority (CN = user, O = groups), else a bearer token (of the static token
-file, or of a service account), else anonymous (``system:anonymous``).  A bad token, and a certificate that
-is over, is a 401 even where anonymous users may read.  A connection may live longer than its certificate, and TLS may
-resume a session without looking at one, so its time is looked at for each request.
+Authentication: a client certificate of our authority (CN = user, O = groups), else a bearer token
+(of the static token file, or of a service account), else anonymous (``system:anonymous``). A bad
+token, and a certificate that is over, is a 401 even where anonymous users may read. A connection
+may live longer than its certificate, and TLS may resume a session without looking at one, so its
+time is looked at for each request.
 
 Authorisation is the registry's decision (``server.registry.authorization``).
 """
@@ -32,11 +33,14 @@ ANONYMOUS = User(name=ANONYMOUS_NAME, groups=(UNAUTHENTICATED,))
 
 
 class Tokens:
-    """Static bearer tokens: ``token,user,uid,"group1,group2"`` a line, upstream's ``--token-auth-file``.
+    """Static bearer tokens: ``token,user,uid,"group1,group2"`` a line, upstream's
+    ``--token-auth-file``.
 
-    Lines without a token are passed over, and of a token that is there twice the last line counts, as upstream.
+    Lines without a token are passed over, and of a token that is there twice the last line counts,
+    as upstream.
 
-    Kept as digests, so that looking one up takes the same time however much of it was guessed right.
+    Kept as digests, so that looking one up takes the same time however much of it was guessed
+    right.
     """
 
     def __init__(self, users: Mapping[str, User] | None = None) -> None:
@@ -44,7 +48,9 @@ class Tokens:
 
     @classmethod
     def load(cls, path: Path) -> Tokens:
-        """Raises ``StartError`` if the file cannot be read or a line has fewer than three columns."""
+        """Raises ``StartError`` if the file cannot be read or a line has fewer than three
+        columns.
+        """
         users: dict[str, User] = {}
         try:
             lines = io.StringIO(read_text(path), newline="")
@@ -52,11 +58,19 @@ class Tokens:
                 if not row:
                     continue
                 if len(row) < 3:
-                    raise StartError(f"token file {path}, line {number}: expected token,user,uid[,groups]")
+                    raise StartError(
+                        f"token file {path}, line {number}: expected token,user,uid[,groups]"
+                    )
                 if not row[0]:
-                    _log.warning("a line of the token file has no token", path=str(path), line=number)
+                    _log.warning(
+                        "a line of the token file has no token", path=str(path), line=number
+                    )
                     continue
-                groups = tuple(group.strip() for group in row[3].split(",") if group.strip()) if row[3:] else ()
+                groups = (
+                    tuple(group.strip() for group in row[3].split(",") if group.strip())
+                    if row[3:]
+                    else ()
+                )
                 users[row[0]] = User(name=row[1], uid=row[2], groups=(*groups, AUTHENTICATED))
         except (OSError, csv.Error) as error:
             raise StartError(f"cannot read the token file {path}: {error}") from error
@@ -71,7 +85,9 @@ def _digest(token: str) -> bytes:
 
 
 def user_of_certificate(peer: Mapping[str, Any] | None) -> User | None:
-    """The user that a verified certificate names, from ``ssl.SSLSocket.getpeercert()``'s dictionary."""
+    """The user that a verified certificate names, from ``ssl.SSLSocket.getpeercert()``'s
+    dictionary.
+    """
     if not peer:
         return None
     name = ""
@@ -86,7 +102,8 @@ def user_of_certificate(peer: Mapping[str, Any] | None) -> User | None:
 
 
 class Certificate(msgspec.Struct, frozen=True):
-    """A client certificate that TLS has verified: whom it names, and from when to when it counts (Unix time).
+    """A client certificate that TLS has verified: whom it names, and from when to when it counts
+    (Unix time).
 
     That is the time in which every certificate of its chain is valid.
     """
@@ -97,13 +114,19 @@ class Certificate(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, chain: Iterable[Mapping[str, Any]]) -> Certificate | None:
-        """From dictionaries as ``getpeercert()`` gives them, the client's own first; ``None`` if it names no user."""
+        """From dictionaries as ``getpeercert()`` gives them, the client's own first; ``None`` if it
+        names no user.
+        """
         certificates = tuple(chain)
         user = user_of_certificate(certificates[0] if certificates else None)
         if user is None:
             return None
-        begins = max(ssl.cert_time_to_seconds(certificate["notBefore"]) for certificate in certificates)
-        ends = min(ssl.cert_time_to_seconds(certificate["notAfter"]) for certificate in certificates)
+        begins = max(
+            ssl.cert_time_to_seconds(certificate["notBefore"]) for certificate in certificates
+        )
+        ends = min(
+            ssl.cert_time_to_seconds(certificate["notAfter"]) for certificate in certificates
+        )
         return cls(user, begins, ends)
 
     def counts(self, now: float) -> bool:
@@ -126,8 +149,9 @@ def authenticate(
 ) -> User:
     """The user of a request.
 
-    Raises the 401 ``StatusError`` for a bearer token that *find_user* does not know, for a *certificate* that does not
-    count *now*, without a token, and for no credentials at all where no user may be *anonymous*.
+    Raises the 401 ``StatusError`` for a bearer token that *find_user* does not know, for a
+    *certificate* that does not count *now*, without a token, and for no credentials at all where no
+    user may be *anonymous*.
     """
     if certificate is not None and certificate.counts(now):
         return certificate.user

@@ -1,12 +1,14 @@
 """Events that wait for clients of watches, counted by account.
 
-A watch that its client does not read queues up to 16 MiB of events.  Their bytes are shared by all watches that get
-them, but each queue has a place for each event, and an account may have thousands of watches: ten thousand that nobody
-reads would take a gigabyte for each ten thousand writes.  So once a second the places are counted, and an account that
-would hold more than is left for all others loses its longest queues: those watches end with 410, and the client lists
-again, as after any watch that was too slow.
+A watch that its client does not read queues up to 16 MiB of events. Their bytes are shared by all
+watches that get them, but each queue has a place for each event, and an account may have thousands
+of watches: ten thousand that nobody reads would take a gigabyte for each ten thousand writes. So
+once a second the places are counted, and an account that would hold more than is left for all
+others loses its longest queues: those watches end with 410, and the client lists again, as after
+any watch that was too slow.
 
-Nothing is counted when an event is handed out: between two counts a queue grows by what is written in that time.
+Nothing is counted when an event is handed out: between two counts a queue grows by what is written
+in that time.
 """
 
 from __future__ import annotations
@@ -67,10 +69,16 @@ class Backlogs:
             self._timer = asyncio.get_running_loop().call_later(PERIOD_S, self._tick)
 
     def count(self) -> None:
-        """Charges each account with what waits for it now, shortest queues first, and ends those beyond its share."""
+        """Charges each account with what waits for it now, shortest queues first, and ends those
+        beyond its share.
+        """
         for account in self.shares:
             self.shares.give_all(account)
-        slow = [(watch.waiting, number, watch) for number, watch in enumerate(self._watches) if watch.waiting]
+        slow = [
+            (watch.waiting, number, watch)
+            for number, watch in enumerate(self._watches)
+            if watch.waiting
+        ]
         for waiting, _, watch in sorted(slow):
             account, standing = self._watches[watch]
             if not self.shares.take(account, waiting, standing):

@@ -2,9 +2,10 @@
 
 What comes out are HTTP/1.1 chunks, ready to be written: one event, one chunk.
 
-The hub groups watchers by encoder identity and encodes an event once for all of them, so ``encoder_for`` hands
-out the same object for equal arguments.  What differs between connections (only the first event of a Table watch
-carries column definitions) is left to the stream: see ``TableEncoder.with_columns``.
+The hub groups watchers by encoder identity and encodes an event once for all of them, so
+``encoder_for`` hands out the same object for equal arguments. What differs between connections
+(only the first event of a Table watch carries column definitions) is left to the stream: see
+``TableEncoder.with_columns``.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ class PartialEncoder(JsonEncoder):
 class TableEncoder(JsonEncoder):
     """One-row Tables.  Ages are as of the time of encoding."""
 
-    def __init__(self, resource: Resource, version: str, include: IncludeObject, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, resource: Resource, version: str, include: IncludeObject, clock: Callable[[], float]
+    ) -> None:
         super().__init__(resource)
         self.version = version
         self.include = include
@@ -101,12 +104,16 @@ class TableEncoder(JsonEncoder):
         return chunk(b'{"type":"BOOKMARK","object":' + row + b"}\n")
 
     def with_columns(self, event: bytes) -> bytes:
-        """An event of this encoder with its column definitions, for the first one of a connection."""
+        """An event of this encoder with its column definitions, for the first one of a
+        connection.
+        """
         if not self._columns:
             from sliceplane.server.documents.table import columns_of
             from sliceplane.server.registry.kinds import kind_of
 
-            self._columns = b'"columnDefinitions":' + encode(columns_of(kind_of(self.resource).columns))
+            self._columns = b'"columnDefinitions":' + encode(
+                columns_of(kind_of(self.resource).columns)
+            )
         head, _, rest = event.partition(b"\r\n")
         assert int(head, 16) == len(rest) - 2, f"a chunk of {len(rest) - 2} bytes says {head!r}"
         return chunk(rest[:-2].replace(_NO_COLUMNS, self._columns, 1))
@@ -149,16 +156,28 @@ AnyEncoder = JsonEncoder | ProtobufEncoder
 
 @lru_cache(maxsize=512)
 def encoder_for(
-    resource: Resource, representation: Representation, include: IncludeObject, clock: Callable[[], float]
+    resource: Resource,
+    representation: Representation,
+    include: IncludeObject,
+    clock: Callable[[], float],
 ) -> AnyEncoder:
-    """The one encoder of these arguments.  Raises the 406 ``StatusError`` for a form that watches do not have."""
+    """The one encoder of these arguments.  Raises the 406 ``StatusError`` for a form that watches
+    do not have.
+    """
     binary = representation.media == "protobuf"
     if representation.form == "Table":
         if binary:
-            message = "object *v1.Table does not implement the protobuf marshalling interface and cannot be encoded"
+            message = (
+                "object *v1.Table does not implement the protobuf marshalling interface and "
+                "cannot be encoded"
+            )
             raise StatusError(406, "NotAcceptable", f"{message} to a protobuf message")
         return TableEncoder(resource, representation.form_version, include, clock)
-    text = PartialEncoder(resource, representation.form_version) if representation.form else JsonEncoder(resource)
+    text = (
+        PartialEncoder(resource, representation.form_version)
+        if representation.form
+        else JsonEncoder(resource)
+    )
     return ProtobufEncoder(text) if binary else text
 
 

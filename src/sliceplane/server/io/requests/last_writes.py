@@ -1,9 +1,11 @@
-"""Who wrote what last: of each object the last few writes that came as requests, for ``sliceplane explain``.
+"""Who wrote what last: of each object the last few writes that came as requests, for ``sliceplane
+explain``.
 
-``metadata.managedFields`` tells which program wrote a field, to the second; the user is known to the audit log alone,
-which is a file, if there is one.  This is the memory between the two: bounded, lost with the process, and of this
-server's requests alone.  Told at ``PATH/RESOURCE/NAMESPACE/NAME`` ("-": no namespace), a page with a right of its own:
-names of users are nobody's business who may merely read the object.
+``metadata.managedFields`` tells which program wrote a field, to the second; the user is known to
+the audit log alone, which is a file, if there is one. This is the memory between the two: bounded,
+lost with the process, and of this server's requests alone. Told at ``PATH/RESOURCE/NAMESPACE/NAME``
+("-": no namespace), a page with a right of its own: names of users are nobody's business who may
+merely read the object.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ WRITES_PER_OBJECT_MAX: Final = 4
 #: written again and again, and shown by no finding
 _UNTOLD: Final = ("leases", "events")
 _AGENT_CHARACTERS_MAX: Final = 64
-#: of a user, and of an object: a longer name of a user is cut, an object with a longer one is not remembered
+#: of a user, and of an object: a longer name of a user is cut, an object with a longer one is not
+#: remembered
 NAME_CHARACTERS_MAX: Final = 320
 
 
@@ -59,7 +62,9 @@ class LastWrites:
         name = wanted.name or (_created.decode(created).metadata.name if created else "")
         if not name or len(name) > NAME_CHARACTERS_MAX or wanted.resource in _UNTOLD:
             return
-        write = write._replace(user=write.user[:NAME_CHARACTERS_MAX], agent=write.agent[:_AGENT_CHARACTERS_MAX])
+        write = write._replace(
+            user=write.user[:NAME_CHARACTERS_MAX], agent=write.agent[:_AGENT_CHARACTERS_MAX]
+        )
         resource = f"{wanted.resource}.{wanted.group}" if wanted.group else wanted.resource
         key = (resource, wanted.namespace, name)
         last = (*self._by_object.pop(key, ()), write)

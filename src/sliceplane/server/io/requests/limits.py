@@ -1,7 +1,7 @@
 """How much the server takes on at a time; beyond it a request is told to come back (429).
 
-``flowcontrol`` decides; here is what it needs of a process: the clock, and tasks that sleep until it is their turn.
-What a request holds depends on where it is (``RequestPlace``):
+``flowcontrol`` decides; here is what it needs of a process: the clock, and tasks that sleep until
+it is their turn. What a request holds depends on where it is (``RequestPlace``):
 
 - while its body arrives, and as long as it is needed: bytes, of which a user has a share; no seat
 - while a version of the future is waited for: one of a user's waits; no seat
@@ -25,22 +25,26 @@ from sliceplane.server.fairness.seats import SeatTicket
 from sliceplane.server.fairness.types import Flow, Kind
 from sliceplane.server.registry.types import User
 
-#: who found no seat in this time is told to come back (upstream: a quarter of the time for a request)
+#: who found no seat in this time is told to come back (upstream: a quarter of the time for a
+#: request)
 LINE_S_MAX = 15.0
 #: what a request with a body counts for at least, however little of it has come
 BODY_BYTES_LEAST = 16 * 1024
-#: what a watch keeps of its request: for each header and each of its bytes, and for each byte of selectors, parsed
+#: what a watch keeps of its request: for each header and each of its bytes, and for each byte of
+#: selectors, parsed
 HEADER_BYTES = 160
 HEADER_BYTES_EACH = 1
 QUERY_BYTES_EACH = 28
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """``reads_max`` and ``writes_max``: requests being worked on (upstream's --max-requests-inflight and
-    --max-mutating-requests-inflight), shared among priority levels; ``watches_max``: open streams; ``connections_max``:
-    TCP connections; ``watch_bytes_max``: of the requests of open streams; ``bodies_bytes_max``: of requests that are
-    arriving or not answered; ``future_reads_max``: reads that wait for a version of the future, and
-    ``future_reads_of_user``; ``unsent_bytes_max``: of large responses whose clients have not taken them yet."""
+    """``reads_max`` and ``writes_max``: requests being worked on (upstream's
+    --max-requests-inflight and --max-mutating-requests-inflight), shared among priority levels;
+    ``watches_max``: open streams; ``connections_max``: TCP connections; ``watch_bytes_max``: of the
+    requests of open streams; ``bodies_bytes_max``: of requests that are arriving or not answered;
+    ``future_reads_max``: reads that wait for a version of the future, and ``future_reads_of_user``;
+    ``unsent_bytes_max``: of large responses whose clients have not taken them yet.
+    """
 
     reads_max: int = 400
     writes_max: int = 200
@@ -89,7 +93,8 @@ class InFlight:
         self.metrics.computed(
             "gauge",
             "sliceplane_shared_held",
-            "Held by requests now, of what users share: bytes of bodies, waits for future versions, bytes that clients "
+            "Held by requests now, of what users share: bytes of bodies, waits for future "
+            "versions, bytes that clients "
             "have not taken, watches and the bytes of their requests.",
             lambda: [(labels, shares.total) for labels, shares in shared.items()],
             "what",
@@ -114,7 +119,9 @@ class InFlight:
 
     @contextmanager
     def hold_stream(self, flow: Flow, user: User, size_bytes: int) -> Iterator[None]:
-        """A watch, or a request that is held as one, of *size_bytes*.  Raises ``TooMany`` instead of entering."""
+        """A watch, or a request that is held as one, of *size_bytes*.  Raises ``TooMany`` instead
+        of entering.
+        """
         standing = flow.level.standing
         if not self.watches.take(user.name, 1, standing):
             raise TooMany
@@ -128,8 +135,9 @@ class InFlight:
             self.watch_bytes.give(user.name, size_bytes)
 
     async def stand_in_line(self, kind: Kind, ticket: SeatTicket) -> None:
-        """Return when *ticket* has a seat.  Raises ``TooMany`` after ``LINE_S_MAX``; who does not wait any more
-        is in no line."""
+        """Return when *ticket* has a seat. Raises ``TooMany`` after ``LINE_S_MAX``; who does not
+        wait any more is in no line.
+        """
         seats = self.flows.seats[kind]
         woken = self._sleeping[ticket] = asyncio.get_running_loop().create_future()
         try:
@@ -153,13 +161,20 @@ class InFlight:
 
 
 def kept_bytes(headers: Mapping[bytes, bytes], query: bytes) -> int:
-    """What a request takes in memory for as long as it is answered; of what its client chose the size of."""
-    heads = sum(HEADER_BYTES + HEADER_BYTES_EACH * (len(name) + len(value)) for name, value in headers.items())
+    """What a request takes in memory for as long as it is answered; of what its client chose the
+    size of.
+    """
+    heads = sum(
+        HEADER_BYTES + HEADER_BYTES_EACH * (len(name) + len(value))
+        for name, value in headers.items()
+    )
     return heads + QUERY_BYTES_EACH * len(query)
 
 
 class RequestPlace:
-    """What one request holds, from its beginning until its answer is known.  Owned by the task that answers it."""
+    """What one request holds, from its beginning until its answer is known.  Owned by the task that
+    answers it.
+    """
 
     __slots__ = ("_body_bytes", "_flow", "_in_flight", "_kind", "_ticket", "_user")
 
@@ -187,7 +202,9 @@ class RequestPlace:
             yield
 
     async def sit(self) -> None:
-        """All that the client has to give is there: return when the request may be worked on.  Raises ``TooMany``."""
+        """All that the client has to give is there: return when the request may be worked on.
+        Raises ``TooMany``.
+        """
         if self._ticket is not None:
             return
         ticket, refused = self._in_flight.flows.seats[self._kind].ask(self._flow, time.monotonic())

@@ -1,8 +1,8 @@
 """Lists and what is done to collections, of any length, without holding the loop.
 
-What is found is looked for in slices (``Pace``), all of one revision, and made into the answer in slices as well.
-Forms that start from the document (Tables, protobuf, YAML) are made by workers (``heavy``), a portion at a time, unless
-all of it is small.
+What is found is looked for in slices (``Pace``), all of one revision, and made into the answer in
+slices as well. Forms that start from the document (Tables, protobuf, YAML) are made by workers
+(``heavy``), a portion at a time, unless all of it is small.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ from sliceplane.server.io.storage.committing import Durability
 from sliceplane.server.registry import answers
 from sliceplane.server.registry.documents import item_bytes
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.types import Context, DeleteOptions, ListOptions, ListOutcome, Target
+from sliceplane.server.registry.types import (
+    Context,
+    DeleteOptions,
+    ListOptions,
+    ListOutcome,
+    Target,
+)
 from sliceplane.server.store.types import Record
 
 if TYPE_CHECKING:
@@ -48,10 +54,12 @@ _DELETED_TOGETHER: Final = 50
 
 
 class Pace:
-    """Long work in the loop, a slice at a time: between two slices everything else that is ready has its turn.
+    """Long work in the loop, a slice at a time: between two slices everything else that is ready
+    has its turn.
 
-    One for all that is cut into slices, which come in order, one in each turn of the loop, whosever it is: four hundred
-    long lists take longer, each and together, and an ordinary request waits for one slice and not for four hundred.
+    One for all that is cut into slices, which come in order, one in each turn of the loop, whosever
+    it is: four hundred long lists take longer, each and together, and an ordinary request waits for
+    one slice and not for four hundred.
     """
 
     def __init__(self) -> None:
@@ -109,7 +117,9 @@ class Lists:
         self._pace = Pace()
 
     async def find(self, context: Context, target: Target, options: ListOptions) -> ListOutcome:
-        """As ``Registry.list``, but that the bodies are the stored ones.  Raises ``StatusError``."""
+        """As ``Registry.list``, but that the bodies are the stored ones.  Raises
+        ``StatusError``.
+        """
         steps = self._registry.list_steps(context, target, options)
         slice_ = self._pace.slice()
         while True:
@@ -133,17 +143,23 @@ class Lists:
         if not self._heavy.is_heavy(sum(len(record.body) for record in shown.records)) or (
             representation.form == "PartialObjectMetadata"  # refused whatever there is
         ):
-            return render_list(shown, resource, representation, now=context.now, include_object=include)
+            return render_list(
+                shown, resource, representation, now=context.now, include_object=include
+            )
         if representation.form == "Table" and representation.media == "protobuf":
             return render_document({"kind": "Table"}, representation)
-        if representation.form == "Table" or (representation.media == "protobuf" and not representation.form):
+        if representation.form == "Table" or (
+            representation.media == "protobuf" and not representation.form
+        ):
             async with self._heavy.turn(context.user):
                 return await self._by_workers(context, resource, shown, representation, include)
         plain = representation.media == "json" and not representation.pretty
         text = await self._text(resource, shown, representation, escaped=plain)
         if plain:
             return text
-        return await self._heavy.render(Convert(body=text, representation=representation), context.user)
+        return await self._heavy.render(
+            Convert(body=text, representation=representation), context.user
+        )
 
     async def _shown(self, target: Target, found: ListOutcome) -> ListOutcome:
         """In the version that was asked for."""
@@ -157,7 +173,12 @@ class Lists:
         return replace(found, records=tuple(records))
 
     async def _text(
-        self, resource: Resource, found: ListOutcome, representation: Representation, *, escaped: bool
+        self,
+        resource: Resource,
+        found: ListOutcome,
+        representation: Representation,
+        *,
+        escaped: bool,
     ) -> bytes:
         """A list in JSON, of stored items or of their metadata alone."""
         if representation.form:
@@ -230,7 +251,15 @@ class Lists:
 
         version = representation.form_version
         columns = kind_of(resource).columns
-        made = build(resource, columns, (), context.now, include_object=include, list_meta=metadata, version=version)
+        made = build(
+            resource,
+            columns,
+            (),
+            context.now,
+            include_object=include,
+            list_meta=metadata,
+            version=version,
+        )
         empty = encode(made)
         head = empty[: -len(b"]}")]
         plain = representation.media == "json" and not representation.pretty
@@ -243,10 +272,14 @@ class Lists:
             return text
         return cast(bytes, await self._heavy.run(Convert(body=text, representation=representation)))
 
-    async def delete(self, context: Context, target: Target, found: ListOutcome, options: DeleteOptions) -> None:
-        """Delete each of *found*, some in a commit; what takes long by itself is worked out elsewhere.
+    async def delete(
+        self, context: Context, target: Target, found: ListOutcome, options: DeleteOptions
+    ) -> None:
+        """Delete each of *found*, some in a commit; what takes long by itself is worked out
+        elsewhere.
 
-        Raises the first error of a single delete: what was deleted before it stays deleted."""
+        Raises the first error of a single delete: what was deleted before it stays deleted.
+        """
         together: list[Record] = []
         slice_ = self._pace.slice()
         for record in found.records:
@@ -255,7 +288,9 @@ class Lists:
                 together = []
                 single = replace(target, namespace=record.key.namespace, name=record.key.name)
                 async with self._heavy.turn(context.user):
-                    write = HeavyWrite(verb="delete", context=context, target=single, deletion=options)
+                    write = HeavyWrite(
+                        verb="delete", context=context, target=single, deletion=options
+                    )
                     await self._heavy.delete(write, self._registry, self._writer)
                 continue
             together.append(record)
@@ -270,7 +305,8 @@ class Lists:
     ) -> None:
         if records:
             await self._writer.write(
-                lambda: self._registry.delete_some(context, target, records, options), lambda revision: revision
+                lambda: self._registry.delete_some(context, target, records, options),
+                lambda revision: revision,
             )
 
 

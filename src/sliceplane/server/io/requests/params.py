@@ -1,9 +1,10 @@
-"""What a request says beside its path: query parameters and bodies, to the registry's types, with upstream's
-complaints.
+"""What a request says beside its path: query parameters and bodies, to the registry's types, with
+upstream's complaints.
 
-Which combinations of list and watch parameters make sense is the registry's business, as is what is in a document;
-here each value is parsed by itself (``staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/types.go``, ``ListOptions`` and
-the others), and a body by its Content-Type: JSON, YAML or protobuf.
+Which combinations of list and watch parameters make sense is the registry's business, as is what is
+in a document; here each value is parsed by itself
+(``staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/types.go``, ``ListOptions`` and the others), and
+a body by its Content-Type: JSON, YAML or protobuf.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ from sliceplane.kit.integers import NotAnInteger, parse_int64
 from sliceplane.kit.times import parse_duration
 from sliceplane.server.io.requests.request import Query, Request
 from sliceplane.server.io.requests.response import JSON, PROTOBUF, YAML
-from sliceplane.server.registry.options import check_dry_run, delete_options_of_document, invalid_options
+from sliceplane.server.registry.options import (
+    check_dry_run,
+    delete_options_of_document,
+    invalid_options,
+)
 from sliceplane.server.registry.types import (
     Body,
     DeleteOptions,
@@ -115,7 +120,8 @@ def _restricted(fields: str, name: str) -> str:
 
 
 def write_options(request: Request, kind: str, patch_type: PatchType | None = None) -> WriteOptions:
-    """Options of a create, update or patch; *kind* (``CreateOptions``, ...) is what complaints name.
+    """Options of a create, update or patch; *kind* (``CreateOptions``, ...) is what complaints
+    name.
 
     Raises the 422 ``StatusError`` with every complaint, in upstream's order.
     """
@@ -171,15 +177,19 @@ def delete_options_of_query(query: Query) -> DeleteOptions:
         raw["orphanDependents"] = query.flag("orphanDependents")
     if "dryRun" in query:
         raw["dryRun"] = query["dryRun"]
-    preconditions = {name: query.first(name) for name in ("uid", "resourceVersion") if query.first(name)}
+    preconditions = {
+        name: query.first(name) for name in ("uid", "resourceVersion") if query.first(name)
+    }
     if preconditions:
         raw["preconditions"] = preconditions
     return delete_options_of_document(raw)
 
 
 def decode_object(media: str, raw: bytes, resource: Resource, subresource: str = "") -> Body:
-    """The object that a create or update sends as *media*, with everything that a strict reader would complain of (what
-    becomes of the complaints is decided by ``fieldValidation``, later).  Raises ``StatusError`` 400 or 415."""
+    """The object that a create or update sends as *media*, with everything that a strict reader
+    would complain of (what becomes of the complaints is decided by ``fieldValidation``, later).
+    Raises ``StatusError`` 400 or 415.
+    """
     foreign = body_kind(subresource) if subresource else None
     if foreign is not None:
         return Body(document=_decode_loosely(media, raw, foreign.api_version, foreign.kind))
@@ -210,7 +220,9 @@ def decode_delete_options_body(media: str, raw: bytes, resource: Resource) -> De
     if kind != "DeleteOptions":
         short = str(version).rpartition("/")[2]
         why = f"converting ({short}.{kind}) to (v1.DeleteOptions): unknown conversion"
-        raise bad_request(f"{kind} in version {show(version)} cannot be handled as a DeleteOptions: {why}")
+        raise bad_request(
+            f"{kind} in version {show(version)} cannot be handled as a DeleteOptions: {why}"
+        )
     if version not in (*_DELETE_OPTIONS_VERSIONS, resource.api_version):
         why = f'no kind "DeleteOptions" is registered for version {show(version)} in scheme'
         raise bad_request(
@@ -234,7 +246,9 @@ def _decode_loosely(media: str, raw: bytes, api_version: str, kind: str) -> Docu
         return (decode_yaml if media == YAML else decode_json)(raw).document
     except MalformedBody as error:
         why = f"couldn't get version/kind; json parse error: {error}"
-        raise bad_request(f"the object provided is unrecognized (must be of type {kind}): {why}") from error
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {kind}): {why}"
+        ) from error
 
 
 def media_type(request: Request) -> str:
@@ -245,5 +259,6 @@ def media_type(request: Request) -> str:
 def _refuse_media_type() -> NoReturn:
     accepted = f"{JSON}, {YAML}, {PROTOBUF}"
     raise unsupported_media_type(
-        f"the body of the request was in an unknown format - accepted media types include: {accepted}"
+        "the body of the request was in an unknown format - accepted media types include: "
+        f"{accepted}"
     )

@@ -1,7 +1,8 @@
 """Stored bytes to answers in whatever form was negotiated.
 
-The common case, JSON as it is, never decodes: list items and watch events are slices of stored bodies.  Every
-other form (Table, PartialObjectMetadata, YAML, protobuf, indentation) starts from the document.
+The common case, JSON as it is, never decodes: list items and watch events are slices of stored
+bodies. Every other form (Table, PartialObjectMetadata, YAML, protobuf, indentation) starts from the
+document.
 """
 
 from __future__ import annotations
@@ -38,8 +39,11 @@ _head_decoder = msgspec.json.Decoder(_Head)
 
 
 def escape(body: bytes) -> bytes:
-    """JSON with the characters that Go's encoder escapes for the sake of HTML; they occur in strings only."""
-    # Nearly every body is ASCII, and to see that is much cheaper than to look for three bytes in a row.
+    """JSON with the characters that Go's encoder escapes for the sake of HTML; they occur in
+    strings only.
+    """
+    # Nearly every body is ASCII, and to see that is much cheaper than to look for three bytes in a
+    # row.
     for plain, escaped in _ASCII_ESCAPES if body.isascii() else _ESCAPES:
         if plain in body:
             body = body.replace(plain, escaped)
@@ -61,7 +65,10 @@ def render_document(document: Document, representation: Representation) -> bytes
         return _yaml(document)
     if representation.media == "protobuf":
         if document.get("kind") == "Table":
-            message = "object *v1.Table does not implement the protobuf marshalling interface and cannot be encoded"
+            message = (
+                "object *v1.Table does not implement the protobuf marshalling interface and "
+                "cannot be encoded"
+            )
             raise StatusError(406, "NotAcceptable", f"{message} to a protobuf message")
         from sliceplane.server.documents.protobuf import encode as encode_protobuf
 
@@ -70,8 +77,9 @@ def render_document(document: Document, representation: Representation) -> bytes
 
 
 class RenderedError(StatusError):
-    """An error whose Status was rendered where there was time: it has a cause for each of thousands of mistakes, which
-    are left out of its members."""
+    """An error whose Status was rendered where there was time: it has a cause for each of thousands
+    of mistakes, which are left out of its members.
+    """
 
     rendered: bytes
 
@@ -110,7 +118,12 @@ def render_object(
         documents = [decode_document(body)]
         version = representation.form_version
         made = build(
-            resource, kind_of(resource).columns, documents, now, include_object=include_object, version=version
+            resource,
+            kind_of(resource).columns,
+            documents,
+            now,
+            include_object=include_object,
+            version=version,
         )
         return render_document(made, representation)
     if form == "PartialObjectMetadataList":
@@ -135,7 +148,9 @@ def render_list(
         return render_bytes(_plain_list(outcome, resource), representation)
     if form == "PartialObjectMetadata":
         why = "you requested PartialObjectMetadata, but the requested object is a list"
-        raise StatusError(406, "NotAcceptable", f"{why} (*{_go_type(resource.list_kind, resource)})")
+        raise StatusError(
+            406, "NotAcceptable", f"{why} (*{_go_type(resource.list_kind, resource)})"
+        )
     metadata = list_metadata_of(outcome)
     version = representation.form_version
     if form == "Table":
@@ -154,7 +169,9 @@ def render_list(
         )
         return render_document(made, representation)
     group_version = f"meta.k8s.io/{version}"
-    head = encode({"kind": "PartialObjectMetadataList", "apiVersion": group_version, "metadata": metadata})
+    head = encode(
+        {"kind": "PartialObjectMetadataList", "apiVersion": group_version, "metadata": metadata}
+    )
     items = b",".join(partial_metadata(record.body, version) for record in outcome.records)
     return render_bytes(head[:-1] + b',"items":[' + items + b"]}", representation)
 
@@ -167,7 +184,9 @@ def render_items(
     now: float,
     include_object: IncludeObject = "Metadata",
 ) -> bytes:
-    """A part of a list: the rows of a Table, separated by commas, or messages as they stand in a list."""
+    """A part of a list: the rows of a Table, separated by commas, or messages as they stand in a
+    list.
+    """
     documents = map(decode_document, bodies)
     if representation.form == "Table":
         from sliceplane.server.documents.table import build
@@ -231,7 +250,9 @@ def _yaml(document: Document) -> bytes:
     """YAML with sorted keys and unbroken lines, as upstream's encoder writes it."""
     import yaml
 
-    text: str = yaml.dump(document, Dumper=_yaml_dumper(), allow_unicode=True, width=1 << 30, default_flow_style=False)
+    text: str = yaml.dump(
+        document, Dumper=_yaml_dumper(), allow_unicode=True, width=1 << 30, default_flow_style=False
+    )
     return text.encode()
 
 
@@ -258,7 +279,9 @@ def _yaml_dumper() -> Any:
 
 
 def _go_type(kind: str, resource: Resource) -> str:
-    """An internal type as upstream's messages name it: ``core.PodList``, ``discovery.EndpointSlice``."""
+    """An internal type as upstream's messages name it: ``core.PodList``,
+    ``discovery.EndpointSlice``.
+    """
     return f"{resource.group.partition('.')[0] or 'core'}.{kind}"
 
 

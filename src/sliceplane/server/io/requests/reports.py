@@ -1,7 +1,8 @@
-"""The requests of ``consume.drain.reports``: held until there is something to say, or the time is over.
+"""The requests of ``consume.drain.reports``: held until there is something to say, or the time is
+over.
 
-They have no seat while they are held, as watches have none.  Who may patch that Lease may tell; who may
-watch Leases in its namespace may ask.
+They have no seat while they are held, as watches have none. Who may patch that Lease may tell; who
+may watch Leases in its namespace may ask.
 """
 
 from __future__ import annotations
@@ -129,4 +130,6 @@ def rights(method: str, path: str) -> Attributes | None:
     if path != PROGRESS_PATH and not (namespace and name and "/" not in name):
         return None
     verb, where = ("patch", namespace) if slash else ("watch", LEASE_NAMESPACE)
-    return Attributes(verb=verb, group=Leases.group, resource=Leases.plural, namespace=where, name=name, path=path)
+    return Attributes(
+        verb=verb, group=Leases.group, resource=Leases.plural, namespace=where, name=name, path=path
+    )

@@ -1,8 +1,9 @@
-"""One HTTP request as the handlers see it, parsed once, from the ASGI scope; and URLs to what they address.
+"""One HTTP request as the handlers see it, parsed once, from the ASGI scope; and URLs to what they
+address.
 
-``parse`` understands every path under ``/api`` and ``/apis`` by its shape alone, known resource or not:
-authorisation is asked before anything else and has to name what was wanted.  ``resolve``
-then finds the resource and the verb, or the 404 or 405 that upstream's router gives.
+``parse`` understands every path under ``/api`` and ``/apis`` by its shape alone, known resource or
+not: authorisation is asked before anything else and has to name what was wanted. ``resolve`` then
+finds the resource and the verb, or the 404 or 405 that upstream's router gives.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from sliceplane.server.store.types import Key
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
 _NOT_IMPLEMENTED = (
-    "{} cannot be written: this server does not implement {}, and only lists it, always empty, for controllers that "
+    "{} cannot be written: this server does not implement {}, and only lists it, always empty, "
+    "for controllers that "
     f"watch it; see {NOT_SERVED}"
 )
 
@@ -63,8 +65,10 @@ class StreamConnection(Protocol):
         """Cut the connection without ceremony."""
 
     def authenticated(self, user: User) -> bool:
-        """A request on it has shown who sends it: larger heads are taken, and the first such user is charged with it.
-        Returns False if that user has as many connections as it may have: this one closes with its answer."""
+        """A request on it has shown who sends it: larger heads are taken, and the first such user
+        is charged with it. Returns False if that user has as many connections as it may have: this
+        one closes with its answer.
+        """
 
 
 class Query(dict[str, list[str]]):
@@ -72,8 +76,11 @@ class Query(dict[str, list[str]]):
 
     def __init__(self, raw: bytes) -> None:
         if raw:
-            # What is no UTF-8 becomes U+FFFD: half a character must not reach what is encoded again, answers and logs.
-            for name, value in parse_qsl(raw.decode(errors="replace"), keep_blank_values=True, errors="replace"):
+            # What is no UTF-8 becomes U+FFFD: half a character must not reach what is encoded
+            # again, answers and logs.
+            for name, value in parse_qsl(
+                raw.decode(errors="replace"), keep_blank_values=True, errors="replace"
+            ):
                 self.setdefault(name, []).append(value)
 
     def first(self, name: str) -> str:
@@ -115,7 +122,9 @@ class Request:
         self.path: str = scope["path"]
         self.query = Query(scope["query_string"])
         headers = dict(scope["headers"])
-        self.headers = headers if len(headers) == len(scope["headers"]) else _joined(scope["headers"])
+        self.headers = (
+            headers if len(headers) == len(scope["headers"]) else _joined(scope["headers"])
+        )
         #: verified when the connection was made
         self.certificate: Certificate | None = scope["state"]["certificate"]
         self.connection: StreamConnection = scope["state"]["connection"]
@@ -155,11 +164,17 @@ class Request:
         return self.headers.get(name, b"").decode("latin-1")
 
     def headers_of(self, prefix: bytes) -> tuple[tuple[str, str], ...]:
-        """Every header whose lower-case name begins with *prefix*, in the order in which they came."""
+        """Every header whose lower-case name begins with *prefix*, in the order in which they
+        came.
+        """
         if not any(name.startswith(prefix) for name in self.headers):
             return ()
-        headers = ((name, value) for name, value in self._scope["headers"] if name.startswith(prefix))
-        return tuple((name.decode("latin-1"), value.decode(errors="replace")) for name, value in headers)
+        headers = (
+            (name, value) for name, value in self._scope["headers"] if name.startswith(prefix)
+        )
+        return tuple(
+            (name.decode("latin-1"), value.decode(errors="replace")) for name, value in headers
+        )
 
     @property
     def pretty(self) -> bool:
@@ -173,15 +188,18 @@ class Request:
         return "gzip" in self.header(b"accept-encoding")
 
     def credentials_end_in(self, now: float) -> float:
-        """How many seconds longer the client certificate counts by which the request was authenticated; infinite for
-        any other request: upstream lets a watch outlive its token."""
+        """How many seconds longer the client certificate counts by which the request was
+        authenticated; infinite for any other request: upstream lets a watch outlive its token.
+        """
         if self.certificate is None or not self.certificate.counts(now):
             return math.inf
         return self.certificate.ends - now
 
     async def body(self) -> bytes:
-        """The whole body; when it is there the request takes its seat, and not before.  Raises the 413 ``StatusError``
-        beyond ``BODY_BYTES_MAX``, ``TooMany``, and ``ConnectionError`` if the client went away."""
+        """The whole body; when it is there the request takes its seat, and not before. Raises the
+        413 ``StatusError`` beyond ``BODY_BYTES_MAX``, ``TooMany``, and ``ConnectionError`` if the
+        client went away.
+        """
         declared = self.headers.get(b"content-length", b"")
         if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
             raise too_large_body(BODY_BYTES_MAX)
@@ -204,7 +222,9 @@ class Request:
 
 
 def _joined(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Header by header; values of one name become one, in their order (RFC 9110 5.3).  As long as *fields* are."""
+    """Header by header; values of one name become one, in their order (RFC 9110 5.3).  As long as
+    *fields* are.
+    """
     values: dict[bytes, list[bytes]] = {}
     for name, value in fields:
         values.setdefault(name, []).append(value)
@@ -250,8 +270,13 @@ class ResourcePath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pod_of_containers(path: ResourcePath) -> Key | None:
-    """The Pod of whose containers a kubelet is asked (``log``, ``exec`` ...), if the request is one of those."""
-    if (path.group, path.plural) != (Pods.group, Pods.plural) or path.subresource not in _OF_CONTAINERS:
+    """The Pod of whose containers a kubelet is asked (``log``, ``exec`` ...), if the request is one
+    of those.
+    """
+    if (path.group, path.plural) != (
+        Pods.group,
+        Pods.plural,
+    ) or path.subresource not in _OF_CONTAINERS:
         return None
     return Key(Pods.storage_key, path.namespace, path.name)
 
@@ -264,7 +289,9 @@ class Route(msgspec.Struct, frozen=True):
 
 
 def parse(path: str) -> ResourcePath | None:
-    """The resource path of *path*; ``None`` for discovery, health and every other non-resource path."""
+    """The resource path of *path*; ``None`` for discovery, health and every other non-resource
+    path.
+    """
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) >= 3:
         group = ""
@@ -282,7 +309,8 @@ def parse(path: str) -> ResourcePath | None:
         if not rest:
             return None
     namespace = ""
-    # "namespaces/NS" and "namespaces/NS/status" address the Namespace; more segments a resource inside it.
+    # "namespaces/NS" and "namespaces/NS/status" address the Namespace; more segments a resource
+    # inside it.
     is_namespace = len(rest) <= 2 or (len(rest) == 3 and rest[2] in Namespaces.subresources)
     if rest[0] == "namespaces" and not is_namespace:
         namespace, rest = rest[1], rest[2:]
@@ -328,8 +356,12 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
         raise unknown_resource()
     if path.subresource and (path.subresource not in resource.subresources or path.legacy_watch):
         if resource is Pods and path.subresource in _OF_CONTAINERS:
-            # A 404 as for any subresource that is not served, with the reason: kubectl prints nothing but the message.
-            why = f"there is no {path.subresource} of a pod here: no kubelet runs containers behind this server"
+            # A 404 as for any subresource that is not served, with the reason: kubectl prints
+            # nothing but the message.
+            why = (
+                f"there is no {path.subresource} of a pod here: no kubelet runs containers behind "
+                "this server"
+            )
             raise StatusError(404, "NotFound", f"{why}; see {NOT_SERVED}", {})
         raise unknown_resource(f"{path.plural}/{path.subresource}", path.group_version)
     if path.legacy_watch:
@@ -340,7 +372,11 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
         allowed = tuple(known for known in resource.verbs if known in _OF_ONE)
     else:
         across_namespaces = resource.namespaced and not path.namespace
-        allowed = tuple(known for known in resource.verbs if known in (_OF_ALL if across_namespaces else _OF_MANY))
+        allowed = tuple(
+            known
+            for known in resource.verbs
+            if known in (_OF_ALL if across_namespaces else _OF_MANY)
+        )
     if verb not in allowed:
         why = _NOT_IMPLEMENTED.format(resource.key, resource.kind) if resource in LISTED else ""
         raise method_not_allowed(tuple(sorted({_VERB_METHODS[known] for known in allowed})), why)
@@ -350,7 +386,9 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
         raise _name_invalid(path.name, f"may not be '{path.name}'")
     if "%" in path.name:
         raise _name_invalid(path.name, "may not contain '%'")
-    target = Target(resource=resource, namespace=path.namespace, name=path.name, subresource=path.subresource)
+    target = Target(
+        resource=resource, namespace=path.namespace, name=path.name, subresource=path.subresource
+    )
     return Route(target, verb)
 
 

@@ -1,7 +1,7 @@
 """The verbs of every resource over HTTP: parse, ask the registry, wait until it is durable, render.
 
-Nothing here decides anything about objects; the registry does, synchronously, between two awaits, or a worker does with
-the registry's verbs where that would take too long (``heavy``).
+Nothing here decides anything about objects; the registry does, synchronously, between two awaits,
+or a worker does with the registry's verbs where that would take too long (``heavy``).
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ from sliceplane.server.store.mvcc import Store
 if TYPE_CHECKING:
     from sliceplane.server.documents.table import IncludeObject
 
-#: how long a read waits for a version that the server does not have yet, as upstream's watch cache does
+#: how long a read waits for a version that the server does not have yet, as upstream's watch cache
+#: does
 FUTURE_VERSION_S_MAX = 3.0
 
 
@@ -94,9 +95,13 @@ class ResourceHandlers:
             case "list":
                 return await self._list(request, route.target, representation)
             case "create":
-                return await self._put_whole(request, route.target, representation, "create", "CreateOptions")
+                return await self._put_whole(
+                    request, route.target, representation, "create", "CreateOptions"
+                )
             case "update":
-                return await self._put_whole(request, route.target, representation, "update", "UpdateOptions")
+                return await self._put_whole(
+                    request, route.target, representation, "update", "UpdateOptions"
+                )
             case "patch":
                 return await self._patch(request, route.target, representation)
             case "delete":
@@ -109,14 +114,18 @@ class ResourceHandlers:
         assert request.user is not None, "requests are authenticated before they are served"
         return Context(now=self.clock(), user=request.user)
 
-    async def _get(self, request: Request, target: Target, representation: Representation) -> Response:
+    async def _get(
+        self, request: Request, target: Target, representation: Representation
+    ) -> Response:
         version = request.query.optional("resourceVersion")
         await self._begin_read(request, target, version)
         record = self._registry.get(self.context(request), target, version)
         outcome = Outcome(code=200, body=record.body)
         return await self._object(request, target, representation, outcome, self.age_told())
 
-    async def _list(self, request: Request, target: Target, representation: Representation) -> Response:
+    async def _list(
+        self, request: Request, target: Target, representation: Representation
+    ) -> Response:
         options = list_options(request.query)
         included = included_objects(request, representation)
         if options.resource_version_match == "Exact" or options.continue_token:
@@ -143,7 +152,9 @@ class ResourceHandlers:
         media = media_type(request)
         if self._is_heavy(target, raw):
             chosen = _options_or_error(request, kind)
-            write = HeavyWrite(verb=verb, context=context, target=target, media=media, raw=raw, options=chosen)
+            write = HeavyWrite(
+                verb=verb, context=context, target=target, media=media, raw=raw, options=chosen
+            )
             return await self._worked_out(request, representation, write)
         body = decode_object(media, raw, target.spoken, target.subresource)
         options = write_options(request, kind)
@@ -158,7 +169,9 @@ class ResourceHandlers:
         outcome = await self._committer.write(step, _revision_of)
         return await self._object(request, target, representation, outcome)
 
-    async def _patch(self, request: Request, target: Target, representation: Representation) -> Response:
+    async def _patch(
+        self, request: Request, target: Target, representation: Representation
+    ) -> Response:
         kind = PATCH_TYPES.get(media_type(request))
         if kind is None:
             raise StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
@@ -166,17 +179,23 @@ class ResourceHandlers:
         options = write_options(request, "PatchOptions", kind)
         context = self.context(request)
         if self._is_heavy(target, patch):
-            write = HeavyWrite(verb="patch", context=context, target=target, raw=patch, patch=kind, options=options)
+            write = HeavyWrite(
+                verb="patch", context=context, target=target, raw=patch, patch=kind, options=options
+            )
             return await self._worked_out(request, representation, write)
         step = partial(self._registry.patch, context, target, kind, patch, options)
         outcome = await self._committer.write(step, _revision_of)
         return await self._object(request, target, representation, outcome)
 
-    async def _delete(self, request: Request, target: Target, representation: Representation) -> Response:
+    async def _delete(
+        self, request: Request, target: Target, representation: Representation
+    ) -> Response:
         raw = await request.body()
         context = self.context(request)
         if self._is_heavy(target, raw):
-            write = HeavyWrite(verb="delete", context=context, target=target, media=media_type(request), raw=raw)
+            write = HeavyWrite(
+                verb="delete", context=context, target=target, media=media_type(request), raw=raw
+            )
             if not raw:
                 write = replace(write, deletion=decode_delete_options(request, raw, target.spoken))
             return await self._worked_out(request, representation, write)
@@ -186,8 +205,9 @@ class ResourceHandlers:
         return await self._object(request, target, representation, outcome)
 
     def _is_heavy(self, target: Target, raw: bytes) -> bool:
-        """Whether a write is too much for the loop.  What needs the keys of tokens is done here, and has no business
-        with so much: raises the 413 ``StatusError``."""
+        """Whether a write is too much for the loop. What needs the keys of tokens is done here, and
+        has no business with so much: raises the 413 ``StatusError``.
+        """
         stored = self._store.latest(key_of(target))
         stored_bytes = 0 if stored is None else len(stored.body)
         if len(raw) + stored_bytes // STORED_SHARE <= self._heavy.heavy_bytes:
@@ -196,7 +216,9 @@ class ResourceHandlers:
             raise too_large_body(self._heavy.heavy_bytes)
         return True
 
-    async def _worked_out(self, request: Request, representation: Representation, write: HeavyWrite) -> Response:
+    async def _worked_out(
+        self, request: Request, representation: Representation, write: HeavyWrite
+    ) -> Response:
         """A write that is worked out in another process."""
         async with self._heavy.turn(write.context.user):
             errors_in = error_representation(request.header(b"accept"), pretty=request.pretty)
@@ -205,7 +227,9 @@ class ResourceHandlers:
                 request.created = outcome.body
             return await self._object(request, write.target, representation, outcome, has_turn=True)
 
-    async def _delete_collection(self, request: Request, target: Target, representation: Representation) -> Response:
+    async def _delete_collection(
+        self, request: Request, target: Target, representation: Representation
+    ) -> Response:
         options = decode_delete_options(request, await request.body(), target.spoken)
         selection = list_options(request.query)
         context = self.context(request)
@@ -213,7 +237,9 @@ class ResourceHandlers:
         await self._committer.current()
         listed = await self._lists.find(context, target, selection)
         await self._lists.delete(context, target, listed, options)
-        body = await self._lists.render(context, target, listed, Representation(representation.media), "Metadata")
+        body = await self._lists.render(
+            context, target, listed, Representation(representation.media), "Metadata"
+        )
         return _response(200, body, target, representation, ())
 
     def age_told(self) -> tuple[str, ...]:
@@ -241,25 +267,40 @@ class ResourceHandlers:
             # Stored bytes are sent nearly as they are, however long.
             body = escape(outcome.body) + b"\n"
         elif not self._heavy.is_heavy(len(outcome.body)):
-            body = render_object(outcome.body, resource, representation, now=now, include_object=included)
+            body = render_object(
+                outcome.body, resource, representation, now=now, include_object=included
+            )
         else:
-            job = Render(body=outcome.body, resource=resource, representation=representation, now=now, include=included)
+            job = Render(
+                body=outcome.body,
+                resource=resource,
+                representation=representation,
+                now=now,
+                include=included,
+            )
             body = await self._heavy.render(job, None if has_turn else self.context(request).user)
         return _response(outcome.code, body, target, representation, (*outcome.warnings, *warnings))
 
-    async def _begin_read(self, request: Request, target: Target, resource_version: str | None) -> None:
-        """Return when the read may be worked on.  It has its seat while the server asks storage, but not while it waits
-        for a version of the client's choice."""
+    async def _begin_read(
+        self, request: Request, target: Target, resource_version: str | None
+    ) -> None:
+        """Return when the read may be worked on. It has its seat while the server asks storage, but
+        not while it waits for a version of the client's choice.
+        """
         if resource_version:
             await self.wait_for(request, target, resource_version)
         await request.place.sit()
         if not resource_version:
             await self.wait_for(request, target, None)
 
-    async def wait_for(self, request: Request, target: Target, resource_version: str | None) -> None:
-        """Wait until memory is as new as a read asks for: as storage is now, if it names no version; a little for a
-        version from the future.  Raises the 504 ``StatusError``, and ``TooMany`` if the user waits for too many; what
-        is no number and what is not waited for is left to the registry to complain of."""
+    async def wait_for(
+        self, request: Request, target: Target, resource_version: str | None
+    ) -> None:
+        """Wait until memory is as new as a read asks for: as storage is now, if it names no
+        version; a little for a version from the future. Raises the 504 ``StatusError``, and
+        ``TooMany`` if the user waits for too many; what is no number and what is not waited for is
+        left to the registry to complain of.
+        """
         if not resource_version:
             await self._committer.current()
             return
@@ -297,7 +338,11 @@ def included_objects(request: Request, representation: Representation) -> Includ
 
 
 def _response(
-    code: int, body: bytes, target: Target, representation: Representation, warnings: tuple[str, ...]
+    code: int,
+    body: bytes,
+    target: Target,
+    representation: Representation,
+    warnings: tuple[str, ...],
 ) -> Response:
     spoken = target.spoken
     texts = (*DEPRECATIONS.get((spoken.group, spoken.version, spoken.plural), ()), *warnings)

@@ -1,13 +1,14 @@
-"""Answers: in what they are given, as values (a code, bytes and headers), and to the wire, so that every reply has what
-every reply must have.
+"""Answers: in what they are given, as values (a code, bytes and headers), and to the wire, so that
+every reply has what every reply must have.
 
-``negotiate`` is a pure function of the Accept header and of what an endpoint can do; clients send the same few headers
-over and over, so its results are cached.  Upstream:
+``negotiate`` is a pure function of the Accept header and of what an endpoint can do; clients send
+the same few headers over and over, so its results are cached. Upstream:
 ``staging/src/k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go``.
 
-``Date`` and ``Audit-Id`` are added by ``send_response``, gzip is done there, and HEAD, 304 and Content-Length are right
-by construction.  A large body is handed to the connection as its client takes it; what waits is counted, and there is
-an end to how much; how long a client may take nothing is the connection's business.
+``Date`` and ``Audit-Id`` are added by ``send_response``, gzip is done there, and HEAD, 304 and
+Content-Length are right by construction. A large body is handed to the connection as its client
+takes it; what waits is counted, and there is an end to how much; how long a client may take nothing
+is the connection's business.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class Clause(msgspec.Struct, frozen=True):
 
 
 class Representation(msgspec.Struct, frozen=True):
-    """What to answer in: the media type, and the form the object is converted to ("" = as it is)."""
+    """What to answer in: the media type, and the form the object is converted to ("" = as it
+    is).
+    """
 
     media: Media = "json"
     form: Form = ""
@@ -89,16 +92,20 @@ def parse_accept(header: str) -> tuple[Clause, ...]:
             else:
                 parameters.append((key.strip(), value))
         clauses.append(Clause(name, tuple(parameters), quality))
-    clauses.sort(key=lambda clause: (-clause.quality, clause.type == "*/*", clause.type.endswith("/*")))
+    clauses.sort(
+        key=lambda clause: (-clause.quality, clause.type == "*/*", clause.type.endswith("/*"))
+    )
     return tuple(clause for clause in clauses if clause.quality > 0)
 
 
 @remembered(1024)
-def negotiate(accept: str, *, watch: bool = False, pretty: bool = False, tables: bool = True) -> Representation:
+def negotiate(
+    accept: str, *, watch: bool = False, pretty: bool = False, tables: bool = True
+) -> Representation:
     """The representation for the first clause that can be met.
 
-    *pretty* says that the request asks for it elsewhere (query, user agent); *tables*, that what is asked for has
-    columns.  Raises the 406 ``StatusError`` with one of upstream's two messages.
+    *pretty* says that the request asks for it elsewhere (query, user agent); *tables*, that what is
+    asked for has columns. Raises the 406 ``StatusError`` with one of upstream's two messages.
     """
     clauses = parse_accept(accept)
     if not clauses and not accept.strip():
@@ -139,7 +146,9 @@ def not_acceptable(*, known_type: bool, watch: bool = False) -> StatusError:
     """The 406: *known_type* says that a media type was known, but not what was asked of it."""
     if known_type:
         types = _WATCH_TYPES if watch else _OBJECT_TYPES
-        return StatusError(406, "NotAcceptable", f"only the following media types are accepted: {types}")
+        return StatusError(
+            406, "NotAcceptable", f"only the following media types are accepted: {types}"
+        )
     message = f"406: Not Acceptable\n\nAvailable representations: {_OBJECT_TYPES}"
     return StatusError(406, "NotAcceptable", message, {})
 
@@ -154,12 +163,16 @@ TOTAL_CHARACTERS_MAX = 4096
 SHORTENED_CHARACTERS = 256
 #: Python's HTTP client gives up at 100 response headers in all
 WARNINGS_MAX = 80
-#: by group, version and plural: what every request for a deprecated resource is told, also if it fails
+#: by group, version and plural: what every request for a deprecated resource is told, also if it
+#: fails
 DEPRECATIONS: dict[tuple[str, str, str], tuple[str, ...]] = {
-    ("", "v1", "endpoints"): ("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",),
+    ("", "v1", "endpoints"): (
+        "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+    ),
     ("discovery.k8s.io", "v1beta1", "endpointslices"): (
         (
-            "discovery.k8s.io/v1beta1 EndpointSlice is deprecated in v1.21+, unavailable in v1.25+; "
+            "discovery.k8s.io/v1beta1 EndpointSlice is deprecated in v1.21+, unavailable in "
+            "v1.25+; "
             "use discovery.k8s.io/v1 EndpointSlice"
         ),
     ),
@@ -167,7 +180,8 @@ DEPRECATIONS: dict[tuple[str, str, str], tuple[str, ...]] = {
 #: the ``Date`` header, formatted once a second
 _date = lru_cache(maxsize=2)(partial(formatdate, usegmt=True))
 GZIP_BYTES_MIN = 128 * 1024
-#: larger bodies go out in portions of this size, each when the client has taken the one before, and are counted
+#: larger bodies go out in portions of this size, each when the client has taken the one before, and
+#: are counted
 PORTION_BYTES = 256 * 1024
 _GZIP_LEVEL = 4
 
@@ -181,7 +195,9 @@ class Response(msgspec.Struct, frozen=True):
     headers: tuple[Header, ...] = (NO_CACHE,)
 
 
-def text_response(code: int, body: str, headers: tuple[Header, ...] = (NO_CACHE, NOSNIFF)) -> Response:
+def text_response(
+    code: int, body: str, headers: tuple[Header, ...] = (NO_CACHE, NOSNIFF)
+) -> Response:
     return Response(code, body.encode(), TEXT, headers)
 
 
@@ -225,11 +241,19 @@ def _quoted(text: str) -> str:
 
 
 async def send_response(
-    request: Request, send: Send, response: Response, in_flight: InFlight, *, now: float, audit_id: str
+    request: Request,
+    send: Send,
+    response: Response,
+    in_flight: InFlight,
+    *,
+    now: float,
+    audit_id: str,
 ) -> int:
-    """Send *response* whole; a client that went away is no error here, one that takes nothing is cut off.
+    """Send *response* whole; a client that went away is no error here, one that takes nothing is
+    cut off.
 
-    The code that was sent: 429 instead of a large response, if there are too many of them waiting to be taken.
+    The code that was sent: 429 instead of a large response, if there are too many of them waiting
+    to be taken.
     """
     if len(response.body) <= PORTION_BYTES or request.flow is None or request.user is None:
         await _send(request, send, response, now, audit_id)
@@ -243,7 +267,9 @@ async def send_response(
     return response.code
 
 
-async def _send(request: Request, send: Send, response: Response, now: float, audit_id: str) -> None:
+async def _send(
+    request: Request, send: Send, response: Response, now: float, audit_id: str
+) -> None:
     body = response.body
     headers = common_headers(now, audit_id)
     if request.flow is not None:
@@ -263,6 +289,8 @@ async def _send(request: Request, send: Send, response: Response, now: float, au
     await send({"type": "http.response.start", "status": response.code, "headers": headers})
     portions = memoryview(b"" if response.code == 304 else body)
     while len(portions) > PORTION_BYTES:
-        await send({"type": "http.response.body", "body": portions[:PORTION_BYTES], "more_body": True})
+        await send(
+            {"type": "http.response.body", "body": portions[:PORTION_BYTES], "more_body": True}
+        )
         portions = portions[PORTION_BYTES:]
     await send({"type": "http.response.body", "body": portions})

@@ -1,8 +1,8 @@
-"""Timers of the loop: what is due at the hub, reads that wait for a version of the future, watches whose rights are
-gone.
+"""Timers of the loop: what is due at the hub, reads that wait for a version of the future, watches
+whose rights are gone.
 
-The hub's clock is the loop's, here and where watches begin: they must neither end nor fall silent because the machine's
-clock was set.
+The hub's clock is the loop's, here and where watches begin: they must neither end nor fall silent
+because the machine's clock was set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _log = get_logger("apiserver")
 
 
 class HubTicker:
-    """Calls ``Hub.on_tick`` when the hub has something to do.  ``arm`` is called after each subscription."""
+    """Calls ``Hub.on_tick`` when the hub has something to do.  ``arm`` is called after each
+    subscription.
+    """
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -61,7 +63,9 @@ class HubTicker:
 
 
 class Horizon:
-    """Reads that wait: one timer wakes all of them.  Owned by their handlers; ``limits`` says how many may wait."""
+    """Reads that wait: one timer wakes all of them.  Owned by their handlers; ``limits`` says how
+    many may wait.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -96,11 +100,12 @@ class Horizon:
 
 
 class Revocation:
-    """Ends the watches whose rights are gone, within a fraction of a second.  Owns its numbers from the registry.
+    """Ends the watches whose rights are gone, within a fraction of a second. Owns its numbers from
+    the registry.
 
-    It asks the registry whether a watch is in doubt (``server.registry.attendance``).  While none is, a look costs the
-    same however many are open; while very many are (a role of ten thousand clients changed), a few are asked about in
-    one turn.
+    It asks the registry whether a watch is in doubt (``server.registry.attendance``). While none
+    is, a look costs the same however many are open; while very many are (a role of ten thousand
+    clients changed), a few are asked about in one turn.
     """
 
     def __init__(self, registry: Registry, clock: Callable[[], float]) -> None:
@@ -110,7 +115,8 @@ class Revocation:
         self._timer: asyncio.TimerHandle | None = None
         self.metrics = Metrics()
         self._revoked = self.metrics.counter(
-            "sliceplane_revoked_watches_total", "Watches ended since their token, account or rights were gone."
+            "sliceplane_revoked_watches_total",
+            "Watches ended since their token, account or rights were gone.",
         )
 
     def begin(self, claim: Claim, watcher: Watcher) -> int:
@@ -143,6 +149,10 @@ class Revocation:
 
     def _revoke(self, watcher: Watcher, error: StatusError) -> None:
         self._revoked.value += 1
-        _log.debug("watch ended: its rights are gone", resource=watcher.interest.resource, why=error.message)
+        _log.debug(
+            "watch ended: its rights are gone",
+            resource=watcher.interest.resource,
+            why=error.message,
+        )
         watcher.close(error)
         watcher.notify()

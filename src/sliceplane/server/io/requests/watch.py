@@ -1,11 +1,11 @@
 """Watch streams: from a hub's watcher to one HTTP response.
 
-A stream holds nothing up: when its client does not read, the connection says that writing is paused and the stream
-stops taking; its queue at the hub grows to its bound, the hub closes the watch, and if the client has still taken
-nothing ``STALLED_S_MAX`` later, the connection is cut.
+A stream holds nothing up: when its client does not read, the connection says that writing is paused
+and the stream stops taking; its queue at the hub grows to its bound, the hub closes the watch, and
+if the client has still taken nothing ``STALLED_S_MAX`` later, the connection is cut.
 
-Frames come from the encoders as ready HTTP chunks, so that one frame is the same bytes for every stream, down to the
-socket; only the head and the last chunk of a response go through ASGI.
+Frames come from the encoders as ready HTTP chunks, so that one frame is the same bytes for every
+stream, down to the socket; only the head and the last chunk of a response go through ASGI.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from sliceplane.server.store.watcher import Interest, Watcher, nothing, too_old
 STALLED_S_MAX = 5.0
 #: streams without timeoutSeconds end after this times a random 1..2
 DEFAULT_S_MIN = 1800.0
-#: what one write carries at most, unless one event is larger: joining small ones saves records and calls, and is a copy
+#: what one write carries at most, unless one event is larger: joining small ones saves records and
+#: calls, and is a copy
 SEND_BYTES = 32 * 1024
 #: after so much of a stream that has fallen behind, others have their turn
 TURN_BYTES = 128 * 1024
@@ -54,7 +55,8 @@ _TOO_OLD_IN_STORAGE = "The resourceVersion for the provided watch is too old."
 
 
 class Stream:
-    """One open watch: a pump between a watcher's queue and a connection, driven by callbacks of both.
+    """One open watch: a pump between a watcher's queue and a connection, driven by callbacks of
+    both.
 
     ``run`` is called once, by the request's task, which then only waits for the end.
     """
@@ -100,7 +102,9 @@ class Stream:
         self._done: asyncio.Future[bool] = self._loop.create_future()
 
     async def run(self) -> bool:
-        """Returns when the watch or the connection has ended; true if the response can be completed."""
+        """Returns when the watch or the connection has ended; true if the response can be
+        completed.
+        """
         self._watcher.notify = self._wake
         self._connection.attach(self._wake, lambda: self._finish(connected=False))
         self._wake()
@@ -132,7 +136,9 @@ class Stream:
             self._turns.add(self._pump)
 
     def _pump(self) -> None:
-        """Write a turn's worth; come again while there is more, or when the connection or the hub calls."""
+        """Write a turn's worth; come again while there is more, or when the connection or the hub
+        calls.
+        """
         self._scheduled = False
         watcher = self._watcher
         if self._done.done():
@@ -144,14 +150,16 @@ class Stream:
         if connection.write_paused:
             return
         if watcher.error is not None:
-            # What was held is dropped as the watcher's own queue was: the client has to start again anyway.
+            # What was held is dropped as the watcher's own queue was: the client has to start again
+            # anyway.
             connection.write(self._encoder.error(watcher.error))
             self._finish(connected=True)
             return
         held = self._held
         if not held:
-            # Of what was there at the start no more than is written next: what is encoded for a client that does not
-            # read is held by each stream alone, and there may be thousands of them.
+            # Of what was there at the start no more than is written next: what is encoded for a
+            # client that does not read is held by each stream alone, and there may be thousands of
+            # them.
             taken = watcher.take(SEND_BYTES)
             self._traffic.events.value += len(taken)
             held.extend([item.data for item in taken])
@@ -170,7 +178,9 @@ class Stream:
             self._wake() if watcher.error is not None else self._finish(connected=True)
 
     def _portion(self) -> bytes:
-        """About ``SEND_BYTES`` of what is held: one frame is shared with other streams, a joined run is a copy."""
+        """About ``SEND_BYTES`` of what is held: one frame is shared with other streams, a joined
+        run is a copy.
+        """
         first = self._held.popleft()
         if self._columns_due and isinstance(self._encoder, TableEncoder):
             self._columns_due = False
@@ -215,12 +225,17 @@ class WatchHandler:
         self.backlogs = Backlogs()
 
     async def respond(
-        self, request: Request, route: Route, send: Send, on_head: Callable[[], str], traffic: WatchTraffic
+        self,
+        request: Request,
+        route: Route,
+        send: Send,
+        on_head: Callable[[], str],
+        traffic: WatchTraffic,
     ) -> None:
         """Serve a watch to its end.
 
-        *on_head* is called when the head is about to be sent, and gives the audit id; *traffic* is added to.  Raises
-        ``StatusError`` before that, never after: later errors are ERROR events.
+        *on_head* is called when the head is about to be sent, and gives the audit id; *traffic* is
+        added to. Raises ``StatusError`` before that, never after: later errors are ERROR events.
         """
         query = request.query
         target = route.target
@@ -248,22 +263,32 @@ class WatchHandler:
                 self._revocation.end(number)
                 self._hub.unsubscribe(watcher)
 
-    async def _run(self, request: Request, watcher: Watcher, encoder: AnyEncoder, traffic: WatchTraffic) -> bool:
+    async def _run(
+        self, request: Request, watcher: Watcher, encoder: AnyEncoder, traffic: WatchTraffic
+    ) -> bool:
         """Returns True if the response can be completed."""
-        stream = Stream(request.connection, watcher, encoder, self._turns, traffic, stalled_s=self._stalled_s)
+        stream = Stream(
+            request.connection, watcher, encoder, self._turns, traffic, stalled_s=self._stalled_s
+        )
         account = request.user.name if request.user is not None else ""
-        self.backlogs.begin(stream, account, "ordinary" if request.flow is None else request.flow.level.standing)
+        self.backlogs.begin(
+            stream, account, "ordinary" if request.flow is None else request.flow.level.standing
+        )
         try:
             return await stream.run()
         finally:
             self.backlogs.end(stream)
 
-    async def _future_error(self, request: Request, target: Target, plan: WatchPlan) -> StatusError | None:
-        """A state at a version from the future is waited for a little; then it is an ERROR event.  A
+    async def _future_error(
+        self, request: Request, target: Target, plan: WatchPlan
+    ) -> StatusError | None:
+        """A state at a version from the future is waited for a little; then it is an ERROR event. A
         state of no named version is the newest that there is anywhere.
 
-        Events after a version that is newer than storage will never follow: it is of a history that is lost, and the
-        client would wait in silence, and then miss what has the versions in between.  It is told to list again."""
+        Events after a version that is newer than storage will never follow: it is of a history that
+        is lost, and the client would wait in silence, and then miss what has the versions in
+        between. It is told to list again.
+        """
         beyond = plan.since is not None and plan.since > self._hub.revision
         if plan.wait_for is None and not plan.newest and not beyond:
             return None
@@ -272,7 +297,10 @@ class WatchHandler:
         except StatusError as error:
             return error
         if plan.since is not None and plan.since > self._hub.revision:
-            return expired(f"resource version {plan.since} is not of this history, the newest is {self._hub.revision}")
+            return expired(
+                f"resource version {plan.since} is not of this history, the newest is "
+                f"{self._hub.revision}"
+            )
         return None
 
     def _subscribe(self, plan: WatchPlan, encoder: AnyEncoder, request: Request) -> Watcher:
@@ -289,7 +317,12 @@ class WatchHandler:
             selector=plan.selector,
         )
         watcher = self._hub.subscribe(
-            interest, now=now, since=plan.since, initial=plan.initial, bookmarks=plan.bookmarks, ends_at=now + seconds
+            interest,
+            now=now,
+            since=plan.since,
+            initial=plan.initial,
+            bookmarks=plan.bookmarks,
+            ends_at=now + seconds,
         )
         if watcher.error is not None and plan.resource.uncached:
             watcher.error = expired(_TOO_OLD_IN_STORAGE)
@@ -306,5 +339,7 @@ def _head(
     headers.append(NO_CACHE)
     headers.append((b"content-type", representation.watch_content_type))
     spoken = target.spoken
-    headers.extend(warning_headers(DEPRECATIONS.get((spoken.group, spoken.version, spoken.plural), ())))
+    headers.extend(
+        warning_headers(DEPRECATIONS.get((spoken.group, spoken.version, spoken.plural), ()))
+    )
     return {"type": "http.response.start", "status": 200, "headers": headers}

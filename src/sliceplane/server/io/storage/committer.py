@@ -1,8 +1,8 @@
 """Group commit: the one way by which staged commits become durable, visible and acknowledged.
 
-One task takes what is staged, has the back end write it as one batch (one fsync), publishes it and takes what was
-staged meanwhile.  There is no timer: a single write goes at once, and under load batches grow by themselves to what
-arrives during one fsync.
+One task takes what is staged, has the back end write it as one batch (one fsync), publishes it and
+takes what was staged meanwhile. There is no timer: a single write goes at once, and under load
+batches grow by themselves to what arrives during one fsync.
 
     registry --stage--> store --take_staged--> append (thread) --> on_durable --> hub --> waiting writers
 
@@ -20,10 +20,12 @@ reconcile fails    forgets all that is staged; serves reads     500, "is not kno
                    of what was acknowledged (*sealed*)          write is refused until a restart
 =================  ===========================================  ==========================================
 
-So an acknowledged write is always on disk, and the memory never shows what the disk does not have.  A refused write
-may still turn up after a restart in the third case only, which is what a 500 means to a client.
+So an acknowledged write is always on disk, and the memory never shows what the disk does not have.
+A refused write may still turn up after a restart in the third case only, which is what a 500 means
+to a client.
 
-Compaction goes through the same thread in chunks between batches, so no commit waits for more than one chunk.
+Compaction goes through the same thread in chunks between batches, so no commit waits for more than
+one chunk.
 """
 
 from __future__ import annotations
@@ -57,8 +59,10 @@ def _silent(message: str) -> None:
 
 
 class Committer:
-    """Owned by the server, in its loop.  ``start``, then any number of ``durable``, then ``close``, which also closes
-    the back end.  *report* gets one sentence for each thing that an operator should know."""
+    """Owned by the server, in its loop. ``start``, then any number of ``durable``, then ``close``,
+    which also closes the back end. *report* gets one sentence for each thing that an operator
+    should know.
+    """
 
     def __init__(
         self,
@@ -79,7 +83,9 @@ class Committer:
         #: for what is well again
         self._report_mended = report_mended
         self._on_aborted = on_aborted
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="storage") if backend.blocking else None
+        self._executor = (
+            ThreadPoolExecutor(1, thread_name_prefix="storage") if backend.blocking else None
+        )
         self._wake = asyncio.Event()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         #: (low, high]: revisions that were staged and forgotten
@@ -100,17 +106,22 @@ class Committer:
         self.metrics = CommitMetrics(lambda: self.commits, lambda: self.staleness_s)
 
     def start(self) -> None:
-        # History of earlier lives counts, too: a server that is killed again and again would never drop any.
+        # History of earlier lives counts, too: a server that is killed again and again would never
+        # drop any.
         for event in self._store.history():
-            self._retention.on_commit(event.revision, 1, len(event.record.body), self._store.object_bytes.total)
+            self._retention.on_commit(
+                event.revision, 1, len(event.record.body), self._store.object_bytes.total
+            )
         self._task = asyncio.get_running_loop().create_task(self._run(), name="committer")
 
     async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:
-        """Returns what *step*, a synchronous piece of registry work, returned, when that is durable and published.
+        """Returns what *step*, a synchronous piece of registry work, returned, when that is durable
+        and published.
 
-        *revision_of* returns the revision that a result made, 0 if none.  A refusal may rest on a write that is only
-        staged ("already exists"): it waits, too, or its client would read next that there is no such object.  If that
-        write is not stored, *step* runs again.  Raises what *step* and ``durable`` raise.
+        *revision_of* returns the revision that a result made, 0 if none. A refusal may rest on a
+        write that is only staged ("already exists"): it waits, too, or its client would read next
+        that there is no such object. If that write is not stored, *step* runs again. Raises what
+        *step* and ``durable`` raise.
         """
         while True:
             try:
@@ -131,7 +142,9 @@ class Committer:
             return result
 
     async def current(self) -> None:
-        """Return when memory is as new as storage, which is always so: no other server writes to it."""
+        """Return when memory is as new as storage, which is always so: no other server writes to
+        it.
+        """
 
     async def durable(self, revision: int) -> None:
         """Return when *revision* is durable and published (at once for 0: nothing was written).
@@ -160,13 +173,17 @@ class Committer:
         self._wake.set()
 
     def tick(self, now: float) -> None:
-        """Time passes (every few seconds will do): history that is old enough is compacted, and space given back."""
+        """Time passes (every few seconds will do): history that is old enough is compacted, and
+        space given back.
+        """
         self._retention.on_tick(now)
         self._may_compact = self._may_give_back = True
         self._wake.set()
 
     async def close(self) -> None:
-        """Commit what is staged, then let the back end go.  Idempotent.  Re-raises a fault of the committer itself."""
+        """Commit what is staged, then let the back end go.  Idempotent.  Re-raises a fault of the
+        committer itself.
+        """
         if self._closing:
             return
         self._closing = True
@@ -199,7 +216,11 @@ class Committer:
                 self._give_up(self.sealed)
             elif batch:
                 await self._commit(batch)
-            due = self._may_compact and self.sealed is None and self._retention.target > self._store.compacted
+            due = (
+                self._may_compact
+                and self.sealed is None
+                and self._retention.target > self._store.compacted
+            )
             if due and not self._closing:
                 # As much again as was added: compaction keeps up with any load.
                 await self._compact(max(COMPACT_CHUNK_REVISIONS, 2 * len(batch)))
@@ -228,7 +249,9 @@ class Committer:
         events = self._store.on_durable(batch[-1].revision)
         self._hub.publish(events)
         size = sum(len(event.record.body) for event in batch)
-        self._retention.on_commit(batch[-1].revision, len(batch), size, self._store.object_bytes.total)
+        self._retention.on_commit(
+            batch[-1].revision, len(batch), size, self._store.object_bytes.total
+        )
         newest = self._store.revision
         waiting, self._waiting = self._waiting, []
         for revision, future in waiting:
@@ -243,7 +266,10 @@ class Committer:
         try:
             newest = await self._call(self._backend.reconcile)
         except Exception as again:
-            self._seal(f"it is not known whether the write was stored, and writes are refused until a restart: {again}")
+            self._seal(
+                "it is not known whether the write was stored, and writes are refused until a "
+                f"restart: {again}"
+            )
             return False
         if batch and newest == batch[-1].revision:
             self._report_mended("the write was stored")
@@ -252,12 +278,17 @@ class Committer:
             if batch:
                 self._failed(f"the write was not stored: {error}")
         else:
-            self._seal(f"storage is at revision {newest}, which is not {self._store.revision}: writes are refused")
+            self._seal(
+                f"storage is at revision {newest}, which is not {self._store.revision}: writes "
+                "are refused"
+            )
         return False
 
     async def _compact(self, chunk: int) -> None:
         step = min(self._retention.target, self._store.compacted + chunk)
-        await asyncio.sleep(0)  # a back end without a thread must not keep the loop through all of it
+        await asyncio.sleep(
+            0
+        )  # a back end without a thread must not keep the loop through all of it
         try:
             await self._call(self._backend.compact, step)
         except WriteFailed as error:
@@ -311,4 +342,6 @@ class Committer:
     async def _call(self, function: Callable[..., T], *arguments: object) -> T:
         if self._executor is None:
             return function(*arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._executor, function, *arguments
+        )

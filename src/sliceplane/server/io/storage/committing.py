@@ -1,4 +1,6 @@
-"""What all storage has in common: committers as a server uses them, errors at the start, reports, metrics."""
+"""What all storage has in common: committers as a server uses them, errors at the start, reports,
+metrics.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +23,30 @@ _log = get_logger("plane")
 
 
 class StorageError(Exception):
-    """Opening or reading failed.  The text is one sentence for a person that names the file; the file is untouched."""
+    """Opening or reading failed.  The text is one sentence for a person that names the file; the
+    file is untouched.
+    """
 
 
 class Durability(Protocol):
     """A committer, as far as requests need it."""
 
     async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:
-        """Runs *step*, possibly several times, and returns what it returned last when that is durable and published.
-        Raises what *step* raises, and a 500 ``StatusError`` if it never will be durable."""
+        """Runs *step*, possibly several times, and returns what it returned last when that is
+        durable and published. Raises what *step* raises, and a 500 ``StatusError`` if it never will
+        be durable.
+        """
 
     async def current(self) -> None:
-        """Returns when memory is as new as storage was at the call.  Raises the 504 ``StatusError``."""
+        """Returns when memory is as new as storage was at the call.  Raises the 504
+        ``StatusError``.
+        """
 
     @property
     def staleness_s(self) -> float:
-        """How long ago memory was last known to be as new as storage; 0 if no other server writes to that."""
+        """How long ago memory was last known to be as new as storage; 0 if no other server writes
+        to that.
+        """
 
 
 class AnyCommitter(Durability, Protocol):
@@ -62,7 +72,11 @@ def health_of(committer: AnyCommitter) -> str:
     if committer.failing is None:
         return ""
     age_s = committer.staleness_s
-    return f"{committer.failing}; memory was last known to be current {age_s:.0f} s ago" if age_s else committer.failing
+    return (
+        f"{committer.failing}; memory was last known to be current {age_s:.0f} s ago"
+        if age_s
+        else committer.failing
+    )
 
 
 def report_trouble(sentence: str) -> None:
@@ -84,7 +98,9 @@ class CommitMetrics(Metrics):
             "Time to make a batch of commits durable, its fsync included.",
             _FSYNC_BUCKETS,
         )
-        self.failures = self.counter("sliceplane_storage_failures_total", "Batches that were not stored.")
+        self.failures = self.counter(
+            "sliceplane_storage_failures_total", "Batches that were not stored."
+        )
         self.computed("counter", "sliceplane_storage_commits_total", "Durable commits.", commits)
         self.computed(
             "gauge",
@@ -95,7 +111,9 @@ class CommitMetrics(Metrics):
 
 
 def store_metrics(store: Store, database: Path | None, spare_bytes: Callable[[], int]) -> Metrics:
-    """*database* ``None``: the state is in no file of this machine.  *spare_bytes*: free pages of the database."""
+    """*database* ``None``: the state is in no file of this machine.  *spare_bytes*: free pages of
+    the database.
+    """
     metrics = Metrics()
     add = metrics.computed
 
@@ -117,7 +135,13 @@ def store_metrics(store: Store, database: Path | None, spare_bytes: Callable[[],
         lambda: [((resource,), store.count(resource)) for resource in sorted(store.resources())],
         "resource",
     )
-    add("gauge", "apiserver_storage_size_bytes", "Size of the database on disk.", size, "storage_cluster_id")
+    add(
+        "gauge",
+        "apiserver_storage_size_bytes",
+        "Size of the database on disk.",
+        size,
+        "storage_cluster_id",
+    )
     add(
         "gauge",
         "sliceplane_storage_spare_bytes",
@@ -125,14 +149,34 @@ def store_metrics(store: Store, database: Path | None, spare_bytes: Callable[[],
         lambda: [] if database is None else [((), spare_bytes())],
     )
     counted = store.object_bytes
-    add("gauge", "sliceplane_object_bytes", "Bytes of the newest versions of all objects.", lambda: counted.total)
-    add("gauge", "sliceplane_object_bytes_max", "The bound of them (--quota-backend-bytes).", lambda: counted.most)
+    add(
+        "gauge",
+        "sliceplane_object_bytes",
+        "Bytes of the newest versions of all objects.",
+        lambda: counted.total,
+    )
+    add(
+        "gauge",
+        "sliceplane_object_bytes_max",
+        "The bound of them (--quota-backend-bytes).",
+        lambda: counted.most,
+    )
     add(
         "counter",
         "sliceplane_refused_object_bytes_total",
         "Writes for which the share of their namespace had no room.",
         lambda: counted.refused,
     )
-    add("gauge", "apiserver_storage_revision", "The newest durable revision.", lambda: store.revision)
-    add("gauge", "sliceplane_storage_compacted_revision", "What is older is forgotten.", lambda: store.compacted)
+    add(
+        "gauge",
+        "apiserver_storage_revision",
+        "The newest durable revision.",
+        lambda: store.revision,
+    )
+    add(
+        "gauge",
+        "sliceplane_storage_compacted_revision",
+        "What is older is forgotten.",
+        lambda: store.compacted,
+    )
     return metrics

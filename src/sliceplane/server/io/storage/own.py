@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 class OwnStorage:
-    """What the back end remembers, as ``store``; ``committer`` keeps the two together from then on."""
+    """What the back end remembers, as ``store``; ``committer`` keeps the two together from
+    then on.
+    """
 
     def __init__(self, data_dir: DataDir) -> None:
         """Raises ``StorageError``."""

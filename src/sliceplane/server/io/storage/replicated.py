@@ -1,18 +1,23 @@
-"""The committer of a server that shares its storage with others: performs what ``server.store.replica`` decides.
+"""The committer of a server that shares its storage with others: performs what
+``server.store.replica`` decides.
 
     write(step) --> replica --Batch--> etcd
                        ^                  |  taken, refused, no answer
                        '------- feed -----'  what the batches of all servers did, in order
 
-- A batch without an answer is sent again until something is known: the condition on the head lets it in once at most.
-- Meanwhile nothing is acknowledged.  Who has waited for storage longer than ``OUTAGE_S`` is not let in at all: a
-  write is refused with 503 before it runs, so it certainly did not happen.
-- A linearizable read waits ``READ_S_MAX`` for a majority and then fails with 504.  Reads that take any version,
-  and watches, go on from memory; ``staleness_s`` says how old that is.
-- A feed that is behind what the head says, for longer than ``STUCK_S``, is begun anew at another member.
-- Where the feed has a gap (etcd dropped what this server had not seen), all is loaded anew; watches end with 410.
-- The same where etcd was restored from a backup: its cluster has another number, or its head another name than the one
-  that was seen here.  Each linearizable read looks, and a server without any does once a second.
+- A batch without an answer is sent again until something is known: the condition on the head lets
+  it in once at most.
+- Meanwhile nothing is acknowledged. Who has waited for storage longer than ``OUTAGE_S`` is not let
+  in at all: a write is refused with 503 before it runs, so it certainly did not happen.
+- A linearizable read waits ``READ_S_MAX`` for a majority and then fails with 504. Reads that take
+  any version, and watches, go on from memory; ``staleness_s`` says how old that is.
+- A feed that is behind what the head says, for longer than ``STUCK_S``, is begun anew at another
+  member.
+- Where the feed has a gap (etcd dropped what this server had not seen), all is loaded anew; watches
+  end with 410.
+- The same where etcd was restored from a backup: its cluster has another number, or its head
+  another name than the one that was seen here. Each linearizable read looks, and a server without
+  any does once a second.
 """
 
 from __future__ import annotations
@@ -22,7 +27,13 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
-from sliceplane.api.errors import StatusError, internal, read_timeout, shutting_down, storage_unavailable
+from sliceplane.api.errors import (
+    StatusError,
+    internal,
+    read_timeout,
+    shutting_down,
+    storage_unavailable,
+)
 from sliceplane.kit.io.last_steps import ends_within
 from sliceplane.server.io.storage.committing import CommitMetrics, StorageError
 from sliceplane.server.io.storage.etcd.backend import Answer, Behind, EtcdBackend, Snapshot, Taken
@@ -52,10 +63,11 @@ _COMPACT_CHUNK_REVISIONS: Final = 2048
 
 
 class ReplicatedCommitter:
-    """Owned by the server, made in its loop.  ``start``, then any number of ``write`` and ``current``, then ``close``.
+    """Owned by the server, made in its loop. ``start``, then any number of ``write`` and
+    ``current``, then ``close``.
 
-    *snapshot* is what *store* was made of.  *on_changed* and *on_replaced*: see ``Replica``.  *report* gets one
-    sentence for each thing that an operator should know.
+    *snapshot* is what *store* was made of. *on_changed* and *on_replaced*: see ``Replica``.
+    *report* gets one sentence for each thing that an operator should know.
     """
 
     def __init__(
@@ -116,7 +128,8 @@ class ReplicatedCommitter:
         self.sealed: str | None = None
         self.metrics = self._declared()
         self.reloads = self.metrics.counter(
-            "sliceplane_etcd_reloads_total", "Times that all was read anew since the feed had a gap."
+            "sliceplane_etcd_reloads_total",
+            "Times that all was read anew since the feed had a gap.",
         )
 
     def _declared(self) -> CommitMetrics:
@@ -127,7 +140,11 @@ class ReplicatedCommitter:
             ("conflicts", "Batches that another server's came before.", lambda: replica.conflicts),
             ("redone_steps", "Requests that ran again after that.", lambda: replica.redone),
             ("reads", "Reads that waited for the newest state.", lambda: replica.reads.served),
-            ("read_questions", "Quorum reads of the head; they serve many.", lambda: replica.reads.questions),
+            (
+                "read_questions",
+                "Quorum reads of the head; they serve many.",
+                lambda: replica.reads.questions,
+            ),
         ):
             metrics.computed("counter", f"sliceplane_etcd_{name}_total", text, read)
         return metrics
@@ -162,7 +179,9 @@ class ReplicatedCommitter:
     def start(self) -> None:
         self._confirmed_at = self._loop.time()
         self._compaction_due = self._confirmed_at + self._compaction_interval_s
-        self._feed = self._backend.follow(self._read_at, self._threaded(self._fed), self._threaded(self._gap))
+        self._feed = self._backend.follow(
+            self._read_at, self._threaded(self._fed), self._threaded(self._gap)
+        )
         self._spawn(self._heart(), "etcd heartbeat")
 
     def _spawn(self, work: Any, name: str) -> None:
@@ -187,16 +206,19 @@ class ReplicatedCommitter:
     # What requests ask for
 
     async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:
-        """Run *step*, a synchronous piece of registry work, and return what it returned when that is durable and
-        published.  It runs again when another server was first.
+        """Run *step*, a synchronous piece of registry work, and return what it returned when that
+        is durable and published. It runs again when another server was first.
 
-        *revision_of* tells the revision that a result made, 0 if none.  Raises what *step* raises, and ``StatusError``
-        500 if it was not stored, 503 if storage has been away for long; then *step* did not run.
+        *revision_of* tells the revision that a result made, 0 if none. Raises what *step* raises,
+        and ``StatusError`` 500 if it was not stored, 503 if storage has been away for long; then
+        *step* did not run.
         """
         if self._closing:
             raise shutting_down()
         if self._reloading and self._call_failing is not None:
-            raise storage_unavailable(self._call_failing)  # nothing runs before all is loaded, and that does not work
+            raise storage_unavailable(
+                self._call_failing
+            )  # nothing runs before all is loaded, and that does not work
         if self._silent_since is not None and self._loop.time() - self._silent_since > OUTAGE_S:
             raise storage_unavailable(self.failing or "etcd does not answer")
         future: asyncio.Future[T] = self._loop.create_future()
@@ -220,7 +242,9 @@ class ReplicatedCommitter:
             raise
 
     async def current(self) -> None:
-        """Return when memory is at least as new as the log was at the call.  Raises the 504 ``StatusError``."""
+        """Return when memory is at least as new as the log was at the call.  Raises the 504
+        ``StatusError``.
+        """
         future: asyncio.Future[None] = self._loop.create_future()
         self.replica.reads.want(lambda: None if future.done() else future.set_result(None))
         self._act_soon()
@@ -234,10 +258,14 @@ class ReplicatedCommitter:
         self._act_soon()
 
     def tick(self, now: float) -> None:
-        """Time passes (every few seconds will do): history that is old enough is compacted, here and in etcd."""
+        """Time passes (every few seconds will do): history that is old enough is compacted, here
+        and in etcd.
+        """
         self._retention.on_tick(now)
         while self._store.compacted < self._retention.target:
-            self._store.compact(min(self._retention.target, self._store.compacted + _COMPACT_CHUNK_REVISIONS))
+            self._store.compact(
+                min(self._retention.target, self._store.compacted + _COMPACT_CHUNK_REVISIONS)
+            )
         if self._compaction_interval_s and self._loop.time() >= self._compaction_due:
             self._compaction_due = self._loop.time() + self._compaction_interval_s
             target, self._compaction_target = self._compaction_target, self._store.revision
@@ -255,7 +283,9 @@ class ReplicatedCommitter:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.replica.abandon_all(StatusError(503, "ServiceUnavailable", "the server is shutting down"))
+        self.replica.abandon_all(
+            StatusError(503, "ServiceUnavailable", "the server is shutting down")
+        )
         await asyncio.to_thread(self._backend.close)
 
     async def _written(self) -> None:
@@ -266,7 +296,9 @@ class ReplicatedCommitter:
     # Acting
 
     def _act_soon(self) -> None:
-        """At the end of this turn of the loop, so that what arrives together is one batch and one question."""
+        """At the end of this turn of the loop, so that what arrives together is one batch and one
+        question.
+        """
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._act)
@@ -289,12 +321,16 @@ class ReplicatedCommitter:
             self._backend.drop_turn(self._threaded(self._turn_dropped))
         self._watch_feed(now)
         due = replica.next_deadline(now)
-        if due is not None and (self._timer is None or self._timer.cancelled() or self._timer.when() <= now):
+        if due is not None and (
+            self._timer is None or self._timer.cancelled() or self._timer.when() <= now
+        ):
             self._timer = self._loop.call_at(due + 0.001, self._act_soon)
 
     def _send(self, batch: Batch, began: float, attempt: int) -> None:
         self._heard_nothing_since(self._loop.time())
-        self._backend.send(batch, self._threaded(lambda answer: self._sent(batch, began, attempt, answer)))
+        self._backend.send(
+            batch, self._threaded(lambda answer: self._sent(batch, began, attempt, answer))
+        )
 
     def _sent(self, batch: Batch, began: float, attempt: int, answer: Answer) -> None:
         if self._closing:
@@ -311,12 +347,16 @@ class ReplicatedCommitter:
             self._answered()
             self.replica.on_refused(batch.number, answer.head)
             if answer.head <= self.replica.position:
-                self.replica.reads.want(lambda: None)  # it is another head, which the feed will not tell
+                self.replica.reads.want(
+                    lambda: None
+                )  # it is another head, which the feed will not tell
         elif isinstance(answer, Refused) and attempt == 0:
             self._answered()
             self.metrics.failures.value += 1
             self._refused(f"the write was not stored: {answer}", lasting=answer.lasting)
-            self.replica.on_failed(batch.number, internal(f"the write was not stored: {answer}"), now)
+            self.replica.on_failed(
+                batch.number, internal(f"the write was not stored: {answer}"), now
+            )
         else:
             # Also a refusal after silence: it says nothing about the attempts before.
             self._no_answer(answer)
@@ -348,7 +388,10 @@ class ReplicatedCommitter:
     def _head_seen(self, number: int, seen: HeadSeen, asked_at: float) -> None:
         if seen.cluster != self._backend.cluster and not self._reloading:
             self.replica.reads.on_no_answer(number)
-            self._gap(f"etcd is cluster {seen.cluster}, and was {self._backend.cluster}, as after a restore")
+            self._gap(
+                f"etcd is cluster {seen.cluster}, and was {self._backend.cluster}, as after a "
+                "restore"
+            )
             return
 
         def confirmed() -> None:
@@ -398,7 +441,9 @@ class ReplicatedCommitter:
             self._report(f"etcd: {why}")
 
     def _refused(self, why: str, *, lasting: bool) -> None:
-        """An answer, so reads may go on; where it is about more than this write, health says so until one is taken."""
+        """An answer, so reads may go on; where it is about more than this write, health says so
+        until one is taken.
+        """
         if why != self._writes_failing:
             self._report(f"etcd: {why}")
         if lasting:
@@ -427,7 +472,9 @@ class ReplicatedCommitter:
         if events:
             self._backend.note(events[-1].revision, self.replica.position)
             size = sum(len(event.record.body) for event in events)
-            self._retention.on_commit(events[-1].revision, len(events), size, self._store.object_bytes.total)
+            self._retention.on_commit(
+                events[-1].revision, len(events), size, self._store.object_bytes.total
+            )
 
     def _watch_feed(self, now: float) -> None:
         if self.replica.head <= self.replica.position:
@@ -440,7 +487,9 @@ class ReplicatedCommitter:
                 self._feed.restart()
 
     def _gap(self, why: str) -> None:
-        """The feed cannot go on: either nothing was missed (others use this etcd, too), or all is loaded anew."""
+        """The feed cannot go on: either nothing was missed (others use this etcd, too), or all is
+        loaded anew.
+        """
         if not self._closing and not self._reloading:
             self._reloading = True
             self._spawn(self._reload(why), "etcd reload")
@@ -449,7 +498,9 @@ class ReplicatedCommitter:
         self._report(f"{why}; loading the state anew")
         while True:
             try:
-                snapshot = await asyncio.to_thread(self._backend.snapshot, history=False, known=self.replica.known)
+                snapshot = await asyncio.to_thread(
+                    self._backend.snapshot, history=False, known=self.replica.known
+                )
                 break
             except StorageError as error:
                 self._fail(str(error))
@@ -459,12 +510,16 @@ class ReplicatedCommitter:
         if snapshot.told:
             self._report(snapshot.told)
         self._report_mended("the state was loaded anew")
-        loaded = Loaded(tuple(snapshot.loaded.history), snapshot.loaded.revision, snapshot.loaded.compacted)
+        loaded = Loaded(
+            tuple(snapshot.loaded.history), snapshot.loaded.revision, snapshot.loaded.compacted
+        )
         if Known(snapshot.position, snapshot.name, loaded.revision) != self.replica.known:
             self._retention.on_replaced()
             # No client may be told that history is dropped up to a revision that is still to come.
             self._compaction_target = min(self._compaction_target, loaded.revision)
-            self.replica.on_reloaded(loaded, snapshot.position, snapshot.name, snapshot.turns, self._loop.time())
+            self.replica.on_reloaded(
+                loaded, snapshot.position, snapshot.name, snapshot.turns, self._loop.time()
+            )
         if self._feed is not None:
             self._feed.resume(snapshot.read_at)
         self._act_soon()

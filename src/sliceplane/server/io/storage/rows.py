@@ -1,34 +1,36 @@
-"""What stands in a database: records as rows of the table ``history``, and what proves that it has all that was
-acknowledged, its *tally* and the *mark* beside it.
+"""What stands in a database: records as rows of the table ``history``, and what proves that it has
+all that was acknowledged, its *tally* and the *mark* beside it.
 
 Labels, fields and owners are JSON text, "" if there are none.  ``crc`` is over all other columns.
 
     tally(id = 0, text)      "slpl-tally REVISION ROWS TOTAL ACKNOWLEDGED DIGEST", numbers in hexadecimal
 
-Every transaction writes this row anew.  ROWS and TOTAL are the number of rows of ``history`` and the sum of their
-checksums, so they name the set of rows, whatever the order is.  A database that is put together of pages of two moments
-(an older file under a newer log, an older log over a newer file, a checkpoint whose log is gone) has a tally that is
-not that of its rows.
+Every transaction writes this row anew. ROWS and TOTAL are the number of rows of ``history`` and the
+sum of their checksums, so they name the set of rows, whatever the order is. A database that is put
+together of pages of two moments (an older file under a newer log, an older log over a newer file, a
+checkpoint whose log is gone) has a tally that is not that of its rows.
 
-ACKNOWLEDGED is the newest revision that was on disk for certain when the transaction began.  A log that has lost its
-end still has, in what follows the damage, the tallies of later transactions, and each proves what had been acknowledged
-before it.  So they are looked for in the log's bytes (``proved``), whatever SQLite takes for its end.  A write that was
-torn by a crash leaves no such proof of itself, as nothing began after it.
+ACKNOWLEDGED is the newest revision that was on disk for certain when the transaction began. A log
+that has lost its end still has, in what follows the damage, the tallies of later transactions, and
+each proves what had been acknowledged before it. So they are looked for in the log's bytes
+(``proved``), whatever SQLite takes for its end. A write that was torn by a crash leaves no such
+proof of itself, as nothing began after it.
 
-DIGEST is keyed with the history's number, which never leaves the database: bodies are in the log as well, and who
-writes one must not be able to write a proof.
+DIGEST is keyed with the history's number, which never leaves the database: bodies are in the log as
+well, and who writes one must not be able to write a proof.
 
     sliceplane-acknowledged 1 HISTORY REVISION FILE CHECKSUM       numbers in hexadecimal, then a line end
 
-The mark, a small file, is written over after each batch that the disk has, and not synced: that costs some
-microseconds, and what is in it is never newer than what the database has on disk.  So a database with less than the
-mark says has lost something: its log was damaged, cut off or removed, or an older copy was put in its place.  What an
-unfinished write of a crash leaves was never marked.  The kernel writes the mark to disk within about half a minute;
-what a failure of power takes of that is covered by the tallies in the log, but for its last batch.
+The mark, a small file, is written over after each batch that the disk has, and not synced: that
+costs some microseconds, and what is in it is never newer than what the database has on disk. So a
+database with less than the mark says has lost something: its log was damaged, cut off or removed,
+or an older copy was put in its place. What an unfinished write of a crash leaves was never marked.
+The kernel writes the mark to disk within about half a minute; what a failure of power takes of that
+is covered by the tallies in the log, but for its last batch.
 
-FILE names the very file that the mark is in (inode and generation).  In a copy of the folder it is another one: the
-copy may be old, and clients may know versions that it never heard of.  The line is always of one length and fits into a
-sector, so it is on disk as a whole.
+FILE names the very file that the mark is in (inode and generation). In a copy of the folder it is
+another one: the copy may be old, and clients may know versions that it never heard of. The line is
+always of one length and fits into a sector, so it is on disk as a whole.
 """
 
 from __future__ import annotations
@@ -95,15 +97,50 @@ def encode(event: StoreEvent) -> Row:
     labels = _encoder.encode(dict(record.labels)).decode() if record.labels else ""
     fields = _encoder.encode(dict(record.fields)).decode() if record.fields else ""
     owners = _encoder.encode(record.owners).decode() if record.owners else ""
-    crc = _crc(record.body, record.revision, kind, *key, previous, record.created, record.uid, labels, fields, owners)
+    crc = _crc(
+        record.body,
+        record.revision,
+        kind,
+        *key,
+        previous,
+        record.created,
+        record.uid,
+        labels,
+        fields,
+        owners,
+    )
     return (
-        record.revision, kind, *key, previous, record.created, record.uid, labels, fields, owners, crc, record.body,
-    )  # fmt: skip
+        record.revision,
+        kind,
+        *key,
+        previous,
+        record.created,
+        record.uid,
+        labels,
+        fields,
+        owners,
+        crc,
+        record.body,
+    )
 
 
 def decode(row: tuple[Any, ...]) -> StoredRow:
     """A row of ``SELECT``.  Raises ``ValueError`` if it is not what was written."""
-    revision, kind, resource, namespace, name, previous, created, uid, labels, fields, owners, crc, body = row
+    (
+        revision,
+        kind,
+        resource,
+        namespace,
+        name,
+        previous,
+        created,
+        uid,
+        labels,
+        fields,
+        owners,
+        crc,
+        body,
+    ) = row
     if not isinstance(body, bytes) or crc != _crc(body, *row[:-2]):
         raise ValueError(f"the row of revision {revision} has a wrong checksum")
     record = Record(
@@ -128,16 +165,21 @@ def _crc(body: bytes, *columns: str | int) -> int:
     return crc32(body, crc32("\0".join(map(str, columns)).encode()))
 
 
-CREATE_TALLY: Final = "CREATE TABLE tally (id INTEGER PRIMARY KEY CHECK (id = 0), text TEXT NOT NULL)"
+CREATE_TALLY: Final = (
+    "CREATE TABLE tally (id INTEGER PRIMARY KEY CHECK (id = 0), text TEXT NOT NULL)"
+)
 SET_TALLY: Final = "INSERT OR REPLACE INTO tally VALUES (0, ?)"
 GET_TALLY: Final = "SELECT text FROM tally WHERE id = 0"
 #: rows, and the sum of their checksums, of a history that is there
 COUNT_ROWS: Final = "SELECT count(*), coalesce(sum(crc), 0) FROM history"
 
-_PATTERN: Final = re.compile(rb"slpl-tally ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9a-f]{32})")
+_PATTERN: Final = re.compile(
+    rb"slpl-tally ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9a-f]{32})"
+)
 _NAME: Final = "sliceplane-acknowledged"
 _BYTES_MAX: Final = 256
-#: linux/fs.h: a number that changes when an inode is used for another file; not every file system has one
+#: linux/fs.h: a number that changes when an inode is used for another file; not every file system
+#: has one
 _FS_IOC_GETVERSION: Final = 0x80087601
 
 
@@ -154,7 +196,10 @@ class Tally(msgspec.Struct, frozen=True):
         return replace(self, rows=self.rows - rows, total=self.total - total)
 
     def encode(self, history: int) -> str:
-        content = f"slpl-tally {self.revision:016x} {self.rows:016x} {self.total:016x} {self.acknowledged:016x}"
+        content = (
+            f"slpl-tally {self.revision:016x} {self.rows:016x} {self.total:016x} "
+            f"{self.acknowledged:016x}"
+        )
         return f"{content} {_digest(content.encode(), history)}"
 
 
@@ -168,7 +213,9 @@ def decode_tally(text: str, history: int) -> Tally:
 
 
 def proved(log: Path, history: int) -> int:
-    """The newest revision that *log* proves to have been acknowledged; 0: none.  Raises ``OSError``."""
+    """The newest revision that *log* proves to have been acknowledged; 0: none.  Raises
+    ``OSError``.
+    """
     with log.open("rb") as file:
         if not file.seek(0, 2):
             return 0
@@ -243,8 +290,9 @@ class AckedMark:
         return mark
 
     def note(self, history: int, revision: int) -> int:
-        """*revision* of *history* is on disk, and will be told to clients.  Returns how long the mark is.  Raises
-        ``OSError``."""
+        """*revision* of *history* is on disk, and will be told to clients. Returns how long the
+        mark is. Raises ``OSError``.
+        """
         content = f"{_NAME} 1 {history:016x} {revision:016x} {self._file}"
         return os.pwrite(self._descriptor, f"{content} {crc32(content.encode()):08x}\n".encode(), 0)
 

@@ -23,7 +23,9 @@ from sliceplane.server.store.shelf import Retention
 
 
 class SharedStorage:
-    """As ``own.OwnStorage``: ``store`` is what was read, ``committer`` follows and writes from then on."""
+    """As ``own.OwnStorage``: ``store`` is what was read, ``committer`` follows and writes from then
+    on.
+    """
 
     spare_bytes = 0
 
@@ -75,8 +77,9 @@ class SharedStorage:
         return "storage is not followed yet" if self._committer is None else self._committer.unready
 
     async def check_identity(self, pki: Pki, tokens: TokenConfig) -> None:
-        """Clients talk to any of the servers, so all must have one authority and one token key.  Raises
-        ``StartError``."""
+        """Clients talk to any of the servers, so all must have one authority and one token key.
+        Raises ``StartError``.
+        """
         key_file = tokens.signing_key_file or pki.token_key_file
         mine = {
             "authority": pki.identity,
@@ -87,9 +90,14 @@ class SharedStorage:
         except StorageError as error:
             raise StartError(str(error)) from error
         theirs = json.loads(agreed)
-        for name, what in (("authority", "certificate authority"), ("tokenKey", "key of service account tokens")):
+        for name, what in (
+            ("authority", "certificate authority"),
+            ("tokenKey", "key of service account tokens"),
+        ):
             if theirs.get(name) != mine[name]:
                 raise StartError(
-                    f"the other servers of this etcd have another {what}: stop this server and copy the folder pki "
-                    f"(and tokens.csv) of one of their data directories to {pki.folder}; docs/etcd.md says more"
+                    f"the other servers of this etcd have another {what}: stop this server and "
+                    "copy the folder pki "
+                    f"(and tokens.csv) of one of their data directories to {pki.folder}; "
+                    "docs/etcd.md says more"
                 )

@@ -1,14 +1,17 @@
-"""A database file: looked at before it is touched, compared with what was acknowledged, then opened for good.
+"""A database file: looked at before it is touched, compared with what was acknowledged, then opened
+for good.
 
     look_at      read-only: is it ours, whole, and does it have all that was acknowledged?  Refused or ``Found``
     connect      for writing, with the lock; makes what a new file needs, and brings an older schema up
 
-The look needs care, as SQLite itself takes damage of a log for its end: it would go on from there, and copy a wrong
-log into the database when the connection is closed.  So everything is decided on a connection that can write to
-nothing.  It keeps the log's index in memory, which also makes it independent of what is in ``-shm``.
+The look needs care, as SQLite itself takes damage of a log for its end: it would go on from there,
+and copy a wrong log into the database when the connection is closed. So everything is decided on a
+connection that can write to nothing. It keeps the log's index in memory, which also makes it
+independent of what is in ``-shm``.
 
-What was acknowledged is known from the mark (``mark``) and from the log (``tally``).  Without a mark an operator has
-said that what is there is to do, and the history goes on beyond everything that may have been told to clients.
+What was acknowledged is known from the mark (``mark``) and from the log (``tally``). Without a mark
+an operator has said that what is there is to do, and the history goes on beyond everything that may
+have been told to clients.
 """
 
 from __future__ import annotations
@@ -36,12 +39,18 @@ _WAL_BYTES_MAX: Final = 12 * 1024 * 1024
 _CHECKPOINT_PAGES: Final = 2000
 
 _CREATE: Final = (
-    "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID",
+    (
+        "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL, crc INTEGER NOT NULL) "
+        "WITHOUT ROWID"
+    ),
     rows.CREATE,
     rows.CREATE_TALLY,
 )
 SET_META: Final = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
-_NEWEST: Final = "SELECT max(value, coalesce((SELECT max(revision) FROM history), 0)) FROM meta WHERE key = 'compacted'"
+_NEWEST: Final = (
+    "SELECT max(value, coalesce((SELECT max(revision) FROM history), 0)) FROM meta WHERE key = "
+    "'compacted'"
+)
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -65,7 +74,9 @@ def _size(path: Path) -> int:
 
 
 def prepare(path: Path) -> Found:
-    """Look at what is at *path*, or make an empty file.  Raises ``StorageError``, ``sqlite3.Error`` and ``OSError``."""
+    """Look at what is at *path*, or make an empty file.  Raises ``StorageError``, ``sqlite3.Error``
+    and ``OSError``.
+    """
     if path.is_dir():
         raise StorageError(f"cannot use {path} for storage: it is a directory")
     if _size(path):
@@ -74,7 +85,8 @@ def prepare(path: Path) -> Found:
         if _size(left):
             what = "it is empty" if path.exists() else "it is missing"
             raise StorageError(
-                f"cannot use {path} for storage: {what}, but {left.name} is there; restore it from a copy, or remove "
+                f"cannot use {path} for storage: {what}, but {left.name} is there; restore it "
+                "from a copy, or remove "
                 f"all files {path.name}* to begin with nothing"
             )
     _make_file(path)
@@ -93,17 +105,22 @@ def _make_file(path: Path) -> None:
 
 
 def look_at(path: Path) -> Found:
-    """Refuse a file that is not ours, not whole or not all.  Raises ``StorageError`` and ``sqlite3.Error``."""
+    """Refuse a file that is not ours, not whole or not all.  Raises ``StorageError`` and
+    ``sqlite3.Error``.
+    """
     uri = f"{path.absolute().as_uri()}?mode=ro"
-    # With SQLite's locks, to learn of another process.  Beside a log that was left behind it needs a little new file
-    # for its index; where that cannot be made (the disk is full), ``connect`` will tell.
+    # With SQLite's locks, to learn of another process. Beside a log that was left behind it needs a
+    # little new file for its index; where that cannot be made (the disk is full), ``connect`` will
+    # tell.
     with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
         try:
             accept(path, connection)
         except sqlite3.OperationalError as error:
             if code_of(error) not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
                 raise
-    with contextlib.closing(sqlite3.connect(f"{uri}&vfs=unix-none", uri=True, timeout=0)) as connection:
+    with contextlib.closing(
+        sqlite3.connect(f"{uri}&vfs=unix-none", uri=True, timeout=0)
+    ) as connection:
         connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # with the index in memory
         return _compared(path, connection)
 
@@ -115,23 +132,28 @@ def _compared(path: Path, connection: sqlite3.Connection) -> Found:
         marked = AckedMark.read(path)
     except BadMark as error:
         raise _refused(
-            path, f"{AckedMark.path_of(path).name} cannot be used to tell whether it is whole: {error}"
+            path,
+            f"{AckedMark.path_of(path).name} cannot be used to tell whether it is whole: {error}",
         ) from error
     if not schema:
         if marked is not None and marked.revision > 1:
-            raise _refused(path, f"it has nothing in it, and revision {marked.revision} was acknowledged")
+            raise _refused(
+                path, f"it has nothing in it, and revision {marked.revision} was acknowledged"
+            )
         return Found()
     revision = newest(connection)
     if schema == _SCHEMA_BEFORE:
         _check_reaches(path, revision, marked.revision if marked is not None else 0)
         return Found(
-            why=f"{path} has the form of an older version and is changed to the present one: to go back to that "
+            why=f"{path} has the form of an older version and is changed to the present one: to "
+            "go back to that "
             "version, restore a copy that was made before"
         )
     history = meta(connection, "history")
     stored = read_tally(connection)
     if _size(log_of(path)):
-        # It may be put together of two moments, and the log is copied into it when it is opened for writing.
+        # It may be put together of two moments, and the log is copied into it when it is opened for
+        # writing.
         check_rows(stored, revision, *connection.execute(rows.COUNT_ROWS).fetchone())
     if marked is not None and marked.history != history:
         raise _refused(path, f"{AckedMark.path_of(path).name} is of another database")
@@ -146,7 +168,8 @@ def _judged(path: Path, revision: int, marked: MarkContent | None, proved: int) 
             return Found()  # we were killed while making it
         return Found(
             max(revision, proved),
-            f"{name} was missing, so nobody knows whether {path} is whole: it is used as it is, and versions go on far "
+            f"{name} was missing, so nobody knows whether {path} is whole: it is used as it is, "
+            "and versions go on far "
             "beyond it, so that clients list again",
         )
     _check_reaches(path, revision, max(marked.revision, proved))
@@ -154,7 +177,8 @@ def _judged(path: Path, revision: int, marked: MarkContent | None, proved: int) 
         return Found()
     return Found(
         revision,
-        f"{path} is a copy, which may be older than what clients have seen: versions go on far beyond it, so that "
+        f"{path} is a copy, which may be older than what clients have seen: versions go on far "
+        "beyond it, so that "
         "clients list again",
     )
 
@@ -163,15 +187,18 @@ def _check_reaches(path: Path, revision: int, acknowledged: int) -> None:
     if revision < acknowledged:
         raise _refused(
             path,
-            f"it ends with revision {revision}, but {acknowledged} was acknowledged: its log ({log_of(path).name}) was "
+            f"it ends with revision {revision}, but {acknowledged} was acknowledged: its log "
+            f"({log_of(path).name}) was "
             "damaged, cut off or removed, or an older copy was put in its place",
         )
 
 
 def _refused(path: Path, why: str) -> StorageError:
     return StorageError(
-        f"cannot use {path} for storage: {why}; put the newest whole copy of the folder back or restore a snapshot "
-        f"elsewhere, or remove {AckedMark.path_of(path).name} to go on with what is there and lose the rest"
+        f"cannot use {path} for storage: {why}; put the newest whole copy of the folder back or "
+        "restore a snapshot "
+        f"elsewhere, or remove {AckedMark.path_of(path).name} to go on with what is there and "
+        "lose the rest"
     )
 
 
@@ -179,13 +206,16 @@ def check_rows(told: Tally, revision: int, count: int, total: int) -> None:
     """Raises ``sqlite3.DatabaseError`` if the rows that are there are not those of the tally."""
     if (told.revision, told.rows, told.total) != (revision, count, total):
         raise damaged(
-            f"{count} rows up to revision {revision} are there, and they are not the {told.rows} rows up to revision "
+            f"{count} rows up to revision {revision} are there, and they are not the {told.rows} "
+            "rows up to revision "
             f"{told.revision} that were written"
         )
 
 
 def accept(path: Path, connection: sqlite3.Connection) -> int:
-    """The schema of what is in it; 0: nothing yet.  Raises ``StorageError`` if it is not ours, ``sqlite3.Error``."""
+    """The schema of what is in it; 0: nothing yet.  Raises ``StorageError`` if it is not ours,
+    ``sqlite3.Error``.
+    """
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if not tables and application in (0, APPLICATION_ID):
@@ -202,19 +232,25 @@ def accept(path: Path, connection: sqlite3.Connection) -> int:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection that owns the file.  Raises ``StorageError``, ``sqlite3.Error`` and ``OSError``."""
+    """A connection that owns the file.  Raises ``StorageError``, ``sqlite3.Error`` and
+    ``OSError``.
+    """
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
     try:
         connection.execute("PRAGMA locking_mode=EXCLUSIVE")
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if not tables:
-            # Counts only before the first table; later it would be a write, and an open must work on a full disk.
+            # Counts only before the first table; later it would be a write, and an open must work
+            # on a full disk.
             connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
         if mode != "wal":
-            raise StorageError(f"cannot use {path} for storage: its file system cannot have a write-ahead log")
+            raise StorageError(
+                f"cannot use {path} for storage: its file system cannot have a write-ahead log"
+            )
         connection.execute("PRAGMA synchronous=FULL")
-        # What a statement needs for itself is small; a full /tmp is no reason to write nothing here.
+        # What a statement needs for itself is small; a full /tmp is no reason to write nothing
+        # here.
         connection.execute("PRAGMA temp_store=MEMORY")
         connection.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
         connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
@@ -243,7 +279,9 @@ def _create(connection: sqlite3.Connection) -> None:
 
 
 def _bring_up(path: Path, connection: sqlite3.Connection) -> None:
-    """A file without a tally, of the schema before.  The mark comes first: who finds the tally wants the mark, too."""
+    """A file without a tally, of the schema before.  The mark comes first: who finds the tally
+    wants the mark, too.
+    """
     history = _new_history()
     revision = newest(connection)
     AckedMark.begin(path, history, revision).close()

@@ -1,18 +1,20 @@
-"""Who holds which number (the addresses of an IP family, the node ports), and which addresses are spoken for.
+"""Who holds which number (the addresses of an IP family, the node ports), and which addresses are
+spoken for.
 
-A ledger is derived from the newest Services and never stored, so it cannot disagree with them after a
-crash, and a write that fails has held nothing.  Numbers are given out of *ranges*, of which there may be several, and
-which may come and go; a holder keeps its number when the range goes.
+A ledger is derived from the newest Services and never stored, so it cannot disagree with them after
+a crash, and a write that fails has held nothing. Numbers are given out of *ranges*, of which there
+may be several, and which may come and go; a holder keeps its number when the range goes.
 
-The lowest numbers of a range are left to those who ask for a certain one: they are given out only when all others are
-taken (KEP-3070 for addresses, KEP-3668 for node ports).  Choosing is by chance with a few tries, then by a walk: about
-one look while the range is mostly free.
+The lowest numbers of a range are left to those who ask for a certain one: they are given out only
+when all others are taken (KEP-3070 for addresses, KEP-3668 for node ports). Choosing is by chance
+with a few tries, then by a walk: about one look while the range is mostly free.
 
-The address book has what the IPAddress and ServiceCIDR objects say: which addresses are spoken for, and from which
-ranges new ones come.  It is a pure follower of the newest staged objects, as the ledgers are of Services; the two
-together are what an address can be in: held by a Service, and told of by an IPAddress.  Every write of either makes the
-address a *suspect* until ``server.registry.service_addresses`` has compared the two, so all of them are compared at the
-start alone.
+The address book has what the IPAddress and ServiceCIDR objects say: which addresses are spoken for,
+and from which ranges new ones come. It is a pure follower of the newest staged objects, as the
+ledgers are of Services; the two together are what an address can be in: held by a Service, and told
+of by an IPAddress. Every write of either makes the address a *suspect* until
+``server.registry.service_addresses`` has compared the two, so all of them are compared at the start
+alone.
 """
 
 from __future__ import annotations
@@ -43,12 +45,16 @@ class Range(NamedTuple):
 
 
 def static_band(size: int, *, share: int, most: int) -> int:
-    """How many of *size* numbers are given out last: one in *share*, at least 16 and at most *most*."""
+    """How many of *size* numbers are given out last: one in *share*, at least 16 and at most
+    *most*.
+    """
     return 0 if size <= _BAND_MIN else min(max(_BAND_MIN, size // share), most)
 
 
 class NumberLedger:
-    """Numbers and their holders.  ``reserved`` ones are never chosen.  Owned by ``ServiceLedgers``."""
+    """Numbers and their holders.  ``reserved`` ones are never chosen.  Owned by
+    ``ServiceLedgers``.
+    """
 
     def __init__(self, ranges: tuple[Range, ...], reserved: Collection[int] = ()) -> None:
         self._reserved = frozenset(reserved)
@@ -61,7 +67,9 @@ class NumberLedger:
         """Numbers are given out of *ranges* from now on, in this order."""
         for first, last, band in ranges:
             assert first <= last, f"range {first}..{last} is empty"
-            assert 0 <= band <= last - first + 1, f"{band} numbers of {first}..{last} are given out last"
+            assert 0 <= band <= last - first + 1, (
+                f"{band} numbers of {first}..{last} are given out last"
+            )
         self.ranges = ranges
 
     def __contains__(self, number: int) -> bool:
@@ -105,7 +113,9 @@ class NumberLedger:
                     return number
         return None
 
-    def _choose_between(self, low: int, high: int, rng: Rng, also_taken: Collection[int]) -> int | None:
+    def _choose_between(
+        self, low: int, high: int, rng: Rng, also_taken: Collection[int]
+    ) -> int | None:
         size = high - low + 1
         for _ in range(_RANDOM_TRIES):
             number = low + rng.below(size)
@@ -121,7 +131,9 @@ class NumberLedger:
         return None
 
     def _is_free(self, number: int, also_taken: Collection[int]) -> bool:
-        return number not in self._holder and number not in self._reserved and number not in also_taken
+        return (
+            number not in self._holder and number not in self._reserved and number not in also_taken
+        )
 
     def check(self) -> None:
         """Both directions agree."""
@@ -144,7 +156,8 @@ class Told(NamedTuple):
 
     service: Key | None
     managed: bool
-    #: managed, with its labels as they must be, and not being deleted: fine if its Service has the address
+    #: managed, with its labels as they must be, and not being deleted: fine if its Service has the
+    #: address
     whole: bool
 
 
@@ -217,7 +230,11 @@ class AddressBook:
         head = document["metadata"]
         managed = is_managed(document)
         wanted = family_of(name)
-        whole = managed and head["labels"].get(FAMILY_LABEL) == wanted and "deletionTimestamp" not in head
+        whole = (
+            managed
+            and head["labels"].get(FAMILY_LABEL) == wanted
+            and "deletionTimestamp" not in head
+        )
         if name not in self._told:
             self.numbers[wanted].add(_number(name))
         self._told[name] = Told(parent_of(document), managed, whole)
@@ -233,17 +250,24 @@ class AddressBook:
     # ServiceCIDRs
 
     def _on_range(self, name: str, document: Document) -> None:
-        networks = tuple(ipaddress.ip_network(text) for text in document.get("spec", {}).get("cidrs", ()))
+        networks = tuple(
+            ipaddress.ip_network(text) for text in document.get("spec", {}).get("cidrs", ())
+        )
         going = "deletionTimestamp" in document["metadata"]
         conditions: list[Document] = document.get("status", {}).get("conditions", [])
-        ready = any(condition.get("type") == READY and condition.get("status") == "True" for condition in conditions)
+        ready = any(
+            condition.get("type") == READY and condition.get("status") == "True"
+            for condition in conditions
+        )
         self._ranges[name] = ServiceRange(networks, ready and not going, going)
         self.ranges_changed = True
 
     def ranges(self, wanted: Family) -> tuple[Range, ...]:
-        """What new addresses come out of: the configured ranges first, then what usable ServiceCIDRs tell.
+        """What new addresses come out of: the configured ranges first, then what usable
+        ServiceCIDRs tell.
 
-        A configured range counts also where no ServiceCIDR tells of it, and not while the one that does is going.
+        A configured range counts also where no ServiceCIDR tells of it, and not while the one that
+        does is going.
         """
         covered = {network for span in self._ranges.values() for network in span.networks}
         usable = [
@@ -252,9 +276,15 @@ class AddressBook:
             if self._ranges[name].usable
             for network in self._ranges[name].networks
         ]
-        configured = [network for network in self._configured if network in usable or network not in covered]
+        configured = [
+            network for network in self._configured if network in usable or network not in covered
+        ]
         version = 4 if wanted == "IPv4" else 6
-        return tuple(dict.fromkeys(_range(network) for network in (*configured, *usable) if network.version == version))
+        return tuple(
+            dict.fromkeys(
+                _range(network) for network in (*configured, *usable) if network.version == version
+            )
+        )
 
     def covers(self, name: str) -> bool:
         """Whether an address is in any range, also one that gives out nothing any more."""
@@ -281,10 +311,14 @@ class AddressBook:
 
     def check(self, objects: list[tuple[Key, Document]]) -> None:
         stored = {key.name for key, _ in objects if key.resource == IPAddresses.storage_key}
-        assert self._told.keys() == stored, f"{sorted(self._told)} are told of, there are {sorted(stored)}"
+        assert self._told.keys() == stored, (
+            f"{sorted(self._told)} are told of, there are {sorted(stored)}"
+        )
         for wanted, numbers in self.numbers.items():
             expected = {_number(name) for name in self._told if family_of(name) == wanted}
-            assert numbers == expected, f"{wanted} numbers {sorted(numbers)}, IPAddresses say {sorted(expected)}"
+            assert numbers == expected, (
+                f"{wanted} numbers {sorted(numbers)}, IPAddresses say {sorted(expected)}"
+            )
 
 
 def family_of(name: str) -> Family:
@@ -309,7 +343,9 @@ def is_managed(document: Document) -> bool:
 
 
 def _range(network: Network) -> Range:
-    """The addresses that Services can have: not the network's own nor, in IPv4, the one for broadcast."""
+    """The addresses that Services can have: not the network's own nor, in IPv4, the one for
+    broadcast.
+    """
     first = int(network.network_address)
     last = int(network.broadcast_address)
     size = last - first + 1

@@ -1,14 +1,18 @@
-"""Writes by the account of an agent: a slice or a Lease is checked as it will be, against the grant of that account.
+"""Writes by the account of an agent: a slice or a Lease is checked as it will be, against the grant
+of that account.
 
-RBAC binds the account to names.  Labels decide which Service a slice serves and which agent a Lease is for, and an
-agent writes them itself, so they are compared with the name (``consume.agents.grants``); addresses are compared with
-the networks of the grant.  Other API servers do the same by a ValidatingAdmissionPolicy (``agent.policies``).
+RBAC binds the account to names. Labels decide which Service a slice serves and which agent a Lease
+is for, and an agent writes them itself, so they are compared with the name
+(``consume.agents.grants``); addresses are compared with the networks of the grant. Other API
+servers do the same by a ValidatingAdmissionPolicy (``agent.policies``).
 
-A sentence by which the control plane refused a slice stays until the control plane takes it away, and nothing in the
-slice serves meanwhile.  Otherwise an agent could put back at once what was withdrawn.
+A sentence by which the control plane refused a slice stays until the control plane takes it away,
+and nothing in the slice serves meanwhile. Otherwise an agent could put back at once what was
+withdrawn.
 
-A grant without networks leaves out the addresses of the cluster's machines and Services, which are refused here before
-they are stored; networks of Pods are known to the controller alone, which withdraws them.
+A grant without networks leaves out the addresses of the cluster's machines and Services, which are
+refused here before they are stored; networks of Pods are known to the controller alone, which
+withdraws them.
 """
 
 from __future__ import annotations
@@ -39,7 +43,9 @@ _ACCOUNT_PREFIX = account_name("")
 _CHECKED = frozenset({EndpointSlices.storage_key, Leases.storage_key})
 
 
-def check_agent_write(core: Core, user: User, target: Target, new: Document, old: Document | None) -> None:
+def check_agent_write(
+    core: Core, user: User, target: Target, new: Document, old: Document | None
+) -> None:
     """*new*, which is valid, is about to be stored in place of *old* (``None``: create).
 
     Other kinds and other users are passed over.  Raises the 403 ``StatusError``.
@@ -65,7 +71,9 @@ def _grant_of(store: Store, user: User) -> AgentGrant | None:
     namespace, _, name = user.name.removeprefix(USER_PREFIX).partition(":")
     if not name.startswith(_ACCOUNT_PREFIX):
         return None
-    role, account = (_marks(store, Key(kind.storage_key, namespace, name)) for kind in (Roles, ServiceAccounts))
+    role, account = (
+        _marks(store, Key(kind.storage_key, namespace, name)) for kind in (Roles, ServiceAccounts)
+    )
     return read_grant(namespace, name, role, account)
 
 
@@ -96,9 +104,12 @@ def _cluster_problem(core: Core, grant: AgentGrant, new: Document) -> str:
         for text in endpoint["addresses"]:
             address = parse_strict(text)
             assert address is not None, f"{text} passed validation"
-            if any(contains(network, address) for network in parse_networks(core.config.service_cidrs)):
+            if any(
+                contains(network, address) for network in parse_networks(core.config.service_cidrs)
+            ):
                 return f"{text} belongs to the network of Services"
-            # A Node names its addresses as they are printed; decoding thousands of Nodes would take too long.
+            # A Node names its addresses as they are printed; decoding thousands of Nodes would take
+            # too long.
             spelled = f'"{address}"'.encode()
             for node in core.store.iter_latest(Nodes.storage_key):
                 if spelled in node.body:

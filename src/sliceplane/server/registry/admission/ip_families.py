@@ -1,5 +1,5 @@
-"""Which IP families a Service gets: ``ipFamilies`` and ``ipFamilyPolicy`` from what the client said, what the
-cluster has, and what the Service had (KEP-563).
+"""Which IP families a Service gets: ``ipFamilies`` and ``ipFamilyPolicy`` from what the client
+said, what the cluster has, and what the Service had (KEP-563).
 
 Changes the new document; raises one 422 StatusError with every complaint.
 """
@@ -20,7 +20,9 @@ _OTHER: dict[str, Family] = {"IPv4": "IPv6", "IPv6": "IPv4"}
 
 
 def settle(new: Document, old: Document | None, configured: tuple[Family, ...]) -> None:
-    """Fill ``ipFamilies`` and ``ipFamilyPolicy``.  *configured*: the cluster's families, the primary first."""
+    """Fill ``ipFamilies`` and ``ipFamilyPolicy``.  *configured*: the cluster's families, the
+    primary first.
+    """
     spec = new["spec"]
     if spec["type"] == "ExternalName" or _prefers_dual_as_before(spec, old):
         return
@@ -30,7 +32,8 @@ def settle(new: Document, old: Document | None, configured: tuple[Family, ...]) 
     _infer_from_addresses(spec)
     families: list[str] = list(spec.get("ipFamilies", ()))
     if spec.get("clusterIP") == NO_CLUSTER_IP and not spec.get("selector"):
-        # Endpoints that are written by hand may be of both families, also in a cluster that has one.
+        # Endpoints that are written by hand may be of both families, also in a cluster that has
+        # one.
         policy = spec.setdefault("ipFamilyPolicy", REQUIRE_DUAL)
         families = families or [configured[0]]
         if policy in _DUAL and len(families) == 1:
@@ -40,11 +43,17 @@ def settle(new: Document, old: Document | None, configured: tuple[Family, ...]) 
     policy = spec.get("ipFamilyPolicy")
     if policy == REQUIRE_DUAL and len(configured) < 2:
         errors.append(
-            invalid_value("spec.ipFamilyPolicy", policy, "this cluster is not configured for dual-stack services")
+            invalid_value(
+                "spec.ipFamilyPolicy",
+                policy,
+                "this cluster is not configured for dual-stack services",
+            )
         )
     for index, wanted in enumerate(families):
         if wanted not in configured:
-            errors.append(invalid_value(f"spec.ipFamilies[{index}]", wanted, "not configured on this cluster"))
+            errors.append(
+                invalid_value(f"spec.ipFamilies[{index}]", wanted, "not configured on this cluster")
+            )
     if errors:
         raise _invalid(new, errors)
     policy = spec.setdefault("ipFamilyPolicy", SINGLE)
@@ -60,7 +69,9 @@ def _prefers_dual_as_before(spec: Document, old: Document | None) -> bool:
         return False
     before = old["spec"]
     same = ("ipFamilyPolicy", "ipFamilies", "clusterIPs", "type")
-    return bool(spec.get("ipFamilies")) and all(spec.get(member) == before.get(member) for member in same)
+    return bool(spec.get("ipFamilies")) and all(
+        spec.get(member) == before.get(member) for member in same
+    )
 
 
 def _contradictions(spec: Document) -> list[FieldError]:
@@ -70,7 +81,10 @@ def _contradictions(spec: Document) -> list[FieldError]:
     if policy not in _DUAL:
         for member, noun in (("clusterIPs", "clusterIPs"), ("ipFamilies", "ipFamilies")):
             if len(spec.get(member, ())) > 1:
-                detail = f"must be RequireDualStack or PreferDualStack when multiple {noun} are specified"
+                detail = (
+                    f"must be RequireDualStack or PreferDualStack when multiple {noun} are "
+                    "specified"
+                )
                 errors.append(invalid_value("spec.ipFamilyPolicy", policy, detail))
     return errors
 

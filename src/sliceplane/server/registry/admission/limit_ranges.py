@@ -1,7 +1,8 @@
-"""LimitRange: what the containers of a new Pod ask for by default, and what they may ask for at least and at most.
+"""LimitRange: what the containers of a new Pod ask for by default, and what they may ask for at
+least and at most.
 
-Only names that a LimitRange speaks of are looked at.  Defaults come from all LimitRanges of the namespace, by name;
-then each of them is a bound of its own.
+Only names that a LimitRange speaks of are looked at. Defaults come from all LimitRanges of the
+namespace, by name; then each of them is a bound of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ Amounts = dict[str, str]
 
 
 def admit_pod(store: Store, document: Document) -> None:
-    """Fill in defaults, in place.  Raises the 403 ``StatusError`` of the first LimitRange that is exceeded."""
+    """Fill in defaults, in place.  Raises the 403 ``StatusError`` of the first LimitRange that is
+    exceeded.
+    """
     ranges = _ranges(store, document["metadata"]["namespace"])
     if not ranges:
         return
@@ -45,7 +48,11 @@ def _ranges(store: Store, namespace: str) -> list[Document]:
 
 def _check_bounds(document: Document, ranges: list[Document]) -> None:
     for limits in ranges:
-        problems = [problem for item in limits["spec"]["limits"] for problem in _problems(document["spec"], item)]
+        problems = [
+            problem
+            for item in limits["spec"]["limits"]
+            for problem in _problems(document["spec"], item)
+        ]
         if problems:
             raise _refused(document, problems)
 
@@ -74,14 +81,23 @@ def _apply_defaults(document: Document, ranges: list[Document]) -> None:
     for member, noun in _CONTAINERS:
         for container in document["spec"].get(member, ()):
             resources = container.setdefault("resources", {})
-            for kind, defaults, word in (("limits", limits, "limit"), ("requests", requests, "request")):
+            for kind, defaults, word in (
+                ("limits", limits, "limit"),
+                ("requests", requests, "request"),
+            ):
                 missing = sorted(defaults.keys() - resources.get(kind, {}).keys())
                 if missing:
                     left -= sum(len(name) + len(defaults[name]) for name in missing)
                     if left < 0:
-                        why = f"the defaults of its LimitRanges are more than {ADDED_CHARACTERS_MAX} characters for it"
+                        why = (
+                            "the defaults of its LimitRanges are more than "
+                            f"{ADDED_CHARACTERS_MAX} characters for it"
+                        )
                         raise _refused(document, [why])
-                    resources[kind] = {**resources.get(kind, {}), **{name: defaults[name] for name in missing}}
+                    resources[kind] = {
+                        **resources.get(kind, {}),
+                        **{name: defaults[name] for name in missing},
+                    }
                     plugged.append(f"{', '.join(missing)} {word} for {noun} {container['name']}")
     if plugged:
         head = document["metadata"]
@@ -106,7 +122,9 @@ def _problems(spec: Document, item: Document) -> list[str]:
     for member, _ in _CONTAINERS:
         for container in while_few(problems, spec.get(member, ())):
             resources = container.get("resources", {})
-            problems += _compare(item, kind, resources.get("requests", {}), resources.get("limits", {}))
+            problems += _compare(
+                item, kind, resources.get("requests", {}), resources.get("limits", {})
+            )
     return problems
 
 
@@ -121,7 +139,9 @@ def _compare(item: Document, kind: str, requests: Amounts, limits: Amounts) -> l
     return problems
 
 
-def _at_least(name: str, kind: str, bound: str, request: str | None, limit: str | None) -> list[str]:
+def _at_least(
+    name: str, kind: str, bound: str, request: str | None, limit: str | None
+) -> list[str]:
     text = f"minimum {name} usage per {kind} is {bound}"
     if request is None:
         return [f"{text}.  No request is specified"]

@@ -1,14 +1,15 @@
-"""ResourceQuota: a write that costs more than what is left is refused; any other is charged (kubernetes.io,
-Resource Quotas).  A quota with scopes looks at the Pods in them alone.
+"""ResourceQuota: a write that costs more than what is left is refused; any other is charged
+(kubernetes.io, Resource Quotas). A quota with scopes looks at the Pods in them alone.
 
-What holds is ``status``, which the quota controller keeps: a quota that it has not seen yet limits nothing.  The
-charge is staged just before the object that it is for, in the same step, so no other write comes between the two.
-What is freed is given back by the controller.  Objects that use more than a quota allows stay as they are.
+What holds is ``status``, which the quota controller keeps: a quota that it has not seen yet limits
+nothing. The charge is staged just before the object that it is for, in the same step, so no other
+write comes between the two. What is freed is given back by the controller. Objects that use more
+than a quota allows stay as they are.
 
-Bytes of all objects are bounded without any quota, and namespaces share them (``kit.shares``), so that a user who may
-write in one namespace leaves room for all others.  A namespace that has its share gets no more bytes; deletes, and
-updates that add none, go on.  Only durable bytes count, so writes under way may exceed the bound; their bodies have a
-bound of their own.
+Bytes of all objects are bounded without any quota, and namespaces share them (``kit.shares``), so
+that a user who may write in one namespace leaves room for all others. A namespace that has its
+share gets no more bytes; deletes, and updates that add none, go on. Only durable bytes count, so
+writes under way may exceed the bound; their bodies have a bound of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from sliceplane.server.registry.types import User, standing_of
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key, Record
 
-#: of one object as JSON, with its defaults; upstream's etcd takes 1.5 MiB of protobuf, which is about as much
+#: of one object as JSON, with its defaults; upstream's etcd takes 1.5 MiB of protobuf, which is
+#: about as much
 STORED_BYTES_MAX: Final = 3 * 1024 * 1024
 
 
@@ -59,8 +61,11 @@ class QuotaIndex:
         if not names:
             self._names.pop(key.namespace, None)
 
-    def admit(self, resource: Resource, new: Document, old: Document | None) -> tuple[Document, ...]:
-        """The quotas as they are after a charge for *new*, of a kind that counts, in the place of *old*.
+    def admit(
+        self, resource: Resource, new: Document, old: Document | None
+    ) -> tuple[Document, ...]:
+        """The quotas as they are after a charge for *new*, of a kind that counts, in the place of
+        *old*.
 
         Raises the 403 ``StatusError`` of the first quota, by name, that would be exceeded.
         """
@@ -70,7 +75,11 @@ class QuotaIndex:
         projection = msgspec.convert(new, resource.projection)
         cost = usage(resource, projection)
         before = {} if old is None else usage(resource, msgspec.convert(old, resource.projection))
-        rise = {name: number - before.get(name, 0) for name, number in cost.items() if number > before.get(name, 0)}
+        rise = {
+            name: number - before.get(name, 0)
+            for name, number in cost.items()
+            if number > before.get(name, 0)
+        }
         if not rise:
             return ()
         charged = []
@@ -85,7 +94,10 @@ class QuotaIndex:
             if why:
                 raise _refused(resource, new, why)
             document = document_of(record)
-            sums = {counted: quota_text(counted, exact(used[counted]) + number) for counted, number in costs.items()}
+            sums = {
+                counted: quota_text(counted, exact(used[counted]) + number)
+                for counted, number in costs.items()
+            }
             document["status"] = {**document["status"], "used": {**used, **sums}}
             charged.append(document)
         return tuple(charged)
@@ -93,15 +105,22 @@ class QuotaIndex:
     def _concerned(
         self, resource: Resource, new: Document, projection: Object, names: list[str]
     ) -> Iterator[tuple[Record, ResourceQuota]]:
-        """Those whose scopes hold the object and that limit anything of its kind.  All that it must say is looked for
-        before anything is added up."""
+        """Those whose scopes hold the object and that limit anything of its kind. All that it must
+        say is looked for before anything is added up.
+        """
         rules = kind_of(resource).quota
         traits = rules.traits(projection)
         for name in names:
-            record = self._store.latest(Key(ResourceQuotas.storage_key, new["metadata"]["namespace"], name))
+            record = self._store.latest(
+                Key(ResourceQuotas.storage_key, new["metadata"]["namespace"], name)
+            )
             assert record is not None, f"quota {name} is indexed and does not exist"
             quota = decode(record.body, ResourceQuota)
-            counted = sorted(limited for limited in quota.status.hard or {} if counted_kind(limited) == resource.key)
+            counted = sorted(
+                limited
+                for limited in quota.status.hard or {}
+                if counted_kind(limited) == resource.key
+            )
             if not counted or not is_in_scopes(quota.spec, traits):
                 continue
             silence = rules.missing(projection, counted)
@@ -109,11 +128,17 @@ class QuotaIndex:
                 raise _refused(resource, new, f"failed quota: {name}: {silence}")
             unknown = [limited for limited in counted if limited not in (quota.status.used or {})]
             if unknown:
-                raise _refused(resource, new, f"status unknown for quota: {name}, resources: {','.join(unknown)}")
+                raise _refused(
+                    resource,
+                    new,
+                    f"status unknown for quota: {name}, resources: {','.join(unknown)}",
+                )
             yield record, quota
 
     def check(self, objects: list[tuple[Key, Document]]) -> None:
-        known = sorted((namespace, name) for namespace, names in self._names.items() for name in names)
+        known = sorted(
+            (namespace, name) for namespace, names in self._names.items() for name in names
+        )
         stored = sorted((key.namespace, key.name) for key, _ in objects)
         assert known == stored, f"{known} are indexed, there are {stored}"
         assert all(self._names.values()), "a namespace without quotas is remembered"
@@ -130,7 +155,8 @@ def _excess(quota: str, costs: dict[str, Fraction | int], hard: Amounts, used: A
         return ""
     requested = ",".join(f"{name}={quota_text(name, costs[name])}" for name in over)
     spent, limited = (
-        ",".join(f"{name}={quota_text(name, exact(amounts[name]))}" for name in over) for amounts in (used, hard)
+        ",".join(f"{name}={quota_text(name, exact(amounts[name]))}" for name in over)
+        for amounts in (used, hard)
     )
     return f"exceeded quota: {quota}, requested: {requested}, used: {spent}, limited: {limited}"
 
@@ -138,16 +164,20 @@ def _excess(quota: str, costs: dict[str, Fraction | int], hard: Amounts, used: A
 def admit_size(size_bytes: int) -> None:
     """Raises the 500 ``StatusError`` of kube-apiserver for an object that etcd does not take.
 
-    *size_bytes*: of the JSON that will be stored, after defaulting.  Writes of small bodies to small objects cannot
-    reach the bound: they need no check."""
+    *size_bytes*: of the JSON that will be stored, after defaulting. Writes of small bodies to small
+    objects cannot reach the bound: they need no check.
+    """
     if size_bytes > STORED_BYTES_MAX:
         raise StatusError(500, "", "etcdserver: request is too large")
 
 
-def admit_bytes(store: Store, user: User, resource: Resource, key: Key, size: Callable[[], int]) -> None:
+def admit_bytes(
+    store: Store, user: User, resource: Resource, key: Key, size: Callable[[], int]
+) -> None:
     """*size*: bytes of the object as it will be stored; called only if there is no room for more.
 
-    Raises the 403 ``StatusError`` of a namespace that has its share, and etcd's 500 if nothing is left for anybody.
+    Raises the 403 ``StatusError`` of a namespace that has its share, and etcd's 500 if nothing is
+    left for anybody.
     """
     counted = store.object_bytes
     if counted.has_room(key.namespace, standing_of(user)):
@@ -162,6 +192,7 @@ def admit_bytes(store: Store, user: User, resource: Resource, key: Key, size: Ca
         resource.plural,
         resource.group,
         key.name,
-        f"the objects of {where} have {counted.held_by(key.namespace):,} bytes, which is its share of the "
+        f"the objects of {where} have {counted.held_by(key.namespace):,} bytes, which is its "
+        "share of the "
         f"{counted.most:,} bytes of --quota-backend-bytes; delete objects, or raise the flag",
     )

@@ -1,7 +1,8 @@
-"""What the RuntimeClass of a new Pod asks for (kubernetes.io, Runtime Class; ``plugin/pkg/admission/runtimeclass``).
+"""What the RuntimeClass of a new Pod asks for (kubernetes.io, Runtime Class;
+``plugin/pkg/admission/runtimeclass``).
 
-It must exist, its overhead becomes the Pod's, and so do its node selector and its tolerations.  A Pod may not name an
-overhead of its own.
+It must exist, its overhead becomes the Pod's, and so do its node selector and its tolerations. A
+Pod may not name an overhead of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ def admit_pod(store: Store, document: Document) -> None:
     name = spec.get("runtimeClassName")
     if not name:
         if spec.get("overhead"):
-            raise _refused(document, "Pod Overhead set without corresponding RuntimeClass defined Overhead")
+            raise _refused(
+                document, "Pod Overhead set without corresponding RuntimeClass defined Overhead"
+            )
         return
     record = store.latest(Key(RuntimeClasses.storage_key, "", name))
     if record is None:
@@ -31,18 +34,24 @@ def admit_pod(store: Store, document: Document) -> None:
     scheduling = settings.get("scheduling", {})
     _select_nodes(document, scheduling.get("nodeSelector", {}))
     given = spec.get("tolerations", [])
-    more = [toleration for toleration in scheduling.get("tolerations", ()) if toleration not in given]
+    more = [
+        toleration for toleration in scheduling.get("tolerations", ()) if toleration not in given
+    ]
     if more:
         spec["tolerations"] = [*given, *more]
 
 
 def _refused(document: Document, why: str) -> StatusError:
-    return forbidden(Pods.plural, Pods.group, document["metadata"].get("name", ""), f"pod rejected: {why}")
+    return forbidden(
+        Pods.plural, Pods.group, document["metadata"].get("name", ""), f"pod rejected: {why}"
+    )
 
 
 def _set_overhead(document: Document, wanted: dict[str, str]) -> None:
     given = document["spec"].get("overhead", {})
-    same = given.keys() == wanted.keys() and all(amount(given[name]) == amount(wanted[name]) for name in wanted)
+    same = given.keys() == wanted.keys() and all(
+        amount(given[name]) == amount(wanted[name]) for name in wanted
+    )
     if given and not same:
         raise _refused(document, "Pod's Overhead doesn't match RuntimeClass's defined Overhead")
     if wanted and not given:

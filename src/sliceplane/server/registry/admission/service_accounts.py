@@ -1,12 +1,13 @@
-"""The account of a new Pod, and the volume with its token (kubernetes.io, Configure Service Accounts for Pods;
-``plugin/pkg/admission/serviceaccount/admission.go``).
+"""The account of a new Pod, and the volume with its token (kubernetes.io, Configure Service
+Accounts for Pods; ``plugin/pkg/admission/serviceaccount/admission.go``).
 
-A Pod that names no account gets ``default``; one that it names must exist.  Unless the Pod or else the account says
-``automountServiceAccountToken: false``, each container finds token, authority and namespace under ``MOUNT_PATH``.  A
-mirror Pod, which a node made of a file, gets none of it and may not ask for any.
+A Pod that names no account gets ``default``; one that it names must exist. Unless the Pod or else
+the account says ``automountServiceAccountToken: false``, each container finds token, authority and
+namespace under ``MOUNT_PATH``. A mirror Pod, which a node made of a file, gets none of it and may
+not ask for any.
 
-``default`` is taken as there, with nothing said in it, until its controller has made it: a server without controllers
-has Pods, too.
+``default`` is taken as there, with nothing said in it, until its controller has made it: a server
+without controllers has Pods, too.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _CONTAINERS: Final = (("initContainers", "init container"), ("containers", "cont
 
 
 def admit_pod(store: Store, rng: Rng, document: Document) -> None:
-    """Complete a new Pod, in place.  Raises a 403 ``StatusError``: no such account, or what it may not have."""
+    """Complete a new Pod, in place.  Raises a 403 ``StatusError``: no such account, or what it may
+    not have.
+    """
     spec = document["spec"]
     if _MIRROR in document["metadata"].get("annotations", {}):
         why = _mirror_problem(spec)
@@ -74,7 +77,9 @@ def _mirror_problem(spec: Document) -> str:
     if spec.get("serviceAccountName"):
         return "a mirror pod may not reference service accounts"
     volumes = spec.get("volumes", ())
-    projected = [source for volume in volumes for source in volume.get("projected", {}).get("sources", ())]
+    projected = [
+        source for volume in volumes for source in volume.get("projected", {}).get("sources", ())
+    ]
     has_secrets = (
         spec.get("imagePullSecrets")
         or any("secret" in source for source in (*volumes, *projected))
@@ -93,11 +98,20 @@ def _secrets_read(spec: Document, member: str) -> list[tuple[str, str, str]]:
     for container in spec.get(member, ()):
         name = container.get("name", "")
         references = [
-            (f"envVar {variable.get('name', '')}", variable.get("valueFrom", {}).get("secretKeyRef"))
+            (
+                f"envVar {variable.get('name', '')}",
+                variable.get("valueFrom", {}).get("secretKeyRef"),
+            )
             for variable in container.get("env", ())
         ]
-        references += [("envFrom", source.get("secretRef")) for source in container.get("envFrom", ())]
-        read += [(name, how, reference.get("name", "")) for how, reference in references if reference is not None]
+        references += [
+            ("envFrom", source.get("secretRef")) for source in container.get("envFrom", ())
+        ]
+        read += [
+            (name, how, reference.get("name", ""))
+            for how, reference in references
+            if reference is not None
+        ]
     return read
 
 
@@ -113,7 +127,10 @@ def _secret_problems(spec: Document, account: Document) -> Iterator[str]:
     for member, noun in _CONTAINERS:
         for container, how, secret in _secrets_read(spec, member):
             if secret not in allowed:
-                yield f'{noun} {container} with {how} referencing secret.secretName="{secret}" {end} secret'
+                yield (
+                    f'{noun} {container} with {how} referencing secret.secretName="{secret}" '
+                    f"{end} secret"
+                )
     pulled = {secret.get("name", "") for secret in account.get("imagePullSecrets", ())}
     for index, secret in enumerate(spec.get("imagePullSecrets", ())):
         if secret.get("name", "") not in pulled:
@@ -121,7 +138,9 @@ def _secret_problems(spec: Document, account: Document) -> Iterator[str]:
 
 
 def _mount_token(rng: Rng, spec: Document) -> None:
-    """Into containers that have nothing of their own at the path; a volume with such a name is the one."""
+    """Into containers that have nothing of their own at the path; a volume with such a name is the
+    one.
+    """
     bare = [
         container
         for member, _ in _CONTAINERS
@@ -147,7 +166,12 @@ def _token_volume(name: str) -> Document:
         {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
         {
             "downwardAPI": {
-                "items": [{"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]
+                "items": [
+                    {
+                        "path": "namespace",
+                        "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"},
+                    }
+                ]
             }
         },
     ]

@@ -1,7 +1,9 @@
-"""An update of a Service: what may not change, how it moves between one and two IP families (KEP-563), and what becomes
-of what the server gave and the update leaves out: it is kept, or dropped with the type that needed it.
+"""An update of a Service: what may not change, how it moves between one and two IP families
+(KEP-563), and what becomes of what the server gave and the update leaves out: it is kept, or
+dropped with the type that needed it.
 
-``kubectl apply`` sends neither clusterIP nor nodePort; a PUT to another type often still carries them.
+``kubectl apply`` sends neither clusterIP nor nodePort; a PUT to another type often still carries
+them.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ def validate_service_update(new: Document, old: Document) -> list[FieldError]:
 
 
 def _addresses(spec: Document, before: Document) -> list[FieldError]:
-    if "ExternalName" in (spec.get("type"), before.get("type")) or (is_headless(spec) and is_headless(before)):
+    if "ExternalName" in (spec.get("type"), before.get("type")) or (
+        is_headless(spec) and is_headless(before)
+    ):
         return []
     path = "spec.clusterIPs"
     new: list[str] = spec.get("clusterIPs", [])
@@ -54,14 +58,22 @@ def _addresses(spec: Document, before: Document) -> list[FieldError]:
 
 
 def _families(spec: Document, before: Document) -> list[FieldError]:
-    if "ExternalName" in (spec.get("type"), before.get("type")) or is_headless(spec) or is_headless(before):
+    if (
+        "ExternalName" in (spec.get("type"), before.get("type"))
+        or is_headless(spec)
+        or is_headless(before)
+    ):
         return []
     path = "spec.ipFamilies[0]"
     new: list[str] = spec.get("ipFamilies", [])
     old: list[str] = before.get("ipFamilies", [])
     if len(new) == len(old):
         # As upstream: told at the first index, whichever of the two changed.
-        return [invalid_value(path, new, _ONCE_SET) for pair in zip(new, old, strict=True) if pair[0] != pair[1]]
+        return [
+            invalid_value(path, new, _ONCE_SET)
+            for pair in zip(new, old, strict=True)
+            if pair[0] != pair[1]
+        ]
     errors: list[FieldError] = []
     addresses: list[str] = spec.get("clusterIPs", [])
     if len(old) > len(new) and not addresses:
@@ -88,8 +100,8 @@ _ADDRESS_MEMBERS = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
 def carry_over(new: Document, old: Document) -> None:
     """*new* and *old* are specs; *new* is changed.
 
-    Required order: agree on one spelling of the primary address; fill in what was left out; then drop what
-    the new type cannot have.
+    Required order: agree on one spelling of the primary address; fill in what was left out; then
+    drop what the new type cannot have.
     """
     _agree_on_primary(new, old)
     _keep_addresses(new, old)
@@ -99,7 +111,9 @@ def carry_over(new: Document, old: Document) -> None:
 
 
 def _agree_on_primary(new: Document, old: Document) -> None:
-    """``clusterIP`` and ``clusterIPs[0]`` are one value; whichever of them the client changed counts."""
+    """``clusterIP`` and ``clusterIPs[0]`` are one value; whichever of them the client changed
+    counts.
+    """
     primary = new.get("clusterIP", "")
     before = old.get("clusterIP", "")
     everything = new.get("clusterIPs", [])
@@ -126,8 +140,13 @@ def _keep_addresses(new: Document, old: Document) -> None:
 
 
 def _trim_downgrade(new: Document, old: Document) -> None:
-    """From dual to single stack: the second address and family go, unless the client touched them."""
-    if old.get("ipFamilyPolicy") in (None, "SingleStack") or new.get("ipFamilyPolicy") != "SingleStack":
+    """From dual to single stack: the second address and family go, unless the client touched
+    them.
+    """
+    if (
+        old.get("ipFamilyPolicy") in (None, "SingleStack")
+        or new.get("ipFamilyPolicy") != "SingleStack"
+    ):
         return
     for member in ("clusterIPs", "ipFamilies"):
         if len(old.get(member, ())) == 2 and new.get(member) == old[member]:
@@ -136,7 +155,10 @@ def _trim_downgrade(new: Document, old: Document) -> None:
 
 def _keep_ports(new: Document, old: Document) -> None:
     if new["type"] in EXTERNAL_TYPES and old["type"] in EXTERNAL_TYPES:
-        before = {(port.get("protocol"), port.get("port")): port.get("nodePort", 0) for port in old.get("ports", ())}
+        before = {
+            (port.get("protocol"), port.get("port")): port.get("nodePort", 0)
+            for port in old.get("ports", ())
+        }
         used = {port.get("nodePort") for port in new.get("ports", ())}
         for port in new.get("ports", ()):
             number = before.get((port.get("protocol"), port.get("port")), 0)
@@ -152,7 +174,9 @@ def _keep_ports(new: Document, old: Document) -> None:
 
 
 def _drop_for_type(new: Document, old: Document) -> None:
-    """What the old type needed and the new one cannot have goes, if the client just carried it along."""
+    """What the old type needed and the new one cannot have goes, if the client just carried it
+    along.
+    """
     if new["type"] == "ExternalName" and old["type"] != "ExternalName":
         if new.get("clusterIPs", []) == old.get("clusterIPs", []):
             for member in _ADDRESS_MEMBERS:
@@ -170,7 +194,9 @@ def _drop_for_type(new: Document, old: Document) -> None:
         for member in ("allocateLoadBalancerNodePorts", "loadBalancerClass"):
             if new.get(member) == old.get(member):
                 new.pop(member, None)
-    if not _has_health_port(new) and new.get("healthCheckNodePort") == old.get("healthCheckNodePort"):
+    if not _has_health_port(new) and new.get("healthCheckNodePort") == old.get(
+        "healthCheckNodePort"
+    ):
         new.pop("healthCheckNodePort", None)
 
 

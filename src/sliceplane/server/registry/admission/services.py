@@ -1,9 +1,9 @@
 """What a Service is given: addresses and node ports, out of ranges, each to one Service at a time
 (KEP-1880, KEP-3070, KEP-3668).
 
-Nothing is reserved ahead: ``admit`` looks for what is free and writes it into the document; only when that
-document was staged does ``on_stored`` note who holds it.  The registry has one writer, so nothing comes in
-between.
+Nothing is reserved ahead: ``admit`` looks for what is free and writes it into the document; only
+when that document was staged does ``on_stored`` note who holds it. The registry has one writer, so
+nothing comes in between.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from sliceplane.api.service_rules import NO_CLUSTER_IP, has_health_check_port, t
 from sliceplane.kit.ip import Family, family, parse_lenient
 from sliceplane.kit.rng import Rng
 from sliceplane.server.registry.admission import ip_families
-from sliceplane.server.registry.admission.address_book import AddressBook, NumberLedger, Range, family_of, static_band
+from sliceplane.server.registry.admission.address_book import (
+    AddressBook,
+    NumberLedger,
+    Range,
+    family_of,
+    static_band,
+)
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.store.types import Key
 
@@ -33,7 +39,9 @@ _TAKEN_PORT = "provided port is already allocated"
 
 
 class ServiceLedgers:
-    """Who holds what.  A ``server.registry.core.Follower``; *book* tells the ranges, and follows before it."""
+    """Who holds what.  A ``server.registry.core.Follower``; *book* tells the ranges, and follows
+    before it.
+    """
 
     follows = frozenset((Services.storage_key, ServiceCIDRs.storage_key))
 
@@ -45,11 +53,16 @@ class ServiceLedgers:
             wanted: Family = "IPv4" if ipaddress.ip_network(text).version == 4 else "IPv6"
             assert wanted not in self._addresses, f"two {wanted} ranges in {config.service_cidrs}"
             ranges = book.ranges(wanted)
-            # The API server's own Service has the primary range's first address, from the first moment on.
-            self._addresses[wanted] = NumberLedger(ranges, reserved=() if self._addresses else (ranges[0].first,))
+            # The API server's own Service has the primary range's first address, from the first
+            # moment on.
+            self._addresses[wanted] = NumberLedger(
+                ranges, reserved=() if self._addresses else (ranges[0].first,)
+            )
         assert self._addresses, "at least one service CIDR is needed"
         self._families = tuple(self._addresses)
-        self._reserved = _address_text(self._families[0], self._addresses[self._families[0]].ranges[0].first)
+        self._reserved = _address_text(
+            self._families[0], self._addresses[self._families[0]].ranges[0].first
+        )
         first = config.node_port_first
         last = config.node_port_last
         size = last - first + 1
@@ -94,7 +107,9 @@ class ServiceLedgers:
     def addresses(self, key: Key) -> tuple[str, ...]:
         """The addresses that a Service holds, canonical, in the order of families and numbers."""
         return tuple(
-            _address_text(wanted, number) for wanted, ledger in self._addresses.items() for number in ledger.held(key)
+            _address_text(wanted, number)
+            for wanted, ledger in self._addresses.items()
+            for number in ledger.held(key)
         )
 
     def holder(self, name: str) -> Key | None:
@@ -111,9 +126,13 @@ class ServiceLedgers:
 
     def others(self, key: Key) -> tuple[dict[Family, tuple[int, ...]], tuple[int, ...]]:
         """The addresses and node ports that all Services but *key* hold."""
-        return {wanted: ledger.others(key) for wanted, ledger in self._addresses.items()}, self._ports.others(key)
+        return {
+            wanted: ledger.others(key) for wanted, ledger in self._addresses.items()
+        }, self._ports.others(key)
 
-    def occupy(self, key: Key, addresses: Mapping[Family, Collection[int]], ports: Collection[int]) -> None:
+    def occupy(
+        self, key: Key, addresses: Mapping[Family, Collection[int]], ports: Collection[int]
+    ) -> None:
         """*key* stands for the Services that are not here: they hold *addresses* and *ports*."""
         for wanted, ledger in self._addresses.items():
             ledger.assign(key, addresses.get(wanted, ()))
@@ -137,11 +156,15 @@ class ServiceLedgers:
     # Deciding
 
     def admit(self, new: Document, old: Document | None, *, dry_run: bool) -> None:
-        """Fill in families, addresses and node ports.  Raises StatusError 422, or 500 if a range is full."""
+        """Fill in families, addresses and node ports.  Raises StatusError 422, or 500 if a range is
+        full.
+        """
         key = Key(Services.storage_key, new["metadata"]["namespace"], new["metadata"]["name"])
         ip_families.settle(new, old, self._families)
         self._give_addresses(key, new, dry_run)
-        if takes_node_ports(new["spec"].get("type"), new["spec"].get("allocateLoadBalancerNodePorts")):
+        if takes_node_ports(
+            new["spec"].get("type"), new["spec"].get("allocateLoadBalancerNodePorts")
+        ):
             self._give_ports(key, new, old, dry_run)
         if _needs_health_port(new["spec"]):
             self._give_health_port(key, new, dry_run)
@@ -154,13 +177,17 @@ class ServiceLedgers:
         for text in addresses:
             problem = self._address_problem(key, text)
             if problem:
-                error = invalid_value("spec.clusterIPs", addresses, f"failed to allocate IP {text}: {problem}")
+                error = invalid_value(
+                    "spec.clusterIPs", addresses, f"failed to allocate IP {text}: {problem}"
+                )
                 raise _invalid(document, [error])
         for wanted in spec["ipFamilies"][len(addresses) :]:
             ledger = self._addresses[wanted]
             number = self._choose_address(wanted, ledger, dry_run)
             if number is None:
-                raise internal("Internal error occurred: failed to allocate a serviceIP: range is full")
+                raise internal(
+                    "Internal error occurred: failed to allocate a serviceIP: range is full"
+                )
             addresses.append(_address_text(wanted, number))
         spec["clusterIP"] = addresses[0]
         spec["clusterIPs"] = addresses
@@ -182,12 +209,22 @@ class ServiceLedgers:
         reserved = text == self.reserved_address and key != API_SERVICE
         entry = self._book.told(str(address))
         taken = entry is not None and entry.service != key
-        return _TAKEN_IP if reserved or holder not in (None, key) or (taken and holder != key) else ""
+        return (
+            _TAKEN_IP if reserved or holder not in (None, key) or (taken and holder != key) else ""
+        )
 
-    def _give_ports(self, key: Key, document: Document, old: Document | None, dry_run: bool) -> None:
-        """The Service's own health check port is as taken as another's: two listeners cannot share it."""
+    def _give_ports(
+        self, key: Key, document: Document, old: Document | None, dry_run: bool
+    ) -> None:
+        """The Service's own health check port is as taken as another's: two listeners cannot share
+        it.
+        """
         ports: list[Document] = document["spec"].get("ports", [])
-        health = document["spec"].get("healthCheckNodePort", 0) if _needs_health_port(document["spec"]) else 0
+        health = (
+            document["spec"].get("healthCheckNodePort", 0)
+            if _needs_health_port(document["spec"])
+            else 0
+        )
         held = health if old is not None and old["spec"].get("healthCheckNodePort") == health else 0
         chosen: dict[int, int] = {}
         for index, port in enumerate(ports):
@@ -217,12 +254,16 @@ class ServiceLedgers:
             return
         spec["healthCheckNodePort"] = self._new_port(taken, dry_run)
 
-    def _claim_port(self, key: Key, document: Document, path: str, number: int, own: set[int]) -> None:
+    def _claim_port(
+        self, key: Key, document: Document, path: str, number: int, own: set[int]
+    ) -> None:
         """*own*: what the Service itself uses for something else."""
         problem = ""
         if number not in self._ports:
             valid = f"{self._ports.ranges[0].first}-{self._ports.ranges[0].last}"
-            problem = f"provided port is not in the valid range. The range of valid ports is {valid}"
+            problem = (
+                f"provided port is not in the valid range. The range of valid ports is {valid}"
+            )
         elif number in own or self._ports.holder(number) not in (None, key):
             problem = _TAKEN_PORT
         if problem:
@@ -240,14 +281,18 @@ class ServiceLedgers:
 
     def check(self, objects: list[tuple[Key, Document]]) -> None:
         """Each address and port of Services has one holder, and nothing else is held."""
-        services = [(key, document) for key, document in objects if key.resource == Services.storage_key]
+        services = [
+            (key, document) for key, document in objects if key.resource == Services.storage_key
+        ]
         for ledger in (*self._addresses.values(), self._ports):
             ledger.check()
         for key, document in services:
             addresses, ports = _holdings(document)
             for wanted, ledger in self._addresses.items():
                 expected = tuple(sorted(addresses.get(wanted, ())))
-                assert ledger.held(key) == expected, f"{key} holds {ledger.held(key)}, its object says {expected}"
+                assert ledger.held(key) == expected, (
+                    f"{key} holds {ledger.held(key)}, its object says {expected}"
+                )
             assert self._ports.held(key) == tuple(sorted(ports)), (
                 f"{key} holds {self._ports.held(key)}, its object says {ports}"
             )

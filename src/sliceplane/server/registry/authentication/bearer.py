@@ -1,8 +1,9 @@
 """From a bearer token to a user.
 
-The signature is the token service's business.  What is asked here, at every request, costs a few look-ups: is it the
-time of the token, is it meant for us, does its account exist with the uid in the token, and does the object that it is
-bound to.  So the tokens of a deleted account are worth nothing from the next request on.
+The signature is the token service's business. What is asked here, at every request, costs a few
+look-ups: is it the time of the token, is it meant for us, does its account exist with the uid in
+the token, and does the object that it is bound to. So the tokens of a deleted account are worth
+nothing from the next request on.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.types import AUTHENTICATED, Authenticated, User
 from sliceplane.server.store.types import Key
 
-#: clocks differ: a token counts this much longer (and earlier), an object that is being deleted as well
+#: clocks differ: a token counts this much longer (and earlier), an object that is being deleted as
+#: well
 LEEWAY_S = 60.0
 #: the claim that is all Kubernetes' own
 PRIVATE_CLAIM = "kubernetes.io"
@@ -50,8 +52,12 @@ class _Claims(msgspec.Struct, frozen=True):
     jti: str = ""
 
 
-def authenticate(core: Core, token: str, wanted: tuple[str, ...], now: float) -> Authenticated | None:
-    """Who shows *token*; ``None`` if it is not good for any audience in *wanted* (empty: the server's own)."""
+def authenticate(
+    core: Core, token: str, wanted: tuple[str, ...], now: float
+) -> Authenticated | None:
+    """Who shows *token*; ``None`` if it is not good for any audience in *wanted* (empty: the
+    server's own).
+    """
     own = core.tokens.audiences
     asked = wanted or own
     content = core.tokens.read(token)
@@ -74,7 +80,9 @@ def authenticate(core: Core, token: str, wanted: tuple[str, ...], now: float) ->
     return _of_account(core, claims, shared, now)
 
 
-def _of_account(core: Core, claims: _Claims, audiences: tuple[str, ...], now: float) -> Authenticated | None:
+def _of_account(
+    core: Core, claims: _Claims, audiences: tuple[str, ...], now: float
+) -> Authenticated | None:
     private = claims.private
     namespace = private.namespace
     account = private.serviceaccount
@@ -91,7 +99,9 @@ def _of_account(core: Core, claims: _Claims, audiences: tuple[str, ...], now: fl
     until = claims.exp
     for resource, reference in bound:
         if reference is not None:
-            key = Key(resource.storage_key, namespace if resource.namespaced else "", reference.name)
+            key = Key(
+                resource.storage_key, namespace if resource.namespaced else "", reference.name
+            )
             ends = _end_of(core, key, reference.uid)
             if ends is None or ends < now - LEEWAY_S:
                 return None
@@ -101,7 +111,9 @@ def _of_account(core: Core, claims: _Claims, audiences: tuple[str, ...], now: fl
     return Authenticated(user, audiences, tuple(supports), until + LEEWAY_S)
 
 
-def account_user(namespace: str, name: str, uid: str = "", extra: tuple[tuple[str, tuple[str, ...]], ...] = ()) -> User:
+def account_user(
+    namespace: str, name: str, uid: str = "", extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+) -> User:
     return User(
         name=f"{USER_PREFIX}{namespace}:{name}",
         uid=uid,

@@ -1,6 +1,8 @@
-"""POST serviceaccounts/NAME/token: a token for an account, perhaps bound to a Pod, Secret or Node (KEP-1205).
+"""POST serviceaccounts/NAME/token: a token for an account, perhaps bound to a Pod, Secret or Node
+(KEP-1205).
 
-Nothing is stored.  A token ends with its time, its account or the object that it is bound to, whichever is first.
+Nothing is stored. A token ends with its time, its account or the object that it is bound to,
+whichever is first.
 """
 
 from __future__ import annotations
@@ -28,14 +30,19 @@ _BINDABLE: dict[str, Resource] = {"Node": Nodes, "Pod": Pods, "Secret": Secrets}
 
 
 def grant(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
-    """201 with the TokenRequest, its ``status.token`` filled.  Raises StatusError: 400, 404, 409, 422."""
+    """201 with the TokenRequest, its ``status.token`` filled.  Raises StatusError: 400, 404, 409,
+    422.
+    """
     wanted = decoded_as(f"{GROUP}/v1", KIND, body.document)
     head = wanted.get("metadata", {})
     spec = wanted.get("spec", {})
     _match(target, head)
     account = core.latest(target)
     if head.get("uid") and head["uid"] != account.uid:
-        why = f"the UID in the token request ({head['uid']}) does not match the UID of the service account"
+        why = (
+            f"the UID in the token request ({head['uid']}) does not match the UID of the service "
+            "account"
+        )
         raise conflict(KIND, GROUP, target.name, f"{why} ({account.uid})")
     audiences = spec.get("audiences") or list(core.tokens.audiences)
     seconds = spec.get("expirationSeconds", EXPIRATION_DEFAULT_S)
@@ -46,7 +53,11 @@ def grant(core: Core, ctx: Context, target: Target, body: Body, options: WriteOp
     answer: Document = {
         "kind": KIND,
         "apiVersion": f"{GROUP}/v1",
-        "metadata": {"name": target.name, "namespace": target.namespace, "creationTimestamp": format_time(ctx.now)},
+        "metadata": {
+            "name": target.name,
+            "namespace": target.namespace,
+            "creationTimestamp": format_time(ctx.now),
+        },
         "spec": {"audiences": audiences, "expirationSeconds": seconds},
         "status": {"token": "", "expirationTimestamp": format_time(issued + seconds)},
     }
@@ -60,7 +71,11 @@ def grant(core: Core, ctx: Context, target: Target, body: Body, options: WriteOp
             "iat": issued,
             "iss": core.tokens.issuer,
             "jti": core.rng.uuid(),
-            PRIVATE_CLAIM: {"namespace": target.namespace, **bound, "serviceaccount": account_claim},
+            PRIVATE_CLAIM: {
+                "namespace": target.namespace,
+                **bound,
+                "serviceaccount": account_claim,
+            },
             "nbf": issued,
             "sub": f"{USER_PREFIX}{target.namespace}:{target.name}",
         }
@@ -73,7 +88,9 @@ def _match(target: Target, head: Document) -> None:
     for member, own in (("name", target.name), ("namespace", target.namespace)):
         sent = head.get(member)
         if sent and sent != own:
-            error = invalid_value(f"metadata.{member}", sent, f"must match the service account {member} if specified")
+            error = invalid_value(
+                f"metadata.{member}", sent, f"must match the service account {member} if specified"
+            )
             raise invalid(KIND, GROUP, target.name, [error])
 
 
@@ -99,16 +116,26 @@ def _bound(core: Core, target: Target, reference: dict[str, Any]) -> Document:
     if resource is Pods:
         claims = _node_of(core, target, document_of(record))
     if reference.get("uid", "") not in ("", record.uid):
-        why = f"the UID in the bound object reference ({reference['uid']}) does not match the UID in record"
-        raise conflict(kind, group, name, f"{why}. The object might have been deleted and then recreated")
+        why = (
+            f"the UID in the bound object reference ({reference['uid']}) does not match the UID "
+            "in record"
+        )
+        raise conflict(
+            kind, group, name, f"{why}. The object might have been deleted and then recreated"
+        )
     return {**claims, resource.singular: {"name": name, "uid": record.uid}}
 
 
 def _node_of(core: Core, target: Target, pod: Document) -> Document:
-    """Where the Pod of the token is, if it has a node; a node that does not exist (yet) has no uid."""
+    """Where the Pod of the token is, if it has a node; a node that does not exist (yet) has
+    no uid.
+    """
     spec = pod.get("spec", {})
     if spec.get("serviceAccountName", "") != target.name:
-        why = f'cannot bind token for serviceaccount "{target.name}" to pod running with different serviceaccount name.'
+        why = (
+            f'cannot bind token for serviceaccount "{target.name}" to pod running with different '
+            "serviceaccount name."
+        )
         raise bad_request(why)
     name = spec.get("nodeName")
     if not name:

@@ -1,15 +1,17 @@
-"""ClusterRoles whose rules are those of others (``aggregationRule``), kept up to date in the stored objects.
+"""ClusterRoles whose rules are those of others (``aggregationRule``), kept up to date in the stored
+objects.
 
-Upstream has a controller for it (pkg/controller/clusterroleaggregation); here the rules are staged right after the role
-that changed, so that there is no moment at which ``edit`` lacks what ``system:aggregate-to-edit`` grants, and a server
-without controllers has them too.  An aggregated role may be gathered by another (``view`` by ``edit`` by ``admin``);
-``Gatherers`` walks up.
+Upstream has a controller for it (pkg/controller/clusterroleaggregation); here the rules are staged
+right after the role that changed, so that there is no moment at which ``edit`` lacks what
+``system:aggregate-to-edit`` grants, and a server without controllers has them too. An aggregated
+role may be gathered by another (``view`` by ``edit`` by ``admin``); ``Gatherers`` walks up.
 
-What one role may gather is bounded (``Aggregation.admit``); a write that would go beyond is refused.
+What one role may gather is bounded (``Aggregation.admit``); a write that would go beyond is
+refused.
 
-The order of the rules is upstream's: selectors in order, for each the roles by name, each rule once.  Which roles a
-selector gathers is known by name and changes with labels, so that no write looks at all roles; a write costs what the
-roles that gather it hold, as those are written anew.
+The order of the rules is upstream's: selectors in order, for each the roles by name, each rule
+once. Which roles a selector gathers is known by name and changes with labels, so that no write
+looks at all roles; a write costs what the roles that gather it hold, as those are written anew.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Aggregation:
     def __init__(self) -> None:
         #: of every ClusterRole
         self._labels: dict[str, _Labels] = {}
-        #: of those that gather: each selector, and the names that it finds, sorted, its own left out
+        #: of those that gather: each selector, and the names that it finds, sorted, its own left
+        #: out
         self._found: dict[Key, list[tuple[LabelRequirements, list[str]]]] = {}
 
     def rebuild(self, objects: Iterable[tuple[Key, Document]]) -> None:
@@ -77,21 +80,30 @@ class Aggregation:
                 elif was and not now:
                     del names[bisect_left(names, key.name)]
 
-    def _find(self, own: str, selectors: Iterable[LabelRequirements]) -> list[tuple[LabelRequirements, list[str]]]:
+    def _find(
+        self, own: str, selectors: Iterable[LabelRequirements]
+    ) -> list[tuple[LabelRequirements, list[str]]]:
         return [
             (
                 selector,
-                sorted(name for name, labels in self._labels.items() if name != own and selector.matches(labels)),
+                sorted(
+                    name
+                    for name, labels in self._labels.items()
+                    if name != own and selector.matches(labels)
+                ),
             )
             for selector in selectors
         ]
 
     def gathering(self, changed: Key, *labels: _Labels) -> tuple[Key, ...]:
-        """The aggregated roles, other than *changed* itself, that gather a role with one of these *labels*."""
+        """The aggregated roles, other than *changed* itself, that gather a role with one of these
+        *labels*.
+        """
         return tuple(
             key
             for key, found in sorted(self._found.items(), key=lambda item: item[0].name)
-            if key != changed and any(selector.matches(each) for selector, _ in found for each in labels)
+            if key != changed
+            and any(selector.matches(each) for selector, _ in found for each in labels)
         )
 
     def rules_of(self, key: Key, policy: PolicyIndex) -> tuple[PolicyRule, ...]:
@@ -99,7 +111,8 @@ class Aggregation:
         return _rules(self._found[key], policy)
 
     def admit(self, document: Document, policy: PolicyIndex) -> None:
-        """A ClusterRole is about to be stored: what gathers it must stay small enough to be written each time.
+        """A ClusterRole is about to be stored: what gathers it must stay small enough to be written
+        each time.
 
         Raises the 403 ``StatusError``; never for one that shrinks.
         """
@@ -110,7 +123,9 @@ class Aggregation:
             names = {name for _, found in self._found[key] for name in found}
             if own.name in names and size <= size_of(policy.role(own) or ()):
                 continue
-            others = (policy.role(Key(ClusterRoles.storage_key, "", name)) for name in names - {own.name})
+            others = (
+                policy.role(Key(ClusterRoles.storage_key, "", name)) for name in names - {own.name}
+            )
             if size + sum(size_of(rules) for rules in others if rules) > GATHERED_CHARACTERS_MAX:
                 most = f"more than {GATHERED_CHARACTERS_MAX} characters of rules"
                 why = f"ClusterRole {quote(key.name)} would gather {most}"
@@ -119,7 +134,11 @@ class Aggregation:
     def rules_for(self, document: Document, policy: PolicyIndex) -> tuple[PolicyRule, ...] | None:
         """What a role that is about to be stored gathers; ``None`` if it is none that gathers."""
         selectors = _selectors(document)
-        return _rules(self._find(document["metadata"]["name"], selectors), policy) if selectors else None
+        return (
+            _rules(self._find(document["metadata"]["name"], selectors), policy)
+            if selectors
+            else None
+        )
 
     def __len__(self) -> int:
         return len(self._found)
@@ -132,15 +151,19 @@ class Aggregation:
         fresh = Aggregation()
         for key, document in objects:
             fresh.on_stored(key, document)
-        assert self._labels == fresh._labels, f"labels {self._labels}, stored objects say {fresh._labels}"
-        assert self._found == fresh._found, f"gathering {self._found}, stored objects say {fresh._found}"
+        assert self._labels == fresh._labels, (
+            f"labels {self._labels}, stored objects say {fresh._labels}"
+        )
+        assert self._found == fresh._found, (
+            f"gathering {self._found}, stored objects say {fresh._found}"
+        )
 
 
 class Gatherers:
     """The aggregated roles to look at because of one change.
 
-    Each is looked at a bounded number of times, so that roles which gather each other end too: by then all of them
-    have all rules, and only the order could go on changing.
+    Each is looked at a bounded number of times, so that roles which gather each other end too: by
+    then all of them have all rules, and only the order could go on changing.
     """
 
     def __init__(self, aggregation: Aggregation, first: Iterable[Key]) -> None:
@@ -159,7 +182,9 @@ class Gatherers:
         self._waiting += [each for each in more if each not in self._waiting]
 
 
-def _rules(found: Iterable[tuple[LabelRequirements, list[str]]], policy: PolicyIndex) -> tuple[PolicyRule, ...]:
+def _rules(
+    found: Iterable[tuple[LabelRequirements, list[str]]], policy: PolicyIndex
+) -> tuple[PolicyRule, ...]:
     rules: dict[PolicyRule, None] = {}
     for _, names in found:
         for name in names:
@@ -169,4 +194,6 @@ def _rules(found: Iterable[tuple[LabelRequirements, list[str]]], policy: PolicyI
 
 def _selectors(document: Document) -> tuple[LabelRequirements, ...]:
     given = (document.get("aggregationRule") or {}).get("clusterRoleSelectors", ())
-    return tuple(from_label_selector(msgspec.convert(selector, LabelSelector)) for selector in given)
+    return tuple(
+        from_label_selector(msgspec.convert(selector, LabelSelector)) for selector in given
+    )

@@ -1,8 +1,9 @@
-"""The roles of controllers, as data (names and purposes as upstream's): each is bound to the ServiceAccount of its
-name in ``kube-system``.
+"""The roles of controllers, as data (names and purposes as upstream's): each is bound to the
+ServiceAccount of its name in ``kube-system``.
 
-Those of controllers that only kube-controller-manager runs are there, too, for a manager that starts all of them.  Of
-a kind that is only listed (``api.scheme.LISTED``) no role grants more than reads.
+Those of controllers that only kube-controller-manager runs are there, too, for a manager that
+starts all of them. Of a kind that is only listed (``api.scheme.LISTED``) no role grants more than
+reads.
 """
 
 from __future__ import annotations
@@ -54,7 +55,17 @@ CONTROLLER_ROLES: Final[dict[str, tuple[PolicyRule, ...]]] = {
         on("", "nodes", "list", "watch"),
         on("", "pods", "create", "delete", "list", "patch", "watch"),
         on("", "pods/binding", "create"),
-        on("apps", "controllerrevisions", "create", "delete", "get", "list", "patch", "update", "watch"),
+        on(
+            "apps",
+            "controllerrevisions",
+            "create",
+            "delete",
+            "get",
+            "list",
+            "patch",
+            "update",
+            "watch",
+        ),
         EVENTS,
     ),
     "deployment-controller": (
@@ -204,7 +215,12 @@ CONTROLLER_ROLES: Final[dict[str, tuple[PolicyRule, ...]]] = {
     "service-account-controller": (on("", "serviceaccounts", "create"), EVENTS),
     "service-cidrs-controller": (
         on("networking.k8s.io", "servicecidrs", "patch", "update", *READ),
-        on("networking.k8s.io", ("servicecidrs/finalizers", "servicecidrs/status"), "patch", "update"),
+        on(
+            "networking.k8s.io",
+            ("servicecidrs/finalizers", "servicecidrs/status"),
+            "patch",
+            "update",
+        ),
         on("networking.k8s.io", "ipaddresses", *READ),
         EVENTS,
     ),
@@ -218,7 +234,17 @@ CONTROLLER_ROLES: Final[dict[str, tuple[PolicyRule, ...]]] = {
         on("", "pods", *READ, "create", "delete", "patch", "update"),
         on("apps", "statefulsets", *READ),
         on("apps", ("statefulsets/finalizers", "statefulsets/status"), "update"),
-        on("apps", "controllerrevisions", "create", "delete", "get", "list", "patch", "update", "watch"),
+        on(
+            "apps",
+            "controllerrevisions",
+            "create",
+            "delete",
+            "get",
+            "list",
+            "patch",
+            "update",
+            "watch",
+        ),
         on("", "persistentvolumeclaims", "create", "delete", "update", *READ),
         EVENTS,
     ),

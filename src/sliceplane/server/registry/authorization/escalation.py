@@ -1,13 +1,15 @@
 """No user hands out more than they have: the check on every write of a role or binding.
 
-As upstream (pkg/registry/rbac: policybased/storage.go of the four kinds, escalation_check.go, helpers.go), at every
-write the *whole* object that results is held against the writer, whatever of it is new: its label may be what hands its
-rules to others.
+As upstream (pkg/registry/rbac: policybased/storage.go of the four kinds, escalation_check.go,
+helpers.go), at every write the *whole* object that results is held against the writer, whatever of
+it is new: its label may be what hands its rules to others.
 
-- A role takes its rules in one's own hands, or the verb ``escalate`` on it.  One that gathers others, or did, takes all
-  rules that there are, as it is not known what it gathers tomorrow, or what it was meant to keep.
+- A role takes its rules in one's own hands, or the verb ``escalate`` on it. One that gathers
+  others, or did, takes all rules that there are, as it is not known what it gathers tomorrow, or
+  what it was meant to keep.
 - A binding takes the rules of the role that it leads to, or the verb ``bind`` on that role.
-- ``system:masters`` may do anything, and every user may write what garbage collection writes (owners and finalizers).
+- ``system:masters`` may do anything, and every user may write what garbage collection writes
+  (owners and finalizers).
 
 The refusal lists what is missing as upstream does, up to ``LISTED_CHARACTERS_MAX``.
 """
@@ -20,7 +22,12 @@ from sliceplane.api.errors import StatusError, forbidden, not_found, quote
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, Roles
 from sliceplane.server.registry.authorization.coverage import TooManySteps, covers, missing
-from sliceplane.server.registry.authorization.index import RESOURCES, PolicyIndex, resolution_errors, role_key
+from sliceplane.server.registry.authorization.index import (
+    RESOURCES,
+    PolicyIndex,
+    resolution_errors,
+    role_key,
+)
 from sliceplane.server.registry.authorization.rules import ALL, PolicyRule, go_list, rules_of
 from sliceplane.server.registry.documents import canonical
 from sliceplane.server.registry.types import MASTERS, Attributes, Target, User
@@ -28,21 +35,30 @@ from sliceplane.server.registry.types import MASTERS, Attributes, Target, User
 #: of the list in one refusal; the last line says that there would be more
 LISTED_CHARACTERS_MAX = 16 * 1024
 _MUST_BE_ADMIN = "must have cluster-admin privileges to use the aggregationRule"
-_EVERYTHING = (PolicyRule(verbs=(ALL,), groups=(ALL,), resources=(ALL,)), PolicyRule(verbs=(ALL,), urls=(ALL,)))
-_OF_GARBAGE_COLLECTION = frozenset({"finalizers", "managedFields", "ownerReferences", "resourceVersion"})
+_EVERYTHING = (
+    PolicyRule(verbs=(ALL,), groups=(ALL,), resources=(ALL,)),
+    PolicyRule(verbs=(ALL,), urls=(ALL,)),
+)
+_OF_GARBAGE_COLLECTION = frozenset(
+    {"finalizers", "managedFields", "ownerReferences", "resourceVersion"}
+)
 
 
-def check_write(policy: PolicyIndex, user: User, target: Target, new: Document, old: Document | None) -> None:
-    """*new* is about to be stored in place of *old* (``None``: create); kinds that grant nothing are passed over.
+def check_write(
+    policy: PolicyIndex, user: User, target: Target, new: Document, old: Document | None
+) -> None:
+    """*new* is about to be stored in place of *old* (``None``: create); kinds that grant nothing
+    are passed over.
 
-    *new* need not be valid; validation comes afterwards, always.  Raises the 403 ``StatusError``, and the 404 for a
-    binding to a role that does not exist.
+    *new* need not be valid; validation comes afterwards, always. Raises the 403 ``StatusError``,
+    and the 404 for a binding to a role that does not exist.
     """
     resource = target.resource
     if resource.storage_key not in RESOURCES or MASTERS in user.groups:
         return
     if resource in (Roles, ClusterRoles):
-        # Of the request, not of the object: a POST names nothing, so that a rule with names does not fit it.
+        # Of the request, not of the object: a POST names nothing, so that a rule with names does
+        # not fit it.
         lifted = _attributes("escalate", resource, target.namespace, target.name)
         if policy.decide(user, lifted).allowed or _collects_garbage(resource, new, old):
             return
@@ -68,7 +84,9 @@ def check_write(policy: PolicyIndex, user: User, target: Target, new: Document, 
 
 
 def _attributes(verb: str, of: Resource, namespace: str, name: str) -> Attributes:
-    return Attributes(verb=verb, group=RBAC_GROUP, resource=of.plural, namespace=namespace, name=name)
+    return Attributes(
+        verb=verb, group=RBAC_GROUP, resource=of.plural, namespace=namespace, name=name
+    )
 
 
 def _gathers(role: Document) -> bool:
@@ -82,12 +100,18 @@ def _collects_garbage(resource: Resource, new: Document, old: Document | None) -
 
 def _but_for_garbage(resource: Resource, document: Document) -> Document:
     shaped = canonical(resource, document)
-    head = {name: value for name, value in shaped["metadata"].items() if name not in _OF_GARBAGE_COLLECTION}
+    head = {
+        name: value
+        for name, value in shaped["metadata"].items()
+        if name not in _OF_GARBAGE_COLLECTION
+    }
     # An empty list and none are the same.
     return {name: value for name, value in {**shaped, "metadata": head}.items() if value != []}
 
 
-def _confirm(policy: PolicyIndex, user: User, target: Target, new: Document, wanted: tuple[PolicyRule, ...]) -> None:
+def _confirm(
+    policy: PolicyIndex, user: User, target: Target, new: Document, wanted: tuple[PolicyRule, ...]
+) -> None:
     held = policy.rules_for(user, target.namespace)
     if _covers(policy, held, wanted):
         return
@@ -99,7 +123,9 @@ def _confirm(policy: PolicyIndex, user: User, target: Target, new: Document, wan
     raise _refused(target, new, why)
 
 
-def _covers(policy: PolicyIndex, held: tuple[PolicyRule, ...], wanted: tuple[PolicyRule, ...]) -> bool:
+def _covers(
+    policy: PolicyIndex, held: tuple[PolicyRule, ...], wanted: tuple[PolicyRule, ...]
+) -> bool:
     try:
         return covers(held, wanted)
     except TooManySteps:
@@ -109,7 +135,9 @@ def _covers(policy: PolicyIndex, held: tuple[PolicyRule, ...], wanted: tuple[Pol
 
 
 def _refused(target: Target, new: Document, why: str) -> StatusError:
-    return forbidden(target.resource.plural, target.resource.group, new["metadata"].get("name", ""), why)
+    return forbidden(
+        target.resource.plural, target.resource.group, new["metadata"].get("name", ""), why
+    )
 
 
 def _listed(held: tuple[PolicyRule, ...], wanted: tuple[PolicyRule, ...]) -> Iterator[str]:

@@ -1,14 +1,15 @@
 """Roles and bindings by subject, kept up to date from stored objects; and the decisions.
 
-A binding is found by (namespace, subject): "" for ClusterRoleBindings, which count everywhere, else the namespace of
-the RoleBinding.  A role is looked up when a binding leads to it, so that roles and bindings may come and go in any
-order; a binding to a role that is missing grants nothing, and a refusal tells of it.
+A binding is found by (namespace, subject): "" for ClusterRoleBindings, which count everywhere, else
+the namespace of the RoleBinding. A role is looked up when a binding leads to it, so that roles and
+bindings may come and go in any order; a binding to a role that is missing grants nothing, and a
+refusal tells of it.
 
-What a subject has in one place is kept by role (``_Place``), however many bindings lead to the role: a decision asks
-each role once, a write costs what it changes.
+What a subject has in one place is kept by role (``_Place``), however many bindings lead to the
+role: a decision asks each role once, a write costs what it changes.
 
-Order is by subject (the user first, then the groups as authenticated) and then by the binding's name, so that the
-reason given is always the same one.
+Order is by subject (the user first, then the groups as authenticated) and then by the binding's
+name, so that the reason given is always the same one.
 """
 
 from __future__ import annotations
@@ -22,13 +23,22 @@ import msgspec
 
 from sliceplane.api.errors import StatusError, forbidden, not_found, quote
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
+from sliceplane.api.scheme import (
+    RBAC_GROUP,
+    ClusterRoleBindings,
+    ClusterRoles,
+    Resource,
+    RoleBindings,
+    Roles,
+)
 from sliceplane.server.registry.authorization.rules import PolicyRule, RoleRules
 from sliceplane.server.registry.authorization.standing import Standing, identities
 from sliceplane.server.registry.types import MASTERS, REFUSED, Attributes, Decision, User
 from sliceplane.server.store.types import Key
 
-RESOURCES = frozenset(resource.storage_key for resource in (Roles, ClusterRoles, RoleBindings, ClusterRoleBindings))
+RESOURCES = frozenset(
+    resource.storage_key for resource in (Roles, ClusterRoles, RoleBindings, ClusterRoleBindings)
+)
 #: what everybody may ask, with any method: upstream's default of --authorization-always-allow-paths
 _ALWAYS_ALLOWED = frozenset(("/healthz", "/livez", "/readyz"))
 _ALLOWED = Decision(allowed=True)
@@ -50,12 +60,21 @@ class _Subject(msgspec.Struct, frozen=True, gc=False):
             return f"u:system:serviceaccount:{self.namespace or home}:{self.name}"
         if self.apiGroup != RBAC_GROUP:
             return ""
-        return f"u:{self.name}" if self.kind == "User" else f"g:{self.name}" if self.kind == "Group" else ""
+        return (
+            f"u:{self.name}"
+            if self.kind == "User"
+            else f"g:{self.name}"
+            if self.kind == "Group"
+            else ""
+        )
 
     def shown(self, home: str) -> str:
         """The subject as reasons name it."""
         is_account = self.kind == "ServiceAccount"
-        return f"{self.kind} {quote(f'{self.name}/{self.namespace or home}' if is_account else self.name)}"
+        return (
+            f"{self.kind} "
+            f"{quote(f'{self.name}/{self.namespace or home}' if is_account else self.name)}"
+        )
 
 
 _subjects_decoder = msgspec.json.Decoder(list[_Subject])
@@ -94,7 +113,9 @@ Rights = tuple[tuple[str, tuple[PolicyRule, ...]], ...]
 class _Place:
     """What one subject has in one namespace.  Owned by ``PolicyIndex``.
 
-    ``shared``: the subjects of a binding that have nothing else have one place together, which is not changed."""
+    ``shared``: the subjects of a binding that have nothing else have one place together, which is
+    not changed.
+    """
 
     #: the names of the bindings that lead to a role, sorted
     bindings: dict[Key, list[str]] = field(default_factory=dict)
@@ -103,7 +124,9 @@ class _Place:
     shared: bool = field(default=False, compare=False)
 
     def copy(self) -> _Place:
-        return _Place({role: list(names) for role, names in self.bindings.items()}, list(self.roles))
+        return _Place(
+            {role: list(names) for role, names in self.bindings.items()}, list(self.roles)
+        )
 
     def add(self, role: Key, name: str) -> None:
         names = self.bindings.setdefault(role, [])
@@ -129,7 +152,9 @@ class _Place:
 
 
 class PolicyIndex:
-    """A ``server.registry.core.Follower``.  ``standing`` learns whose rights may have become fewer."""
+    """A ``server.registry.core.Follower``.  ``standing`` learns whose rights may have become
+    fewer.
+    """
 
     follows = RESOURCES
 
@@ -164,7 +189,11 @@ class PolicyIndex:
             before = self._roles.get(key)
             if before is None or before != made:
                 self._roles[key] = made
-                if before is not None and self._standing and not set(before.rules) <= set(made.rules):
+                if (
+                    before is not None
+                    and self._standing
+                    and not set(before.rules) <= set(made.rules)
+                ):
                     self._doubt_led_by(key)
             return
         role = role_key(document, key.namespace)
@@ -173,7 +202,11 @@ class PolicyIndex:
         old = self._bindings.get(key)
         if old is not None and stored is not None and (old.role, old.stored) == (role, stored):
             return
-        found = msgspec.convert(listed, list[_Subject]) if stored is None else _subjects_decoder.decode(stored)
+        found = (
+            msgspec.convert(listed, list[_Subject])
+            if stored is None
+            else _subjects_decoder.decode(stored)
+        )
         subjects = _by_identity(found, key.namespace)
         if old is not None and (old.role, old.subjects) == (role, subjects):
             return
@@ -237,14 +270,18 @@ class PolicyIndex:
                 if rules is None:
                     absent[role] = None
                 elif not rules.resources.isdisjoint(spoken) and rules.allow(wanted, spoken):
-                    return Decision(True, self._bindings[_binding_key(scope, name)].reason(identity))
+                    return Decision(
+                        True, self._bindings[_binding_key(scope, name)].reason(identity)
+                    )
         if not absent:
             return REFUSED
         return Decision(False, f"RBAC: {absence(tuple(islice(absent, ABSENT_ROLES_MAX)))}")
 
     def rules_for(self, user: User, namespace: str) -> tuple[PolicyRule, ...]:
         """All rules that count for *user* in *namespace* ("": cluster scope alone), each once."""
-        roles = dict.fromkeys(role for _, _, place in self._places_of(user, namespace) for _, role in place.roles)
+        roles = dict.fromkeys(
+            role for _, _, place in self._places_of(user, namespace) for _, role in place.roles
+        )
         found: dict[PolicyRule, None] = {}
         for role in roles:
             if role in self._roles:
@@ -252,7 +289,9 @@ class PolicyIndex:
         return tuple(found)
 
     def rights(self, user: User) -> Rights:
-        """Of each namespace in which *user* has something, and of cluster scope, all rules that count there."""
+        """Of each namespace in which *user* has something, and of cluster scope, all rules that
+        count there.
+        """
         known = set(identities(user))
         scopes = {"", *(scope for scope, identity in self._places if identity in known)}
         return tuple((scope, self.rules_for(user, scope)) for scope in sorted(scopes))
@@ -263,7 +302,9 @@ class PolicyIndex:
         return None if role is None else role.rules
 
     def absent_roles(self, user: User, namespace: str) -> tuple[Key, ...]:
-        """Roles that do not exist and that a binding of *user* leads to: some of them, if they are very many."""
+        """Roles that do not exist and that a binding of *user* leads to: some of them, if they are
+        very many.
+        """
         absent = (
             role
             for _, _, place in self._places_of(user, namespace)
@@ -292,11 +333,15 @@ class PolicyIndex:
 
 def absence(absent: tuple[Key, ...]) -> str:
     """What a decision says of the roles that were looked for in vain; "" if there are none."""
-    return _aggregate([not_found(_of(key).singular, RBAC_GROUP, key.name).message for key in absent])
+    return _aggregate(
+        [not_found(_of(key).singular, RBAC_GROUP, key.name).message for key in absent]
+    )
 
 
 def resolution_errors(absent: tuple[Key, ...]) -> str:
-    """What the refusal of a grant says of them: upstream looks into storage there, which has the kind in the plural."""
+    """What the refusal of a grant says of them: upstream looks into storage there, which has the
+    kind in the plural.
+    """
     return _aggregate([not_found(_of(key).plural, RBAC_GROUP, key.name).message for key in absent])
 
 
@@ -348,6 +393,13 @@ def refusal(user: User, wanted: Attributes, reason: str = "") -> StatusError:
     if not wanted.resource:
         why = f"{who} path {quote(wanted.path)}".translate(_NO_MARKUP)
         return StatusError(403, "Forbidden", f"forbidden: {why}{more}", {})
-    where = f"in the namespace {quote(wanted.namespace)}" if wanted.namespace else "at the cluster scope"
-    why = f"{who} resource {quote(wanted.combined_resource)} in API group {quote(wanted.group)} {where}"
+    where = (
+        f"in the namespace {quote(wanted.namespace)}"
+        if wanted.namespace
+        else "at the cluster scope"
+    )
+    why = (
+        f"{who} resource {quote(wanted.combined_resource)} in API group {quote(wanted.group)} "
+        f"{where}"
+    )
     return forbidden(wanted.resource, wanted.group, wanted.name, why.translate(_NO_MARKUP) + more)

@@ -1,7 +1,8 @@
 """The roles and bindings that every cluster has, as data (names and purposes as upstream's).
 
-Only what this server serves is granted: a role of upstream that also speaks of certificates has the rest of its rules
-here.  There is no node authoriser, so that ``system:node`` is bound to the group of all nodes.
+Only what this server serves is granted: a role of upstream that also speaks of certificates has the
+rest of its rules here. There is no node authoriser, so that ``system:node`` is bound to the group
+of all nodes.
 """
 
 from __future__ import annotations
@@ -9,8 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
-from sliceplane.server.registry.authorization.controller_roles import CONTROLLER_ROLES, EVENTS, READ, on
+from sliceplane.api.scheme import (
+    RBAC_GROUP,
+    ClusterRoleBindings,
+    ClusterRoles,
+    Resource,
+    RoleBindings,
+    Roles,
+)
+from sliceplane.server.registry.authorization.controller_roles import (
+    CONTROLLER_ROLES,
+    EVENTS,
+    READ,
+    on,
+)
 from sliceplane.server.registry.authorization.rules import ALL, PolicyRule, document_of_rule
 from sliceplane.server.registry.kinds import KINDS
 from sliceplane.server.registry.kinds.kind import Granted
@@ -26,7 +39,9 @@ def _get(*urls: str) -> PolicyRule:
     return PolicyRule(verbs=("get",), urls=urls)
 
 
-def _of_kinds(subresources_of: Callable[[Granted], tuple[str, ...]], *verbs: str) -> tuple[PolicyRule, ...]:
+def _of_kinds(
+    subresources_of: Callable[[Granted], tuple[str, ...]], *verbs: str
+) -> tuple[PolicyRule, ...]:
     """One rule for each API group, of what its kinds say that a role grants."""
     granted: dict[str, list[str]] = {}
     for kind in KINDS:
@@ -57,7 +72,11 @@ ROLES: dict[str, tuple[PolicyRule, ...]] = {
         on("authorization.k8s.io", "subjectaccessreviews", "create"),
     ),
     "system:basic-user": (
-        on("authorization.k8s.io", ("selfsubjectaccessreviews", "selfsubjectrulesreviews"), "create"),
+        on(
+            "authorization.k8s.io",
+            ("selfsubjectaccessreviews", "selfsubjectrulesreviews"),
+            "create",
+        ),
         on("authentication.k8s.io", "selfsubjectreviews", "create"),
     ),
     **{f"{_CONTROLLER}{name}": rules for name, rules in CONTROLLER_ROLES.items()},
@@ -98,12 +117,25 @@ ROLES: dict[str, tuple[PolicyRule, ...]] = {
         on("apps", ("replicasets", "statefulsets"), *READ),
         on("policy", "poddisruptionbudgets", *READ),
         on("resource.k8s.io", ("deviceclasses", "resourceclaims", "resourceslices"), *READ),
-        on("storage.k8s.io", ("csidrivers", "csinodes", "csistoragecapacities", "volumeattachments"), *READ),
+        on(
+            "storage.k8s.io",
+            ("csidrivers", "csinodes", "csistoragecapacities", "volumeattachments"),
+            *READ,
+        ),
         on("authentication.k8s.io", "tokenreviews", "create"),
         on("authorization.k8s.io", "subjectaccessreviews", "create"),
     ),
     "system:monitoring": (
-        _get("/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/metrics/slis", "/readyz", "/readyz/*"),
+        _get(
+            "/healthz",
+            "/healthz/*",
+            "/livez",
+            "/livez/*",
+            "/metrics",
+            "/metrics/slis",
+            "/readyz",
+            "/readyz/*",
+        ),
     ),
     "system:node": (
         on("", "services", *READ),
@@ -150,9 +182,9 @@ ROLES: dict[str, tuple[PolicyRule, ...]] = {
     ),
     "view": (),
 }
-#: roles of one namespace: (namespace, name) -> rules, and the user that has them.  A proxy tells in a Lease how far it
-#: is (``consume.progress``), in the namespace where the kubelets' Leases are; rules cannot name objects that are
-#: created.
+#: roles of one namespace: (namespace, name) -> rules, and the user that has them. A proxy tells in
+#: a Lease how far it is (``consume.progress``), in the namespace where the kubelets' Leases are;
+#: rules cannot name objects that are created.
 NAMESPACED_ROLES: dict[tuple[str, str], tuple[tuple[PolicyRule, ...], str]] = {
     ("kube-node-lease", "sliceplane:node-proxier"): (
         (on("coordination.k8s.io", "leases", "create", "patch"),),
@@ -203,7 +235,10 @@ def objects() -> Iterator[tuple[Resource, Document]]:
         subjects = _subjects(name)
         if subjects:
             reference = {"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": name}
-            yield ClusterRoleBindings, {"metadata": _head(name), "subjects": subjects, "roleRef": reference}
+            yield (
+                ClusterRoleBindings,
+                {"metadata": _head(name), "subjects": subjects, "roleRef": reference},
+            )
     for (namespace, name), (granted, user) in NAMESPACED_ROLES.items():
         head = {**_head(name), "namespace": namespace}
         yield Roles, {"metadata": head, "rules": [document_of_rule(rule) for rule in granted]}
@@ -214,7 +249,9 @@ def objects() -> Iterator[tuple[Resource, Document]]:
 
 def gathered_rules(name: str) -> tuple[PolicyRule, ...]:
     """What the bootstrap role *name* of ``AGGREGATED`` gathers at a first start."""
-    return tuple(rule for source in _GATHERED[name] for rule in ROLES[f"system:aggregate-to-{source}"])
+    return tuple(
+        rule for source in _GATHERED[name] for rule in ROLES[f"system:aggregate-to-{source}"]
+    )
 
 
 def _head(name: str) -> Document:
@@ -228,5 +265,7 @@ def _subjects(name: str) -> list[Document]:
     subjects: list[Document] = []
     if name in _USERS:
         subjects.append({"kind": "User", "apiGroup": RBAC_GROUP, "name": _USERS[name]})
-    subjects += [{"kind": "Group", "apiGroup": RBAC_GROUP, "name": group} for group in _GROUPS.get(name, ())]
+    subjects += [
+        {"kind": "Group", "apiGroup": RBAC_GROUP, "name": group} for group in _GROUPS.get(name, ())
+    ]
     return subjects

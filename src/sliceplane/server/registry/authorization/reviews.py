@@ -1,7 +1,8 @@
-"""Questions that are POSTed like objects and never stored: may I, may they, what may I, who am I, whose token is this.
+"""Questions that are POSTed like objects and never stored: may I, may they, what may I, who am I,
+whose token is this.
 
-Served for ``kubectl auth can-i`` and ``kubectl auth whoami``, and for servers that ask this one about their own
-clients; the answer is the question with a status.
+Served for ``kubectl auth can-i`` and ``kubectl auth whoami``, and for servers that ask this one
+about their own clients; the answer is the question with a status.
 """
 
 from __future__ import annotations
@@ -26,7 +27,16 @@ from sliceplane.server.registry.authorization.index import PolicyIndex, absence
 from sliceplane.server.registry.authorization.rules import PolicyRule, document_of_rule
 from sliceplane.server.registry.core import Core
 from sliceplane.server.registry.decoding import decode_body
-from sliceplane.server.registry.types import Attributes, Body, Context, Outcome, Target, User, WriteOptions, user_info
+from sliceplane.server.registry.types import (
+    Attributes,
+    Body,
+    Context,
+    Outcome,
+    Target,
+    User,
+    WriteOptions,
+    user_info,
+)
 
 
 def answer(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
@@ -39,7 +49,10 @@ def answer(core: Core, ctx: Context, target: Target, body: Body, options: WriteO
 
 
 def _who_am_i(_core: Core, ctx: Context, _target: Target, _review: Document) -> Document:
-    return {"metadata": {"creationTimestamp": format_time(ctx.now)}, "status": {"userInfo": user_info(ctx.user)}}
+    return {
+        "metadata": {"creationTimestamp": format_time(ctx.now)},
+        "status": {"userInfo": user_info(ctx.user)},
+    }
 
 
 def _whose_token(core: Core, ctx: Context, _target: Target, review: Document) -> Document:
@@ -89,14 +102,18 @@ _ANSWERS: Final = {
 
 
 def _may(policy: PolicyIndex, asking: User, target: Target, spec: Document) -> Document:
-    """The status of an access review, about the user of *spec* or, where it names none, about who asks."""
+    """The status of an access review, about the user of *spec* or, where it names none, about who
+    asks.
+    """
     of_others = target.resource is not SelfSubjectAccessReviews
     errors = _problems(target, spec, of_others=of_others)
     if errors:
         raise invalid(target.resource.kind, target.resource.group, "", errors)
     user = asking
     if of_others:
-        extra = tuple((name, tuple(values)) for name, values in sorted(spec.get("extra", {}).items()))
+        extra = tuple(
+            (name, tuple(values)) for name, values in sorted(spec.get("extra", {}).items())
+        )
         groups = tuple(spec.get("groups", ()))
         user = User(name=spec.get("user", ""), uid=spec.get("uid", ""), groups=groups, extra=extra)
     decision = policy.decide(user, _wanted(spec))
@@ -117,14 +134,20 @@ def _problems(target: Target, spec: Document, *, of_others: bool) -> list[FieldE
         detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
         errors.append(invalid_value("spec.resourceAttributes", None, detail))
     if of_others and not spec.get("user") and not spec.get("groups"):
-        errors.append(invalid_value("spec.user", "", "at least one of user or group must be specified"))
+        errors.append(
+            invalid_value("spec.user", "", "at least one of user or group must be specified")
+        )
     if target.resource.namespaced:
         inside = (on_resource or {}).get("namespace", "")
         if on_resource is not None and inside != target.namespace:
             path = "spec.resourceAttributes.namespace"
             errors.append(invalid_value(path, inside, "must match metadata.namespace"))
         if on_path is not None:
-            errors.append(invalid_value("spec.nonResourceAttributes", on_path, "disallowed on this kind of request"))
+            errors.append(
+                invalid_value(
+                    "spec.nonResourceAttributes", on_path, "disallowed on this kind of request"
+                )
+            )
     return errors
 
 

@@ -1,8 +1,8 @@
 """One PolicyRule, compiled once: what it allows (``coverage`` says whether rules cover others).
 
-A rule speaks of resources (groups x resources x verbs, perhaps of certain names) or of non-resource URLs, never
-of both.  ``*`` stands for everything; ``*/status`` for that subresource of everything; a URL that ends in ``*``
-for everything below.
+A rule speaks of resources (groups x resources x verbs, perhaps of certain names) or of non-resource
+URLs, never of both. ``*`` stands for everything; ``*/status`` for that subresource of everything; a
+URL that ends in ``*`` for everything below.
 """
 
 from __future__ import annotations
@@ -38,8 +38,12 @@ class PolicyRule(
 
     def allows(self, wanted: Attributes) -> bool:
         if not wanted.resource:
-            return self.allows_verb(wanted.verb) and any(_url_fits(url, wanted.path) for url in self.urls)
-        return not self.spoken_resources(wanted).isdisjoint(self.resources) and self.allows_on_resource(wanted)
+            return self.allows_verb(wanted.verb) and any(
+                _url_fits(url, wanted.path) for url in self.urls
+            )
+        return not self.spoken_resources(wanted).isdisjoint(
+            self.resources
+        ) and self.allows_on_resource(wanted)
 
     def allows_verb(self, verb: str) -> bool:
         return verb in self.verbs or ALL in self.verbs
@@ -49,7 +53,8 @@ class PolicyRule(
         return (
             self.allows_verb(wanted.verb)
             and (wanted.group in self.groups or ALL in self.groups)
-            # A request without a name (create, deletecollection, most lists) fits no rule that names objects.
+            # A request without a name (create, deletecollection, most lists) fits no rule that
+            # names objects.
             and (not self.names or wanted.name in self.names)
         )
 
@@ -62,7 +67,9 @@ class PolicyRule(
         return frozenset((ALL, combined, subresource_of_all(combined) or combined))
 
     def __str__(self) -> str:
-        """As upstream shows a rule in its refusals; a Go list of strings has spaces between its items."""
+        """As upstream shows a rule in its refusals; a Go list of strings has spaces between its
+        items.
+        """
         members = (
             ("APIGroups", self.groups),
             ("Resources", self.resources),
@@ -70,7 +77,9 @@ class PolicyRule(
             ("NonResourceURLs", self.urls),
             ("Verbs", self.verbs),
         )
-        return "{" + ", ".join(f"{name}:{go_list(values)}" for name, values in members if values) + "}"
+        return (
+            "{" + ", ".join(f"{name}:{go_list(values)}" for name, values in members if values) + "}"
+        )
 
 
 def go_list(values: Iterable[str]) -> str:
@@ -89,8 +98,9 @@ _rules_decoder = msgspec.json.Decoder(tuple[PolicyRule, ...])
 
 
 def decode_role(body: bytes) -> Document:
-    """Decodes a stored Role or ClusterRole for indexes.  ``rules`` stay as they are stored: decoding those of a role of
-    megabytes takes longer than a step of the loop may."""
+    """Decodes a stored Role or ClusterRole for indexes. ``rules`` stay as they are stored: decoding
+    those of a role of megabytes takes longer than a step of the loop may.
+    """
     role = _stored_role_decoder.decode(body)
     return {"metadata": role.metadata, "rules": role.rules, "aggregationRule": role.aggregationRule}
 
@@ -105,7 +115,9 @@ _stored_binding_decoder = msgspec.json.Decoder(_StoredBinding)
 
 
 def decode_binding(body: bytes) -> Document:
-    """Decodes a stored RoleBinding or ClusterRoleBinding for indexes; ``subjects`` stay as they are stored."""
+    """Decodes a stored RoleBinding or ClusterRoleBinding for indexes; ``subjects`` stay as they are
+    stored.
+    """
     binding = _stored_binding_decoder.decode(body)
     return {"metadata": binding.metadata, "roleRef": binding.roleRef, "subjects": binding.subjects}
 
@@ -131,7 +143,11 @@ def rules_of(document: Document) -> tuple[PolicyRule, ...]:
 
 def size_of(rules: Iterable[PolicyRule]) -> int:
     """About the characters that *rules* take in an object."""
-    sides = (side for rule in rules for side in (rule.verbs, rule.groups, rule.resources, rule.names, rule.urls))
+    sides = (
+        side
+        for rule in rules
+        for side in (rule.verbs, rule.groups, rule.resources, rule.names, rule.urls)
+    )
     return sum(16 + 3 * len(side) + sum(map(len, side)) for side in sides if side)
 
 
@@ -148,10 +164,11 @@ def document_of_rule(rule: PolicyRule) -> Document:
 
 
 class RoleRules:
-    """The rules of one role, and which of them speak of a resource: a decision looks at those alone.  Frozen.
+    """The rules of one role, and which of them speak of a resource: a decision looks at those
+    alone. Frozen.
 
-    A large role that is stored as JSON is decoded and indexed by the first decision that needs it, so that storing and
-    indexing are two steps.
+    A large role that is stored as JSON is decoded and indexed by the first decision that needs it,
+    so that storing and indexing are two steps.
     """
 
     __slots__ = ("_by_resource", "_on_urls", "_stored", "resources", "rules")
@@ -196,7 +213,9 @@ class RoleRules:
     __hash__ = None  # type: ignore[assignment]
 
     def allow(self, wanted: Attributes, spoken: frozenset[str]) -> bool:
-        """*spoken* is ``PolicyRule.spoken_resources`` of *wanted*, which is the same for all roles."""
+        """*spoken* is ``PolicyRule.spoken_resources`` of *wanted*, which is the same for all
+        roles.
+        """
         if not wanted.resource:
             return any(rule.allows(wanted) for rule in self._on_urls)
         by_resource = self._by_resource
@@ -209,7 +228,9 @@ class RoleRules:
 
 
 def subresource_of_all(combined: str) -> str:
-    """``*/status`` for ``pods/status``: how a rule spells that subresource of everything; "" for what is none."""
+    """``*/status`` for ``pods/status``: how a rule spells that subresource of everything; "" for
+    what is none.
+    """
     _, slash, subresource = combined.partition("/")
     return f"*/{subresource}" if slash else ""
 

@@ -1,12 +1,14 @@
 """What goes on because it was allowed once: open watches, and which of them to ask about again.
 
-A request is allowed or not when it comes; a watch may last for hours after that.  So that a right which is taken away
-is gone for what it let in as well, each open watch is filed under what its permission rests on: the identities whose
-bindings count (user and groups, and of one who acts as another also their own), the objects that its token needs (the
-account, and what the token is bound to), and the time at which that ends by itself.  A change of one of these puts
-the watches filed there in doubt; the registry decides about those anew (``server.registry.attendance``).
+A request is allowed or not when it comes; a watch may last for hours after that. So that a right
+which is taken away is gone for what it let in as well, each open watch is filed under what its
+permission rests on: the identities whose bindings count (user and groups, and of one who acts as
+another also their own), the objects that its token needs (the account, and what the token is bound
+to), and the time at which that ends by itself. A change of one of these puts the watches filed
+there in doubt; the registry decides about those anew (``server.registry.attendance``).
 
-A change costs what it touches; right or wrong is not decided here, so that doubting too much is harmless.
+A change costs what it touches; right or wrong is not decided here, so that doubting too much is
+harmless.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class Standing:
         return len(self._doubted)
 
     def admit(self, number: int, supports: Iterable[Support], until: float | None) -> None:
-        """*number* rests on *supports* (identities and keys of objects), and on nothing after *until*."""
+        """*number* rests on *supports* (identities and keys of objects), and on nothing after
+        *until*.
+        """
         self.leave(number)
         each = tuple(dict.fromkeys(supports))
         self._rests[number] = each, until
@@ -58,7 +62,9 @@ class Standing:
         if until is not None:
             heapq.heappush(self._ends, (until, number))
             if len(self._ends) > 2 * len(self._rests) + 64:
-                self._ends = [(end, each) for each, (_, end) in self._rests.items() if end is not None]
+                self._ends = [
+                    (end, each) for each, (_, end) in self._rests.items() if end is not None
+                ]
                 heapq.heapify(self._ends)
 
     def leave(self, number: int) -> None:
@@ -98,5 +104,9 @@ class Standing:
                 expected.setdefault(support, {})[number] = None
             ended = number in self._doubted or until is None or (until, number) in self._ends
             assert ended, f"nothing reminds of the end of {number} at {until}"
-        assert self._by_support == expected, f"filed {self._by_support}, what is there says {expected}"
-        assert self._doubted.keys() <= self._rests.keys(), f"in doubt and gone: {self._doubted.keys()}"
+        assert self._by_support == expected, (
+            f"filed {self._by_support}, what is there says {expected}"
+        )
+        assert self._doubted.keys() <= self._rests.keys(), (
+            f"in doubt and gone: {self._doubted.keys()}"
+        )

@@ -1,20 +1,21 @@
 """Kinds: one module each, with all that the server knows of one API kind and of no other.
 
-A module exports frozen ``Kind`` records (``kind.Kind`` says what is in one and when each member is asked): defaults,
-what the server sets or undoes before a write, validation, warnings, status, admission, deletion, quota, the columns of
-``kubectl get``.  What readers need without a server (the path, the verbs, the projection) is the kind's row in
-``api.scheme``; the record names that row.  To add a kind: its row in the scheme, its module here, and a line in the
-table below.
+A module exports frozen ``Kind`` records (``kind.Kind`` says what is in one and when each member is
+asked): defaults, what the server sets or undoes before a write, validation, warnings, status,
+admission, deletion, quota, the columns of ``kubectl get``. What readers need without a server (the
+path, the verbs, the projection) is the kind's row in ``api.scheme``; the record names that row. To
+add a kind: its row in the scheme, its module here, and a line in the table below.
 
-Rules that several kinds share are in ``pod_spec`` and ``workload`` beside them, and in ``server.registry.validation``
-(metadata, addresses, ports).  A kind whose module would be over about 300 lines keeps
-a part of it in a file of its own, which the top of the module names.
+Rules that several kinds share are in ``pod_spec`` and ``workload`` beside them, and in
+``server.registry.validation`` (metadata, addresses, ports). A kind whose module would be over about
+300 lines keeps a part of it in a file of its own, which the top of the module names.
 
-**What a ResourceQuota counts**: numbers of objects, under two families of names (kubernetes.io, Resource Quotas).
-``count/PLURAL.GROUP`` counts every object of that kind.  A few kinds have other names besides, some with a rule of
-their own: ``pods`` counts those that still run, ``services.nodeports`` the ports and not the Services
-(``Kind.quota``), ``requests.cpu`` what Pods ask for (``pod_quota``).  Admission, which charges, and the controller,
-which counts, ask here, so that the two cannot differ.
+**What a ResourceQuota counts**: numbers of objects, under two families of names (kubernetes.io,
+Resource Quotas). ``count/PLURAL.GROUP`` counts every object of that kind. A few kinds have other
+names besides, some with a rule of their own: ``pods`` counts those that still run,
+``services.nodeports`` the ports and not the Services (``Kind.quota``), ``requests.cpu`` what Pods
+ask for (``pod_quota``). Admission, which charges, and the controller, which counts, ask here, so
+that the two cannot differ.
 """
 
 from __future__ import annotations
@@ -105,9 +106,14 @@ KINDS: Final[tuple[Kind, ...]] = (
     storage.STORAGE_CLASS,
     storage.VOLUME_ATTACHMENT,
     storage.VOLUME_ATTRIBUTES_CLASS,
-    # Lists that are always empty.  Roles of a namespace grant writes, as upstream's: a user reads why there are none.
-    *(Kind(resource=resource, granted=edited() if resource.namespaced else Granted()) for resource in LISTED),
-    # POSTed, done or answered by a function that ``server.registry.registry`` names, and never stored.
+    # Lists that are always empty. Roles of a namespace grant writes, as upstream's: a user reads
+    # why there are none.
+    *(
+        Kind(resource=resource, granted=edited() if resource.namespaced else Granted())
+        for resource in LISTED
+    ),
+    # POSTed, done or answered by a function that ``server.registry.registry`` names, and never
+    # stored.
     *(Kind(resource=resource) for resource in POSTED),
 )
 _BY_KEY: Final = {kind.resource.key: kind for kind in KINDS}
@@ -125,7 +131,10 @@ _BY_FORM: Final = (pod.POD, volumes.PERSISTENT_VOLUME_CLAIM)
 
 def usage(resource: Resource, projection: Object) -> dict[str, Fraction | int]:
     """What one object costs; names without cost are left out.  *projection* is that of its kind."""
-    return {resource_quota.COUNT_PREFIX + resource.key: 1, **kind_of(resource).quota.usage(projection)}
+    return {
+        resource_quota.COUNT_PREFIX + resource.key: 1,
+        **kind_of(resource).quota.usage(projection),
+    }
 
 
 def _countable() -> dict[str, str]:
@@ -150,4 +159,6 @@ def counted_kind(name: str) -> str | None:
 
 def quota_text(name: str, number: Fraction | int) -> str:
     """How much of *name*, as a quota's status and refusals say it: bytes in powers of 1024."""
-    return quantity_of(number, binary=name.endswith(("memory", "storage")) or pod_quota.HUGE_PAGES in name)
+    return quantity_of(
+        number, binary=name.endswith(("memory", "storage")) or pod_quota.HUGE_PAGES in name
+    )

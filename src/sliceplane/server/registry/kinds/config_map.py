@@ -37,7 +37,9 @@ def check_kept(new: Document, old: Document) -> list[FieldError]:
     if not old.get("immutable"):
         return []
     flag = [] if new.get("immutable") else ["immutable"]
-    changed = [member for member in ("data", "binaryData") if new.get(member, {}) != old.get(member, {})]
+    changed = [
+        member for member in ("data", "binaryData") if new.get(member, {}) != old.get(member, {})
+    ]
     return [forbidden_field(member, _KEPT) for member in (*flag, *changed)]
 
 
@@ -53,7 +55,9 @@ CONFIG_MAP: Final = kind.Kind(
             Column(
                 "Data",
                 "How many entries there are.",
-                lambda config_map: len(mapping(config_map, "data")) + len(mapping(config_map, "binaryData")),
+                lambda config_map: (
+                    len(mapping(config_map, "data")) + len(mapping(config_map, "binaryData"))
+                ),
             ),
             AGE,
         )

@@ -1,4 +1,6 @@
-"""ControllerRevision: what the template of a StatefulSet or DaemonSet was.  Its number alone ever changes."""
+"""ControllerRevision: what the template of a StatefulSet or DaemonSet was.  Its number alone ever
+changes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from typing import Final
 from sliceplane.api.errors import FieldError, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ControllerRevisions
-from sliceplane.server.documents.table.columns import AGE, NAME, NONE, Column, Printer, number_at, objects
+from sliceplane.server.documents.table.columns import (
+    AGE,
+    NAME,
+    NONE,
+    Column,
+    Printer,
+    number_at,
+    objects,
+)
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.validation.rules import Field, Rules
 

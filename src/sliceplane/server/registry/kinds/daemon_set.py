@@ -7,7 +7,15 @@ from typing import Final
 from sliceplane.api.errors import FieldError, invalid_value, not_supported, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import DaemonSets
-from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, labels_text, mapping, number_at
+from sliceplane.server.documents.table.columns import (
+    AGE,
+    NAME,
+    Column,
+    Printer,
+    labels_text,
+    mapping,
+    number_at,
+)
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.workload import (
     TEMPLATE_COLUMNS,
@@ -26,13 +34,26 @@ from sliceplane.server.registry.metadata import check_label_selector
 from sliceplane.server.registry.validation.rules import Rules, fill, not_negative
 
 #: counts of the status that are shown even if they are zero, and those that are not
-_COUNTS: Final = ("currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady")
-_FURTHER: Final = ("observedGeneration", "updatedNumberScheduled", "numberAvailable", "numberUnavailable")
+_COUNTS: Final = (
+    "currentNumberScheduled",
+    "numberMisscheduled",
+    "desiredNumberScheduled",
+    "numberReady",
+)
+_FURTHER: Final = (
+    "observedGeneration",
+    "updatedNumberScheduled",
+    "numberAvailable",
+    "numberUnavailable",
+)
 STRATEGIES: Final = ("RollingUpdate", "OnDelete")
 
 
 def _default(document: Document) -> None:
-    fill(document, {"+spec": {"+updateStrategy": {"type": "RollingUpdate"}, "revisionHistoryLimit?": 10}})
+    fill(
+        document,
+        {"+spec": {"+updateStrategy": {"type": "RollingUpdate"}, "revisionHistoryLimit?": 10}},
+    )
     spec = document["spec"]
     if spec["updateStrategy"]["type"] == "RollingUpdate":
         fill(spec["updateStrategy"], {"+rollingUpdate": {"maxUnavailable?": 1, "maxSurge?": 0}})
@@ -47,7 +68,9 @@ def _validate(document: Document, old: Document | None = None) -> list[FieldErro
         errors += labels_fit(selector, spec["template"])
     if selector is not None:
         errors += check_not_empty(selector, "daemonset")
-    errors += check_template("spec.template", spec["template"], "DaemonSet", old and old["spec"]["template"])
+    errors += check_template(
+        "spec.template", spec["template"], "DaemonSet", old and old["spec"]["template"]
+    )
     errors += not_negative("minReadySeconds")("spec", spec)
     errors += _strategy(spec["updateStrategy"])
     return errors + not_negative("revisionHistoryLimit")("spec", spec)
@@ -71,7 +94,9 @@ def _strategy(strategy: Document) -> list[FieldError]:
         detail = "may not be set when maxUnavailable is non-zero"
         errors.append(invalid_value(f"{path}.rollingUpdate.maxSurge", surge, detail))
     elif not int_or_percent(unavailable) and not int_or_percent(surge):
-        errors.append(required(f"{path}.rollingUpdate.maxUnavailable", "cannot be 0 when maxSurge is 0"))
+        errors.append(
+            required(f"{path}.rollingUpdate.maxUnavailable", "cannot be 0 when maxSurge is 0")
+        )
     return errors
 
 
@@ -96,12 +121,18 @@ DAEMON_SET: Final = kind.Kind(
             _count("Desired", "Nodes that should have a Pod.", "desiredNumberScheduled"),
             _count("Current", "Nodes of these that have one.", "currentNumberScheduled"),
             _count("Ready", "Nodes whose Pod is ready.", "numberReady"),
-            _count("Up-to-date", "Nodes whose Pod is of the newest template.", "updatedNumberScheduled"),
-            _count("Available", "Nodes whose Pod has been ready for long enough.", "numberAvailable"),
+            _count(
+                "Up-to-date", "Nodes whose Pod is of the newest template.", "updatedNumberScheduled"
+            ),
+            _count(
+                "Available", "Nodes whose Pod has been ready for long enough.", "numberAvailable"
+            ),
             Column(
                 "Node Selector",
                 "Labels of the nodes that are meant.",
-                lambda daemon_set: labels_text(mapping(daemon_set, "spec", "template", "spec", "nodeSelector")),
+                lambda daemon_set: labels_text(
+                    mapping(daemon_set, "spec", "template", "spec", "nodeSelector")
+                ),
             ),
             AGE,
             *TEMPLATE_COLUMNS,

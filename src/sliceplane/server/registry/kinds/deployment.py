@@ -52,7 +52,11 @@ def _validate(document: Document, old: Document | None = None) -> list[FieldErro
     errors += _strategy(spec.get("strategy", {})) + _COUNTS("spec", spec)
     deadline = spec.get("progressDeadlineSeconds")
     if deadline is not None and deadline <= spec.get("minReadySeconds", 0):
-        errors.append(invalid_value("spec.progressDeadlineSeconds", deadline, "must be greater than minReadySeconds"))
+        errors.append(
+            invalid_value(
+                "spec.progressDeadlineSeconds", deadline, "must be greater than minReadySeconds"
+            )
+        )
     return errors
 
 
@@ -72,12 +76,18 @@ def _strategy(strategy: Document) -> list[FieldError]:
     errors = check_int_or_percent(f"{path}.maxUnavailable", unavailable)
     errors += check_int_or_percent(f"{path}.maxSurge", surge)
     if not int_or_percent(unavailable) and not int_or_percent(surge):
-        errors.append(invalid_value(f"{path}.maxUnavailable", unavailable, "may not be 0 when `maxSurge` is 0"))
+        errors.append(
+            invalid_value(
+                f"{path}.maxUnavailable", unavailable, "may not be 0 when `maxSurge` is 0"
+            )
+        )
     return errors + check_at_most_100_percent(f"{path}.maxUnavailable", unavailable)
 
 
 def _ready(deployment: Document) -> str:
-    return f"{number(deployment, 'status', 'readyReplicas')}/{number(deployment, 'spec', 'replicas')}"
+    return (
+        f"{number(deployment, 'status', 'readyReplicas')}/{number(deployment, 'spec', 'replicas')}"
+    )
 
 
 DEPLOYMENT: Final = kind.Kind(
@@ -96,8 +106,16 @@ DEPLOYMENT: Final = kind.Kind(
         (
             NAME,
             Column("Ready", "Pods that are ready, of those that are wanted.", _ready),
-            Column("Up-to-date", "Pods made from the newest template.", number_at("status.updatedReplicas")),
-            Column("Available", "Pods that have been ready for long enough.", number_at("status.availableReplicas")),
+            Column(
+                "Up-to-date",
+                "Pods made from the newest template.",
+                number_at("status.updatedReplicas"),
+            ),
+            Column(
+                "Available",
+                "Pods that have been ready for long enough.",
+                number_at("status.availableReplicas"),
+            ),
             AGE,
             *TEMPLATE_COLUMNS,
         )

@@ -1,12 +1,14 @@
-"""EndpointSlice: what a request may write of one, what is warned of (KEP-0752), and every rule, in the order of
-``pkg/apis/discovery/validation/validation.go``; an update that leaves ``endpoints`` alone is not asked about them.
+"""EndpointSlice: what a request may write of one, what is warned of (KEP-0752), and every rule, in
+the order of ``pkg/apis/discovery/validation/validation.go``; an update that leaves ``endpoints``
+alone is not asked about them.
 
-``deprecatedTopology`` is the memory of v1beta1: its clients write it, clients of v1 only carry it along.
+``deprecatedTopology`` is the memory of v1beta1: its clients write it, clients of v1 only carry it
+along.
 
-A field whose feature gate is off is dropped from new objects and from updates, unless the object used it before:
-switching a feature off must not break what was written while it was on, and switching it on again must find it
-(KEP-4444, rollback).  "Used" is asked of the object as a whole, so a client can still move a field from one endpoint to
-another.
+A field whose feature gate is off is dropped from new objects and from updates, unless the object
+used it before: switching a feature off must not break what was written while it was on, and
+switching it on again must find it (KEP-4444, rollback). "Used" is asked of the object as a whole,
+so a client can still move a field from one endpoint to another.
 """
 
 from __future__ import annotations
@@ -65,7 +67,10 @@ if TYPE_CHECKING:
 
 FQDN_WARNING: Final = "spec.addressType: FQDN endpoints are deprecated"
 #: slices of the built-in controllers repeat what the author of a Service or Endpoints was warned of
-_CONTROLLERS: Final = ("endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io")
+_CONTROLLERS: Final = (
+    "endpointslice-controller.k8s.io",
+    "endpointslicemirroring-controller.k8s.io",
+)
 
 
 def _default(document: Document) -> None:
@@ -77,16 +82,21 @@ def _default(document: Document) -> None:
 
 
 def _prepare(core: Core, target: Target, new: Document, old: Document | None = None) -> None:
-    """Undo, in place, what *new* says and the request may not; *old* is ``None`` for a new object."""
+    """Undo, in place, what *new* says and the request may not; *old* is ``None`` for a new
+    object.
+    """
     _drop_gated(core.config.gates, target, new, old)
     if target.via is None:
         _drop_topology(new, old)
-        if old is not None and conversion.TOPOLOGY_ANNOTATION in old["metadata"].get("annotations", {}):
+        if old is not None and conversion.TOPOLOGY_ANNOTATION in old["metadata"].get(
+            "annotations", {}
+        ):
             new.update(conversion.realign(new, old))
 
 
 def _drop_topology(new: Document, old: Document | None) -> None:
-    """``deprecatedTopology`` cannot be written through v1, only carried along with unchanged endpoints.
+    """``deprecatedTopology`` cannot be written through v1, only carried along with unchanged
+    endpoints.
 
     A host name in it that the old object had too becomes ``nodeName`` before it goes.
     """
@@ -96,7 +106,9 @@ def _drop_topology(new: Document, old: Document | None) -> None:
         return
     if not any("deprecatedTopology" in endpoint for endpoint in endpoints):
         return
-    hosts = {endpoint.get("deprecatedTopology", {}).get(LABEL_HOSTNAME) for endpoint in before} - {None}
+    hosts = {endpoint.get("deprecatedTopology", {}).get(LABEL_HOSTNAME) for endpoint in before} - {
+        None
+    }
     for endpoint in endpoints:
         topology = endpoint.pop("deprecatedTopology", None) or {}
         host = topology.get(LABEL_HOSTNAME)
@@ -135,7 +147,9 @@ def _drop_gated(gates: Gates, target: Target, new: Document, old: Document | Non
         for endpoint in new.get("endpoints", []):
             if rule.drop is _drop_node_name and target.via is not None and endpoint.get("nodeName"):
                 # In v1beta1 the map says it too, and the conversion to v1 has taken it from there.
-                endpoint.setdefault("deprecatedTopology", {}).setdefault(LABEL_HOSTNAME, endpoint["nodeName"])
+                endpoint.setdefault("deprecatedTopology", {}).setdefault(
+                    LABEL_HOSTNAME, endpoint["nodeName"]
+                )
             rule.drop(endpoint)
 
 
@@ -161,20 +175,26 @@ def _shown_ports(endpoint_slice: Document) -> str:
 
 def _shown_addresses(endpoint_slice: Document) -> str:
     addresses = [
-        address for endpoint in objects(endpoint_slice, "endpoints") for address in texts(endpoint, "addresses")
+        address
+        for endpoint in objects(endpoint_slice, "endpoints")
+        for address in texts(endpoint, "addresses")
     ]
     return first_few(addresses, UNSET, count=len(addresses))
 
 
 def _slice_port(port: Document) -> str:
-    """The number; else the name; "*" only if there is neither.  As upstream: a name of "" is a name."""
+    """The number; else the name; "*" only if there is neither.  As upstream: a name of "" is a
+    name.
+    """
     if port.get("port") is not None:
         return str(number(port, "port"))
     return text(port, "name") if port.get("name") is not None else "*"
 
 
 _ENDPOINT_RULES: Final = (
-    _EndpointRule(names.ENDPOINT_SLICE_NODE_NAME, lambda endpoint: "nodeName" in endpoint, _drop_node_name),
+    _EndpointRule(
+        names.ENDPOINT_SLICE_NODE_NAME, lambda endpoint: "nodeName" in endpoint, _drop_node_name
+    ),
     _EndpointRule(
         names.ENDPOINT_SLICE_TERMINATING_CONDITION,
         lambda endpoint: bool(endpoint.get("conditions", {}).keys() & {"serving", "terminating"}),
@@ -228,15 +248,26 @@ def _endpoints(_path: str, document: Document) -> list[FieldError]:
         return [too_many("endpoints", len(endpoints), ENDPOINTS_MAX)]
     address_type = document.get("addressType", "")
     are_plain = _PLAIN.have(
-        {(address_type, endpoint.get("nodeName"), *endpoint.get("addresses", ())[:2]) for endpoint in endpoints}
+        {
+            (address_type, endpoint.get("nodeName"), *endpoint.get("addresses", ())[:2])
+            for endpoint in endpoints
+        }
     )
     if not are_plain:
-        return each("endpoints", endpoints, lambda path, endpoint: _endpoint(path, endpoint, address_type))
-    return [] if all(map(_SELDOM.isdisjoint, endpoints)) else each("endpoints", endpoints, _SELDOM_ROWS)
+        return each(
+            "endpoints", endpoints, lambda path, endpoint: _endpoint(path, endpoint, address_type)
+        )
+    return (
+        []
+        if all(map(_SELDOM.isdisjoint, endpoints))
+        else each("endpoints", endpoints, _SELDOM_ROWS)
+    )
 
 
 def _is_plain(endpoint: tuple[str | None, ...]) -> bool:
-    """There is nothing to say of a node and a single address, which nearly every endpoint has, in a slice of a type."""
+    """There is nothing to say of a node and a single address, which nearly every endpoint has, in a
+    slice of a type.
+    """
     address_type, node, *addresses = endpoint
     if len(addresses) != 1 or address_type not in ADDRESS_TYPES:
         return False
@@ -265,11 +296,15 @@ def _addresses(path: str, addresses: list[str], address_type: str) -> list[Field
         return errors + each(path, addresses, check_fqdn)
     if address_type not in ADDRESS_TYPES:
         return errors
-    return errors + each(path, addresses, lambda where, address: _ip(path, where, address, address_type))
+    return errors + each(
+        path, addresses, lambda where, address: _ip(path, where, address, address_type)
+    )
 
 
 def _ip(path: str, where: str, address: str, address_type: str) -> list[FieldError]:
-    """As upstream: the wrong family is a complaint about the whole list, everything else about the one address."""
+    """As upstream: the wrong family is a complaint about the whole list, everything else about the
+    one address.
+    """
     problem = ip_problem(address, canonical=address_type == "IPv6")
     if problem:
         return [invalid_value(where, address, problem)]
@@ -330,7 +365,9 @@ ENDPOINT_SLICE: Final = kind.Kind(
     columns=Printer(
         (
             NAME,
-            Column("AddressType", "Family of the slice's addresses: IPv4, IPv6 or FQDN.", "addressType"),
+            Column(
+                "AddressType", "Family of the slice's addresses: IPv4, IPv6 or FQDN.", "addressType"
+            ),
             Column("Ports", "Ports that every endpoint of the slice has.", _shown_ports),
             Column("Endpoints", "Addresses of the endpoints, ready or not.", _shown_addresses),
             AGE,

@@ -47,7 +47,10 @@ def _subset(path: str, subset: Document) -> list[FieldError]:
         errors.append(required(path, "must specify `addresses` or `notReadyAddresses`"))
     for member, addresses in (("addresses", ready), ("notReadyAddresses", not_ready)):
         if not _FINE.have(
-            {(address.get("ip"), address.get("hostname"), address.get("nodeName")) for address in addresses}
+            {
+                (address.get("ip"), address.get("hostname"), address.get("nodeName"))
+                for address in addresses
+            }
         ):
             errors += each(f"{path}.{member}", addresses, _ADDRESS)
     ports: list[Document] = subset.get("ports", [])
@@ -84,7 +87,9 @@ def _port(path: str, port: Document) -> list[FieldError]:
 
 
 _PORT: Final = Rules(Field("name", form=check_dns_label), _port, PROTOCOL, APP_PROTOCOL)
-_PORT_OF_SEVERAL: Final = Rules(Field("name", form=check_dns_label, required=True), _port, PROTOCOL, APP_PROTOCOL)
+_PORT_OF_SEVERAL: Final = Rules(
+    Field("name", form=check_dns_label, required=True), _port, PROTOCOL, APP_PROTOCOL
+)
 
 
 def _warnings(document: Document, _old: Document | None) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Event, as each of its two APIs wants it (pkg/apis/core/validation/events.go).
 
-Both get the stored form and complain with its names, as upstream does.  core/v1 takes nearly anything;
-events.k8s.io/v1 wants every Event to say who reports what, and lets no client rewrite it later.
+Both get the stored form and complain with its names, as upstream does. core/v1 takes nearly
+anything; events.k8s.io/v1 wants every Event to say who reports what, and lets no client rewrite it
+later.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from sliceplane.api.errors import FieldError, invalid_value, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Events, EventsV1
 from sliceplane.kit.names import check_qualified_name
-from sliceplane.server.documents.table.columns import Cell, Column, Printer, mapping, name_of, number, since, text
+from sliceplane.server.documents.table.columns import (
+    Cell,
+    Column,
+    Printer,
+    mapping,
+    name_of,
+    number,
+    since,
+    text,
+)
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import IMMUTABLE
 from sliceplane.server.registry.validation.rules import Defaults, Rules, of_form
@@ -50,11 +60,18 @@ _OTHER_NAMES: Final = {
 
 
 #: an Event always prints these, also when they are empty
-_DEFAULTS: Final = {"involvedObject": {}, "source": {}, "reportingComponent": "", "reportingInstance": ""}
+_DEFAULTS: Final = {
+    "involvedObject": {},
+    "source": {},
+    "reportingComponent": "",
+    "reportingInstance": "",
+}
 
 
 def _namespace(_path: str, document: Document) -> list[FieldError]:
-    """An Event lives in the namespace of what it is about; about something without one, in ``default``."""
+    """An Event lives in the namespace of what it is about; about something without one, in
+    ``default``.
+    """
     about = document.get("involvedObject", {}).get("namespace", "")
     namespace = document["metadata"].get("namespace", "")
     mismatch = invalid_value("involvedObject.namespace", about, "does not match event.namespace")
@@ -70,7 +87,9 @@ def _now(_path: str, document: Document) -> list[FieldError]:
     errors = [] if document.get("eventTime") is not None else [required("eventTime")]
     if document.get("type", "") not in _TYPES:
         errors.append(invalid_value("type", "", f"has invalid value: {document.get('type', '')}"))
-    return errors + [invalid_value(name, "", "needs to be unset") for name in _DEPRECATED if document.get(name)]
+    return errors + [
+        invalid_value(name, "", "needs to be unset") for name in _DEPRECATED if document.get(name)
+    ]
 
 
 def _validate_v1_update(new: Document, old: Document) -> list[FieldError]:

@@ -1,4 +1,6 @@
-"""FlowSchema and PriorityLevelConfiguration: clients read them, ``server.registry.bootstrap`` writes them."""
+"""FlowSchema and PriorityLevelConfiguration: clients read them, ``server.registry.bootstrap``
+writes them.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,11 @@ FLOW_SCHEMA: Final = Kind(
     columns=Printer(
         (
             NAME,
-            Column("PriorityLevel", "The priority level of its requests.", "spec.priorityLevelConfiguration.name"),
+            Column(
+                "PriorityLevel",
+                "The priority level of its requests.",
+                "spec.priorityLevelConfiguration.name",
+            ),
             Column(
                 "MatchingPrecedence",
                 "Of the schemas that match, the one with the lowest counts.",
@@ -79,9 +85,19 @@ PRIORITY_LEVEL_CONFIGURATION: Final = Kind(
                 "Its share of the server's seats.",
                 _number_of("nominalConcurrencyShares", *_LIMITED),
             ),
-            Column("Queues", "How many lines there are for requests that wait.", _number_of("queues", *_QUEUING)),
-            Column("HandSize", "How many of them one flow may use.", _number_of("handSize", *_QUEUING)),
-            Column("QueueLengthLimit", "How many requests may wait in one.", _number_of("queueLengthLimit", *_QUEUING)),
+            Column(
+                "Queues",
+                "How many lines there are for requests that wait.",
+                _number_of("queues", *_QUEUING),
+            ),
+            Column(
+                "HandSize", "How many of them one flow may use.", _number_of("handSize", *_QUEUING)
+            ),
+            Column(
+                "QueueLengthLimit",
+                "How many requests may wait in one.",
+                _number_of("queueLengthLimit", *_QUEUING),
+            ),
             AGE,
         )
     ),

@@ -1,6 +1,8 @@
-"""Ingress: which Service answers HTTP requests from outside, by host and path.  An ingress controller acts on it.
+"""Ingress: which Service answers HTTP requests from outside, by host and path. An ingress
+controller acts on it.
 
-The rules of hosts, paths, back ends and certificates are those of ``pkg/apis/networking/validation/validation.go``.
+The rules of hosts, paths, back ends and certificates are those of
+``pkg/apis/networking/validation/validation.go``.
 """
 
 from __future__ import annotations
@@ -12,11 +14,31 @@ from typing import TYPE_CHECKING, Final
 from sliceplane.api.errors import FieldError, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import IngressClasses, Ingresses
-from sliceplane.kit.names import SUBDOMAIN_MAX, check_dns_label, check_dns_subdomain, check_path_segment
-from sliceplane.server.documents.table.columns import AGE, NAME, NONE, Column, Printer, member, objects, text, text_or
+from sliceplane.kit.names import (
+    SUBDOMAIN_MAX,
+    check_dns_label,
+    check_dns_subdomain,
+    check_path_segment,
+)
+from sliceplane.server.documents.table.columns import (
+    AGE,
+    NAME,
+    NONE,
+    Column,
+    Printer,
+    member,
+    objects,
+    text,
+    text_or,
+)
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.types import Target
-from sliceplane.server.registry.validation.addresses import check_number, iana_name_problems, ip_problem, version_of
+from sliceplane.server.registry.validation.addresses import (
+    check_number,
+    iana_name_problems,
+    ip_problem,
+    version_of,
+)
 from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, among, each, of_form
 
 if TYPE_CHECKING:
@@ -31,18 +53,26 @@ _BAD_ENDS: Final = ("/..", "/.")
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _WILDCARD: Final = rf"\*\.{_LABEL}(\.{_LABEL})*"
 _NOT_A_WILDCARD: Final = (
-    "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of "
-    "lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', "
+    "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which "
+    "must consist of "
+    "lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. "
+    "'*.example.com', "
     f"regex used for validation is '{_WILDCARD}')"
 )
 
 
 def check_spec(spec: Document, before: Document) -> list[FieldError]:
-    """*before* is ``{}`` for a new object.  Bad names of Secrets and paths of wildcard hosts may stay if some were."""
+    """*before* is ``{}`` for a new object.  Bad names of Secrets and paths of wildcard hosts may
+    stay if some were.
+    """
     errors: list[FieldError] = []
     rules: list[Document] = spec.get("rules", [])
     if not rules and "defaultBackend" not in spec:
-        errors.append(invalid_value("spec", rules or None, "either `defaultBackend` or `rules` must be specified"))
+        errors.append(
+            invalid_value(
+                "spec", rules or None, "either `defaultBackend` or `rules` must be specified"
+            )
+        )
     if "defaultBackend" in spec:
         errors += _backend("spec.defaultBackend", spec["defaultBackend"])
     wild = [rule for rule in before.get("rules", ()) if "*" in rule.get("host", "")]
@@ -60,7 +90,9 @@ def check_spec(spec: Document, before: Document) -> list[FieldError]:
 
 
 def _tls(entries: list[Document], before: list[Document]) -> list[FieldError]:
-    lenient = any(entry.get("secretName") and check_dns_subdomain(entry["secretName"]) for entry in before)
+    lenient = any(
+        entry.get("secretName") and check_dns_subdomain(entry["secretName"]) for entry in before
+    )
     return each("spec.tls", entries, _TLS_HOSTS if lenient else _TLS)
 
 
@@ -73,7 +105,9 @@ def _host_problems(host: str) -> Iterable[str]:
 
 _CLASS_NAME: Final = Rules(Field("ingressClassName", form=check_dns_subdomain, empty=True))
 _SERVICE_NAME: Final = Rules(Field("name", required=True, form=check_dns_label))
-_TLS_HOSTS: Final = Rules(Field("hosts", rows=lambda path, host: of_form(path, host, _host_problems)))
+_TLS_HOSTS: Final = Rules(
+    Field("hosts", rows=lambda path, host: of_form(path, host, _host_problems))
+)
 _TLS: Final = Rules(_TLS_HOSTS, Field("secretName", form=check_dns_subdomain))
 
 
@@ -90,14 +124,20 @@ def _path(where: str, entry: Document) -> list[FieldError]:
     if kind is None:
         return [required(f"{where}.pathType", "pathType must be specified")]
     problems: list[str] = []
-    if kind in _PATH_TYPES and not path.startswith("/") and (path or kind != "ImplementationSpecific"):
+    if (
+        kind in _PATH_TYPES
+        and not path.startswith("/")
+        and (path or kind != "ImplementationSpecific")
+    ):
         problems.append("must be an absolute path")
     if kind in ("Exact", "Prefix"):
         problems += [f"must not contain '{part}'" for part in _BAD_PARTS if part in path]
         problems += [f"cannot end with '{end}'" for end in _BAD_ENDS if path.endswith(end)]
     errors = of_form(f"{where}.path", path, lambda _path: problems)
     return (
-        errors + among(f"{where}.pathType", kind, _PATH_TYPES) + _backend(f"{where}.backend", entry.get("backend", {}))
+        errors
+        + among(f"{where}.pathType", kind, _PATH_TYPES)
+        + _backend(f"{where}.backend", entry.get("backend", {}))
     )
 
 
@@ -191,13 +231,19 @@ def _hosts(ingress: Document) -> str:
     rules = objects(ingress, "spec", "rules")
     named = [text(rule, "host") for rule in rules if text(rule, "host")]
     hosts = ",".join(named[:_HOSTS_SHOWN_MAX])
-    if len(named) > _HOSTS_SHOWN_MAX or (len(named) == _HOSTS_SHOWN_MAX and not text(rules[-1], "host")):
+    if len(named) > _HOSTS_SHOWN_MAX or (
+        len(named) == _HOSTS_SHOWN_MAX and not text(rules[-1], "host")
+    ):
         return f"{hosts} + {len(rules) - _HOSTS_SHOWN_MAX} more..."
     return hosts or "*"
 
 
 def _shown_addresses(ingress: Document) -> str:
-    return ",".join(sorted({text(entry, "ip") or text(entry, "hostname") for entry in _addresses(ingress)} - {""}))
+    return ",".join(
+        sorted(
+            {text(entry, "ip") or text(entry, "hostname") for entry in _addresses(ingress)} - {""}
+        )
+    )
 
 
 INGRESS: Final = kind.Kind(
@@ -213,7 +259,11 @@ INGRESS: Final = kind.Kind(
     columns=Printer(
         (
             NAME,
-            Column("Class", "The IngressClass that is asked to act.", text_or(NONE, "spec.ingressClassName")),
+            Column(
+                "Class",
+                "The IngressClass that is asked to act.",
+                text_or(NONE, "spec.ingressClassName"),
+            ),
             Column("Hosts", "Host names that requests are for.", _hosts),
             Column("Address", "Where requests are taken.", _shown_addresses),
             Column(

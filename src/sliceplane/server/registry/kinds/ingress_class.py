@@ -9,7 +9,15 @@ from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, re
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import IngressClasses
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
-from sliceplane.server.documents.table.columns import AGE, NONE, Column, Printer, class_column, mapping, text
+from sliceplane.server.documents.table.columns import (
+    AGE,
+    NONE,
+    Column,
+    Printer,
+    class_column,
+    mapping,
+    text,
+)
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.ingress import DEFAULT_CLASS_MARK, check_reference
 from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, among, of_form
@@ -22,10 +30,14 @@ _SCOPES: Final = ("Cluster", "Namespace")
 def _controller(path: str, value: str) -> list[FieldError]:
     host, _, rest = value.partition("/")
     if not host or not rest:
-        return [invalid_value(path, value, 'must be a domain-prefixed path (such as "acme.io/foo")')]
+        return [
+            invalid_value(path, value, 'must be a domain-prefixed path (such as "acme.io/foo")')
+        ]
     errors = of_form(path, host, check_dns_subdomain)
     if not re.fullmatch(_PATH, rest):
-        errors.append(invalid_value(path, rest, f"Invalid path (regex used for validation is '{_PATH}')"))
+        errors.append(
+            invalid_value(path, rest, f"Invalid path (regex used for validation is '{_PATH}')")
+        )
     return errors
 
 
@@ -40,7 +52,9 @@ def _parameters(path: str, parameters: Document) -> list[FieldError]:
     elif scope == "Namespace" and namespace is not None:
         errors += of_form(f"{path}.namespace", namespace, check_dns_label)
     elif namespace is not None:
-        errors.append(forbidden_field(f"{path}.namespace", "`parameters.scope` is set to 'Cluster'"))
+        errors.append(
+            forbidden_field(f"{path}.namespace", "`parameters.scope` is set to 'Cluster'")
+        )
     return errors
 
 
@@ -55,7 +69,13 @@ INGRESS_CLASS: Final = kind.Kind(
     resource=IngressClasses,
     defaults=Defaults({"+spec": {"parameters": {"scope": "Cluster"}}}),
     rules=Rules(
-        Field("spec.controller", required=True, bytes_max=_CONTROLLER_MAX, immutable=True, rows=_controller),
+        Field(
+            "spec.controller",
+            required=True,
+            bytes_max=_CONTROLLER_MAX,
+            immutable=True,
+            rows=_controller,
+        ),
         Field("spec.parameters", rows=_parameters),
     ),
     columns=Printer(

@@ -1,21 +1,23 @@
 """What a kind is to the registry: one frozen record with all that is its own.
 
-The verbs (``server.registry.create``, ``update``, ``delete`` ...) are the same for all kinds and ask the record where
-kinds differ.  A member that is left out is "nothing of its own": no rules, no status, no admission.
+The verbs (``server.registry.create``, ``update``, ``delete`` ...) are the same for all kinds and
+ask the record where kinds differ. A member that is left out is "nothing of its own": no rules, no
+status, no admission.
 
 In what order the verbs ask:
 
 - decoding a body: ``defaults``;
-- create: ``prepare_create``, ``status.first``, ``validate``, ``admission.narrow``, ``admission.admit``; then, once the
-  name is known to be free, ``warnings``, ``admission.allocate``, ``quota``, ``admission.claim``;
-- update: ``prepare_update``, ``validate_update``, ``admission.narrow``, ``admission.admit``, ``warnings``,
-  ``admission.allocate``, ``quota``, ``admission.claim``; through ``status`` or one of ``parts`` rules
-  of its own in place of all of them;
+- create: ``prepare_create``, ``status.first``, ``validate``, ``admission.narrow``,
+  ``admission.admit``; then, once the name is known to be free, ``warnings``,
+  ``admission.allocate``, ``quota``, ``admission.claim``;
+- update: ``prepare_update``, ``validate_update``, ``admission.narrow``, ``admission.admit``,
+  ``warnings``, ``admission.allocate``, ``quota``, ``admission.claim``; through ``status`` or one of
+  ``parts`` rules of its own in place of all of them;
 - delete: ``deletion``;
 - reading as a Table: ``columns``; at the start of a server: ``granted``.
 
-A function changes the *new* document in place where its name says that it prepares, completes or allocates, and never
-the *old* one, which is ``None`` for a new object.
+A function changes the *new* document in place where its name says that it prepares, completes or
+allocates, and never the *old* one, which is ``None`` for a new object.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ ValidateUpdate = Callable[[Document, Document], list[FieldError]]
 
 
 class Allocate(Protocol):
-    def __call__(self, core: Core, new: Document, old: Document | None, /, *, dry_run: bool) -> None: ...
+    def __call__(
+        self, core: Core, new: Document, old: Document | None, /, *, dry_run: bool
+    ) -> None: ...
 
 
 def _nothing(*_: object, **__: object) -> None:
@@ -71,7 +75,9 @@ def _missing_nothing(_projection: Object, _counted: Collection[str]) -> str:
     return ""
 
 
-def _not_narrowed(_gates: Gates, errors: list[FieldError], _new: Document, _old: Document | None) -> list[FieldError]:
+def _not_narrowed(
+    _gates: Gates, errors: list[FieldError], _new: Document, _old: Document | None
+) -> list[FieldError]:
     return errors
 
 
@@ -95,7 +101,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpecPart(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint that writes some members of the spec, and leaves the rest, metadata and status alone."""
+    """An endpoint that writes some members of the spec, and leaves the rest, metadata and status
+    alone.
+    """
 
     #: what a spec says of these members
     cut: Callable[[Document], Document]
@@ -112,21 +120,26 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     """What a valid object must pass besides; of the object itself, not of a subresource."""
 
     #: the errors of validation, with values refused whose feature gate is off
-    narrow: Callable[[Gates, list[FieldError], Document, Document | None], list[FieldError]] = _not_narrowed
+    narrow: Callable[[Gates, list[FieldError], Document, Document | None], list[FieldError]] = (
+        _not_narrowed
+    )
     #: what depends on more than the object itself.  Raises ``StatusError``.
     admit: Callable[[Core, Document, Document | None], None] = _nothing
     #: fills in what is given out of ranges, and holds nothing yet.  Raises ``StatusError``.
     allocate: Allocate = _nothing
-    #: stages what must be there together with the object, just before it; the last argument is the time
+    #: stages what must be there together with the object, just before it; the last argument is the
+    #: time
     claim: Callable[[Core, Document, float], None] = _nothing
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    #: by the name.  Raises the 403 ``StatusError`` for an object that the cluster cannot be without.
+    #: by the name. Raises the 403 ``StatusError`` for an object that the cluster cannot be without.
     admit: Callable[[str], None] = _nothing
-    #: whether the object stays for now, for a reason of its kind; its document is changed to say so (time: seconds)
+    #: whether the object stays for now, for a reason of its kind; its document is changed to say so
+    #: (time: seconds)
     linger: Callable[[Document, float], bool] = _no
-    #: seconds between the announcement and the end, by what was asked for; ``None``: the kind knows no grace
+    #: seconds between the announcement and the end, by what was asked for; ``None``: the kind knows
+    #: no grace
     grace: Callable[[Document, int | None], int | None] = _nothing
     #: whether more than finalizers holds an object that is being deleted
     is_held: Callable[[Document], bool] = _no
@@ -152,8 +165,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Granted(msgspec.Struct, frozen=True, kw_only=True):
-    """What upstream's roles for the users of a namespace grant of the kind (kubernetes.io, Using RBAC Authorization,
-    User-facing roles), as subresources; "" stands for the object itself."""
+    """What upstream's roles for the users of a namespace grant of the kind (kubernetes.io, Using
+    RBAC Authorization, User-facing roles), as subresources; "" stands for the object itself.
+    """
 
     #: get, list and watch, by the role ``view``
     view: tuple[str, ...] = ()
@@ -166,7 +180,9 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def counted_as(name: str, *names: str, **members: Any) -> Quota:
-    """As ``count/...``, and under *name*, of which each object costs one unless ``usage`` says otherwise."""
+    """As ``count/...``, and under *name*, of which each object costs one unless ``usage`` says
+    otherwise.
+    """
     return Quota(names=(name, *names), **{"usage": lambda _projection: {name: 1}, **members})
 
 
@@ -194,14 +210,16 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """All that is a kind's own."""
 
     resource: Resource
-    #: complaints in a fixed order, those about metadata left out.  They see no other objects (that is admission), and
-    #: types are right (decoding has seen to those).
+    #: complaints in a fixed order, those about metadata left out. They see no other objects (that
+    #: is admission), and types are right (decoding has seen to those).
     rules: Rules = Rules()
     #: the rules of an update beside ``rules`` and immutable members
     change_rules: ValidateUpdate = no_errors
-    #: in place of all three, where upstream's order is another, or where it forgives an update what was there before
+    #: in place of all three, where upstream's order is another, or where it forgives an update what
+    #: was there before
     update_rules: ValidateUpdate | None = None
-    #: fills in what a client left out.  Idempotent, drops nothing, looks at nothing but the document.
+    #: fills in what a client left out. Idempotent, drops nothing, looks at nothing but the
+    #: document.
     defaults: Callable[[Document], None] = _nothing
     #: what the server sets itself in a new object, and what a client may not say yet
     prepare_create: Callable[[Core, Target, Document], None] = _nothing
@@ -236,11 +254,22 @@ def keep(new: Document, old: Document, member: str) -> None:
 
 
 def default_object(core: Core, resource: Resource, *annotations: str) -> str | None:
-    """The name of the object that one of *annotations* marks as default; of several the newest, then the first by
-    name (``pkg/volume/util/storageclass.go``)."""
-    heads = (document_of(record)["metadata"] for record in core.store.iter_latest(resource.storage_key))
+    """The name of the object that one of *annotations* marks as default; of several the newest,
+    then the first by name (``pkg/volume/util/storageclass.go``).
+    """
+    heads = (
+        document_of(record)["metadata"] for record in core.store.iter_latest(resource.storage_key)
+    )
     marked = sorted(
-        (head for head in heads if any(head.get("annotations", {}).get(name) == "true" for name in annotations)),
+        (
+            head
+            for head in heads
+            if any(head.get("annotations", {}).get(name) == "true" for name in annotations)
+        ),
         key=lambda head: str(head["name"]),
     )
-    return str(max(marked, key=lambda head: str(head["creationTimestamp"]))["name"]) if marked else None
+    return (
+        str(max(marked, key=lambda head: str(head["creationTimestamp"]))["name"])
+        if marked
+        else None
+    )

@@ -1,4 +1,6 @@
-"""LimitRange: what may be said about a type, and that minimum, defaults and maximum do not contradict each other."""
+"""LimitRange: what may be said about a type, and that minimum, defaults and maximum do not
+contradict each other.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,18 @@ _OVER_LIMIT: Final = "default request value {0} is greater than default limit va
 #: (member at fault, smaller, larger, what is said)
 _ORDER: Final = (
     ("min", "min", "max", "min value {0} is greater than max value {1}"),
-    ("defaultRequest", "min", "defaultRequest", "min value {0} is greater than default request value {1}"),
-    ("defaultRequest", "defaultRequest", "max", "default request value {0} is greater than max value {1}"),
+    (
+        "defaultRequest",
+        "min",
+        "defaultRequest",
+        "min value {0} is greater than default request value {1}",
+    ),
+    (
+        "defaultRequest",
+        "defaultRequest",
+        "max",
+        "default request value {0} is greater than max value {1}",
+    ),
     ("defaultRequest", "defaultRequest", "default", _OVER_LIMIT),
     ("default", "min", "default", "min value {0} is greater than default value {1}"),
     ("default", "default", "max", "default value {0} is greater than max value {1}"),
@@ -31,7 +43,9 @@ _MEMBERS: Final = ("max", "min", "default", "defaultRequest", "maxLimitRequestRa
 
 
 def _default(document: Document) -> None:
-    """Containers: what is not said about a default follows from the maximum, the default limit and the minimum."""
+    """Containers: what is not said about a default follows from the maximum, the default limit and
+    the minimum.
+    """
     for item in document.setdefault("spec", {}).setdefault("limits", []):
         for member in _LIMIT_MEMBERS:
             if item.get(member):
@@ -76,7 +90,9 @@ def _item(path: str, kind: str, item: Document) -> list[FieldError]:
             is_known = name in _COMPUTE or name.startswith(_HUGE_PAGES)
             errors += _named(f"{path}.{member}[{name}]", name, "resource", is_known=is_known)
             names[name] = None
-    if kind == "PersistentVolumeClaim" and not any("storage" in item.get(member, {}) for member in ("min", "max")):
+    if kind == "PersistentVolumeClaim" and not any(
+        "storage" in item.get(member, {}) for member in ("min", "max")
+    ):
         detail = "either minimum or maximum storage value is required, but neither was provided"
         errors.append(required(f"{path}.limits", detail))
     for name in while_few(errors, sorted(names)):
@@ -87,9 +103,13 @@ def _item(path: str, kind: str, item: Document) -> list[FieldError]:
 def _amounts(path: str, item: Document, name: str) -> list[FieldError]:
     quantities = {member: item[member][name] for member in _MEMBERS if name in item.get(member, {})}
     errors = [
-        invalid_value(f"{path}.{at}[{name}]", quantities[at], text.format(quantities[low], quantities[high]))
+        invalid_value(
+            f"{path}.{at}[{name}]", quantities[at], text.format(quantities[low], quantities[high])
+        )
         for at, low, high, text in _ORDER
-        if low in quantities and high in quantities and amount(quantities[low]) > amount(quantities[high])
+        if low in quantities
+        and high in quantities
+        and amount(quantities[low]) > amount(quantities[high])
     ]
     ratio = quantities.get("maxLimitRequestRatio")
     if ratio is None:
@@ -105,4 +125,6 @@ def _amounts(path: str, item: Document, name: str) -> list[FieldError]:
     return errors
 
 
-LIMIT_RANGE: Final = kind.Kind(resource=LimitRanges, defaults=_default, rules=Rules(_validate), quota=kind.Quota())
+LIMIT_RANGE: Final = kind.Kind(
+    resource=LimitRanges, defaults=_default, rules=Rules(_validate), quota=kind.Quota()
+)

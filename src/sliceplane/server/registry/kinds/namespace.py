@@ -1,7 +1,8 @@
-"""Namespace: content goes only into one that exists and stays (``admit_content``); its end takes two steps.
+"""Namespace: content goes only into one that exists and stays (``admit_content``); its end takes
+two steps.
 
-A DELETE marks it, the namespace controller empties it (``remaining`` says what is left), and the PUT to ``finalize``
-that leaves spec.finalizers empty removes it.
+A DELETE marks it, the namespace controller empties it (``remaining`` says what is left), and the
+PUT to ``finalize`` that leaves spec.finalizers empty removes it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ IMMORTAL_NAMESPACES: Final = BOOTSTRAP_NAMESPACES[:3]
 
 
 def _default(document: Document) -> None:
-    """Every Namespace carries its name as a label, whatever the client says (pkg/apis/core/v1/defaults.go)."""
+    """Every Namespace carries its name as a label, whatever the client says
+    (pkg/apis/core/v1/defaults.go).
+    """
     head = document["metadata"]
     if head.get("name"):
         head["labels"] = {**head.get("labels", {}), NAME_LABEL: head["name"]}
@@ -68,13 +71,19 @@ def _validate_status(new: Document, _old: Document) -> list[FieldError]:
             detail = "may only be 'Terminating' if `deletionTimestamp` is not empty"
             return [invalid_value("status.Phase", phase, detail)]
     elif phase != "Active":
-        return [invalid_value("status.Phase", phase, "may only be 'Active' if `deletionTimestamp` is empty")]
+        return [
+            invalid_value(
+                "status.Phase", phase, "may only be 'Active' if `deletionTimestamp` is empty"
+            )
+        ]
     return []
 
 
 def _admit_delete(name: str) -> None:
     if name in IMMORTAL_NAMESPACES:
-        raise forbidden(Namespaces.plural, Namespaces.group, name, "this namespace may not be deleted")
+        raise forbidden(
+            Namespaces.plural, Namespaces.group, name, "this namespace may not be deleted"
+        )
 
 
 def _linger(document: Document, now: float) -> bool:
@@ -105,7 +114,9 @@ NAMESPACE: Final = kind.Kind(
 
 
 class RemainingObjects(msgspec.Struct, frozen=True):
-    """What one resource still has in a namespace.  ``finalizers`` counts the objects that each one holds."""
+    """What one resource still has in a namespace.  ``finalizers`` counts the objects that each one
+    holds.
+    """
 
     resource: Resource
     count: int
@@ -132,7 +143,9 @@ def admit_content(store: Store, resource: Resource, head: Document) -> None:
 
 
 def remaining(store: Store, namespace: str) -> tuple[RemainingObjects, ...]:
-    """Everything left in *namespace*, in the order of the scheme; empty when it may be finalized."""
+    """Everything left in *namespace*, in the order of the scheme; empty when it may be
+    finalized.
+    """
     left = []
     for resource in RESOURCES:
         if not resource.namespaced or resource.is_view:

@@ -1,4 +1,6 @@
-"""NetworkPolicy: which traffic some Pods may have.  Stored for network plug-ins; nothing here filters."""
+"""NetworkPolicy: which traffic some Pods may have.  Stored for network plug-ins; nothing here
+filters.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.workload import selector_text
 from sliceplane.server.registry.metadata import check_label_selector
-from sliceplane.server.registry.validation.addresses import check_number, iana_name_problems, range_spelling
+from sliceplane.server.registry.validation.addresses import (
+    check_number,
+    iana_name_problems,
+    range_spelling,
+)
 from sliceplane.server.registry.validation.load_balancers import cidr_problem
 from sliceplane.server.registry.validation.rules import Rules, among, each, fill, of_form
 
@@ -26,14 +32,20 @@ _PROTOCOLS: Final = ("TCP", "UDP", "SCTP")
 def _default(document: Document) -> None:
     types = list(_TYPES if document.get("spec", {}).get("egress") else _TYPES[:1])
     rules = [{"ports": [{"protocol?": "TCP"}]}]
-    fill(document, {"+spec": {"podSelector": {}, "policyTypes": types, **dict.fromkeys(_PEERS, rules)}})
+    fill(
+        document,
+        {"+spec": {"podSelector": {}, "policyTypes": types, **dict.fromkeys(_PEERS, rules)}},
+    )
 
 
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
     """A range that the old policy had may stay as it is spelled."""
     spec: Document = old["spec"]
     peers = (
-        peer for direction, name in _PEERS.items() for rule in spec.get(direction, ()) for peer in rule.get(name, ())
+        peer
+        for direction, name in _PEERS.items()
+        for rule in spec.get(direction, ())
+        for peer in rule.get(name, ())
     )
     blocks = [peer.get("ipBlock", {}) for peer in peers]
     known = {cidr for block in blocks for cidr in (block.get("cidr", ""), *block.get("except", ()))}
@@ -46,10 +58,17 @@ def _rules(spec: Document, known: Collection[str]) -> list[FieldError]:
         for index, rule in while_few(errors, enumerate(spec.get(direction, ()))):
             path = f"spec.{direction}[{index}]"
             errors += each(f"{path}.ports", rule.get("ports", ()), _port)
-            errors += each(f"{path}.{peers}", rule.get(peers, ()), lambda where, peer: _peer(where, peer, known))
+            errors += each(
+                f"{path}.{peers}",
+                rule.get(peers, ()),
+                lambda where, peer: _peer(where, peer, known),
+            )
     types = spec["policyTypes"]
     if len(types) > len(_TYPES):
-        return [*errors, invalid_value("spec.policyTypes", types, "may not specify more than two policyTypes")]
+        return [
+            *errors,
+            invalid_value("spec.policyTypes", types, "may not specify more than two policyTypes"),
+        ]
     return errors + each("spec.policyTypes", types, lambda path, kind: among(path, kind, _TYPES))
 
 
@@ -60,9 +79,16 @@ def _warnings(new: Document, _old: Document | None) -> tuple[str, ...]:
             for at, peer in enumerate(rule.get(peers, ())):
                 block = peer.get("ipBlock", {})
                 path = f"spec.{direction}[{index}].{peers}[{at}].ipBlock"
-                ranges = {f"{path}.except[{number}]": cidr for number, cidr in enumerate(block.get("except", ()))}
+                ranges = {
+                    f"{path}.except[{number}]": cidr
+                    for number, cidr in enumerate(block.get("except", ()))
+                }
                 ranges = {f"{path}.cidr": block.get("cidr", ""), **ranges}
-                spellings += [f"{where}: {why}" for where, cidr in ranges.items() if (why := range_spelling(cidr))]
+                spellings += [
+                    f"{where}: {why}"
+                    for where, cidr in ranges.items()
+                    if (why := range_spelling(cidr))
+                ]
     return tuple(spellings)
 
 
@@ -73,12 +99,18 @@ def _port(path: str, port: Document) -> list[FieldError]:
     if number is None or isinstance(number, str):
         if end is not None:
             why = "not specified" if number is None else "non-numeric"
-            errors.append(invalid_value(f"{path}.endPort", end, f"may not be specified when `port` is {why}"))
-        return errors + (of_form(f"{path}.port", number, iana_name_problems) if number is not None else [])
+            errors.append(
+                invalid_value(f"{path}.endPort", end, f"may not be specified when `port` is {why}")
+            )
+        return errors + (
+            of_form(f"{path}.port", number, iana_name_problems) if number is not None else []
+        )
     errors += check_number(f"{path}.port", number)
     if end is not None:
         if end < number:
-            errors.append(invalid_value(f"{path}.endPort", number, "must be greater than or equal to `port`"))
+            errors.append(
+                invalid_value(f"{path}.endPort", number, "must be greater than or equal to `port`")
+            )
         errors += check_number(f"{path}.endPort", end)
     return errors
 
@@ -106,16 +138,22 @@ def _block(path: str, block: Document, known: Collection[str]) -> list[FieldErro
     return errors + each(
         f"{path}.except",
         block.get("except", ()),
-        lambda where, inner: _cidr(where, inner, known) + of_form(where, inner, lambda text: _not_within(cidr, text)),
+        lambda where, inner: (
+            _cidr(where, inner, known) + of_form(where, inner, lambda text: _not_within(cidr, text))
+        ),
     )
 
 
 def _not_within(outer: str, inner: str) -> tuple[str, ...]:
     try:
-        outer_range, inner_range = (ipaddress.ip_network(text, strict=False) for text in (outer, inner))
+        outer_range, inner_range = (
+            ipaddress.ip_network(text, strict=False) for text in (outer, inner)
+        )
     except ValueError:
         return ()
-    is_within = inner_range.version == outer_range.version and inner_range.network_address in outer_range
+    is_within = (
+        inner_range.version == outer_range.version and inner_range.network_address in outer_range
+    )
     return () if is_within and outer_range.prefixlen < inner_range.prefixlen else (_NOT_A_SUBSET,)
 
 

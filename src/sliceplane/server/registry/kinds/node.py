@@ -77,7 +77,9 @@ def _taints(path: str, taints: list[Document]) -> list[FieldError]:
     seen: set[tuple[str, str]] = set()
 
     def taint_errors(where: str, taint: Document) -> list[FieldError]:
-        return _TAINT(where, taint) + only_once(where, (taint.get("key", ""), taint.get("effect", "")), seen, taint)
+        return _TAINT(where, taint) + only_once(
+            where, (taint.get("key", ""), taint.get("effect", "")), seen, taint
+        )
 
     return each(path, taints, taint_errors)
 
@@ -87,7 +89,9 @@ def _kept(new: Document, old: Document) -> list[FieldError]:
     spec = new.get("spec", {})
     before = old.get("spec", {})
     return [
-        forbidden_field(f"spec.{member}", f'node updates may not change {shown} except from "" to valid')
+        forbidden_field(
+            f"spec.{member}", f'node updates may not change {shown} except from "" to valid'
+        )
         for member, shown in (("podCIDRs", "podCIDR"), ("providerID", "providerID"))
         if before.get(member) and spec.get(member) != before[member]
     ]
@@ -141,14 +145,29 @@ NODE: Final = kind.Kind(
     columns=Printer(
         (
             NAME,
-            Column("Status", "Whether the node is ready, and whether pods may be bound to it.", _node_status),
-            Column("Roles", "Roles of the node, from its labels.", lambda node: ",".join(_roles(node)) or NONE),
+            Column(
+                "Status",
+                "Whether the node is ready, and whether pods may be bound to it.",
+                _node_status,
+            ),
+            Column(
+                "Roles",
+                "Roles of the node, from its labels.",
+                lambda node: ",".join(_roles(node)) or NONE,
+            ),
             AGE,
             Column("Version", "Version of the node's kubelet.", "status.nodeInfo.kubeletVersion"),
             Column("Internal-IP", "First internal address.", _address("InternalIP"), priority=1),
             Column("External-IP", "First external address.", _address("ExternalIP"), priority=1),
-            Column("OS-Image", "Operating system.", text_or(UNKNOWN, "status.nodeInfo.osImage"), priority=1),
-            Column("Kernel-Version", "Kernel, and architecture where it is known.", _kernel, priority=1),
+            Column(
+                "OS-Image",
+                "Operating system.",
+                text_or(UNKNOWN, "status.nodeInfo.osImage"),
+                priority=1,
+            ),
+            Column(
+                "Kernel-Version", "Kernel, and architecture where it is known.", _kernel, priority=1
+            ),
             Column(
                 "Container-Runtime",
                 "Container runtime and its version.",

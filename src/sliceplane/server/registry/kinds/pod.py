@@ -2,9 +2,9 @@
 
 What Pods share with templates is in ``pod_spec``, and the Status column in ``pod_columns``.
 
-Every Pod gets something besides what its author said: zone and region of its node, an account, a priority, tolerations,
-what its RuntimeClass asks for.
-As upstream's admission does it, in that order, with the two priority classes of the system built in.
+Every Pod gets something besides what its author said: zone and region of its node, an account, a
+priority, tolerations, what its RuntimeClass asks for. As upstream's admission does it, in that
+order, with the two priority classes of the system built in.
 """
 
 from __future__ import annotations
@@ -22,11 +22,18 @@ from sliceplane.server.documents import fields
 from sliceplane.server.registry.admission import limit_ranges, runtime_classes, service_accounts
 from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.kinds import kind, pod_columns, pod_parts, pod_quota
-from sliceplane.server.registry.kinds.pod_spec import default_pod, validate_new_pod, validate_pod_spec
+from sliceplane.server.registry.kinds.pod_spec import (
+    default_pod,
+    validate_new_pod,
+    validate_pod_spec,
+)
 from sliceplane.server.registry.kinds.priority_class import PRIORITY_CLASSES, default_class
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.addresses import ip_problem
-from sliceplane.server.registry.validation.annotations import check_annotation_update, check_pod_annotations
+from sliceplane.server.registry.validation.annotations import (
+    check_annotation_update,
+    check_pod_annotations,
+)
 from sliceplane.server.registry.validation.containers import check_image
 from sliceplane.server.registry.validation.rules import Rules, needs
 from sliceplane.server.registry.validation.scheduling import check_narrowed, check_tolerations
@@ -45,7 +52,9 @@ _BAD_NODES: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreach
 
 
 def _complete(core: Core, _target: Target, document: Document) -> None:
-    """Complete a new Pod, in place.  Raises a 403 StatusError: a LimitRange, or a priority that cannot be."""
+    """Complete a new Pod, in place.  Raises a 403 StatusError: a LimitRange, or a priority that
+    cannot be.
+    """
     _label_topology(core.store, document)
     spec = document.get("spec", {})
     limit_ranges.admit_pod(core.store, document)
@@ -59,7 +68,9 @@ def _complete(core: Core, _target: Target, document: Document) -> None:
 
 
 def merge_label_keys(document: Document) -> None:
-    """Labels of the Pod whose keys a term names become part of the term's selector (KEP-3633, KEP-3243)."""
+    """Labels of the Pod whose keys a term names become part of the term's selector (KEP-3633,
+    KEP-3243).
+    """
     spec: Document = document["spec"]
     affinity: Document = spec.get("affinity", {})
     terms: list[Document] = list(spec.get("topologySpreadConstraints", ()))
@@ -100,7 +111,9 @@ def _carry_over(_core: Core, _target: Target, new: Document, old: Document) -> N
 
 
 def _label_topology(store: Store, document: Document) -> None:
-    """A Pod that already has a node takes over where that node is (KEP-4742), if the node says so."""
+    """A Pod that already has a node takes over where that node is (KEP-4742), if the node
+    says so.
+    """
     node_name = document.get("spec", {}).get("nodeName")
     record = store.latest(Key(Nodes.storage_key, "", node_name)) if node_name else None
     if record is None:
@@ -133,7 +146,8 @@ def _settle_priority(store: Store, document: Document) -> None:
         )
     elif spec.get("preemptionPolicy", policy) != policy:
         why = (
-            f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod spec; "
+            f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be "
+            "provided in pod spec; "
             f"priority admission controller computed {policy} from the given PriorityClass name"
         )
     if why:
@@ -150,12 +164,18 @@ def _is_tolerated(spec: Document, key: str) -> bool:
 
 
 def _toleration(key: str) -> Document:
-    return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_S}
+    return {
+        "key": key,
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": TOLERATION_S,
+    }
 
 
 _CONTAINER_LISTS = ("containers", "initContainers")
 _MAY_CHANGE = (
-    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+    "pod updates may not change fields other than "
+    "`spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
@@ -181,7 +201,10 @@ def _agree(status: Document, single: str, plural: str) -> None:
 
 
 def _first_status(pod: Document) -> Document:
-    return {"phase": "Pending", "qosClass": pod_quota.qos_class(msgspec.convert(pod["spec"], PodSpec))}
+    return {
+        "phase": "Pending",
+        "qosClass": pod_quota.qos_class(msgspec.convert(pod["spec"], PodSpec)),
+    }
 
 
 def _validate_status(new: Document, _old: Document) -> list[FieldError]:
@@ -202,14 +225,20 @@ def _validate_update(new: Document, old: Document) -> list[FieldError]:
     of_annotations = check_pod_annotations(path, annotations, spec)
     unchanged = spec == before
     # What was accepted by an earlier release may stay.
-    errors = [*of_annotations, *([] if unchanged else validate_pod_spec(spec, "spec", new["metadata"]))]
+    errors = [
+        *of_annotations,
+        *([] if unchanged else validate_pod_spec(spec, "spec", new["metadata"])),
+    ]
     errors += check_annotation_update(path, annotations, old["metadata"].get("annotations", {}))
     errors += of_annotations
     if unchanged:
         return errors
     for member in _CONTAINER_LISTS:
         if len(spec.get(member, ())) != len(before.get(member, ())):
-            return [*errors, forbidden_field(f"spec.{member}", "pod updates may not add or remove containers")]
+            return [
+                *errors,
+                forbidden_field(f"spec.{member}", "pod updates may not add or remove containers"),
+            ]
         for index, container in while_few(errors, enumerate(spec.get(member, ()))):
             errors += needs("image")(f"spec.{member}[{index}]", container)
             errors += check_image(f"spec.{member}[{index}]", container)
@@ -237,19 +266,25 @@ def _deadline(spec: Document, before: Document) -> list[FieldError]:
 def _tolerations(spec: Document, before: Document) -> list[FieldError]:
     # Their members are scalars; the seconds may change.
     kept = {_without_seconds(toleration) for toleration in spec.get("tolerations", ())}
-    if any(_without_seconds(toleration) not in kept for toleration in before.get("tolerations", ())):
+    if any(
+        _without_seconds(toleration) not in kept for toleration in before.get("tolerations", ())
+    ):
         detail = "existing toleration can not be modified except its tolerationSeconds"
         return [forbidden_field("spec.tolerations", detail)]
     return check_tolerations("spec.tolerations", spec.get("tolerations", []))
 
 
 def _without_seconds(toleration: Document) -> frozenset[tuple[str, str]]:
-    return frozenset((name, value) for name, value in toleration.items() if name != "tolerationSeconds")
+    return frozenset(
+        (name, value) for name, value in toleration.items() if name != "tolerationSeconds"
+    )
 
 
 def _gates(spec: Document, before: Document) -> list[FieldError]:
     had = {gate.get("name", "") for gate in before.get("schedulingGates", ())}
-    new = {gate.get("name", ""): index for index, gate in enumerate(spec.get("schedulingGates", ()))}
+    new = {
+        gate.get("name", ""): index for index, gate in enumerate(spec.get("schedulingGates", ()))
+    }
     return [
         forbidden_field(
             f"spec.schedulingGates[{new[name]}].name",
@@ -262,7 +297,10 @@ def _gates(spec: Document, before: Document) -> list[FieldError]:
 
 def _immutable(spec: Document, before: Document) -> list[FieldError]:
     changeable = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
-    if before.get("terminationGracePeriodSeconds", 0) < 0 and spec.get("terminationGracePeriodSeconds") == 1:
+    if (
+        before.get("terminationGracePeriodSeconds", 0) < 0
+        and spec.get("terminationGracePeriodSeconds") == 1
+    ):
         changeable.add("terminationGracePeriodSeconds")
     errors: list[FieldError] = []
     affinity, affinity_before = spec.get("affinity", {}), before.get("affinity", {})
@@ -284,7 +322,11 @@ def _immutable(spec: Document, before: Document) -> list[FieldError]:
         for member in sorted(spec.keys() | before.keys())
         if member not in changeable and _comparable(spec, member) != _comparable(before, member)
     ]
-    return [*errors, forbidden_field("spec", f"{_MAY_CHANGE}\nchanged: {', '.join(changed)}")] if changed else errors
+    return (
+        [*errors, forbidden_field("spec", f"{_MAY_CHANGE}\nchanged: {', '.join(changed)}")]
+        if changed
+        else errors
+    )
 
 
 def _comparable(spec: Document, member: str) -> Any:
@@ -300,7 +342,9 @@ def _grace_s(pod: Document, asked: int | None) -> int:
     status = pod.get("status", {})
     if not spec.get("nodeName") or status.get("phase") in pod_quota.DONE:
         return 0
-    grace_s: int = spec.get("terminationGracePeriodSeconds", POD_GRACE_DEFAULT_S) if asked is None else asked
+    grace_s: int = (
+        spec.get("terminationGracePeriodSeconds", POD_GRACE_DEFAULT_S) if asked is None else asked
+    )
     return 1 if grace_s < 0 else grace_s
 
 
@@ -315,12 +359,18 @@ POD: Final = kind.Kind(
         first=_first_status,
         validate=_validate_status,
         not_written=fields.of_paths(
-            [("f:spec",), ("f:metadata", "f:deletionTimestamp"), ("f:metadata", "f:ownerReferences")]
+            [
+                ("f:spec",),
+                ("f:metadata", "f:deletionTimestamp"),
+                ("f:metadata", "f:ownerReferences"),
+            ]
         ),
         kept=("ownerReferences",),
     ),
     parts=pod_parts.PARTS,
-    deletion=kind.Deletion(grace=_grace_s, is_held=lambda pod: bool(pod["metadata"].get("deletionGracePeriodSeconds"))),
+    deletion=kind.Deletion(
+        grace=_grace_s, is_held=lambda pod: bool(pod["metadata"].get("deletionGracePeriodSeconds"))
+    ),
     quota=kind.Quota(
         names=pod_quota.NAMES,
         counts=pod_quota.counts,

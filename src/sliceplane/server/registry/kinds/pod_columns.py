@@ -1,5 +1,5 @@
-"""Pods.  The Status column is what an operator wants to know first: not the phase, but what keeps the pod
-from running, which is read from init containers, then containers, then deletion.
+"""Pods. The Status column is what an operator wants to know first: not the phase, but what keeps
+the pod from running, which is read from init containers, then containers, then deletion.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ def _walk_containers(pod: Document, tally: _Tally) -> None:
     tally.last_restart = tally.last_sidecar_restart
     for status in reversed(objects(pod, "status", "containerStatuses")):
         tally.restarts += number(status, "restartCount")
-        tally.last_restart = max(tally.last_restart, text(status, "lastState", "terminated", "finishedAt"))
+        tally.last_restart = max(
+            tally.last_restart, text(status, "lastState", "terminated", "finishedAt")
+        )
         waiting = text(status, "state", "waiting", "reason")
         terminated = mapping(status, "state", "terminated")
         if waiting:

@@ -1,6 +1,8 @@
-"""PodDisruptionBudget: how many of some Pods must stay, or may go, when Pods are removed on purpose.
+"""PodDisruptionBudget: how many of some Pods must stay, or may go, when Pods are removed on
+purpose.
 
-How many may go now is in its status: ``emulation.disruption`` works it out, ``server.registry.eviction`` asks it.
+How many may go now is in its status: ``emulation.disruption`` works it out,
+``server.registry.eviction`` asks it.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ POD_DISRUPTION_BUDGET: Final = kind.Kind(
         )
     ),
     status=kind.Status(
-        first=lambda _document: dict.fromkeys(_COUNTS, 0), validate=lambda new, _old: check_status_counts(new, _COUNTS)
+        first=lambda _document: dict.fromkeys(_COUNTS, 0),
+        validate=lambda new, _old: check_status_counts(new, _COUNTS),
     ),
     quota=kind.Quota(),
     granted=kind.edited("status"),

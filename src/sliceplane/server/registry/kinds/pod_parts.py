@@ -1,6 +1,8 @@
-"""Endpoints of a Pod that write a part of its spec: ``ephemeralcontainers`` (KEP-277) and ``resize`` (KEP-1287).
+"""Endpoints of a Pod that write a part of its spec: ``ephemeralcontainers`` (KEP-277) and
+``resize`` (KEP-1287).
 
-No container is started or resized by this: that is a kubelet's, which here is emulated or somebody's own.
+No container is started or resized by this: that is a kubelet's, which here is emulated or
+somebody's own.
 """
 
 from __future__ import annotations
@@ -45,9 +47,17 @@ def _validate_ephemeral(new: Document, old: Document) -> list[FieldError]:
     for container in while_few(errors, old["spec"].get(_EPHEMERAL, ())):
         name = container["name"]
         if name not in wanted:
-            errors.append(forbidden_field(path, f'existing ephemeral containers "{name}" may not be removed\n'))
+            errors.append(
+                forbidden_field(
+                    path, f'existing ephemeral containers "{name}" may not be removed\n'
+                )
+            )
         elif wanted[name] != container:
-            errors.append(forbidden_field(path, f'existing ephemeral containers "{name}" may not be changed\n'))
+            errors.append(
+                forbidden_field(
+                    path, f'existing ephemeral containers "{name}" may not be changed\n'
+                )
+            )
     return errors
 
 
@@ -56,7 +66,9 @@ def _cut_resize(spec: Document) -> Document:
     for member in _RESIZED:
         if member in spec:
             wanted = ("name", *_RESIZABLE)
-            cut[member] = [{part: one[part] for part in wanted if part in one} for one in spec[member]]
+            cut[member] = [
+                {part: one[part] for part in wanted if part in one} for one in spec[member]
+            ]
     return cut
 
 
@@ -94,7 +106,11 @@ def _validate_resize(new: Document, old: Document) -> list[FieldError]:
             errors += _resized(f"spec.{member}[{index}]", wanted, had, once=once)
     was = old.get("status", {}).get("qosClass") or _qos(before)
     if not errors and _qos(spec) != was:
-        errors.append(invalid_value("spec", _qos(spec), "Pod QOS Class may not change as a result of resizing"))
+        errors.append(
+            invalid_value(
+                "spec", _qos(spec), "Pod QOS Class may not change as a result of resizing"
+            )
+        )
     return errors
 
 
@@ -111,9 +127,13 @@ def _resized(path: str, wanted: Document, had: Document, *, once: bool) -> list[
         now: dict[str, Any] = wanted.get("resources", {}).get(kind, {})
         then: dict[str, Any] = had.get("resources", {}).get(kind, {})
         if set(then) - set(now):
-            errors.append(forbidden_field(f"{path}.resources.{kind}", f"resource {noun} cannot be removed"))
+            errors.append(
+                forbidden_field(f"{path}.resources.{kind}", f"resource {noun} cannot be removed")
+            )
         errors += [
-            forbidden_field(f"{path}.resources.{kind}.{name}", "only cpu and memory resources are mutable")
+            forbidden_field(
+                f"{path}.resources.{kind}.{name}", "only cpu and memory resources are mutable"
+            )
             for name in sorted(now.keys() | then.keys())
             if name not in _VITAL and now.get(name) != then.get(name)
         ]

@@ -1,8 +1,8 @@
-"""What a Pod costs under a ResourceQuota, which scopes it is in, and what a quota makes its author say
-(kubernetes.io, Resource Quotas; ``pkg/quota/v1/evaluator/core/pods.go``).
+"""What a Pod costs under a ResourceQuota, which scopes it is in, and what a quota makes its author
+say (kubernetes.io, Resource Quotas; ``pkg/quota/v1/evaluator/core/pods.go``).
 
-A Pod that is done costs nothing but ``count/pods``.  As upstream: a quota of cpu or memory refuses Pods that do not say
-how much they ask for; one of any other amount counts what is said.
+A Pod that is done costs nothing but ``count/pods``. As upstream: a quota of cpu or memory refuses
+Pods that do not say how much they ask for; one of any other amount counts what is said.
 """
 
 from __future__ import annotations
@@ -34,9 +34,14 @@ COMPUTE: Final = (*_VITAL, "ephemeral-storage")
 REQUESTS: Final = "requests."
 LIMITS: Final = "limits."
 HUGE_PAGES: Final = "hugepages-"
-NAMES: Final = (Pods.plural, *(prefix + name for prefix in ("", REQUESTS, LIMITS) for name in COMPUTE))
+NAMES: Final = (
+    Pods.plural,
+    *(prefix + name for prefix in ("", REQUESTS, LIMITS) for name in COMPUTE),
+)
 #: what a quota with a scope may limit besides counts (``pkg/apis/core/helper/helpers.go``)
-SCOPED_NAMES: Final = frozenset((Pods.plural, *(prefix + name for prefix in ("", REQUESTS, LIMITS) for name in _VITAL)))
+SCOPED_NAMES: Final = frozenset(
+    (Pods.plural, *(prefix + name for prefix in ("", REQUESTS, LIMITS) for name in _VITAL))
+)
 SCOPES: Final = (
     "Terminating",
     "NotTerminating",
@@ -59,12 +64,18 @@ class PodTraits(NamedTuple):
 def traits(pod: Object) -> PodTraits:
     assert isinstance(pod, Pod)
     spec = pod.spec
-    affinities = () if spec.affinity is None else (spec.affinity.pod_affinity, spec.affinity.pod_anti_affinity)
+    affinities = (
+        ()
+        if spec.affinity is None
+        else (spec.affinity.pod_affinity, spec.affinity.pod_anti_affinity)
+    )
     return PodTraits(
         has_deadline=spec.active_deadline_seconds is not None,
         is_best_effort=qos_class(spec) == BEST_EFFORT,
         priority_class=spec.priority_class_name,
-        crosses_namespaces=any(_crosses(affinity) for affinity in affinities if affinity is not None),
+        crosses_namespaces=any(
+            _crosses(affinity) for affinity in affinities if affinity is not None
+        ),
     )
 
 
@@ -76,9 +87,14 @@ def _crosses(affinity: PodAffinity) -> bool:
 
 
 def is_in_scopes(quota: ResourceQuotaSpec, pod: PodTraits | None) -> bool:
-    """Whether all scopes of *quota* hold what has these traits; ``None``: no Pod, which is in no scope."""
+    """Whether all scopes of *quota* hold what has these traits; ``None``: no Pod, which is in no
+    scope.
+    """
     selectors = () if quota.scope_selector is None else quota.scope_selector.match_expressions or ()
-    exist = (ScopedResourceSelectorRequirement(scope_name=name, operator="Exists") for name in quota.scopes or ())
+    exist = (
+        ScopedResourceSelectorRequirement(scope_name=name, operator="Exists")
+        for name in quota.scopes or ()
+    )
     return all(pod is not None and _holds(scope, pod) for scope in (*exist, *selectors))
 
 
@@ -97,19 +113,29 @@ def _holds(scope: ScopedResourceSelectorRequirement, pod: PodTraits) -> bool:
     assert scope.scope_name == "PriorityClass", f"{scope.scope_name} was accepted as a scope"
     has_class = bool(pod.priority_class)
     listed = has_class and pod.priority_class in (scope.values or ())
-    return {"Exists": has_class, "DoesNotExist": not has_class, "In": listed, "NotIn": not listed}[scope.operator]
+    return {"Exists": has_class, "DoesNotExist": not has_class, "In": listed, "NotIn": not listed}[
+        scope.operator
+    ]
 
 
 def qos_class(spec: PodSpec) -> str:
-    """Who is evicted first: BestEffort asks for no cpu and memory, Guaranteed has limits equal to its requests."""
+    """Who is evicted first: BestEffort asks for no cpu and memory, Guaranteed has limits equal to
+    its requests.
+    """
     containers = [*(spec.init_containers or ()), *(spec.containers or ())]
-    asking = [spec.resources] if _asks(spec.resources) else [container.resources for container in containers]
+    asking = (
+        [spec.resources]
+        if _asks(spec.resources)
+        else [container.resources for container in containers]
+    )
     if not any(_asks(resources) for resources in asking):
         return BEST_EFFORT
     guaranteed = all(
         name in limits and amount(limits[name]) == amount(requests.get(name, limits[name]))
         for name in _VITAL
-        for limits, requests in ((resources.limits or {}, resources.requests or {}) for resources in asking)
+        for limits, requests in (
+            (resources.limits or {}, resources.requests or {}) for resources in asking
+        )
     )
     return "Guaranteed" if guaranteed else "Burstable"
 
@@ -120,7 +146,9 @@ def _asks(resources: ResourceRequirements) -> bool:
 
 
 def counts(name: str) -> bool:
-    """Whether a quota's *name* is counted of Pods, though it is none of ``NAMES``: huge pages, extended resources."""
+    """Whether a quota's *name* is counted of Pods, though it is none of ``NAMES``: huge pages,
+    extended resources.
+    """
     return name.startswith((HUGE_PAGES, REQUESTS + HUGE_PAGES)) or (
         name.startswith(REQUESTS) and _is_extended(name.removeprefix(REQUESTS))
     )
@@ -151,12 +179,14 @@ def usage(pod: Object) -> dict[str, Fraction | int]:
 def _asked(spec: PodSpec, member: str) -> dict[str, Fraction]:
     """What is said of the Pod as a whole counts before what its containers say (KEP-2837)."""
     if spec.resources == _NOTHING and all(
-        container.resources == _NOTHING for container in (*(spec.containers or ()), *(spec.init_containers or ()))
+        container.resources == _NOTHING
+        for container in (*(spec.containers or ()), *(spec.init_containers or ()))
     ):
         return {}
     containers = [_said(container, member) for container in spec.containers or ()]
     init = [
-        (_said(container, member), container.restart_policy == "Always") for container in spec.init_containers or ()
+        (_said(container, member), container.restart_policy == "Always")
+        for container in spec.init_containers or ()
     ]
     whole: Written = getattr(spec.resources, member) or {}
     return {**pod_amounts.total(containers, init), **{name: exact(whole[name]) for name in whole}}
@@ -189,7 +219,9 @@ def missing(pod: Object, counted: Collection[str]) -> str:
                 silent.setdefault(name, set()).add(container.name)
     if not silent:
         return ""
-    return "must specify " + "; ".join(f"{name} for: {','.join(sorted(silent[name]))}" for name in sorted(silent))
+    return "must specify " + "; ".join(
+        f"{name} for: {','.join(sorted(silent[name]))}" for name in sorted(silent)
+    )
 
 
 def _names_said(resources: ResourceRequirements) -> set[str]:

@@ -16,10 +16,19 @@ from sliceplane.api.errors import (
 from sliceplane.api.images import pull_policy
 from sliceplane.api.meta import Document
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT
-from sliceplane.kit.names import check_dns_label, check_dns_search, check_dns_subdomain, check_qualified_name
+from sliceplane.kit.names import (
+    check_dns_label,
+    check_dns_search,
+    check_dns_subdomain,
+    check_qualified_name,
+)
 from sliceplane.server.registry.metadata import validate_labels, validate_maps
 from sliceplane.server.registry.validation.addresses import ip_problem
-from sliceplane.server.registry.validation.annotations import MIRROR, check_agreement, check_pod_annotations
+from sliceplane.server.registry.validation.annotations import (
+    MIRROR,
+    check_agreement,
+    check_pod_annotations,
+)
 from sliceplane.server.registry.validation.containers import (
     PodContext,
     check_containers,
@@ -99,7 +108,11 @@ def _default_whole(whole: Document, spec: Document) -> None:
         for name, limit in limits.items():
             if is_of_pods(name):
                 requests.setdefault(name, limit)
-    whole |= {member: amounts for member, amounts in (("limits", limits), ("requests", requests)) if amounts}
+    whole |= {
+        member: amounts
+        for member, amounts in (("limits", limits), ("requests", requests))
+        if amounts
+    }
 
 
 def default_pod_spec(spec: Document) -> None:
@@ -110,7 +123,9 @@ def default_pod_spec(spec: Document) -> None:
         spec["serviceAccountName"] = spec["serviceAccount"] = account
     for member in CONTAINERS:
         for container in spec.get(member, ()):
-            container["imagePullPolicy"] = container.get("imagePullPolicy") or pull_policy(container.get("image", ""))
+            container["imagePullPolicy"] = container.get("imagePullPolicy") or pull_policy(
+                container.get("image", "")
+            )
     for volume in spec.get("volumes", ()):
         if volume.keys() <= {"name"}:
             volume["emptyDir"] = {}
@@ -152,9 +167,16 @@ _VOLUME: Final = {
     "downwardAPI": {**_MODE, **_DOWNWARD},
     "projected": {
         **_MODE,
-        "sources": [{"serviceAccountToken": {"expirationSeconds?": 3600}, "downwardAPI": _DOWNWARD}],
+        "sources": [
+            {"serviceAccountToken": {"expirationSeconds?": 3600}, "downwardAPI": _DOWNWARD}
+        ],
     },
-    "azureDisk": {"cachingMode?": "ReadWrite", "fsType?": "ext4", "readOnly": False, "kind?": "Shared"},
+    "azureDisk": {
+        "cachingMode?": "ReadWrite",
+        "fsType?": "ext4",
+        "readOnly": False,
+        "kind?": "Shared",
+    },
     "iscsi": {"iscsiInterface": "default"},
     "rbd": {"pool": "rbd", "user": "admin", "keyring": "/etc/ceph/keyring"},
     "scaleIO": {"storageMode": "ThinProvisioned", "fsType": "xfs"},
@@ -174,10 +196,14 @@ _DEFAULTS: Final = Defaults(
 
 
 def validate_pod_spec(spec: Document, path: str, head: Document | None = None) -> list[FieldError]:
-    """*head*: the metadata of a Pod; ``None`` for a template, to which some rules do not apply yet."""
+    """*head*: the metadata of a Pod; ``None`` for a template, to which some rules do not
+    apply yet.
+    """
     is_pod = head is not None
     if count_amounts(spec) > AMOUNTS_MAX:
-        detail = f"must not have more than {AMOUNTS_MAX} amounts of resources in all containers together"
+        detail = (
+            f"must not have more than {AMOUNTS_MAX} amounts of resources in all containers together"
+        )
         return [forbidden_field(f"{path}.containers", detail)]
     volumes, errors = check_volumes(
         f"{path}.volumes", spec.get("volumes", []), (head or {}).get("name") if is_pod else None
@@ -199,7 +225,9 @@ def validate_pod_spec(spec: Document, path: str, head: Document | None = None) -
     )
     errors += check_containers(f"{path}.containers", containers, pod)
     errors += check_init_containers(f"{path}.initContainers", init, containers, pod)
-    errors += check_ephemeral_containers(f"{path}.ephemeralContainers", ephemeral, [*containers, *init], pod)
+    errors += check_ephemeral_containers(
+        f"{path}.ephemeralContainers", ephemeral, [*containers, *init], pod
+    )
     if "resources" in spec:
         errors += check_pod_resources(f"{path}.resources", spec, pod.claims)
     if spec.get("hostNetwork"):
@@ -269,16 +297,23 @@ def _dns(path: str, spec: Document) -> list[FieldError]:
 def _nameservers(path: str, servers: list[str]) -> list[FieldError]:
     errors: list[FieldError] = []
     if len(servers) > _NAMESERVERS_MAX:
-        errors.append(invalid_value(path, servers, f"must not have more than {_NAMESERVERS_MAX} nameservers"))
+        errors.append(
+            invalid_value(path, servers, f"must not have more than {_NAMESERVERS_MAX} nameservers")
+        )
     return errors + each(path, servers, _ip)
 
 
 def _searches(path: str, searches: list[str]) -> list[FieldError]:
     errors: list[FieldError] = []
     if len(searches) > _SEARCHES_MAX:
-        errors.append(invalid_value(path, searches, f"must not have more than {_SEARCHES_MAX} search paths"))
+        errors.append(
+            invalid_value(path, searches, f"must not have more than {_SEARCHES_MAX} search paths")
+        )
     if sum(len(search.encode()) + 1 for search in searches) - 1 > _SEARCH_BYTES_MAX:
-        detail = f"must not have more than {_SEARCH_BYTES_MAX} characters (including spaces) in the search list"
+        detail = (
+            f"must not have more than {_SEARCH_BYTES_MAX} characters (including spaces) in the "
+            "search list"
+        )
         errors.append(invalid_value(path, searches, detail))
     return errors + each(path, searches, _search)
 
@@ -352,7 +387,9 @@ _ROWS: Final = Rules(
     check_pod_security,
     Field("affinity", rows=check_affinity),
     _dns,
-    Field("readinessGates", rows=Rules(Field("conditionType", form=check_qualified_name, always=True))),
+    Field(
+        "readinessGates", rows=Rules(Field("conditionType", form=check_qualified_name, always=True))
+    ),
     Field("schedulingGates", whole=check_gates),
     Field("topologySpreadConstraints", whole=check_topology_spread),
     check_host_process,
@@ -366,7 +403,10 @@ _ROWS: Final = Rules(
     Field("tolerations", whole=check_tolerations),
     Field(
         "hostAliases",
-        rows=Rules(_ip_of, Field("hostnames", rows=lambda path, name: of_form(path, name, check_dns_subdomain))),
+        rows=Rules(
+            _ip_of,
+            Field("hostnames", rows=lambda path, name: of_form(path, name, check_dns_subdomain)),
+        ),
     ),
     Field("priorityClassName", form=check_dns_subdomain),
     Field("runtimeClassName", form=check_dns_subdomain, empty=True),

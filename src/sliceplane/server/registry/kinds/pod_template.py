@@ -40,7 +40,9 @@ POD_TEMPLATE: Final = kind.Kind(
             Column(
                 "Pod Labels",
                 "Labels of a Pod that is made of it.",
-                lambda pod_template: labels_text(mapping(pod_template, "template", "metadata", "labels")),
+                lambda pod_template: labels_text(
+                    mapping(pod_template, "template", "metadata", "labels")
+                ),
             ),
         )
     ),

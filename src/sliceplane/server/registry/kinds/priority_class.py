@@ -1,4 +1,6 @@
-"""PriorityClass: a name for how important Pods are.  One of them may be that of Pods that name none."""
+"""PriorityClass: a name for how important Pods are.  One of them may be that of Pods that name
+none.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
 
 #: the classes of the system, and their values
-PRIORITY_CLASSES: Final = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
+PRIORITY_CLASSES: Final = {
+    "system-node-critical": 2_000_001_000,
+    "system-cluster-critical": 2_000_000_000,
+}
 _SYSTEM_PREFIX: Final = "system-"
 _VALUE_MAX: Final = 1_000_000_000
 
@@ -27,11 +32,18 @@ def _value(_path: str, document: Document) -> list[FieldError]:
     value = document["value"]
     if name.startswith(_SYSTEM_PREFIX):
         why = _not_a_system_class(name, value, is_default=document.get("globalDefault", False))
-        detail = f"priority class names with 'system-' prefix are reserved for system use only. error: {why}"
+        detail = (
+            "priority class names with 'system-' prefix are reserved for system use only. error: "
+            f"{why}"
+        )
         return [forbidden_field("metadata.name", detail)] if why else []
     if value <= _VALUE_MAX:
         return []
-    return [forbidden_field("value", f"maximum allowed value of a user defined priority is {_VALUE_MAX}")]
+    return [
+        forbidden_field(
+            "value", f"maximum allowed value of a user defined priority is {_VALUE_MAX}"
+        )
+    ]
 
 
 def _not_a_system_class(name: str, value: int, *, is_default: bool) -> str:
@@ -43,14 +55,24 @@ def _not_a_system_class(name: str, value: int, *, is_default: bool) -> str:
 
 
 def _changes(new: Document, old: Document) -> list[FieldError]:
-    same_value = [] if new["value"] == old["value"] else [forbidden_field("value", "may not be changed in an update.")]
+    same_value = (
+        []
+        if new["value"] == old["value"]
+        else [forbidden_field("value", "may not be changed in an update.")]
+    )
     return same_value + _ROWS.changed(new, old)
 
 
 def default_class(store: Store) -> Document | None:
-    """That of Pods which name none; of several, which only an older server let in, the least important."""
+    """That of Pods which name none; of several, which only an older server let in, the least
+    important.
+    """
     classes = map(document_of, store.iter_latest(PriorityClasses.storage_key))
-    return min((each for each in classes if each.get("globalDefault")), key=lambda each: each["value"], default=None)
+    return min(
+        (each for each in classes if each.get("globalDefault")),
+        key=lambda each: each["value"],
+        default=None,
+    )
 
 
 def _admit(core: Core, new: Document, _old: Document | None) -> None:
@@ -65,7 +87,9 @@ def _admit(core: Core, new: Document, _old: Document | None) -> None:
 
 _ROWS: Final = Rules(
     _value,
-    Field("preemptionPolicy", required=True, choices=("PreemptLowerPriority", "Never"), immutable=True),
+    Field(
+        "preemptionPolicy", required=True, choices=("PreemptLowerPriority", "Never"), immutable=True
+    ),
 )
 PRIORITY_CLASS: Final = kind.Kind(
     resource=PriorityClasses,
@@ -76,7 +100,12 @@ PRIORITY_CLASS: Final = kind.Kind(
     columns=Printer(
         (
             NAME,
-            Column("Value", "The priority; higher is more important.", number_at("value"), type="integer"),
+            Column(
+                "Value",
+                "The priority; higher is more important.",
+                number_at("value"),
+                type="integer",
+            ),
             Column(
                 "Global-Default",
                 "Whether Pods without a class have this one.",
@@ -84,7 +113,11 @@ PRIORITY_CLASS: Final = kind.Kind(
                 type="boolean",
             ),
             AGE,
-            Column("PreemptionPolicy", "Whether Pods may push out less important ones.", "preemptionPolicy"),
+            Column(
+                "PreemptionPolicy",
+                "Whether Pods may push out less important ones.",
+                "preemptionPolicy",
+            ),
         )
     ),
 )

@@ -29,7 +29,11 @@ def _default_binding(document: Document) -> None:
 
 def _same_role(new: Document, old: Document) -> list[FieldError]:
     role = new.get("roleRef", {})
-    return [] if role == old.get("roleRef", {}) else [invalid_value("roleRef", role, "cannot change roleRef")]
+    return (
+        []
+        if role == old.get("roleRef", {})
+        else [invalid_value("roleRef", role, "cannot change roleRef")]
+    )
 
 
 def _rule(path: str, rule: Document, *, namespaced: bool) -> list[FieldError]:
@@ -39,7 +43,9 @@ def _rule(path: str, rule: Document, *, namespaced: bool) -> list[FieldError]:
         return errors + _RESOURCE_RULE(path, rule)
     where = f"{path}.nonResourceURLs"
     if namespaced:
-        errors.append(invalid_value(where, urls, "namespaced rules cannot apply to non-resource URLs"))
+        errors.append(
+            invalid_value(where, urls, "namespaced rules cannot apply to non-resource URLs")
+        )
     if any(rule.get(member) for member in ("apiGroups", "resources", "resourceNames")):
         detail = "rules cannot apply to both regular resources and non-resource URLs"
         errors.append(invalid_value(where, urls, detail))
@@ -76,7 +82,9 @@ def _binding_rules(*kinds: str, namespaced: bool) -> Rules:
         Field("roleRef.apiGroup", choices=(RBAC_GROUP,), always=True),
         Field("roleRef.kind", choices=kinds, always=True),
         Field("roleRef.name", required=True, form=check_path_segment),
-        Field("subjects", rows=lambda path, subject: _subject(path, subject, namespaced=namespaced)),
+        Field(
+            "subjects", rows=lambda path, subject: _subject(path, subject, namespaced=namespaced)
+        ),
     )
 
 
@@ -87,13 +95,21 @@ def _fill(core: Core, new: Document, _old: Document | None) -> None:
 
 def _names(kind: str) -> Callable[[Document], str]:
     return lambda binding: ", ".join(
-        text(subject, "name") for subject in objects(binding, "subjects") if text(subject, "kind") == kind
+        text(subject, "name")
+        for subject in objects(binding, "subjects")
+        if text(subject, "kind") == kind
     )
 
 
 def _accounts(binding: Document) -> str:
-    accounts = (subject for subject in objects(binding, "subjects") if text(subject, "kind") == "ServiceAccount")
-    return ", ".join(f"{text(subject, 'namespace')}/{text(subject, 'name')}" for subject in accounts)
+    accounts = (
+        subject
+        for subject in objects(binding, "subjects")
+        if text(subject, "kind") == "ServiceAccount"
+    )
+    return ", ".join(
+        f"{text(subject, 'namespace')}/{text(subject, 'name')}" for subject in accounts
+    )
 
 
 _COLUMNS: Final = Printer(
@@ -102,22 +118,36 @@ _COLUMNS: Final = Printer(
         Column(
             "Role",
             "Kind and name of the role that is granted.",
-            lambda binding: f"{text(binding, 'roleRef', 'kind')}/{text(binding, 'roleRef', 'name')}",
+            lambda binding: (
+                f"{text(binding, 'roleRef', 'kind')}/{text(binding, 'roleRef', 'name')}"
+            ),
         ),
         AGE,
         Column("Users", "Users that the role is granted to.", _names("User"), priority=1),
         Column("Groups", "Groups that the role is granted to.", _names("Group"), priority=1),
-        Column("ServiceAccounts", "Service accounts that the role is granted to.", _accounts, priority=1),
+        Column(
+            "ServiceAccounts",
+            "Service accounts that the role is granted to.",
+            _accounts,
+            priority=1,
+        ),
     )
 )
 ROLE: Final = kind.Kind(
-    resource=Roles, rules=Rules(_role_rules(namespaced=True)), quota=kind.Quota(), granted=kind.ADMINISTERED
+    resource=Roles,
+    rules=Rules(_role_rules(namespaced=True)),
+    quota=kind.Quota(),
+    granted=kind.ADMINISTERED,
 )
 CLUSTER_ROLE: Final = kind.Kind(
     resource=ClusterRoles,
     rules=Rules(
         _role_rules(namespaced=False),
-        Field("aggregationRule?.clusterRoleSelectors", required=_NO_SELECTOR, rows=check_label_selector),
+        Field(
+            "aggregationRule?.clusterRoleSelectors",
+            required=_NO_SELECTOR,
+            rows=check_label_selector,
+        ),
     ),
     admission=kind.Admission(admit=_fill),
 )

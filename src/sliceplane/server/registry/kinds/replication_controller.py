@@ -1,4 +1,6 @@
-"""ReplicationController: so many Pods of one template, selected by labels alone.  Older than ReplicaSets."""
+"""ReplicationController: so many Pods of one template, selected by labels alone.  Older than
+ReplicaSets.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from sliceplane.server.registry.validation.rules import Field, Rules, fill
 
 _COUNTS: Final = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
 _NOT_A_LABEL: Final = (
-    "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is "
+    "metadata.name: this is used in Pod names and hostnames, which can result in surprising "
+    "behavior; a DNS label is "
     "recommended: "
 )
 _ROWS: Final = Rules(
@@ -54,7 +57,10 @@ def _validate(document: Document, old: Document | None = None) -> list[FieldErro
     if spec.get("selector"):
         errors += labels_fit({"matchLabels": spec["selector"]}, spec["template"])
     return errors + check_template(
-        "spec.template", spec["template"], "ReplicationController", old and old["spec"].get("template")
+        "spec.template",
+        spec["template"],
+        "ReplicationController",
+        old and old["spec"].get("template"),
     )
 
 
@@ -71,7 +77,9 @@ REPLICATION_CONTROLLER: Final = kind.Kind(
     warnings=_warnings,
     status=kind.Status(
         first=lambda _document: {"replicas": 0},
-        validate=lambda new, _old: check_status_counts(new, (*_COUNTS, "observedGeneration"), _COUNTS[1:]),
+        validate=lambda new, _old: check_status_counts(
+            new, (*_COUNTS, "observedGeneration"), _COUNTS[1:]
+        ),
     ),
     quota=kind.counted_as(ReplicationControllers.plural),
     granted=SCALED_WORKLOAD,

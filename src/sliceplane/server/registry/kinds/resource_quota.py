@@ -1,4 +1,6 @@
-"""ResourceQuota: which names may be limited, by what amounts and of which objects (kubernetes.io, Resource Quotas)."""
+"""ResourceQuota: which names may be limited, by what amounts and of which objects (kubernetes.io,
+Resource Quotas).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from sliceplane.server.registry.metadata import IMMUTABLE
 from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Rules, of_form
 
 COUNT_PREFIX: Final = "count/"
-_CONFLICTING: Final = (frozenset(("BestEffort", "NotBestEffort")), frozenset(("Terminating", "NotTerminating")))
+_CONFLICTING: Final = (
+    frozenset(("BestEffort", "NotBestEffort")),
+    frozenset(("Terminating", "NotTerminating")),
+)
 #: what operators ask of ``values``
 _WITH_VALUES: Final = ("In", "NotIn")
 _WITHOUT_VALUES: Final = ("Exists", "DoesNotExist")
@@ -47,7 +52,9 @@ def _standard() -> frozenset[str]:
 
 def _is_whole(name: str) -> bool:
     """Whether parts of one cannot be had."""
-    return "/" in name or (name in _standard() and name not in pod_quota.NAMES[1:] and name != "requests.storage")
+    return "/" in name or (
+        name in _standard() and name not in pod_quota.NAMES[1:] and name != "requests.storage"
+    )
 
 
 def _validate(_path: str, document: Document) -> list[FieldError]:
@@ -60,7 +67,9 @@ def _validate(_path: str, document: Document) -> list[FieldError]:
         return errors
     # Each list is looked at once, and its complaints are told once: they show the whole list.
     problems = {scope: _scope_problems(scope, hard) for scope in (*pod_quota.SCOPES, _UNKNOWN)}
-    told = dict.fromkeys(problem for scope in dict.fromkeys(map(_known, scopes)) for problem in problems[scope])
+    told = dict.fromkeys(
+        problem for scope in dict.fromkeys(map(_known, scopes)) for problem in problems[scope]
+    )
     if _conflict(scopes):
         told["conflicting scopes"] = None
     errors += [invalid_value("spec.scopes", scopes, problem) for problem in told]
@@ -85,7 +94,11 @@ def _same_scopes(new: Document, old: Document) -> list[FieldError]:
 
 def _validate_status(new: Document, _old: Document) -> list[FieldError]:
     status: Document = new.get("status", {})
-    return [error for part in ("hard", "used") for error in _amount_errors(f"status.{part}", status.get(part, {}))]
+    return [
+        error
+        for part in ("hard", "used")
+        for error in _amount_errors(f"status.{part}", status.get(part, {}))
+    ]
 
 
 def _amount_errors(where: str, amounts: Document) -> list[FieldError]:
@@ -104,7 +117,9 @@ def _amount_errors(where: str, amounts: Document) -> list[FieldError]:
 def _name_errors(path: str, name: str) -> list[FieldError]:
     errors = of_form(path, name, check_qualified_name)
     if "/" not in name and name not in _standard() and not pod_quota.counts(name):
-        errors.append(invalid_value(path, name, "must be a standard resource type or fully qualified"))
+        errors.append(
+            invalid_value(path, name, "must be a standard resource type or fully qualified")
+        )
         errors.append(invalid_value(path, name, "must be a standard resource for quota"))
     return errors
 
@@ -125,15 +140,22 @@ def _selector_errors(path: str, selector: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     if scope in pod_quota.SCOPES and scope != _SELECTING_SCOPE and operator != "Exists":
         every = ", ".join(f"ResourceQuotaScope{name}" for name in pod_quota.SCOPES[:4])
-        detail = f"must be 'Exist' when scope is any of {every} or ResourceQuotaScopeCrossNamespacePodAffinity"
+        detail = (
+            f"must be 'Exist' when scope is any of {every} or "
+            "ResourceQuotaScopeCrossNamespacePodAffinity"
+        )
         errors.append(invalid_value(f"{path}.operator", operator, detail))
     if operator in _WITH_VALUES:
         if not values:
-            detail = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
+            detail = (
+                "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
+            )
             errors.append(required(f"{path}.values", detail))
     elif operator in _WITHOUT_VALUES:
         if values:
-            detail = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
+            detail = (
+                "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
+            )
             errors.append(invalid_value(f"{path}.values", values, detail))
     else:
         errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
@@ -149,7 +171,9 @@ def _amounts(*, limits: bool) -> Callable[[Document], str]:
         used = mapping(quota, "status", "used")
         hard = sorted(mapping(quota, "status", "hard").items())
         return ", ".join(
-            f"{name}: {used.get(name, 0)}/{amount}" for name, amount in hard if name.startswith("limits.") is limits
+            f"{name}: {used.get(name, 0)}/{amount}"
+            for name, amount in hard
+            if name.startswith("limits.") is limits
         )
 
     return shown
@@ -166,7 +190,11 @@ RESOURCE_QUOTA: Final = kind.Kind(
     columns=Printer(
         (
             NAME,
-            Column("Request", "Used and allowed amounts of everything but limits.", _amounts(limits=False)),
+            Column(
+                "Request",
+                "Used and allowed amounts of everything but limits.",
+                _amounts(limits=False),
+            ),
             Column("Limit", "Used and allowed amounts of limits.", _amounts(limits=True)),
             AGE,
         )

@@ -35,5 +35,7 @@ RUNTIME_CLASS: Final = kind.Kind(
         Field("scheduling?.nodeSelector", rows=lambda path, labels: validate_labels(labels, path)),
         Field("scheduling?.tolerations", whole=_tolerations),
     ),
-    columns=Printer((NAME, Column("Handler", "What the container runtime calls it.", "handler"), AGE)),
+    columns=Printer(
+        (NAME, Column("Handler", "What the container runtime calls it.", "handler"), AGE)
+    ),
 )

@@ -19,8 +19,14 @@ from sliceplane.server.registry.validation.rules import Rules, of_form, unchange
 TOKEN_TYPE: Final = "kubernetes.io/service-account-token"
 ACCOUNT_ANNOTATION: Final = "kubernetes.io/service-account.name"
 #: the keys that must be there and not empty
-_KEYS: Final = {"kubernetes.io/ssh-auth": ("ssh-privatekey",), "kubernetes.io/tls": ("tls.crt", "tls.key")}
-_JSON_KEYS: Final = {"kubernetes.io/dockercfg": ".dockercfg", "kubernetes.io/dockerconfigjson": ".dockerconfigjson"}
+_KEYS: Final = {
+    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+}
+_JSON_KEYS: Final = {
+    "kubernetes.io/dockercfg": ".dockercfg",
+    "kubernetes.io/dockerconfigjson": ".dockerconfigjson",
+}
 #: present is enough for TLS, which may wait for its certificate
 _MAY_BE_EMPTY: Final = frozenset({"kubernetes.io/tls"})
 
@@ -35,7 +41,9 @@ def _validate(_path: str, document: Document) -> list[FieldError]:
     if size > DATA_MAX_BYTES:
         errors.append(too_long("data", DATA_MAX_BYTES))
     kind = document.get("type", "")
-    if kind == TOKEN_TYPE and not document["metadata"].get("annotations", {}).get(ACCOUNT_ANNOTATION):
+    if kind == TOKEN_TYPE and not document["metadata"].get("annotations", {}).get(
+        ACCOUNT_ANNOTATION
+    ):
         errors.append(required(f"metadata.annotations[{ACCOUNT_ANNOTATION}]"))
     elif kind == "kubernetes.io/basic-auth" and not ("username" in data or "password" in data):
         errors += [required("data[username]"), required("data[password]")]
@@ -88,7 +96,9 @@ SECRET: Final = kind.Kind(
         (
             NAME,
             Column("Type", "What the data is for.", "type"),
-            Column("Data", "How many entries there are.", lambda secret: len(mapping(secret, "data"))),
+            Column(
+                "Data", "How many entries there are.", lambda secret: len(mapping(secret, "data"))
+            ),
             AGE,
         )
     ),

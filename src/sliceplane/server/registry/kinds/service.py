@@ -1,8 +1,11 @@
-"""Service: what it is given, what may be said of it, and what becomes of both when its type changes.
+"""Service: what it is given, what may be said of it, and what becomes of both when its type
+changes.
 
-The rules of one version of a Service are in ``server.registry.validation.services`` (``load_balancers`` for what only
-those have), those of a change in ``server.registry.admission.service_update``.  Addresses and node ports come from
-``server.registry.admission.services``; what an update keeps of them is in ``server.registry.admission.service_update``.
+The rules of one version of a Service are in ``server.registry.validation.services``
+(``load_balancers`` for what only those have), those of a change in
+``server.registry.admission.service_update``. Addresses and node ports come from
+``server.registry.admission.services``; what an update keeps of them is in
+``server.registry.admission.service_update``.
 """
 
 from __future__ import annotations
@@ -65,12 +68,20 @@ def _default(document: Document) -> None:
     fill(document, {"+spec": {"type": "ClusterIP", "sessionAffinity": "None", "ports": [port]}})
     spec = document["spec"]
     if not spec.get("selector"):
-        # An empty one selects nothing and does not survive protobuf: there is one spelling of "none".
+        # An empty one selects nothing and does not survive protobuf: there is one spelling of
+        # "none".
         spec.pop("selector", None)
     if spec["sessionAffinity"] == "None":
         spec.pop("sessionAffinityConfig", None)
     elif spec["sessionAffinity"] == "ClientIP":
-        fill(spec, {"+sessionAffinityConfig": {"+clientIP": {"timeoutSeconds?": AFFINITY_TIMEOUT_DEFAULT_S}}})
+        fill(
+            spec,
+            {
+                "+sessionAffinityConfig": {
+                    "+clientIP": {"timeoutSeconds?": AFFINITY_TIMEOUT_DEFAULT_S}
+                }
+            },
+        )
     for port in spec.get("ports", ()):
         fill(port, {"targetPort": port.get("port", 0)})
     if is_externally_accessible(spec["type"], spec.get("externalIPs")):
@@ -103,7 +114,9 @@ def _drop_gated(gates: Gates, new: Document, old: Document | None) -> None:
         new.get("spec", {}).pop("trafficDistribution", None)
 
 
-def _narrow(gates: Gates, errors: list[FieldError], new: Document, old: Document | None) -> list[FieldError]:
+def _narrow(
+    gates: Gates, errors: list[FieldError], new: Document, old: Document | None
+) -> list[FieldError]:
     """A value that was there before may stay."""
     if gates.enabled(names.PREFER_SAME_TRAFFIC_DISTRIBUTION):
         return errors
@@ -117,15 +130,21 @@ def _narrow(gates: Gates, errors: list[FieldError], new: Document, old: Document
 
 
 def _admit(core: Core, new: Document, old: Document | None) -> None:
-    """``DenyServiceExternalIPs``, where an operator switched it on: node proxies see to it that an external IP takes
-    nothing that is another's, but who may ask for an address outside the cluster is for an operator to say
-    (CVE-2020-8554, KEP-2200)."""
+    """``DenyServiceExternalIPs``, where an operator switched it on: node proxies see to it that an
+    external IP takes nothing that is another's, but who may ask for an address outside the cluster
+    is for an operator to say (CVE-2020-8554, KEP-2200).
+    """
     if DENY_SERVICE_EXTERNAL_IPS not in core.config.admission_plugins:
         return
     kept = set((old or {}).get("spec", {}).get("externalIPs") or ())
     if not kept.issuperset(new["spec"].get("externalIPs") or ()):
         name = new["metadata"].get("name", "")
-        raise forbidden(Services.plural, Services.group, name, "Use of external IPs is denied by admission control")
+        raise forbidden(
+            Services.plural,
+            Services.group,
+            name,
+            "Use of external IPs is denied by admission control",
+        )
 
 
 def _usage(service: Object) -> dict[str, int]:
@@ -144,7 +163,10 @@ def _warnings(document: Document, _old: Document | None) -> Iterator[str]:
     spec: Document = document["spec"]
     headless = spec.get("type") == "ClusterIP" and is_headless(spec)
     if ANNOTATION_TOPOLOGY_HINTS in document["metadata"].get("annotations", {}):
-        yield f"annotation {ANNOTATION_TOPOLOGY_HINTS} is deprecated, please use {ANNOTATION_TOPOLOGY_MODE} instead"
+        yield (
+            f"annotation {ANNOTATION_TOPOLOGY_HINTS} is deprecated, please use "
+            f"{ANNOTATION_TOPOLOGY_MODE} instead"
+        )
     yield from _spellings(spec, "clusterIPs")
     if headless:
         for member in ("loadBalancerIP", "externalIPs"):
@@ -216,7 +238,9 @@ SERVICE: Final = kind.Kind(
     rules=Rules(lambda _path, document: validate_service(document)),
     update_rules=validate_service_update,
     warnings=_warnings,
-    status=kind.Status(first=lambda _document: {"loadBalancer": {}}, validate=validate_service_status),
+    status=kind.Status(
+        first=lambda _document: {"loadBalancer": {}}, validate=validate_service_status
+    ),
     admission=kind.Admission(
         narrow=_narrow,
         admit=_admit,
@@ -229,8 +253,16 @@ SERVICE: Final = kind.Kind(
         (
             NAME,
             Column("Type", "How the service is exposed.", "spec.type"),
-            Column("Cluster-IP", "First virtual address of the service inside the cluster.", _cluster_ip),
-            Column("External-IP", "Addresses under which the service is reached from outside.", _external_ip),
+            Column(
+                "Cluster-IP",
+                "First virtual address of the service inside the cluster.",
+                _cluster_ip,
+            ),
+            Column(
+                "External-IP",
+                "Addresses under which the service is reached from outside.",
+                _external_ip,
+            ),
             Column(
                 "Port(s)",
                 "Ports of the service, with node ports where there are any.",

@@ -9,5 +9,8 @@ from sliceplane.server.documents.table.columns import AGE, NAME, Printer
 from sliceplane.server.registry.kinds import kind
 
 SERVICE_ACCOUNT: Final = kind.Kind(
-    resource=ServiceAccounts, quota=kind.Quota(), granted=kind.edited(), columns=Printer((NAME, AGE))
+    resource=ServiceAccounts,
+    quota=kind.Quota(),
+    granted=kind.edited(),
+    columns=Printer((NAME, AGE)),
 )

@@ -10,14 +10,25 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import IPAddresses, ServiceCIDRs
 from sliceplane.kit.names import check_dns_subdomain
 from sliceplane.server.documents import fields
-from sliceplane.server.documents.table.columns import AGE, NAME, NONE, Column, Printer, mapping, text, texts
+from sliceplane.server.documents.table.columns import (
+    AGE,
+    NAME,
+    NONE,
+    Column,
+    Printer,
+    mapping,
+    text,
+    texts,
+)
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import IMMUTABLE
 from sliceplane.server.registry.validation.load_balancers import NOT_A_CIDR
 from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, needs, unchanged
 
 CIDRS_MAX: Final = 2
-_ONE_OF_EACH: Final = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64"
+_ONE_OF_EACH: Final = (
+    "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64"
+)
 _PARENT: Final = Rules(Field("group", form=check_dns_subdomain), needs("resource", "name"))
 #: the name is the address (the scheme checks it); the parent is its holder
 _ADDRESS: Final = Rules(Field("spec.parentRef", required=True, rows=_PARENT))
@@ -62,7 +73,9 @@ def _cidr(cidr: str) -> tuple[str, int]:
         return NOT_A_CIDR, 0
     if "/" not in cidr:
         return NOT_A_CIDR, 0
-    return ("" if str(network) == cidr else f'must be in canonical form ("{network}")'), network.version
+    return (
+        "" if str(network) == cidr else f'must be in canonical form ("{network}")'
+    ), network.version
 
 
 def _parent(address: Document) -> str:
@@ -78,7 +91,9 @@ SERVICE_CIDR: Final = kind.Kind(
     defaults=Defaults({"+spec": {}}),
     rules=Rules(_validate_service_cidr),
     update_rules=_validate_service_cidr_update,
-    status=kind.Status(first=kind.empty_status, not_written=fields.of_paths([("f:spec",), ("f:metadata",)])),
+    status=kind.Status(
+        first=kind.empty_status, not_written=fields.of_paths([("f:spec",), ("f:metadata",)])
+    ),
     columns=Printer(
         (
             NAME,

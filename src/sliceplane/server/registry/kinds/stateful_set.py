@@ -32,7 +32,13 @@ from sliceplane.server.registry.validation.annotations import check_pod_annotati
 from sliceplane.server.registry.validation.claims import check_claim_spec
 from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, fill, not_negative
 
-_COUNTS: Final = ("replicas", "readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas")
+_COUNTS: Final = (
+    "replicas",
+    "readyReplicas",
+    "currentReplicas",
+    "updatedReplicas",
+    "availableReplicas",
+)
 _RETENTION: Final = ("Retain", "Delete")
 _POLICIES: Final = ("OrderedReady", "Parallel")
 _MUTABLE: Final = (
@@ -42,11 +48,14 @@ _MUTABLE: Final = (
 _POLICY: Final = "must be 'OrderedReady' or 'Parallel'"
 _MAX: Final = "maxUnavailable"
 _IMMUTABLE: Final = (
-    "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', "
-    "'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"
+    "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', "
+    "'updateStrategy', "
+    "'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are "
+    "forbidden"
 )
 _KEEPS_ALL: Final = (
-    "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended"
+    "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 "
+    "is recommended"
 )
 
 
@@ -55,7 +64,10 @@ _DEFAULTS: Final = Defaults(
         "+spec": {
             "podManagementPolicy": "OrderedReady",
             "+updateStrategy": {},
-            "+persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+            "+persistentVolumeClaimRetentionPolicy": {
+                "whenDeleted": "Retain",
+                "whenScaled": "Retain",
+            },
             "replicas?": 1,
             "revisionHistoryLimit?": 10,
             "serviceName": "",
@@ -94,15 +106,22 @@ _FIRST_ROWS: Final = Rules(
     lambda _path, spec: _strategy(spec["updateStrategy"]),
     Field(
         "persistentVolumeClaimRetentionPolicy",
-        rows=Rules(Field("whenDeleted", choices=_RETENTION), Field("whenScaled", choices=_RETENTION)),
+        rows=Rules(
+            Field("whenDeleted", choices=_RETENTION), Field("whenScaled", choices=_RETENTION)
+        ),
     ),
 )
 _CLAIMS: Final = Rules(
-    Field("volumeClaimTemplates", rows=lambda path, claim: check_claim_spec(f"{path}.spec", claim.get("spec", {})))
+    Field(
+        "volumeClaimTemplates",
+        rows=lambda path, claim: check_claim_spec(f"{path}.spec", claim.get("spec", {})),
+    )
 )
 _SERVICE_NAME: Final = Rules(Field("serviceName", form=check_dns_label))
 _COUNT_ROWS: Final = Rules(
-    Field("replicas", minimum=0), Field("minReadySeconds", minimum=0), Field("ordinals?.start", minimum=0)
+    Field("replicas", minimum=0),
+    Field("minReadySeconds", minimum=0),
+    Field("ordinals?.start", minimum=0),
 )
 
 
@@ -114,14 +133,22 @@ def _validate(document: Document, old: Document | None = None) -> list[FieldErro
     errors += _COUNT_ROWS("spec", spec)
     if old is None:
         errors += _SERVICE_NAME("spec", spec)
-    return errors + _selector(spec, old) + check_runs_for_ever("spec.template", spec["template"], "StatefulSet")
+    return (
+        errors
+        + _selector(spec, old)
+        + check_runs_for_ever("spec.template", spec["template"], "StatefulSet")
+    )
 
 
 def _selector(spec: Document, old: Document | None) -> list[FieldError]:
     """The selector and the template."""
     path = "spec.template"
     selector = spec.get("selector")
-    errors = [required("spec.selector")] if selector is None else check_label_selector("spec.selector", selector)
+    errors = (
+        [required("spec.selector")]
+        if selector is None
+        else check_label_selector("spec.selector", selector)
+    )
     if selector is not None:
         errors += check_not_empty(selector, "statefulset")
         if not is_selector(selector):
@@ -130,15 +157,25 @@ def _selector(spec: Document, old: Document | None) -> list[FieldError]:
     head: Document = template["metadata"]
     errors += labels_fit(selector, template)
     claims = spec.get("volumeClaimTemplates", [])
-    if old is None or template != old["spec"]["template"] or claims != old["spec"].get("volumeClaimTemplates", []):
+    if (
+        old is None
+        or template != old["spec"]["template"]
+        or claims != old["spec"].get("volumeClaimTemplates", [])
+    ):
         # Host name and subdomain are the set's to give, and it adds volumes.
-        own = {name: value for name, value in template["spec"].items() if name not in ("hostname", "subdomain")}
+        own = {
+            name: value
+            for name, value in template["spec"].items()
+            if name not in ("hostname", "subdomain")
+        }
         own["volumes"] = _volumes(claims, own.get("volumes", []))
         errors += validate_template({**template, "spec": own}, path)
     # As upstream: twice.
     annotations = head.get("annotations", {})
     return (
-        errors + validate_maps(head, path) + check_pod_annotations(f"{path}.annotations", annotations, template["spec"])
+        errors
+        + validate_maps(head, path)
+        + check_pod_annotations(f"{path}.annotations", annotations, template["spec"])
     )
 
 
@@ -157,9 +194,19 @@ def _strategy(strategy: Document) -> list[FieldError]:
     rolling = strategy.get("rollingUpdate")
     shown = None if rolling is None else in_go(rolling, "partition", "maxUnavailable", partition=0)
     if kind == "OnDelete" and rolling is not None:
-        return [invalid_value(f"{path}.rollingUpdate", shown, "only allowed for updateStrategy 'RollingUpdate'")]
+        return [
+            invalid_value(
+                f"{path}.rollingUpdate", shown, "only allowed for updateStrategy 'RollingUpdate'"
+            )
+        ]
     if kind not in ("OnDelete", "RollingUpdate"):
-        return [invalid_value(path, {"Type": kind, "RollingUpdate": shown}, "must be 'RollingUpdate' or 'OnDelete'")]
+        return [
+            invalid_value(
+                path,
+                {"Type": kind, "RollingUpdate": shown},
+                "must be 'RollingUpdate' or 'OnDelete'",
+            )
+        ]
     errors = not_negative("partition")(f"{path}.rollingUpdate", rolling or {})
     limit = (rolling or {}).get(_MAX)
     if limit is not None:
@@ -176,7 +223,9 @@ def _validate_update(new: Document, old: Document) -> list[FieldError]:
 
 
 def _fixed(document: Document) -> Document:
-    """The part of the spec that may not change.  An older server stored claims without their defaults."""
+    """The part of the spec that may not change.  An older server stored claims without their
+    defaults.
+    """
     fixed = {name: value for name, value in document["spec"].items() if name not in _MUTABLE}
     claims = copy.deepcopy(fixed.pop("volumeClaimTemplates", []))
     _default_claims(claims)
@@ -204,10 +253,17 @@ STATEFUL_SET: Final = kind.Kind(
     rules=Rules(lambda _path, document: _validate(document)),
     update_rules=_validate_update,
     warnings=_warnings,
-    status=kind.Status(first=lambda _document: {"replicas": 0, "availableReplicas": 0}, validate=_validate_status),
+    status=kind.Status(
+        first=lambda _document: {"replicas": 0, "availableReplicas": 0}, validate=_validate_status
+    ),
     quota=kind.Quota(),
     granted=SCALED_WORKLOAD,
     columns=Printer(
-        (NAME, Column("Ready", "Pods that are ready, of those that are wanted.", _ready), AGE, *TEMPLATE_COLUMNS[:2])
+        (
+            NAME,
+            Column("Ready", "Pods that are ready, of those that are wanted.", _ready),
+            AGE,
+            *TEMPLATE_COLUMNS[:2],
+        )
     ),
 )

@@ -1,14 +1,22 @@
-"""The kinds of ``storage.k8s.io``: classes of volumes, what is attached where, and what drivers say of themselves.
+"""The kinds of ``storage.k8s.io``: classes of volumes, what is attached where, and what drivers say
+of themselves.
 
-They are plain kinds, for drivers, kube-controller-manager and kube-scheduler to write and read.  Rules are those of
-``pkg/apis/storage/validation/validation.go``.
+They are plain kinds, for drivers, kube-controller-manager and kube-scheduler to write and read.
+Rules are those of ``pkg/apis/storage/validation/validation.go``.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, too_long, while_few
+from sliceplane.api.errors import (
+    FieldError,
+    forbidden_field,
+    invalid_value,
+    required,
+    too_long,
+    while_few,
+)
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import (
@@ -39,7 +47,15 @@ from sliceplane.server.documents.table.columns import (
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.volumes import DEFAULT_CLASS_MARKS
 from sliceplane.server.registry.metadata import IMMUTABLE, check_label_selector
-from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Defaults, Field, Rules, each, of_form, only_once
+from sliceplane.server.registry.validation.rules import (
+    NOT_NEGATIVE,
+    Defaults,
+    Field,
+    Rules,
+    each,
+    of_form,
+    only_once,
+)
 
 _PARAMETERS_MAX: Final = 512
 _BYTES_MAX: Final = 256 * 1024
@@ -49,7 +65,8 @@ _NODE_ID_MAX: Final = 256
 _TOKEN_S_MIN: Final = 600
 _IN_SECRETS: Final = "serviceAccountTokenInSecrets"
 _TOKENS_IN_ATTRIBUTES: Final = (
-    "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible "
+    "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to "
+    "prevent possible "
     "logging of tokens in volume attributes"
 )
 
@@ -66,7 +83,9 @@ def _parameters(_path: str, document: Document) -> list[FieldError]:
     parameters: Document = document.get("parameters", {})
     if len(parameters) > _PARAMETERS_MAX:
         return [too_long("parameters", _PARAMETERS_MAX)]
-    errors = [invalid_value("parameters", key, "field can not be empty.") for key in parameters if not key]
+    errors = [
+        invalid_value("parameters", key, "field can not be empty.") for key in parameters if not key
+    ]
     return errors + _check_size("parameters", parameters)
 
 
@@ -95,9 +114,13 @@ STORAGE_CLASS: Final = kind.Kind(
         (
             class_column(*DEFAULT_CLASS_MARKS),
             Column("Provisioner", "The driver that makes volumes of this class.", "provisioner"),
-            Column("ReclaimPolicy", "What becomes of a volume when its claim goes.", "reclaimPolicy"),
+            Column(
+                "ReclaimPolicy", "What becomes of a volume when its claim goes.", "reclaimPolicy"
+            ),
             Column("VolumeBindingMode", "When a claim is bound to a volume.", "volumeBindingMode"),
-            Column("AllowVolumeExpansion", "Whether volumes may grow.", flag_at("allowVolumeExpansion")),
+            Column(
+                "AllowVolumeExpansion", "Whether volumes may grow.", flag_at("allowVolumeExpansion")
+            ),
             AGE,
         )
     ),
@@ -114,7 +137,9 @@ VOLUME_ATTRIBUTES_CLASS: Final = kind.Kind(
         for name in ("driverName", "parameters")
         if new.get(name) != old.get(name)
     ],
-    columns=Printer((NAME, Column("DriverName", "The driver that honours the parameters.", "driverName"), AGE)),
+    columns=Printer(
+        (NAME, Column("DriverName", "The driver that honours the parameters.", "driverName"), AGE)
+    ),
 )
 
 
@@ -127,7 +152,9 @@ def _source(_path: str, attachment: Document) -> list[FieldError]:
 
 
 def _attachment_status(new: Document, _old: Document) -> list[FieldError]:
-    errors = _check_size("status.attachmentMetadata", member(new, "status", "attachmentMetadata") or {})
+    errors = _check_size(
+        "status.attachmentMetadata", member(new, "status", "attachmentMetadata") or {}
+    )
     for name in ("attachError", "detachError"):
         if len(text(new, "status", name, "message")) > _MESSAGE_MAX:
             errors.append(too_long(f"status.{name}.message", _BYTES_MAX))
@@ -167,7 +194,9 @@ def _tokens(_path: str, driver: Document) -> list[FieldError]:
     audiences: set[str] = set()
 
     def request_errors(path: str, request: Document) -> list[FieldError]:
-        return only_once(f"{path}.audience", request.get("audience", ""), audiences) or _REQUEST(path, request)
+        return only_once(f"{path}.audience", request.get("audience", ""), audiences) or _REQUEST(
+            path, request
+        )
 
     errors = each("spec.tokenRequests", spec.get("tokenRequests", ()), request_errors)
     if spec.get(_IN_SECRETS) is not None and not audiences:
@@ -177,7 +206,11 @@ def _tokens(_path: str, driver: Document) -> list[FieldError]:
 
 
 _REQUEST: Final = Rules(
-    Field("expirationSeconds", minimum=_TOKEN_S_MIN, detail="may not specify a duration less than 10 minutes")
+    Field(
+        "expirationSeconds",
+        minimum=_TOKEN_S_MIN,
+        detail="may not specify a duration less than 10 minutes",
+    )
 )
 
 
@@ -187,7 +220,10 @@ def _driver_warnings(new: Document, _old: Document | None) -> tuple[str, ...]:
 
 
 def _driver_update(new: Document, old: Document) -> list[FieldError]:
-    paths = {"attachRequired": "spec.attachedRequired", "volumeLifecycleModes": "spec.volumeLifecycleModes"}
+    paths = {
+        "attachRequired": "spec.attachedRequired",
+        "volumeLifecycleModes": "spec.volumeLifecycleModes",
+    }
     return [
         invalid_value(path, new["spec"].get(name), IMMUTABLE)
         for name, path in paths.items()
@@ -198,7 +234,9 @@ def _driver_update(new: Document, old: Document) -> list[FieldError]:
 def _audiences(driver: Document) -> str:
     if member(driver, "spec", "tokenRequests") is None:
         return UNSET
-    return ",".join(text(request, "audience") for request in objects(driver, "spec", "tokenRequests"))
+    return ",".join(
+        text(request, "audience") for request in objects(driver, "spec", "tokenRequests")
+    )
 
 
 CSI_DRIVER: Final = kind.Kind(
@@ -207,7 +245,10 @@ CSI_DRIVER: Final = kind.Kind(
         {
             "+spec": {
                 "attachRequired?": True,
-                **dict.fromkeys(("podInfoOnMount", "requiresRepublish", "seLinuxMount", "storageCapacity"), False),
+                **dict.fromkeys(
+                    ("podInfoOnMount", "requiresRepublish", "seLinuxMount", "storageCapacity"),
+                    False,
+                ),
                 "fsGroupPolicy": "ReadWriteOnceWithFSType",
                 "volumeLifecycleModes": ["Persistent"],
             }
@@ -226,11 +267,27 @@ CSI_DRIVER: Final = kind.Kind(
     columns=Printer(
         (
             NAME,
-            _flag("AttachRequired", "Whether volumes are attached before they are mounted.", "spec.attachRequired"),
-            _flag("PodInfoOnMount", "Whether the driver receives the Pod's names.", "spec.podInfoOnMount"),
-            _flag("StorageCapacity", "Whether the driver publishes its capacity.", "spec.storageCapacity"),
+            _flag(
+                "AttachRequired",
+                "Whether volumes are attached before they are mounted.",
+                "spec.attachRequired",
+            ),
+            _flag(
+                "PodInfoOnMount",
+                "Whether the driver receives the Pod's names.",
+                "spec.podInfoOnMount",
+            ),
+            _flag(
+                "StorageCapacity",
+                "Whether the driver publishes its capacity.",
+                "spec.storageCapacity",
+            ),
             Column("TokenRequests", "Audiences of the tokens that the driver gets.", _audiences),
-            _flag("RequiresRepublish", "Whether mounts are renewed from time to time.", "spec.requiresRepublish"),
+            _flag(
+                "RequiresRepublish",
+                "Whether mounts are renewed from time to time.",
+                "spec.requiresRepublish",
+            ),
             Column(
                 "Modes",
                 "Which volumes the driver makes.",

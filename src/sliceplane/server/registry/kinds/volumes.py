@@ -1,9 +1,10 @@
 """PersistentVolumeClaim and PersistentVolume: what Pods ask of storage, and what there is of it.
 
-They are plain kinds: nothing here binds a claim to a volume.  kube-controller-manager does (persistentvolume-binder,
-attach-detach ...) where it runs; without it a claim stays Pending.  Upstream's admission adds the finalizers
-``kubernetes.io/pvc-protection`` and ``pv-protection``, which only that controller removes; here it adds them itself,
-so that without it a claim can be deleted.
+They are plain kinds: nothing here binds a claim to a volume. kube-controller-manager does
+(persistentvolume-binder, attach-detach ...) where it runs; without it a claim stays Pending.
+Upstream's admission adds the finalizers ``kubernetes.io/pvc-protection`` and ``pv-protection``,
+which only that controller removes; here it adds them itself, so that without it a claim can be
+deleted.
 
 Rules are those of ``pkg/apis/core/validation/validation.go``.
 """
@@ -15,7 +16,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from sliceplane.api.core import PersistentVolumeClaim
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
+from sliceplane.api.errors import (
+    FieldError,
+    forbidden_field,
+    invalid_value,
+    not_supported,
+    required,
+)
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.quantity import amount, exact
 from sliceplane.api.scheme import PersistentVolumeClaims, PersistentVolumes, StorageClasses
@@ -35,14 +42,23 @@ from sliceplane.server.documents.table.columns import (
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import IMMUTABLE
 from sliceplane.server.registry.types import Target
-from sliceplane.server.registry.validation.claims import ACCESS_MODES, check_claim_spec, check_pod_mode
+from sliceplane.server.registry.validation.claims import (
+    ACCESS_MODES,
+    check_claim_spec,
+    check_pod_mode,
+)
 from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, at, fill, no_way_up
 from sliceplane.server.registry.validation.scheduling import check_node_selector
 
 if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
 
-MODES: Final = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
+MODES: Final = {
+    "ReadWriteOnce": "RWO",
+    "ReadOnlyMany": "ROX",
+    "ReadWriteMany": "RWX",
+    "ReadWriteOncePod": "RWOP",
+}
 _CLASS: Final = "volume.beta.kubernetes.io/storage-class"
 #: annotations of the StorageClass of claims that name none
 DEFAULT_CLASS_MARKS: Final = (
@@ -51,10 +67,12 @@ DEFAULT_CLASS_MARKS: Final = (
 )
 _POSITIVE: Final = "must be greater than zero"
 _CLAIM_IS_IMMUTABLE: Final = (
-    "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
+    "spec is immutable after creation except resources.requests and volumeAttributesClassName for "
+    "bound claims"
 )
 _RECYCLED: Final = (
-    "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended approach "
+    "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the "
+    "recommended approach "
     "is to use dynamic provisioning."
 )
 _CLASS_SUFFIX: Final = ".storageclass.storage.k8s.io/"
@@ -83,7 +101,9 @@ def _validate_claim_update(new: Document, old: Document) -> list[FieldError]:
         errors.append(forbidden_field("spec", _CLAIM_IS_IMMUTABLE))
     path = "spec.resources.requests.storage"
     size = amount(at(new, path) or 0)
-    if size < amount(at(old, path) or 0) and size <= amount(at(old, "status.capacity.storage") or 0):
+    if size < amount(at(old, path) or 0) and size <= amount(
+        at(old, "status.capacity.storage") or 0
+    ):
         errors.append(forbidden_field(path, "field can not be less than status.capacity"))
     return errors
 
@@ -94,7 +114,9 @@ def _without(spec: Document, names: list[str]) -> Document:
 
 def _choose_class(core: Core, _target: Target, claim: Document) -> None:
     """A new claim that names no class gets the default."""
-    if "storageClassName" not in claim["spec"] and _CLASS not in claim["metadata"].get("annotations", {}):
+    if "storageClassName" not in claim["spec"] and _CLASS not in claim["metadata"].get(
+        "annotations", {}
+    ):
         name = kind.default_object(core, StorageClasses, *DEFAULT_CLASS_MARKS)
         if name is not None:
             claim["spec"]["storageClassName"] = name
@@ -102,9 +124,8 @@ def _choose_class(core: Core, _target: Target, claim: Document) -> None:
 
 def _warnings(new: Document, _old: Document | None) -> list[str]:
     texts_by_cause = {
-        f'metadata.annotations[{_CLASS}]: deprecated since v1.8; use "storageClassName" attribute instead': (
-            _CLASS in new["metadata"].get("annotations", {})
-        ),
+        f'metadata.annotations[{_CLASS}]: deprecated since v1.8; use "storageClassName" '
+        "attribute instead": (_CLASS in new["metadata"].get("annotations", {})),
         _RECYCLED: new["spec"].get("persistentVolumeReclaimPolicy") == "Recycle",
     }
     return [warning for warning, is_due in texts_by_cause.items() if is_due]
@@ -113,9 +134,14 @@ def _warnings(new: Document, _old: Document | None) -> list[str]:
 def _usage(claim: Object) -> Mapping[str, Fraction | int]:
     assert isinstance(claim, PersistentVolumeClaim)
     requests = (claim.spec.resources.requests if claim.spec.resources else None) or {}
-    costs: dict[str, Fraction | int] = dict(zip(_COUNTED, (1, exact(requests.get("storage", 0))), strict=True))
+    costs: dict[str, Fraction | int] = dict(
+        zip(_COUNTED, (1, exact(requests.get("storage", 0))), strict=True)
+    )
     name = (claim.metadata.annotations or {}).get(_CLASS) or claim.spec.storage_class_name
-    return {**costs, **({f"{name}{_CLASS_SUFFIX}{key}": cost for key, cost in costs.items()} if name else {})}
+    return {
+        **costs,
+        **({f"{name}{_CLASS_SUFFIX}{key}": cost for key, cost in costs.items()} if name else {}),
+    }
 
 
 def is_class_quota(name: str) -> bool:
@@ -124,11 +150,17 @@ def is_class_quota(name: str) -> bool:
 
 
 def _class_of(document: Document) -> str:
-    return text(document, "metadata", "annotations", _CLASS) or text(document, "spec", "storageClassName")
+    return text(document, "metadata", "annotations", _CLASS) or text(
+        document, "spec", "storageClassName"
+    )
 
 
 def _phase(document: Document) -> str:
-    return "Terminating" if member(document, "metadata", "deletionTimestamp") else text(document, "status", "phase")
+    return (
+        "Terminating"
+        if member(document, "metadata", "deletionTimestamp")
+        else text(document, "status", "phase")
+    )
 
 
 def _modes(part: str) -> Callable[[Document], str]:
@@ -152,7 +184,10 @@ _SHARED_COLUMNS: Final = (
     ),
 )
 _VOLUME_MODE: Final = Column(
-    "VolumeMode", "Whether it is a file system or a block device.", text_or(UNSET, "spec.volumeMode"), priority=1
+    "VolumeMode",
+    "Whether it is a file system or a block device.",
+    text_or(UNSET, "spec.volumeMode"),
+    priority=1,
 )
 PERSISTENT_VOLUME_CLAIM: Final = kind.Kind(
     resource=PersistentVolumeClaims,
@@ -165,8 +200,14 @@ PERSISTENT_VOLUME_CLAIM: Final = kind.Kind(
             NAME,
             Column("Status", "Where the claim is in its life.", _phase),
             Column("Volume", "The PersistentVolume that the claim is bound to.", "spec.volumeName"),
-            Column("Capacity", "The size of the bound volume.", _if_bound(text_or("0", "status.capacity.storage"))),
-            Column("Access Modes", "How the bound volume may be mounted.", _if_bound(_modes("status"))),
+            Column(
+                "Capacity",
+                "The size of the bound volume.",
+                _if_bound(text_or("0", "status.capacity.storage")),
+            ),
+            Column(
+                "Access Modes", "How the bound volume may be mounted.", _if_bound(_modes("status"))
+            ),
             *_SHARED_COLUMNS,
             AGE,
             _VOLUME_MODE,
@@ -210,8 +251,15 @@ VOLUME_RULES: Final = (
     Field("spec.capacity", required=True),
     Field("spec.persistentVolumeReclaimPolicy", choices=("Delete", "Recycle", "Retain")),
     Field("spec.nodeAffinity?.required", required=True),
-    *(Field(f"spec.{source}?.{name}", required=True) for source, names in SOURCES.items() for name in names),
-    Field("spec.quobyte?.registry", required="must be a host:port pair or multiple pairs separated by commas"),
+    *(
+        Field(f"spec.{source}?.{name}", required=True)
+        for source, names in SOURCES.items()
+        for name in names
+    ),
+    Field(
+        "spec.quobyte?.registry",
+        required="must be a host:port pair or multiple pairs separated by commas",
+    ),
     Field("spec.quobyte?.volume", required=True),
     *(Field(f"spec.{source}?.path", form=no_way_up) for source in ("hostPath", "local")),
     Field("spec.storageClassName", form=check_dns_subdomain),
@@ -231,28 +279,40 @@ def _validate_volume(_path: str, volume: Document) -> list[FieldError]:
     if set(capacity) != {"storage"}:
         errors.append(not_supported("spec.capacity", capacity, ("storage",)))
     errors += [
-        invalid_value(f"spec.capacity[{name}]", size, _POSITIVE) for name, size in capacity.items() if amount(size) <= 0
+        invalid_value(f"spec.capacity[{name}]", size, _POSITIVE)
+        for name, size in capacity.items()
+        if amount(size) <= 0
     ]
     selector = mapping(spec, "nodeAffinity", "required")
     errors += check_node_selector("spec.nodeAffinity.required", selector) if selector else []
     used = _sources(spec)
     if not used:
         errors.append(required("spec", "must specify a volume type"))
-    errors += [forbidden_field(f"spec.{name}", "may not specify more than 1 volume type") for name in used[1:]]
+    errors += [
+        forbidden_field(f"spec.{name}", "may not specify more than 1 volume type")
+        for name in used[1:]
+    ]
     fibre, flocker = spec.get("fc"), spec.get("flocker")
     if fibre is not None and bool(fibre.get("targetWWNs")) is bool(fibre.get("wwids")):
-        errors.append(required("spec.fc.targetWWNs", "must specify either targetWWNs or wwids, but not both"))
+        errors.append(
+            required("spec.fc.targetWWNs", "must specify either targetWWNs or wwids, but not both")
+        )
     if flocker is not None and not (flocker.get("datasetName") or flocker.get("datasetUUID")):
         errors.append(required("spec.flocker", "one of datasetName and datasetUUID is required"))
     if "local" in spec and "nodeAffinity" not in spec:
         errors.append(required("spec.nodeAffinity", "Local volume requires node affinity"))
     if spec.get("volumeAttributesClassName") and "csi" not in spec:
-        errors.append(required("spec.csi", "has to be specified when using volumeAttributesClassName"))
+        errors.append(
+            required("spec.csi", "has to be specified when using volumeAttributesClassName")
+        )
     return errors
 
 
 def _validate_volume_update(new: Document, old: Document) -> list[FieldError]:
-    before, after = ({name: document["spec"][name] for name in _sources(document["spec"])} for document in (old, new))
+    before, after = (
+        {name: document["spec"][name] for name in _sources(document["spec"])}
+        for document in (old, new)
+    )
     if "controllerExpandSecretRef" not in before.get("csi", {}) and "csi" in after:
         after["csi"] = _without(after["csi"], ["controllerExpandSecretRef"])
     errors: list[FieldError] = []

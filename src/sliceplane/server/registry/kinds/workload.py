@@ -1,4 +1,6 @@
-"""What kinds with a pod template share: counts, a selector that fits the template and stays, wide columns."""
+"""What kinds with a pod template share: counts, a selector that fits the template and stays, wide
+columns.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, among, not
 
 _PERCENT = re.compile("[0-9]+%")
 _PERCENT_SHAPE = (
-    "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for "
+    "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or "
+    "'93%', regex used for "
     "validation is '[0-9]+%')"
 )
 #: further digits do not change whether a percentage is too large
@@ -42,19 +45,29 @@ def default_template(spec: Document) -> None:
 
 
 def check_status_counts(
-    document: Document, members: tuple[str, ...], bounded: tuple[str, ...] = (), *, ready: str = "readyReplicas"
+    document: Document,
+    members: tuple[str, ...],
+    bounded: tuple[str, ...] = (),
+    *,
+    ready: str = "readyReplicas",
 ) -> list[FieldError]:
-    """Counts of the status; those of *bounded* are at most ``status.replicas``.  *ready* is its name in a message."""
+    """Counts of the status; those of *bounded* are at most ``status.replicas``.  *ready* is its
+    name in a message.
+    """
     status: Document = document.get("status", {})
     errors = not_negative(*members)("status", status)
     errors += [
-        invalid_value(f"status.{member}", status.get(member, 0), "cannot be greater than status.replicas")
+        invalid_value(
+            f"status.{member}", status.get(member, 0), "cannot be greater than status.replicas"
+        )
         for member in bounded
         if status.get(member, 0) > status.get("replicas", 0)
     ]
     if bounded and status.get("availableReplicas", 0) > status.get("readyReplicas", 0):
         detail = f"cannot be greater than {ready}"
-        errors.append(invalid_value("status.availableReplicas", status.get("availableReplicas", 0), detail))
+        errors.append(
+            invalid_value("status.availableReplicas", status.get("availableReplicas", 0), detail)
+        )
     return errors
 
 
@@ -75,21 +88,33 @@ def check_selector_and_template(spec: Document, old: Document | None = None) -> 
         # As upstream: the same sentence for ReplicaSets.
         errors += check_not_empty(selector, "deployment")
         if not is_selector(selector):
-            return [*errors, invalid_value("spec.selector", shown_selector(selector), "invalid label selector")]
+            return [
+                *errors,
+                invalid_value("spec.selector", shown_selector(selector), "invalid label selector"),
+            ]
     errors += labels_fit(selector, spec["template"])
-    return errors + check_template("spec.template", spec["template"], "ReplicaSet", (old or {}).get("template"))
+    return errors + check_template(
+        "spec.template", spec["template"], "ReplicaSet", (old or {}).get("template")
+    )
 
 
 def check_not_empty(selector: Document, kind: str) -> list[FieldError]:
     if selector.get("matchLabels") or selector.get("matchExpressions"):
         return []
-    return [invalid_value("spec.selector", shown_selector(selector), f"empty selector is invalid for {kind}")]
+    return [
+        invalid_value(
+            "spec.selector", shown_selector(selector), f"empty selector is invalid for {kind}"
+        )
+    ]
 
 
-def check_template(path: str, template: Document, kind: str, old: Document | None) -> list[FieldError]:
+def check_template(
+    path: str, template: Document, kind: str, old: Document | None
+) -> list[FieldError]:
     """The template of a workload, whose Pods run for ever; *kind* is told in a message.
 
-    *old*: the template that an update replaces.  One that stays was accepted once, perhaps by an earlier release.
+    *old*: the template that an update replaces. One that stays was accepted once, perhaps by an
+    earlier release.
     """
     if template == old:
         return []
@@ -111,7 +136,11 @@ def labels_fit(selector: Document | None, template: Document) -> list[FieldError
     if selector is not None and _selects(selector, labels or {}):
         return []
     detail = "`selector` does not match template `labels`"
-    return [invalid_value("spec.template.metadata.labels", labels and dict(sorted(labels.items())), detail)]
+    return [
+        invalid_value(
+            "spec.template.metadata.labels", labels and dict(sorted(labels.items())), detail
+        )
+    ]
 
 
 def _selects(selector: Document, labels: dict[str, str]) -> bool:
@@ -172,13 +201,19 @@ def check_at_most_100_percent(path: str, value: Any) -> list[FieldError]:
 
 def shown_rolling(rolling: Document | None) -> Document | None:
     """The parameters of a rolling update as messages of Kubernetes show them."""
-    return None if rolling is None else in_go(rolling, "maxUnavailable", "maxSurge", maxUnavailable=0, maxSurge=0)
+    return (
+        None
+        if rolling is None
+        else in_go(rolling, "maxUnavailable", "maxSurge", maxUnavailable=0, maxSurge=0)
+    )
 
 
 def int_or_percent(value: Any) -> int:
     """The number, or that of the percentage; 0 for what is neither."""
     if isinstance(value, str):
-        digits = value.removesuffix("%").lstrip("0")[:_DIGITS_MAX] if _PERCENT.fullmatch(value) else ""
+        digits = (
+            value.removesuffix("%").lstrip("0")[:_DIGITS_MAX] if _PERCENT.fullmatch(value) else ""
+        )
         return int(digits or "0")
     return int(value)
 
@@ -189,7 +224,8 @@ SCALED_WORKLOAD: Final = Granted(view=("", "scale"), edit=("", "scale"))
 
 def _of_containers(member: str) -> Callable[[Document], str]:
     return lambda workload: ",".join(
-        text(container, member) for container in objects(workload, "spec", "template", "spec", "containers")
+        text(container, member)
+        for container in objects(workload, "spec", "template", "spec", "containers")
     )
 
 

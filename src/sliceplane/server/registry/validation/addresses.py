@@ -1,9 +1,9 @@
 """IP addresses, domain names and ports in API objects, in upstream's two strictnesses
 (staging/src/k8s.io/apimachinery/pkg/util/validation/ip.go, pkg/apis/core/validation/validation.go).
 
-Every function gives the complaints about one value at one path.  An address of a slice is looked at again with each
-write of that slice, so one answer for each is remembered, and only one: ``plain_version``, by which nearly
-every address is done with at once.
+Every function gives the complaints about one value at one path. An address of a slice is looked at
+again with each write of that slice, so one answer for each is remembered, and only one:
+``plain_version``, by which nearly every address is done with at once.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ _MULTICAST_LOCAL_V4 = ipaddress.IPv4Network("224.0.0.0/24")
 _MULTICAST_LOCAL_V6 = ipaddress.IPv6Network("ff02::/16")
 
 
-#: addresses whose form is remembered, and the characters of the longest one, of IPv6 with an IPv4 part
+#: addresses whose form is remembered, and the characters of the longest one, of IPv6 with an IPv4
+#: part
 PLAIN_MAX: Final = 65536
 _ADDRESS_CHARACTERS_MAX: Final = 45
 
 
 @remembered(PLAIN_MAX, _ADDRESS_CHARACTERS_MAX)
 def plain_version(text: str) -> int:
-    """4 or 6 for an address in canonical form that any endpoint may have: there is nothing to say of it by any of the
-    functions below; 0 for all else."""
+    """4 or 6 for an address in canonical form that any endpoint may have: there is nothing to say
+    of it by any of the functions below; 0 for all else.
+    """
     if CANONICAL_IPV4.fullmatch(text):
         return 0 if text.startswith(_SPECIAL_V4) or text == "0.0.0.0" else 4
     address = parse_strict(text)
@@ -107,7 +109,11 @@ def check_fqdn(path: str, text: str) -> list[FieldError]:
         return [invalid_value(path, name, ",".join(problems))]
     labels = name.split(".")
     if len(labels) < 2:
-        return [invalid_value(path, name, "should be a domain with at least two segments separated by dots")]
+        return [
+            invalid_value(
+                path, name, "should be a domain with at least two segments separated by dots"
+            )
+        ]
     for label in labels:
         problems = check_dns_label(label)
         if problems:
@@ -116,7 +122,9 @@ def check_fqdn(path: str, text: str) -> list[FieldError]:
 
 
 def spelling(text: str) -> str:
-    """What is wrong with the spelling of an address that was accepted; "" if nothing is, or if it is no address."""
+    """What is wrong with the spelling of an address that was accepted; "" if nothing is, or if it
+    is no address.
+    """
     if plain_version(text):
         return ""
     address = parse_lenient(text)
@@ -126,7 +134,10 @@ def spelling(text: str) -> str:
         until = "will be considered invalid in a future Kubernetes release"
         return f"non-standard IP address {show(text)} {until}: use {show(str(address))}"
     if str(address) != text:
-        return f"IPv6 address {show(text)} should be in RFC 5952 canonical format ({show(str(address))})"
+        return (
+            f"IPv6 address {show(text)} should be in RFC 5952 canonical format "
+            f"({show(str(address))})"
+        )
     return ""
 
 
@@ -138,7 +149,9 @@ def range_spelling(text: str) -> str:
     canonical = str(network)
     if canonical == text or "/" not in text:
         return ""
-    return f"IPv6 CIDR value {show(text)} should be in RFC 5952 canonical format ({show(canonical)})"
+    return (
+        f"IPv6 CIDR value {show(text)} should be in RFC 5952 canonical format ({show(canonical)})"
+    )
 
 
 def check_number(path: str, value: Any) -> list[FieldError]:

@@ -1,7 +1,8 @@
-"""Rules of annotations of Pods and templates that Kubernetes itself reads, and that must agree with newer fields.
+"""Rules of annotations of Pods and templates that Kubernetes itself reads, and that must agree with
+newer fields.
 
-The messages are those of Kubernetes (pkg/apis/core/validation/validation.go).  Where Go ranges over a map, names are
-taken in alphabetical order here.
+The messages are those of Kubernetes (pkg/apis/core/validation/validation.go). Where Go ranges over
+a map, names are taken in alphabetical order here.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _SAME: Final = {"Unconfined": (_UNCONFINED,), "RuntimeDefault": (_RUNTIME, "dock
 _INTEGER: Final = re.compile(r"-[0-9]+|0|[1-9][0-9]*")
 
 
-def check_pod_annotations(path: str, annotations: dict[str, str], spec: Document) -> list[FieldError]:
+def check_pod_annotations(
+    path: str, annotations: dict[str, str], spec: Document
+) -> list[FieldError]:
     if not annotations:
         return []
     errors: list[FieldError] = []
@@ -35,20 +38,30 @@ def check_pod_annotations(path: str, annotations: dict[str, str], spec: Document
         detail = "must set spec.nodeName if mirror pod annotation is set"
         errors.append(invalid_value(f"{path}[{MIRROR}]", annotations[MIRROR], detail))
     cost = annotations.get(DELETION_COST, "0")
-    if not _INTEGER.fullmatch(cost) or len(cost) > len(str(-(2**31))) or not -(2**31) <= int(cost) < 2**31:
+    if (
+        not _INTEGER.fullmatch(cost)
+        or len(cost) > len(str(-(2**31)))
+        or not -(2**31) <= int(cost) < 2**31
+    ):
         errors.append(invalid_value(f"{path}[{DELETION_COST}]", cost, "must be a 32bit integer"))
     if _SECCOMP in annotations:
         errors += _seccomp(f"{path}.{_SECCOMP}", annotations[_SECCOMP])
     for key in while_few(errors, sorted(key for key in annotations if key.startswith(_SECCOMP_OF))):
         errors += _seccomp(f"{path}.{key}", annotations[key])
     names = {container.get("name", "") for _, container in containers_of("", spec)}
-    for key in while_few(errors, sorted(key for key in annotations if key.startswith(_APP_ARMOR_OF))):
+    for key in while_few(
+        errors, sorted(key for key in annotations if key.startswith(_APP_ARMOR_OF))
+    ):
         name = key.removeprefix(_APP_ARMOR_OF)
         profile = annotations[key]
         if name not in names:
             errors.append(invalid_value(f"{path}[{key}]", name, "container not found"))
         if profile not in ("", _RUNTIME, _UNCONFINED) and not profile.startswith(_LOCALHOST):
-            errors.append(invalid_value(f"{path}[{key}]", profile, f'invalid AppArmor profile name: "{profile}"'))
+            errors.append(
+                invalid_value(
+                    f"{path}[{key}]", profile, f'invalid AppArmor profile name: "{profile}"'
+                )
+            )
     return errors
 
 
@@ -62,7 +75,9 @@ def _seccomp(path: str, profile: str) -> list[FieldError]:
 
 def check_agreement(path: str, annotations: dict[str, str], spec: Document) -> list[FieldError]:
     """Profiles that are given in both ways.  *path*: the spec's."""
-    if not any(key == _SECCOMP or key.startswith((_SECCOMP_OF, _APP_ARMOR_OF)) for key in annotations):
+    if not any(
+        key == _SECCOMP or key.startswith((_SECCOMP_OF, _APP_ARMOR_OF)) for key in annotations
+    ):
         return []
     errors: list[FieldError] = []
     context: Document = spec.get("securityContext", {})
@@ -72,7 +87,9 @@ def check_agreement(path: str, annotations: dict[str, str], spec: Document) -> l
     ):
         of_pod = context.get(member)
         if kind == "seccomp" and of_pod is not None and _SECCOMP in annotations:
-            errors += _agrees(f"{path}.securityContext.{member}", kind, of_pod, annotations[_SECCOMP])
+            errors += _agrees(
+                f"{path}.securityContext.{member}", kind, of_pod, annotations[_SECCOMP]
+            )
         if kind == "apparmor" and spec.get("os", {}).get("name") == "windows":
             continue
         for where, container in while_few(errors, containers_of(path, spec)):
@@ -80,7 +97,9 @@ def check_agreement(path: str, annotations: dict[str, str], spec: Document) -> l
             profile = of_pod if own is None and kind == "apparmor" else own
             key = prefix + container.get("name", "")
             if profile is not None and key in annotations:
-                errors += _agrees(f"{where}.securityContext.{member}", kind, profile, annotations[key])
+                errors += _agrees(
+                    f"{where}.securityContext.{member}", kind, profile, annotations[key]
+                )
     return errors
 
 
@@ -96,10 +115,16 @@ def _agrees(path: str, kind: str, profile: Document, annotation: str) -> list[Fi
         return [forbidden_field(f"{path}.type", differs)]
     if annotation.removeprefix(_LOCALHOST) == profile.get("localhostProfile"):
         return []
-    return [forbidden_field(f"{path}.localhostProfile", f"{kind} profile in annotation and field must match")]
+    return [
+        forbidden_field(
+            f"{path}.localhostProfile", f"{kind} profile in annotation and field must match"
+        )
+    ]
 
 
-def check_annotation_update(path: str, new: dict[str, str], old: dict[str, str]) -> list[FieldError]:
+def check_annotation_update(
+    path: str, new: dict[str, str], old: dict[str, str]
+) -> list[FieldError]:
     """Annotations of a Pod that stay as they were."""
     errors: list[FieldError] = []
     for verb, keys in (("remove or update", old), ("add", new.keys() - old.keys())):
@@ -107,7 +132,11 @@ def check_annotation_update(path: str, new: dict[str, str], old: dict[str, str])
             if new.get(key) == old.get(key):
                 continue
             if key.startswith(_APP_ARMOR_OF):
-                errors.append(forbidden_field(f"{path}[{key}]", f"may not {verb} AppArmor annotations"))
+                errors.append(
+                    forbidden_field(f"{path}[{key}]", f"may not {verb} AppArmor annotations")
+                )
             if key == MIRROR:
-                errors.append(forbidden_field(f"{path}[{key}]", f"may not {verb} mirror pod annotation"))
+                errors.append(
+                    forbidden_field(f"{path}[{key}]", f"may not {verb} mirror pod annotation")
+                )
     return errors

@@ -1,6 +1,8 @@
-"""Rules of the spec of a PersistentVolumeClaim, also where it is a template (ephemeral volumes, StatefulSets).
+"""Rules of the spec of a PersistentVolumeClaim, also where it is a template (ephemeral volumes,
+StatefulSets).
 
-The messages and the order of complaints are those of Kubernetes (pkg/apis/core/validation/validation.go).
+The messages and the order of complaints are those of Kubernetes
+(pkg/apis/core/validation/validation.go).
 """
 
 from __future__ import annotations
@@ -19,8 +21,22 @@ ACCESS_MODES: Final = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWr
 _CLAIM: Final = "PersistentVolumeClaim"
 #: members of ``metadata`` that a template may not have, in the order of Go's struct
 _NOT_OF_TEMPLATES: Final = (
-    *("name", "generateName", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp"),
-    *("deletionTimestamp", "deletionGracePeriodSeconds", "ownerReferences", "finalizers", "managedFields"),
+    *(
+        "name",
+        "generateName",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "generation",
+        "creationTimestamp",
+    ),
+    *(
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "ownerReferences",
+        "finalizers",
+        "managedFields",
+    ),
 )
 
 
@@ -59,7 +75,11 @@ def check_pod_mode(path: str, spec: Document) -> list[FieldError]:
     modes = spec.get("accessModes", ())
     if "ReadWriteOncePod" not in modes or not any(mode in ACCESS_MODES[:-1] for mode in modes):
         return []
-    return [forbidden_field(f"{path}.accessModes", "may not use ReadWriteOncePod with other access modes")]
+    return [
+        forbidden_field(
+            f"{path}.accessModes", "may not use ReadWriteOncePod with other access modes"
+        )
+    ]
 
 
 def _same_source(path: str, spec: Document) -> list[FieldError]:
@@ -70,7 +90,9 @@ def _same_source(path: str, spec: Document) -> list[FieldError]:
     detail = ""
     if reference.get("namespace"):
         detail = "may not be specified when dataSourceRef.namespace is specified"
-    elif any(source.get(member) != reference.get(member) for member in ("apiGroup", "kind", "name")):
+    elif any(
+        source.get(member) != reference.get(member) for member in ("apiGroup", "kind", "name")
+    ):
         detail = "must match dataSourceRef"
     return [invalid_value(path, {}, detail)] if detail else []
 
@@ -82,11 +104,14 @@ def _default_group(path: str, reference: Document) -> list[FieldError]:
     return [invalid_value(path, kind, f"must be '{_CLAIM}' when referencing the default apiGroup")]
 
 
-_REFERENCE: Final = Rules(needs("name", "kind"), _default_group, Field("apiGroup", form=check_dns_subdomain))
+_REFERENCE: Final = Rules(
+    needs("name", "kind"), _default_group, Field("apiGroup", form=check_dns_subdomain)
+)
 _LAST_ROWS: Final = Rules(
     Field("storageClassName", form=check_dns_subdomain),
     Field("volumeMode", choices=("Block", "Filesystem")),
-    # As upstream: a group that is given is not checked where there is an older object to compare with.
+    # As upstream: a group that is given is not checked where there is an older object to compare
+    # with.
     Field("dataSource", rows=_REFERENCE),
     Field("dataSourceRef", rows=Rules(_REFERENCE, Field("namespace", form=check_dns_label))),
     _same_source,

@@ -1,6 +1,8 @@
-"""Rules of the containers of a Pod: ports, probes and hooks, restarts, and what each of the three lists may have.
+"""Rules of the containers of a Pod: ports, probes and hooks, restarts, and what each of the three
+lists may have.
 
-The messages and the order of complaints are those of Kubernetes (pkg/apis/core/validation/validation.go).
+The messages and the order of complaints are those of Kubernetes
+(pkg/apis/core/validation/validation.go).
 """
 
 from __future__ import annotations
@@ -20,16 +22,35 @@ from sliceplane.api.errors import (
 )
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_label
-from sliceplane.server.registry.validation.addresses import PROTOCOL, check_number, check_port, iana_name_problems
+from sliceplane.server.registry.validation.addresses import (
+    PROTOCOL,
+    check_number,
+    check_port,
+    iana_name_problems,
+)
 from sliceplane.server.registry.validation.environment import check_env_from, check_variable
-from sliceplane.server.registry.validation.resources import ClaimNames, check_resize, check_resources
-from sliceplane.server.registry.validation.rules import POSITIVE, Field, Rules, absent, each, needs, of_form, only_once
+from sliceplane.server.registry.validation.resources import (
+    ClaimNames,
+    check_resize,
+    check_resources,
+)
+from sliceplane.server.registry.validation.rules import (
+    POSITIVE,
+    Field,
+    Rules,
+    absent,
+    each,
+    needs,
+    of_form,
+    only_once,
+)
 from sliceplane.server.registry.validation.security import check_security
 from sliceplane.server.registry.validation.volumes import PULL_POLICIES, Volumes, check_mounts
 
 _HEADER: Final = re.compile(r"[-A-Za-z0-9]+")
 _HEADER_DETAIL: Final = (
-    "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for "
+    "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', "
+    "regex used for "
     "validation is '[-A-Za-z0-9]+')"
 )
 _HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
@@ -61,7 +82,9 @@ def check_containers(path: str, containers: list[Document], pod: PodContext) -> 
     names: set[str] = set()
 
     def container_errors(where: str, container: Document) -> list[FieldError]:
-        errors = _common(where, container, pod) + only_once(f"{where}.name", container.get("name", ""), names)
+        errors = _common(where, container, pod) + only_once(
+            f"{where}.name", container.get("name", ""), names
+        )
         return errors + _handlers(where, container, pod) + _restarts(where, container)
 
     return each(path, containers, container_errors) + _host_ports(path, containers)
@@ -82,7 +105,9 @@ def check_init_containers(
             return errors + _handlers(where, container, pod)
         given = [member for member in ("lifecycle", *_PROBES) if member in container]
         errors += [forbidden_field(f"{where}.{member}", _NOT_INIT) for member in given]
-        return errors + each(f"{where}.resizePolicy", container.get("resizePolicy", ()), _not_restarted)
+        return errors + each(
+            f"{where}.resizePolicy", container.get("resizePolicy", ()), _not_restarted
+        )
 
     return each(path, containers, container_errors)
 
@@ -111,7 +136,9 @@ def check_ephemeral_containers(
             for member in _OF_WORKLOADS
             if member in container and (container[member] or member != "resources")
         ]
-        return errors + each(f"{where}.volumeMounts", container.get("volumeMounts", ()), _no_sub_path)
+        return errors + each(
+            f"{where}.volumeMounts", container.get("volumeMounts", ()), _no_sub_path
+        )
 
     return each(path, containers, container_errors)
 
@@ -129,11 +156,17 @@ def check_image(path: str, container: Document) -> list[FieldError]:
 
 
 def _common(path: str, container: Document, pod: PodContext) -> list[FieldError]:
-    errors = _FIRST_ROWS(path, container) + check_mounts(path, container, pod.volumes) + _PULL(path, container)
+    errors = (
+        _FIRST_ROWS(path, container)
+        + check_mounts(path, container, pod.volumes)
+        + _PULL(path, container)
+    )
     if container.get("resources"):
         errors += check_resources(f"{path}.resources", container["resources"], pod.claims)
     if "resizePolicy" in container:
-        errors += check_resize(f"{path}.resizePolicy", container["resizePolicy"], pod.restart_policy)
+        errors += check_resize(
+            f"{path}.resizePolicy", container["resizePolicy"], pod.restart_policy
+        )
     if "securityContext" in container:
         own: Document = container["securityContext"]
         errors += check_security(f"{path}.securityContext", own, host_users=pod.host_users)
@@ -166,13 +199,19 @@ def _host_ports(path: str, containers: list[Document]) -> list[FieldError]:
 
 
 def check_ports_of_node(path: str, spec: Document, *, is_pod: bool) -> list[FieldError]:
-    """With ``hostNetwork``, the container's ports are the node's.  A template need not say so yet."""
+    """With ``hostNetwork``, the container's ports are the node's.  A template need not say so
+    yet.
+    """
 
     def port_errors(where: str, port: Document) -> list[FieldError]:
         number = port.get("hostPort", 0)
         if number == port.get("containerPort", 0) or not (is_pod or number):
             return []
-        return [invalid_value(f"{where}.hostPort", number, "must match `containerPort` when `hostNetwork` is true")]
+        return [
+            invalid_value(
+                f"{where}.hostPort", number, "must match `containerPort` when `hostNetwork` is true"
+            )
+        ]
 
     return Rules(Field("containers", rows=Rules(Field("ports", rows=port_errors))))(path, spec)
 
@@ -181,7 +220,11 @@ def _restarts(path: str, container: Document) -> list[FieldError]:
     """``restartPolicy`` and ``restartPolicyRules`` of a container (KEP-5307)."""
     errors: list[FieldError] = []
     if container.get("restartPolicyRules") and "restartPolicy" not in container:
-        errors.append(required(f"{path}.restartPolicy", "must specify restartPolicy when restart rules are used"))
+        errors.append(
+            required(
+                f"{path}.restartPolicy", "must specify restartPolicy when restart rules are used"
+            )
+        )
         if path.rpartition(".")[2].startswith("initContainers"):
             return errors
     return errors + _RESTART(path, container)
@@ -234,7 +277,8 @@ def _handler(path: str, handler: Document, grace_s: int) -> list[FieldError]:
         for header in while_few(errors, action.get("httpHeaders", ())):
             errors += of_form(f"{where}.httpHeaders", header.get("name", ""), _header_problems)
     return errors + [
-        forbidden_field(f"{path}.{member}", "may not specify more than 1 handler type") for member in given[1:]
+        forbidden_field(f"{path}.{member}", "may not specify more than 1 handler type")
+        for member in given[1:]
     ]
 
 
@@ -254,22 +298,38 @@ _PORT: Final = Rules(
 _SCHEME: Final = Rules(Field("scheme", choices=("HTTP", "HTTPS")))
 _COUNTS: Final = tuple(
     Field(member, minimum=0)
-    for member in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")
+    for member in (
+        "initialDelaySeconds",
+        "timeoutSeconds",
+        "periodSeconds",
+        "successThreshold",
+        "failureThreshold",
+    )
 )
 _GRACE: Final = Field("terminationGracePeriodSeconds", minimum=1, detail=POSITIVE)
 _LIVENESS: Final = Rules(*_COUNTS, _GRACE, _once)
 _READINESS: Final = Rules(
     *_COUNTS,
     _GRACE,
-    Field("terminationGracePeriodSeconds", form=lambda _seconds: ("must not be set for readinessProbes",), empty=True),
+    Field(
+        "terminationGracePeriodSeconds",
+        form=lambda _seconds: ("must not be set for readinessProbes",),
+        empty=True,
+    ),
 )
 _RESTART_RULE: Final = Rules(
     Field("action", choices=("Restart", "RestartAllContainers"), always=True),
     _has_codes,
-    Field("exitCodes", rows=Rules(Field("operator", choices=("In", "NotIn"), always=True), Field("values", most=255))),
+    Field(
+        "exitCodes",
+        rows=Rules(
+            Field("operator", choices=("In", "NotIn"), always=True), Field("values", most=255)
+        ),
+    ),
 )
 _RESTART: Final = Rules(
-    Field("restartPolicy", choices=_RESTARTS), Field("restartPolicyRules", most=20, rows=_RESTART_RULE)
+    Field("restartPolicy", choices=_RESTARTS),
+    Field("restartPolicyRules", most=20, rows=_RESTART_RULE),
 )
 _PULL: Final = Rules(Field("imagePullPolicy", choices=PULL_POLICIES))
 _FIRST_ROWS: Final = Rules(

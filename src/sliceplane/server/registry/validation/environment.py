@@ -1,6 +1,8 @@
-"""Rules of what a container reads from elsewhere: variables, keys of other objects, fields of its own Pod.
+"""Rules of what a container reads from elsewhere: variables, keys of other objects, fields of its
+own Pod.
 
-The messages and the order of complaints are those of Kubernetes (pkg/apis/core/validation/validation.go).
+The messages and the order of complaints are those of Kubernetes
+(pkg/apis/core/validation/validation.go).
 """
 
 from __future__ import annotations
@@ -13,19 +15,36 @@ from sliceplane.api.meta import Document
 from sliceplane.api.quantity import exact
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
 from sliceplane.server.registry.validation.resources import text_of
-from sliceplane.server.registry.validation.rules import Field, Rules, among, each, no_way_up, of_form
+from sliceplane.server.registry.validation.rules import (
+    Field,
+    Rules,
+    among,
+    each,
+    no_way_up,
+    of_form,
+)
 
 _ENV_NAME: Final = re.compile(r"[ -<>-~]+")
-_ENV_DETAIL: Final = "a valid environment variable name must consist only of printable ASCII characters other than '='"
+_ENV_DETAIL: Final = (
+    "a valid environment variable name must consist only of printable ASCII characters other than "
+    "'='"
+)
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
 _KEY_DETAIL: Final = (
-    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or "
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. "
+    "'key.name',  or 'KEY_NAME',  or "
     "'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
 )
 KEY_MAX_BYTES: Final = 253
 _MAPS: Final = ("metadata.annotations", "metadata.labels")
 ENV_FIELDS: Final = (
-    *("metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName"),
+    *(
+        "metadata.name",
+        "metadata.namespace",
+        "metadata.uid",
+        "spec.nodeName",
+        "spec.serviceAccountName",
+    ),
     *("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"),
 )
 VOLUME_FIELDS: Final = ("metadata.annotations", "metadata.labels", *ENV_FIELDS[:3])
@@ -36,11 +55,18 @@ _AMOUNTS: Final = (
     *("requests.cpu", "requests.ephemeral-storage", "requests.memory"),
 )
 _HUGE: Final = ("limits.hugepages-", "requests.hugepages-")
-_SIZES: Final = ("1", *(f"1{prefix}" for prefix in "kMGTPE"), *(f"1{prefix}i" for prefix in "KMGTPE"))
+_SIZES: Final = (
+    "1",
+    *(f"1{prefix}" for prefix in "kMGTPE"),
+    *(f"1{prefix}i" for prefix in "KMGTPE"),
+)
 _DIVISORS: Final = {
     "cpu": (("1m", "1"), "only divisor's values 1m and 1 are supported with the cpu resource"),
     **{
-        name: (_SIZES, f"only divisor's values {', '.join(_SIZES)} are supported with the {told} resource")
+        name: (
+            _SIZES,
+            f"only divisor's values {', '.join(_SIZES)} are supported with the {told} resource",
+        )
         for name, told in (
             ("memory", "memory"),
             ("ephemeral-storage", "local ephemeral storage"),
@@ -50,7 +76,8 @@ _DIVISORS: Final = {
 }
 _SOURCES: Final = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
 _NO_SOURCE: Final = (
-    "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
+    "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or "
+    "`fileKeyRef`"
 )
 _TWO_SOURCES: Final = "may not have more than one field specified at a time"
 
@@ -61,11 +88,17 @@ def env_name_problems(name: str) -> tuple[str, ...]:
 
 def key_problems(key: str) -> list[str]:
     """The faults of a key of a ConfigMap or Secret."""
-    problems = [f"must be no more than {KEY_MAX_BYTES} characters"] if len(key.encode()) > KEY_MAX_BYTES else []
+    problems = (
+        [f"must be no more than {KEY_MAX_BYTES} characters"]
+        if len(key.encode()) > KEY_MAX_BYTES
+        else []
+    )
     if not _KEY.fullmatch(key):
         problems.append(_KEY_DETAIL)
     if key in (".", "..") or key.startswith(".."):
-        problems.append(f"must not be '{key}'" if key in (".", "..") else "must not start with '..'")
+        problems.append(
+            f"must not be '{key}'" if key in (".", "..") else "must not start with '..'"
+        )
     return problems
 
 
@@ -85,7 +118,9 @@ def _source(path: str, variable: Document) -> list[FieldError]:
     return errors + _only_one(where, source)
 
 
-def check_field_of_pod(path: str, reference: Document, allowed: tuple[str, ...]) -> list[FieldError]:
+def check_field_of_pod(
+    path: str, reference: Document, allowed: tuple[str, ...]
+) -> list[FieldError]:
     where = f"{path}.fieldPath"
     field = reference.get("fieldPath", "")
     version = reference.get("apiVersion", "v1")
@@ -119,7 +154,13 @@ def check_amount_of_container(path: str, reference: Document, *, named: bool) ->
         errors.append(required(f"{path}.resource"))
     elif name not in _AMOUNTS and not name.startswith(_HUGE):
         errors.append(not_supported(f"{path}.resource", name, _AMOUNTS))
-    resource = "hugepages" if name.startswith(_HUGE) else name.partition(".")[2] if name in _AMOUNTS else ""
+    resource = (
+        "hugepages"
+        if name.startswith(_HUGE)
+        else name.partition(".")[2]
+        if name in _AMOUNTS
+        else ""
+    )
     divisor: Any = reference.get("divisor", 0)
     if resource and exact(divisor) and text_of(divisor) not in _DIVISORS[resource][0]:
         errors.append(invalid_value(f"{path}.divisor", name, _DIVISORS[resource][1]))
@@ -131,15 +172,21 @@ _OBJECT: Final = Rules(
     Field(
         "name",
         required=True,
-        form=lambda name: check_dns_subdomain(name[:-2] + "a" if len(name) > 1 and name.endswith("-") else name),
+        form=lambda name: check_dns_subdomain(
+            name[:-2] + "a" if len(name) > 1 and name.endswith("-") else name
+        ),
     )
 )
 _KEY_OF_OBJECT: Final = Rules(
-    Field("name", form=check_dns_subdomain, always=True), Field("key", required=True, form=key_problems)
+    Field("name", form=check_dns_subdomain, always=True),
+    Field("key", required=True, form=key_problems),
 )
 _SOURCE: Final = Rules(
     Field("fieldRef", rows=lambda path, reference: check_field_of_pod(path, reference, ENV_FIELDS)),
-    Field("resourceFieldRef", rows=lambda path, reference: check_amount_of_container(path, reference, named=False)),
+    Field(
+        "resourceFieldRef",
+        rows=lambda path, reference: check_amount_of_container(path, reference, named=False),
+    ),
     Field("configMapKeyRef", rows=_KEY_OF_OBJECT),
     Field("secretKeyRef", rows=_KEY_OF_OBJECT),
     Field(
@@ -156,7 +203,9 @@ check_variable: Final = Rules(
     lambda path, variable: _source(path, variable) if "valueFrom" in variable else [],
 )
 _SOURCE_OF_ALL: Final = Rules(
-    Field("prefix", form=env_name_problems), Field("configMapRef", rows=_OBJECT), Field("secretRef", rows=_OBJECT)
+    Field("prefix", form=env_name_problems),
+    Field("configMapRef", rows=_OBJECT),
+    Field("secretRef", rows=_OBJECT),
 )
 
 
@@ -168,7 +217,9 @@ def check_env_from(path: str, sources: list[Document]) -> list[FieldError]:
         references = sum(member in source for member in ("configMapRef", "secretRef"))
         if references == 1:
             return errors
-        detail = _TWO_SOURCES if references else "must specify one of: `configMapRef` or `secretRef`"
+        detail = (
+            _TWO_SOURCES if references else "must specify one of: `configMapRef` or `secretRef`"
+        )
         return [*errors, invalid_value(path, "", detail)]
 
     return each(path, sources, source_errors)

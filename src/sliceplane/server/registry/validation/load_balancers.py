@@ -1,4 +1,6 @@
-"""Service: what only load balancers have: source ranges, their ports, and the addresses that status tells."""
+"""Service: what only load balancers have: source ranges, their ports, and the addresses that status
+tells.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def _source_ranges(document: Document, spec: Document, is_balancer: bool) -> lis
     path = f"metadata.annotations[{ANNOTATION_SOURCE_RANGES}]"
     if not is_balancer:
         return [forbidden_field(path, _ONLY_LOAD_BALANCER)]
-    if annotation.strip() and any(cidr_problem(text.strip()) == NOT_A_CIDR for text in annotation.split(",")):
+    if annotation.strip() and any(
+        cidr_problem(text.strip()) == NOT_A_CIDR for text in annotation.split(",")
+    ):
         return [invalid_value(path, annotation.strip(), _NOT_A_LIST)]
     return []
 
@@ -77,7 +81,9 @@ def cidr_problem(text: str) -> str:
     if not slash or not version or not (prefix.isascii() and prefix.isdigit()):
         return NOT_A_CIDR
     mapped = version == 4 and ":" in address
-    if len(prefix) > _PREFIX_DIGITS_MAX or int(prefix) > (32 if version == 4 and not mapped else 128):
+    if len(prefix) > _PREFIX_DIGITS_MAX or int(prefix) > (
+        32 if version == 4 and not mapped else 128
+    ):
         return NOT_A_CIDR
     if mapped:
         return "must not have an IPv4-mapped IPv6 address"
@@ -107,11 +113,15 @@ def _ingress(path: str, ingress: Document) -> list[FieldError]:
     if address and mode is None:
         errors.append(required(f"{path}.ipMode", "must be specified when `ip` is set"))
     elif not address and mode is not None:
-        errors.append(forbidden_field(f"{path}.ipMode", "may not be specified when `ip` is not set"))
+        errors.append(
+            forbidden_field(f"{path}.ipMode", "may not be specified when `ip` is not set")
+        )
     elif mode is not None:
         errors += among(f"{path}.ipMode", mode, IP_MODES)
     if host:
         errors += of_form(f"{path}.hostname", host, check_dns_subdomain)
         if version_of(host):
-            errors.append(invalid_value(f"{path}.hostname", host, "must be a DNS name, not an IP address"))
+            errors.append(
+                invalid_value(f"{path}.hostname", host, "must be a DNS name, not an IP address")
+            )
     return errors

@@ -1,7 +1,9 @@
-"""Rules of what a Pod and its containers ask for: amounts, devices (resource claims), how they are resized.
+"""Rules of what a Pod and its containers ask for: amounts, devices (resource claims), how they are
+resized.
 
-The messages and the order of complaints are those of Kubernetes (pkg/apis/core/validation/validation.go).  Where Go
-ranges over a map, names are taken in alphabetical order here.
+The messages and the order of complaints are those of Kubernetes
+(pkg/apis/core/validation/validation.go). Where Go ranges over a map, names are taken in
+alphabetical order here.
 """
 
 from __future__ import annotations
@@ -27,13 +29,21 @@ from sliceplane.kit.containers import remembered
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
 from sliceplane.server.registry import pod_amounts
 from sliceplane.server.registry.metadata import in_go
-from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Field, Rules, among, each, of_form, only_once
+from sliceplane.server.registry.validation.rules import (
+    NOT_NEGATIVE,
+    Field,
+    Rules,
+    among,
+    each,
+    of_form,
+    only_once,
+)
 from sliceplane.server.registry.validation.security import containers_of
 
 #: Characters of the names of a Pod's claims that one message lists; upstream has no bound.
 CLAIMS_SHOWN_MAX: Final = 4096
-#: limits and requests of all containers of a Pod together: schedulers and quotas add them up with each change of a Pod.
-#: Upstream's bound is the size of an object in etcd.
+#: limits and requests of all containers of a Pod together: schedulers and quotas add them up with
+#: each change of a Pod. Upstream's bound is the size of an object in etcd.
 AMOUNTS_MAX: Final = 4096
 _OF_CONTAINERS: Final = ("cpu", "memory", "ephemeral-storage")
 _OF_PODS: Final = ("cpu", "hugepages-", "memory")
@@ -60,13 +70,18 @@ def count_amounts(spec: Document) -> int:
     """Limits and requests of a Pod and its containers."""
     return sum(
         len(amounts)
-        for resources in (spec.get("resources", {}), *(one.get("resources", {}) for _, one in containers_of("", spec)))
+        for resources in (
+            spec.get("resources", {}),
+            *(one.get("resources", {}) for _, one in containers_of("", spec)),
+        )
         for amounts in (resources.get("limits", ()), resources.get("requests", ()))
     )
 
 
 class ClaimNames(msgspec.Struct, frozen=True):
-    """Names of a Pod's resource claims, and how a message lists them: sorted once, not for each complaint."""
+    """Names of a Pod's resource claims, and how a message lists them: sorted once, not for each
+    complaint.
+    """
 
     names: frozenset[str] = frozenset()
     listed: str = " which is empty"
@@ -77,7 +92,11 @@ NO_CLAIMS: Final = ClaimNames()
 
 def claim_names(claims: list[Document]) -> ClaimNames:
     names = frozenset(claim["name"] for claim in claims if claim.get("name"))
-    return ClaimNames(names, f": {', '.join(sorted(names))}"[:CLAIMS_SHOWN_MAX]) if names else NO_CLAIMS
+    return (
+        ClaimNames(names, f": {', '.join(sorted(names))}"[:CLAIMS_SHOWN_MAX])
+        if names
+        else NO_CLAIMS
+    )
 
 
 _CLAIM_NAME: Final = Rules(Field("name", required=True, form=check_dns_label))
@@ -89,7 +108,9 @@ def check_claims_of_pod(path: str, claims: list[Document]) -> list[FieldError]:
     seen: set[str] = set()
 
     def claim_errors(where: str, claim: Document) -> list[FieldError]:
-        errors = only_once(f"{where}.name", claim.get("name", ""), seen) or _CLAIM_NAME(where, claim)
+        errors = only_once(f"{where}.name", claim.get("name", ""), seen) or _CLAIM_NAME(
+            where, claim
+        )
         seen.discard("")
         given = [member for member in _CLAIM_SOURCES if member in claim]
         if len(given) != 1:
@@ -113,7 +134,10 @@ def check_resources(path: str, resources: Document, claims: ClaimNames) -> list[
 
 
 def _check_resources(
-    path: str, resources: Document, claims: ClaimNames, check_name: Callable[[str, str], list[FieldError]]
+    path: str,
+    resources: Document,
+    claims: ClaimNames,
+    check_name: Callable[[str, str], list[FieldError]],
 ) -> list[FieldError]:
     errors: list[FieldError] = []
     limits: Document = resources.get("limits", {})
@@ -135,7 +159,11 @@ def check_amount(path: str, name: str, quantity: Any) -> list[FieldError]:
     number = exact(quantity)
     errors = [invalid_value(path, text_of(quantity), NOT_NEGATIVE)] if number < 0 else []
     # As upstream: what is finer than a thousandth is rounded up.
-    if number.denominator != 1 and (number * 1000).__ceil__() % 1000 and (name in _COUNTED or is_extended(name)):
+    if (
+        number.denominator != 1
+        and (number * 1000).__ceil__() % 1000
+        and (name in _COUNTED or is_extended(name))
+    ):
         errors.append(invalid_value(path, text_of(quantity), "must be an integer"))
     return errors
 
@@ -144,7 +172,11 @@ def _pages(path: str, name: str, quantity: Any) -> list[FieldError]:
     if not _is_huge(name):
         return []
     size = name.removeprefix(_HUGE)
-    page = exact(size) if re.fullmatch(r"\+?[0-9.]*[0-9][0-9.]*[KMGTPE]i|\+?[0-9]+[kMGTPE]?", size) else 0
+    page = (
+        exact(size)
+        if re.fullmatch(r"\+?[0-9.]*[0-9][0-9.]*[KMGTPE]i|\+?[0-9]+[kMGTPE]?", size)
+        else 0
+    )
     if page > 0 and page.denominator == 1 and not exact(quantity).__ceil__() % page:
         return []
     detail = f"{text_of(quantity)} is not positive integer multiple of {name}"
@@ -155,7 +187,9 @@ def _resource_name(path: str, name: str) -> list[FieldError]:
     errors = of_form(path, name, check_qualified_name)
     known = "/" in name or name in _STANDARD or name.startswith((_HUGE, f"requests.{_HUGE}"))
     if not errors and not known:
-        errors.append(invalid_value(path, name, "must be a standard resource type or fully qualified"))
+        errors.append(
+            invalid_value(path, name, "must be a standard resource type or fully qualified")
+        )
     return errors
 
 
@@ -190,7 +224,11 @@ def _is_native(name: str) -> bool:
 
 @remembered(4096)
 def is_extended(name: str) -> bool:
-    return not _is_native(name) and not name.startswith("requests.") and not check_qualified_name(f"requests.{name}")
+    return (
+        not _is_native(name)
+        and not name.startswith("requests.")
+        and not check_qualified_name(f"requests.{name}")
+    )
 
 
 def _within_limit(path: str, name: str, request: Any, limit: Any) -> list[FieldError]:
@@ -204,7 +242,13 @@ def _within_limit(path: str, name: str, request: Any, limit: Any) -> list[FieldE
     if asked == allowed or (overcommits and asked < allowed):
         return []
     relation = "less than or equal to" if overcommits else "equal to"
-    return [invalid_value(f"{path}.requests", text_of(request), f"must be {relation} {name} limit of {text_of(limit)}")]
+    return [
+        invalid_value(
+            f"{path}.requests",
+            text_of(request),
+            f"must be {relation} {name} limit of {text_of(limit)}",
+        )
+    ]
 
 
 def _claims(path: str, claims: list[Document], of_pod: ClaimNames) -> list[FieldError]:
@@ -229,7 +273,9 @@ def _claims(path: str, claims: list[Document], of_pod: ClaimNames) -> list[Field
             elif request:
                 requests[name] = requests.get(name, 0) + 1
             else:
-                errors += [duplicate(where, name)] * min(requests.get(name, 0), _DUPLICATES_TOLD_MAX)
+                errors += [duplicate(where, name)] * min(
+                    requests.get(name, 0), _DUPLICATES_TOLD_MAX
+                )
             seen.add(key)
         if name not in of_pod.names:
             errors.append(missing_value(where, name, f"{_CLAIMED}{of_pod.listed}"))
@@ -265,15 +311,22 @@ def check_pod_resources(path: str, spec: Document, claims: ClaimNames) -> list[F
         return [forbidden_field(path, "may not be set for a windows pod")]
     errors: list[FieldError] = []
     if "claims" in resources:
-        errors.append(forbidden_field(f"{path}.claims", "claims may not be set for Resources at pod-level"))
+        errors.append(
+            forbidden_field(f"{path}.claims", "claims may not be set for Resources at pod-level")
+        )
     errors += _check_resources(path, resources, claims, _pod_name)
     for member, is_compared in (("requests", lambda _name: True), ("limits", _is_huge)):
         whole = resources.get(member, {})
         together = sum_of_containers(spec, member)
         for name in while_few(errors, sorted(together.keys() & whole.keys())):
             if is_compared(name) and exact(together[name]) > exact(whole[name]):
-                detail = f"must be greater than or equal to aggregate container {member} of {together[name]}"
-                errors.append(invalid_value(f"{path}.{member}[{name}]", text_of(whole[name]), detail))
+                detail = (
+                    f"must be greater than or equal to aggregate container {member} of "
+                    f"{together[name]}"
+                )
+                errors.append(
+                    invalid_value(f"{path}.{member}[{name}]", text_of(whole[name]), detail)
+                )
     limits = resources.get("limits", {})
     for index, container in while_few(errors, enumerate(spec.get("containers", ()))):
         own = container.get("resources", {}).get("limits", {})
@@ -287,15 +340,23 @@ def check_pod_resources(path: str, spec: Document, claims: ClaimNames) -> list[F
 
 def sum_of_containers(spec: Document, member: str) -> dict[str, str]:
     """Sums the requests of a Pod's containers: quantities by name."""
-    said = [container.get("resources", {}).get(member, {}) for container in spec.get("containers", ())]
+    said = [
+        container.get("resources", {}).get(member, {}) for container in spec.get("containers", ())
+    ]
     init = [
         (container.get("resources", {}).get(member, {}), container.get("restartPolicy") == "Always")
         for container in spec.get("initContainers", ())
     ]
     binary = {
-        name for amounts in (*said, *(one for one, _ in init)) for name in amounts if str(amounts[name])[-1] == "i"
+        name
+        for amounts in (*said, *(one for one, _ in init))
+        for name in amounts
+        if str(amounts[name])[-1] == "i"
     }
-    return {name: quantity_of(number, binary=name in binary) for name, number in pod_amounts.total(said, init).items()}
+    return {
+        name: quantity_of(number, binary=name in binary)
+        for name, number in pod_amounts.total(said, init).items()
+    }
 
 
 def text_of(quantity: Any) -> str:

@@ -1,9 +1,10 @@
 """Rules of objects as rows.
 
-A rule is called with the path of an object and the object, and returns its complaints.  Most are a ``Field``: data
-about one member, required, choices, bounds, form, immutable.  ``Rules`` runs them in their order, which is that of
-upstream's complaints (``pkg/apis/core/validation/validation.go``).  A rule that no row can express (one of several,
-one member against another) is a function beside the rows.
+A rule is called with the path of an object and the object, and returns its complaints. Most are a
+``Field``: data about one member, required, choices, bounds, form, immutable. ``Rules`` runs them in
+their order, which is that of upstream's complaints (``pkg/apis/core/validation/validation.go``). A
+rule that no row can express (one of several, one member against another) is a function beside the
+rows.
 
 ``Defaults`` sets defaults by a pattern of the document that is filled.
 """
@@ -47,8 +48,8 @@ _MODE_DETAIL: Final = "must be a number between 0 and 0777 (octal), both inclusi
 class Field(msgspec.Struct, frozen=True):
     """The rules of the member at *path*, as data.
 
-    ``drivers[].name`` is the member of each element, and of ``csi?.driver`` nothing is required where ``csi`` is
-    absent; any other member on the way counts as an empty object.
+    ``drivers[].name`` is the member of each element, and of ``csi?.driver`` nothing is required
+    where ``csi`` is absent; any other member on the way counts as an empty object.
     """
 
     path: str
@@ -91,7 +92,9 @@ class Field(msgspec.Struct, frozen=True):
                 if self.always:
                     value = ""
                 elif self.required:
-                    return [required(where, self.required if isinstance(self.required, str) else "")]
+                    return [
+                        required(where, self.required if isinstance(self.required, str) else "")
+                    ]
                 elif value is None:
                     return []
             if only is not None:
@@ -134,7 +137,11 @@ class Field(msgspec.Struct, frozen=True):
         if not is_below and (self.maximum is None or value <= self.maximum):
             return []
         between = f"must be between {self.minimum} and {self.maximum}, inclusive"
-        detail = between if self.maximum is not None else f"must be greater than or equal to {self.minimum}"
+        detail = (
+            between
+            if self.maximum is not None
+            else f"must be greater than or equal to {self.minimum}"
+        )
         return [invalid_value(path, value, self.detail or detail)]
 
     def _bytes(self, path: str, value: str) -> list[FieldError]:
@@ -170,7 +177,9 @@ class Rules:
 
     def __init__(self, *rules: Field | Rule) -> None:
         self._fields = [rule for rule in rules if isinstance(rule, Field)]
-        self._rules = [(rule.needed, rule.rule()) if isinstance(rule, Field) else ("", rule) for rule in rules]
+        self._rules = [
+            (rule.needed, rule.rule()) if isinstance(rule, Field) else ("", rule) for rule in rules
+        ]
 
     def __call__(self, path: str, document: Document) -> list[FieldError]:
         errors: list[FieldError] = []
@@ -198,7 +207,9 @@ def unchanged(path: str, new: Document, old: Document, detail: str = IMMUTABLE) 
     return [] if value == at(old, path) else [invalid_value(path, value, detail)]
 
 
-def each(path: str, items: Iterable[T], test: Callable[[str, T], list[FieldError]]) -> list[FieldError]:
+def each(
+    path: str, items: Iterable[T], test: Callable[[str, T], list[FieldError]]
+) -> list[FieldError]:
     """*test* of each element of a list."""
     errors: list[FieldError] = []
     for index, item in enumerate(items):
@@ -219,7 +230,9 @@ def among(path: str, value: Any, choices: tuple[str, ...]) -> list[FieldError]:
 
 def absent(path: str, document: Document, members: Iterable[str], detail: str) -> list[FieldError]:
     """Members that must not be there, or be empty."""
-    return [forbidden_field(f"{path}.{member}", detail) for member in members if document.get(member)]
+    return [
+        forbidden_field(f"{path}.{member}", detail) for member in members if document.get(member)
+    ]
 
 
 def only_once(path: str, key: T, seen: set[T], shown: Any = None) -> list[FieldError]:
@@ -261,13 +274,14 @@ def way_of_user(text: str) -> list[str]:
 class Defaults:
     """Sets the defaults of a pattern in a document, whose shape the pattern has.
 
-    An object is filled where it is there, and so is each element of a list.  A name that begins with "+" is that of an
-    object or a list which is made where it is missing; one that ends with "?" has its default where it is missing, any
-    other also where it is empty or zero.
+    An object is filled where it is there, and so is each element of a list. A name that begins with
+    "+" is that of an object or a list which is made where it is missing; one that ends with "?" has
+    its default where it is missing, any other also where it is empty or zero.
     """
 
     def __init__(self, pattern: Document) -> None:
-        #: member, default, whether it is made, whether only a missing one is set, and the defaults of what is in it
+        #: member, default, whether it is made, whether only a missing one is set, and the defaults
+        #: of what is in it
         self._steps: list[tuple[str, Any, bool, bool, Defaults | None]] = []
         for name, default in pattern.items():
             inner = default[0] if isinstance(default, list) and default else default

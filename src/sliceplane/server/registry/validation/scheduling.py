@@ -1,7 +1,9 @@
-"""Rules of the members of a Pod's spec that a scheduler reads: tolerations, affinity, topology spread, gates.
+"""Rules of the members of a Pod's spec that a scheduler reads: tolerations, affinity, topology
+spread, gates.
 
-The messages and the order of complaints are those of Kubernetes (pkg/apis/core/validation/validation.go).  Each step
-costs time in proportion to the body: repeated names are found with sets.
+The messages and the order of complaints are those of Kubernetes
+(pkg/apis/core/validation/validation.go). Each step costs time in proportion to the body: repeated
+names are found with sets.
 """
 
 from __future__ import annotations
@@ -19,9 +21,21 @@ from sliceplane.api.errors import (
     while_few,
 )
 from sliceplane.api.meta import Document
-from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_label_value, check_qualified_name
+from sliceplane.kit.names import (
+    check_dns_label,
+    check_dns_subdomain,
+    check_label_value,
+    check_qualified_name,
+)
 from sliceplane.server.registry.metadata import check_label_selector, check_requirement, in_go
-from sliceplane.server.registry.validation.rules import Field, Rules, among, each, of_form, only_once
+from sliceplane.server.registry.validation.rules import (
+    Field,
+    Rules,
+    among,
+    each,
+    of_form,
+    only_once,
+)
 
 EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _ACTIONS: Final = ("DoNotSchedule", "ScheduleAnyway")
@@ -43,7 +57,10 @@ def _toleration(path: str, toleration: Document) -> list[FieldError]:
     effect: str = toleration.get("effect", "")
     errors = of_form(f"{path}.key", key, check_qualified_name) if key else []
     if not key and operator != "Exists":
-        detail = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
+        detail = (
+            'operator must be Exists when `key` is empty, which means "match all values and all '
+            'keys"'
+        )
         errors.append(invalid_value(f"{path}.operator", operator, detail))
     if "tolerationSeconds" in toleration and effect != "NoExecute":
         detail = "effect must be 'NoExecute' when `tolerationSeconds` is set"
@@ -58,7 +75,11 @@ def _toleration_value(path: str, operator: str, value: str) -> list[FieldError]:
         problems = check_label_value(value)
         return [invalid_value(where, value, ";".join(problems))] if problems else []
     if operator == "Exists":
-        return [invalid_value(where, value, "value must be empty when `operator` is 'Exists'")] if value else []
+        return (
+            [invalid_value(where, value, "value must be empty when `operator` is 'Exists'")]
+            if value
+            else []
+        )
     # The gate TaintTolerationComparisonOperators is off, as upstream's default is.
     known = ("Equal", "Exists", *(_COMPARING if operator in _COMPARING else ()))
     return [not_supported(where, operator, known)]
@@ -66,7 +87,11 @@ def _toleration_value(path: str, operator: str, value: str) -> list[FieldError]:
 
 def _weight(path: str, term: Document) -> list[FieldError]:
     weight = term.get("weight", 0)
-    return [] if 0 < weight <= 100 else [invalid_value(f"{path}.weight", weight, "must be in the range 1-100")]
+    return (
+        []
+        if 0 < weight <= 100
+        else [invalid_value(f"{path}.weight", weight, "must be in the range 1-100")]
+    )
 
 
 def _node_requirement(path: str, requirement: Document) -> list[FieldError]:
@@ -76,7 +101,9 @@ def _node_requirement(path: str, requirement: Document) -> list[FieldError]:
 def _values_too(path: str, requirement: Document) -> list[FieldError]:
     values: list[str] = requirement.get("values", [])
     errors = _node_requirement(path, requirement)
-    return errors + each(f"{path}.values", values, lambda where, value: of_form(where, value, check_label_value))
+    return errors + each(
+        f"{path}.values", values, lambda where, value: of_form(where, value, check_label_value)
+    )
 
 
 def _node_field(path: str, requirement: Document) -> list[FieldError]:
@@ -91,7 +118,9 @@ def _node_field(path: str, requirement: Document) -> list[FieldError]:
         errors.append(required(f"{path}.values", detail))
     if key != "metadata.name":
         return [*errors, invalid_value(f"{path}.key", key, "not a valid field selector key")]
-    return errors + each(f"{path}.values", given, lambda where, value: of_form(where, value, check_dns_subdomain))
+    return errors + each(
+        f"{path}.values", given, lambda where, value: of_form(where, value, check_dns_subdomain)
+    )
 
 
 def _namespaces(path: str, term: Document) -> list[FieldError]:
@@ -103,13 +132,19 @@ def _namespaces(path: str, term: Document) -> list[FieldError]:
 
 
 def _label_keys(path: str, term: Document) -> list[FieldError]:
-    """``matchLabelKeys`` and ``mismatchLabelKeys``, which add to the selector when the Pod is created."""
+    """``matchLabelKeys`` and ``mismatchLabelKeys``, which add to the selector when the Pod is
+    created.
+    """
     errors: list[FieldError] = []
     selector = term.get("labelSelector")
     for member in ("matchLabelKeys", "mismatchLabelKeys"):
         keys: list[str] = term.get(member, [])
         if keys and selector is None:
-            errors.append(forbidden_field(f"{path}.{member}", "must not be specified when labelSelector is not set"))
+            errors.append(
+                forbidden_field(
+                    f"{path}.{member}", "must not be specified when labelSelector is not set"
+                )
+            )
             continue
         errors += each(f"{path}.{member}", keys, _label_name)
     positions = {key: index for index, key in enumerate(term.get("matchLabelKeys", ()))}
@@ -134,7 +169,9 @@ check_node_selector: Final = Rules(
     Field(
         "nodeSelectorTerms",
         required="must have at least one node selector term",
-        rows=Rules(Field("matchExpressions", rows=_values_too), Field("matchFields", rows=_node_field)),
+        rows=Rules(
+            Field("matchExpressions", rows=_values_too), Field("matchFields", rows=_node_field)
+        ),
     )
 )
 _TOPOLOGY_KEY: Final = "can not be empty"
@@ -150,7 +187,12 @@ _PODS: Final = Rules(
     Field(_REQUIRED_TERMS, rows=_POD_TERM),
     Field(
         _PREFERRED_TERMS,
-        rows=Rules(_weight, lambda path, term: _POD_TERM(f"{path}.podAffinityTerm", term.get("podAffinityTerm", {}))),
+        rows=Rules(
+            _weight,
+            lambda path, term: _POD_TERM(
+                f"{path}.podAffinityTerm", term.get("podAffinityTerm", {})
+            ),
+        ),
     ),
 )
 check_affinity: Final = Rules(
@@ -158,7 +200,10 @@ check_affinity: Final = Rules(
         "nodeAffinity",
         rows=Rules(
             Field(_REQUIRED_TERMS, rows=check_node_selector),
-            Field(_PREFERRED_TERMS, rows=Rules(_weight, Field("preference", rows=_TERM_WITHOUT_VALUES))),
+            Field(
+                _PREFERRED_TERMS,
+                rows=Rules(_weight, Field("preference", rows=_TERM_WITHOUT_VALUES)),
+            ),
         ),
     ),
     Field("podAffinity", rows=_PODS),
@@ -190,7 +235,9 @@ def _spread(path: str, constraint: Document, *, repeated: bool) -> list[FieldErr
         errors.append(required(f"{path}.topologyKey", _TOPOLOGY_KEY))
     errors += among(f"{path}.whenUnsatisfiable", action, _ACTIONS)
     if repeated:
-        errors.append(duplicate(f"{path}.{{topologyKey, whenUnsatisfiable}}", f"{{{topology}, {action}}}"))
+        errors.append(
+            duplicate(f"{path}.{{topologyKey, whenUnsatisfiable}}", f"{{{topology}, {action}}}")
+        )
     errors += _MIN_DOMAINS(path, constraint)
     if action != "DoNotSchedule" and constraint.get("minDomains") is not None:
         detail = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}"
@@ -214,7 +261,9 @@ def check_gates(path: str, gates: list[Document]) -> list[FieldError]:
     seen: set[str] = set()
 
     def gate_errors(where: str, gate: Document) -> list[FieldError]:
-        return _label_name(where, gate.get("name", "")) + only_once(where, gate.get("name", ""), seen)
+        return _label_name(where, gate.get("name", "")) + only_once(
+            where, gate.get("name", ""), seen
+        )
 
     return each(path, gates, gate_errors)
 
@@ -224,9 +273,15 @@ def _label_name(path: str, name: str) -> list[FieldError]:
 
 
 def check_narrowed(path: str, new: Document, old: Document) -> list[FieldError]:
-    """The node affinity of a gated Pod (KEP-3838): terms stay, and only get further requirements."""
-    terms: list[Document] = old.get("nodeAffinity", {}).get(_REQUIRED_TERMS, {}).get("nodeSelectorTerms", [])
-    now: list[Document] = new.get("nodeAffinity", {}).get(_REQUIRED_TERMS, {}).get("nodeSelectorTerms", [])
+    """The node affinity of a gated Pod (KEP-3838): terms stay, and only get further
+    requirements.
+    """
+    terms: list[Document] = (
+        old.get("nodeAffinity", {}).get(_REQUIRED_TERMS, {}).get("nodeSelectorTerms", [])
+    )
+    now: list[Document] = (
+        new.get("nodeAffinity", {}).get(_REQUIRED_TERMS, {}).get("nodeSelectorTerms", [])
+    )
     where = f"{path}.nodeAffinity.{_REQUIRED_TERMS}.nodeSelectorTerms"
     if terms and len(terms) != len(now):
         detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
@@ -243,12 +298,17 @@ def _only_grew(term: Document, had: Document) -> bool:
     lists = ("matchExpressions", "matchFields")
     if not any(had.get(member) for member in lists):
         return not any(term.get(member) for member in lists)
-    return all(term.get(member, [])[: len(had.get(member, []))] == had.get(member, []) for member in lists)
+    return all(
+        term.get(member, [])[: len(had.get(member, []))] == had.get(member, []) for member in lists
+    )
 
 
 def _shown_term(term: Document) -> Document:
     return {
-        f"Match{kind}": [in_go(one, "key", "operator", "values", key="", operator="") for one in term[f"match{kind}"]]
+        f"Match{kind}": [
+            in_go(one, "key", "operator", "values", key="", operator="")
+            for one in term[f"match{kind}"]
+        ]
         if f"match{kind}" in term
         else None
         for kind in ("Expressions", "Fields")

@@ -1,8 +1,9 @@
-"""Rules of what a Pod and its containers may do on their node: security contexts, profiles, sysctls, Windows.
+"""Rules of what a Pod and its containers may do on their node: security contexts, profiles,
+sysctls, Windows.
 
-The messages and the order of complaints are those of Kubernetes (pkg/apis/core/validation/validation.go).  Members of
-``spec`` that Kubernetes keeps in the security context inside (``hostNetwork``, ``hostUsers``) are read where clients
-write them.
+The messages and the order of complaints are those of Kubernetes
+(pkg/apis/core/validation/validation.go). Members of ``spec`` that Kubernetes keeps in the security
+context inside (``hostNetwork``, ``hostUsers``) are read where clients write them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, required, too_long, while_few
+from sliceplane.api.errors import (
+    FieldError,
+    duplicate,
+    forbidden_field,
+    invalid_value,
+    required,
+    too_long,
+    while_few,
+)
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_subdomain
 from sliceplane.server.registry.metadata import in_go
@@ -26,27 +35,58 @@ _SYSCTL_BYTES_MAX: Final = 253
 _SEGMENT: Final = "[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
 _SYSCTL: Final = re.compile(rf"({_SEGMENT}[\./])*{_SEGMENT}")
 _SYSCTL_DETAIL: Final = (
-    f"must have at most {_SYSCTL_BYTES_MAX} characters and match regex ^({_SEGMENT}[\\./])*{_SEGMENT}$"
+    f"must have at most {_SYSCTL_BYTES_MAX} characters and match regex "
+    f"^({_SEGMENT}[\\./])*{_SEGMENT}$"
 )
 _IPC_SYSCTLS: Final = (
-    *("kernel.sem", "kernel.shmall", "kernel.shmmax", "kernel.shmmni", "kernel.shm_rmid_forced", "kernel.shm"),
+    *(
+        "kernel.sem",
+        "kernel.shmall",
+        "kernel.shmmax",
+        "kernel.shmmni",
+        "kernel.shm_rmid_forced",
+        "kernel.shm",
+    ),
     *("kernel.msgmax", "kernel.msgmnb", "kernel.msgmni", "kernel.msg"),
 )
 _NOT_ON_LINUX: Final = "windows options cannot be set for a linux pod"
 _NOT_ON_WINDOWS: Final = "cannot be set for a windows pod"
 _CREDENTIALS_KIB_MAX: Final = 64
-#: members of a Pod's security context and of its spec that Windows does not have, in upstream's order
+#: members of a Pod's security context and of its spec that Windows does not have, in upstream's
+#: order
 _LINUX_OF_PODS: Final = (
-    *("securityContext.appArmorProfile", "securityContext.seLinuxOptions", "hostUsers", "hostPID", "hostIPC"),
-    *("securityContext.seccompProfile", "securityContext.fsGroup", "securityContext.fsGroupChangePolicy"),
-    *("securityContext.sysctls", "shareProcessNamespace", "securityContext.runAsUser", "securityContext.runAsGroup"),
+    *(
+        "securityContext.appArmorProfile",
+        "securityContext.seLinuxOptions",
+        "hostUsers",
+        "hostPID",
+        "hostIPC",
+    ),
+    *(
+        "securityContext.seccompProfile",
+        "securityContext.fsGroup",
+        "securityContext.fsGroupChangePolicy",
+    ),
+    *(
+        "securityContext.sysctls",
+        "shareProcessNamespace",
+        "securityContext.runAsUser",
+        "securityContext.runAsGroup",
+    ),
     *("securityContext.supplementalGroups", "securityContext.supplementalGroupsPolicy"),
     "securityContext.seLinuxChangePolicy",
 )
 #: false is nothing
 _PLAIN_FLAGS: Final = ("hostPID", "hostIPC")
 _LINUX_OF_CONTAINERS: Final = (
-    *("appArmorProfile", "seLinuxOptions", "seccompProfile", "capabilities", "readOnlyRootFilesystem", "privileged"),
+    *(
+        "appArmorProfile",
+        "seLinuxOptions",
+        "seccompProfile",
+        "capabilities",
+        "readOnlyRootFilesystem",
+        "privileged",
+    ),
     *("allowPrivilegeEscalation", "procMount", "runAsUser", "runAsGroup"),
 )
 
@@ -67,7 +107,10 @@ def check_seccomp(path: str, profile: Document) -> list[FieldError]:
     local = profile.get("localhostProfile")
     if profile.get("type") == "Localhost":
         if local is None:
-            return [*errors, required(f"{path}.localhostProfile", "must be set when seccomp type is Localhost")]
+            return [
+                *errors,
+                required(f"{path}.localhostProfile", "must be set when seccomp type is Localhost"),
+            ]
         return errors + of_form(f"{path}.localhostProfile", local, way_down)
     if local is not None:
         shown = in_go(profile, "type", "localhostProfile", type="")
@@ -83,14 +126,18 @@ def check_app_armor(path: str, profile: Document) -> list[FieldError]:
     if kind != "Localhost":
         errors = _profile_type(path, profile, "appArmorProfile")
         if not errors and local is not None:
-            errors.append(invalid_value(where, local, "can only be set when AppArmor type is Localhost"))
+            errors.append(
+                invalid_value(where, local, "can only be set when AppArmor type is Localhost")
+            )
         return errors
     if local and local.strip() != local:
         errors = [invalid_value(where, local, "must not be padded with whitespace")]
     else:
         errors = [] if local else [required(where, "must be set when AppArmor type is Localhost")]
     return (
-        [*errors, too_long(where, _PROFILE_BYTES_MAX)] if len((local or "").encode()) > _PROFILE_BYTES_MAX else errors
+        [*errors, too_long(where, _PROFILE_BYTES_MAX)]
+        if len((local or "").encode()) > _PROFILE_BYTES_MAX
+        else errors
     )
 
 
@@ -112,7 +159,11 @@ def _spec_problems(credentials: str) -> list[str]:
 check_windows: Final = Rules(
     Field("gmsaCredentialSpecName", form=check_dns_subdomain, empty=True),
     Field("gmsaCredentialSpec", form=_spec_problems, empty=True),
-    Field("runAsUserName", form=lambda user: [f"runAsUserName{why}" for why in _user_problems(user)], empty=True),
+    Field(
+        "runAsUserName",
+        form=lambda user: [f"runAsUserName{why}" for why in _user_problems(user)],
+        empty=True,
+    ),
 )
 
 
@@ -125,13 +176,19 @@ def _user_problems(text: str) -> list[str]:
         return [" cannot contain more than one backslash"]
     domain, backslash, user = text.rpartition("\\")
     faults = (
-        (len(domain.encode()) >= _DOMAIN_BYTES, f"'s Domain length must be under {_DOMAIN_BYTES} characters"),
+        (
+            len(domain.encode()) >= _DOMAIN_BYTES,
+            f"'s Domain length must be under {_DOMAIN_BYTES} characters",
+        ),
         (
             bool(backslash) and not (_NETBIOS.fullmatch(domain) or _DOMAIN.fullmatch(domain)),
             "'s Domain doesn't match the NetBios nor the DNS format",
         ),
         (not user, "'s User cannot be empty"),
-        (len(user.encode()) > _USER_BYTES_MAX, f"'s User length must not be longer than {_USER_BYTES_MAX} characters"),
+        (
+            len(user.encode()) > _USER_BYTES_MAX,
+            f"'s User length must not be longer than {_USER_BYTES_MAX} characters",
+        ),
         (bool(re.fullmatch("[. ]+", user)), "'s User cannot contain only periods or spaces"),
         (
             bool(re.search(r'["/\\:;|=,+*?<>@\[\]]', user)),
@@ -154,7 +211,9 @@ def check_security(path: str, context: Document, *, host_users: bool) -> list[Fi
     errors = _FIRST_OF_CONTAINER(path, context)
     mount = context.get("procMount")
     if mount == "Unmasked" and host_users:
-        errors.append(invalid_value(f"{path}.procMount", mount, "`hostUsers` must be false to use `Unmasked`"))
+        errors.append(
+            invalid_value(f"{path}.procMount", mount, "`hostUsers` must be false to use `Unmasked`")
+        )
     return errors + _LAST_OF_CONTAINER(path, context)
 
 
@@ -164,14 +223,21 @@ def _escalation(path: str, context: Document) -> list[FieldError]:
     # As upstream does for each mention of a capability; once is enough.
     faults = {
         "`privileged` to true": context.get("privileged"),
-        "`capabilities.Add` CAP_SYS_ADMIN": "CAP_SYS_ADMIN" in context.get("capabilities", {}).get("add", ()),
+        "`capabilities.Add` CAP_SYS_ADMIN": "CAP_SYS_ADMIN"
+        in context.get("capabilities", {}).get("add", ()),
     }
     detail = "cannot set `allowPrivilegeEscalation` to false and"
-    return [invalid_value(path, _shown(context), f"{detail} {what}") for what, is_set in faults.items() if is_set]
+    return [
+        invalid_value(path, _shown(context), f"{detail} {what}")
+        for what, is_set in faults.items()
+        if is_set
+    ]
 
 
 _FIRST_OF_CONTAINER: Final = Rules(
-    id_field("runAsUser"), id_field("runAsGroup"), Field("procMount", choices=("Default", "Unmasked"))
+    id_field("runAsUser"),
+    id_field("runAsGroup"),
+    Field("procMount", choices=("Default", "Unmasked")),
 )
 _LAST_OF_CONTAINER: Final = Rules(
     Field("seccompProfile", rows=check_seccomp),
@@ -179,18 +245,28 @@ _LAST_OF_CONTAINER: Final = Rules(
     Field("windowsOptions", rows=check_windows),
     Field("appArmorProfile", rows=check_app_armor),
 )
-#: members of Go's structs in their order, and what an empty one is; by the member that holds the struct
+#: members of Go's structs in their order, and what an empty one is; by the member that holds the
+#: struct
 _GO: Final[dict[str, dict[str, Any]]] = {
     "": dict.fromkeys(
         (
-            *("capabilities", "privileged", "seLinuxOptions", "windowsOptions", "runAsUser", "runAsGroup"),
+            *(
+                "capabilities",
+                "privileged",
+                "seLinuxOptions",
+                "windowsOptions",
+                "runAsUser",
+                "runAsGroup",
+            ),
             *("runAsNonRoot", "readOnlyRootFilesystem", "allowPrivilegeEscalation", "procMount"),
             *("seccompProfile", "appArmorProfile"),
         )
     ),
     "capabilities": dict.fromkeys(("add", "drop")),
     "seLinuxOptions": dict.fromkeys(("user", "role", "type", "level"), ""),
-    "windowsOptions": dict.fromkeys(("gmsaCredentialSpecName", "gmsaCredentialSpec", "runAsUserName", "hostProcess")),
+    "windowsOptions": dict.fromkeys(
+        ("gmsaCredentialSpecName", "gmsaCredentialSpec", "runAsUserName", "hostProcess")
+    ),
     "seccompProfile": {"type": "", "localhostProfile": None},
     "appArmorProfile": {"type": "", "localhostProfile": None},
 }
@@ -200,8 +276,16 @@ def _shown(context: Document, member: str = "") -> Document:
     shown: Document = {}
     for name, empty in _GO[member].items():
         value = context.get(name, empty)
-        go_name = "GMSA" + name[4:] if name.startswith("gmsa") else "SELinuxOptions" if name == "seLinuxOptions" else ""
-        shown[go_name or name[0].upper() + name[1:]] = _shown(value, name) if type(value) is dict else value
+        go_name = (
+            "GMSA" + name[4:]
+            if name.startswith("gmsa")
+            else "SELinuxOptions"
+            if name == "seLinuxOptions"
+            else ""
+        )
+        shown[go_name or name[0].upper() + name[1:]] = (
+            _shown(value, name) if type(value) is dict else value
+        )
     return shown
 
 
@@ -218,11 +302,18 @@ def check_pod_security(path: str, spec: Document) -> list[FieldError]:
 
 
 def _group(path: str, group: int) -> list[FieldError]:
-    return [] if 0 <= group <= ID_MAX else [invalid_value(path, group, f"must be between 0 and {ID_MAX}, inclusive")]
+    return (
+        []
+        if 0 <= group <= ID_MAX
+        else [invalid_value(path, group, f"must be between 0 and {ID_MAX}, inclusive")]
+    )
 
 
 _IDS_OF_POD: Final = Rules(
-    id_field("fsGroup"), id_field("runAsUser"), id_field("runAsGroup"), Field("supplementalGroups", rows=_group)
+    id_field("fsGroup"),
+    id_field("runAsUser"),
+    id_field("runAsGroup"),
+    Field("supplementalGroups", rows=_group),
 )
 _POLICIES_OF_POD: Final = Rules(
     Field("fsGroupChangePolicy", choices=("Always", "OnRootMismatch")),
@@ -251,7 +342,9 @@ def _sysctls(path: str, sysctls: list[Document], spec: Document) -> list[FieldEr
         seen.add(name)
         space = _namespace_of(name)
         if space and spec.get(space):
-            errors.append(invalid_value(where, name, f"may not be specified when '{space}' is true"))
+            errors.append(
+                invalid_value(where, name, f"may not be specified when '{space}' is true")
+            )
         return errors
 
     return each(path, sysctls, sysctl_errors)
@@ -276,13 +369,21 @@ def check_host_process(path: str, spec: Document) -> list[FieldError]:
     for where, container in while_few(errors, containers_of(path, spec)):
         own = container.get("securityContext", {}).get("windowsOptions", {}).get("hostProcess")
         if of_pod is not None and own is not None and of_pod != own:
-            detail = f"pod hostProcess value must be identical if both are specified, was {str(of_pod).lower()}"
-            errors.append(invalid_value(f"{where}.securityContext.windowsOptions.hostProcess", own, detail))
+            detail = (
+                "pod hostProcess value must be identical if both are specified, was "
+                f"{str(of_pod).lower()}"
+            )
+            errors.append(
+                invalid_value(f"{where}.securityContext.windowsOptions.hostProcess", own, detail)
+            )
         are_ones.append(bool(of_pod if own is None else own))
     if not any(are_ones):
         return errors
     if not all(are_ones):
-        detail = "If pod contains any hostProcess containers then all containers must be HostProcess containers"
+        detail = (
+            "If pod contains any hostProcess containers then all containers must be HostProcess "
+            "containers"
+        )
         errors.append(invalid_value(path, "", detail))
     if not spec.get("hostNetwork"):
         detail = "hostNetwork must be true if pod contains any hostProcess containers"
@@ -297,7 +398,9 @@ def check_host_users(path: str, spec: Document) -> list[FieldError]:
     detail = "when `hostUsers` is false"
     # As upstream: some are spelled as Go does.
     names = (("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC"))
-    errors = [forbidden_field(f"{path}.{shown}", detail) for member, shown in names if spec.get(member)]
+    errors = [
+        forbidden_field(f"{path}.{shown}", detail) for member, shown in names if spec.get(member)
+    ]
     for where, container in while_few(errors, containers_of(path, spec)):
         if container.get("volumeDevices"):
             errors.append(forbidden_field(f"{where}.volumeDevices", detail))
@@ -310,19 +413,35 @@ def check_system(path: str, spec: Document) -> list[FieldError]:
         return []
     name = spec["os"].get("name", "")
     if name not in ("linux", "windows"):
-        return among(f"{path}.os", name, ("linux", "windows")) if name else [required(f"{path}.os.name")]
+        return (
+            among(f"{path}.os", name, ("linux", "windows"))
+            if name
+            else [required(f"{path}.os.name")]
+        )
     if name == "linux":
-        return _set_in(path, spec, ("securityContext.windowsOptions",), ("windowsOptions",), _NOT_ON_LINUX)
+        return _set_in(
+            path, spec, ("securityContext.windowsOptions",), ("windowsOptions",), _NOT_ON_LINUX
+        )
     return _set_in(path, spec, _LINUX_OF_PODS, _LINUX_OF_CONTAINERS, _NOT_ON_WINDOWS)
 
 
 def _set_in(
     path: str, spec: Document, of_pod: tuple[str, ...], of_containers: tuple[str, ...], detail: str
 ) -> list[FieldError]:
-    context = {f"securityContext.{member}": value for member, value in spec.get("securityContext", {}).items()}
-    given = {**context, **{member: value for member, value in spec.items() if value or member not in _PLAIN_FLAGS}}
+    context = {
+        f"securityContext.{member}": value
+        for member, value in spec.get("securityContext", {}).items()
+    }
+    given = {
+        **context,
+        **{member: value for member, value in spec.items() if value or member not in _PLAIN_FLAGS},
+    }
     errors = [forbidden_field(f"{path}.{member}", detail) for member in of_pod if member in given]
     for where, container in while_few(errors, containers_of(path, spec)):
         own = container.get("securityContext", {})
-        errors += [forbidden_field(f"{where}.securityContext.{name}", detail) for name in of_containers if name in own]
+        errors += [
+            forbidden_field(f"{where}.securityContext.{name}", detail)
+            for name in of_containers
+            if name in own
+        ]
     return errors

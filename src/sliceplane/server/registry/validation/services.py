@@ -1,8 +1,8 @@
 """Service: everything that can be said of one version of it (KEP-4444, KEP-563;
 pkg/apis/core/validation/validation.go).
 
-Server-given members (cluster addresses, node ports) are checked as far as the client gave them; whether they
-are free is admission's question.
+Server-given members (cluster addresses, node ports) are checked as far as the client gave them;
+whether they are free is admission's question.
 """
 
 from __future__ import annotations
@@ -43,7 +43,15 @@ from sliceplane.server.registry.validation.addresses import (
     version_of,
 )
 from sliceplane.server.registry.validation.load_balancers import check_balancer, check_ports
-from sliceplane.server.registry.validation.rules import Field, Rules, absent, among, each, of_form, only_once
+from sliceplane.server.registry.validation.rules import (
+    Field,
+    Rules,
+    absent,
+    among,
+    each,
+    of_form,
+    only_once,
+)
 
 AFFINITIES = ("ClientIP", "None")
 TRAFFIC_DISTRIBUTIONS = ("PreferClose", "PreferSameNode", "PreferSameZone")
@@ -101,7 +109,9 @@ def _each_port(spec: Document) -> list[FieldError]:
         name = port.get("name", "")
         errors: list[FieldError] = []
         if name:
-            errors += of_form(f"{path}.name", name, check_dns_label) + only_once(f"{path}.name", name, names)
+            errors += of_form(f"{path}.name", name, check_dns_label) + only_once(
+                f"{path}.name", name, names
+            )
         elif len(ports) > 1:
             errors.append(required(f"{path}.name"))
         errors += check_number(f"{path}.port", port.get("port", 0))
@@ -111,7 +121,9 @@ def _each_port(spec: Document) -> list[FieldError]:
 
 
 _LAST_OF_PORT: Final = Rules(
-    PROTOCOL, lambda path, port: check_port(f"{path}.targetPort", port.get("targetPort", 0)), APP_PROTOCOL
+    PROTOCOL,
+    lambda path, port: check_port(f"{path}.targetPort", port.get("targetPort", 0)),
+    APP_PROTOCOL,
 )
 
 
@@ -124,7 +136,11 @@ def _affinity(spec: Document) -> list[FieldError]:
     if kind not in AFFINITIES:
         return [not_supported("spec.sessionAffinity", kind, AFFINITIES)]
     if kind == "None":
-        return [forbidden_field(path, "must not be set when session affinity is None")] if config is not None else []
+        return (
+            [forbidden_field(path, "must not be set when session affinity is None")]
+            if config is not None
+            else []
+        )
     timeout = (config or {}).get("clientIP", {}).get("timeoutSeconds")
     if timeout is None:
         return [required(path, "when session affinity type is ClientIP")]
@@ -148,7 +164,9 @@ def cluster_ips(spec: Document) -> list[FieldError]:
     elif primary and addresses[0] != primary:
         errors.append(invalid_value(path, addresses, "first value must match `clusterIP`"))
     elif addresses and not primary:
-        errors.append(invalid_value(path, addresses, "must be empty when `clusterIP` is not specified"))
+        errors.append(
+            invalid_value(path, addresses, "must be empty when `clusterIP` is not specified")
+        )
     seen: set[str] = set()
     errors += each(
         "spec.ipFamilies",
@@ -164,7 +182,9 @@ def cluster_ips(spec: Document) -> list[FieldError]:
         # What follows compares families, and would only restate a bad address.
         return errors
     if len(addresses) > 1 and len({version_of(address) for address in addresses}) < 2:
-        errors.append(invalid_value(path, addresses, "may specify no more than one IP for each IP family"))
+        errors.append(
+            invalid_value(path, addresses, "may specify no more than one IP for each IP family")
+        )
     if not is_headless(spec):
         for index, (address, wanted) in enumerate(zip(addresses, families, strict=False)):
             if wanted in FAMILIES and version_of(address) != (4 if wanted == "IPv4" else 6):
@@ -178,7 +198,9 @@ def _bad_addresses(path: str, addresses: list[str]) -> list[FieldError]:
     for index, address in while_few(errors, enumerate(addresses)):
         if index == 0 and address == NO_CLUSTER_IP:
             if len(addresses) > 1:
-                errors.append(invalid_value(path, addresses, "'None' must be the first and only value"))
+                errors.append(
+                    invalid_value(path, addresses, "'None' must be the first and only value")
+                )
             continue
         problem = ip_problem(address)
         if problem:
@@ -213,7 +235,8 @@ def _distinct_ports(spec: Document) -> list[FieldError]:
         return only_once(f"{path}.nodePort", key, node_ports, number) if number else []
 
     def port_errors(path: str, port: Document) -> list[FieldError]:
-        # As upstream: Go's own struct is shown, with what does not count in the comparison left empty.
+        # As upstream: Go's own struct is shown, with what does not count in the comparison left
+        # empty.
         empty = {"appProtocol": None, "targetPort": 0, "nodePort": 0}
         shown = in_go({**port, "name": "", **empty}, *_GO_PORT, protocol="", port=0)
         return only_once(path, (port.get("protocol", ""), port.get("port", 0)), numbers, shown)
@@ -233,12 +256,16 @@ def _policies(spec: Document) -> list[FieldError]:
     if external and external not in POLICIES:
         errors.append(not_supported(path, external, POLICIES))
     elif external and not accessible:
-        errors.append(invalid_value(path, external, "may only be set for externally-accessible services"))
+        errors.append(
+            invalid_value(path, external, "may only be set for externally-accessible services")
+        )
     elif accessible and not external:
         errors.append(required(path))
     health = spec.get("healthCheckNodePort", 0)
     if health and not has_health_check_port(kind, external):
-        detail = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
+        detail = (
+            "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
+        )
         errors.append(invalid_value("spec.healthCheckNodePort", health, detail))
     elif health and not is_port(health):
         errors.append(invalid_value("spec.healthCheckNodePort", health, PORT_RANGE))
@@ -248,7 +275,8 @@ def _policies(spec: Document) -> list[FieldError]:
     elif internal is not None:
         errors += among("spec.internalTrafficPolicy", internal, POLICIES)
     distribution = spec.get("trafficDistribution")
-    # beside upstream's values, the name of a heuristic (KEP-4444, "Implementation specific heuristics")
+    # beside upstream's values, the name of a heuristic (KEP-4444, "Implementation specific
+    # heuristics")
     if distribution is None or is_domain_qualified(distribution):
         return errors
     return errors + among("spec.trafficDistribution", distribution, TRAFFIC_DISTRIBUTIONS)

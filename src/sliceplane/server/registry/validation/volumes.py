@@ -1,7 +1,8 @@
 """Rules of a Pod's volumes, and of the mounts and devices of a container.
 
-The messages and the order of complaints are those of Kubernetes (pkg/apis/core/validation/validation.go), its
-misspellings included.  ``_SOURCES`` has a row for each type of volume.
+The messages and the order of complaints are those of Kubernetes
+(pkg/apis/core/validation/validation.go), its misspellings included. ``_SOURCES`` has a row for each
+type of volume.
 """
 
 from __future__ import annotations
@@ -48,7 +49,16 @@ _CLASH: Final = "may not specify more than 1 volume type"
 _CLASH_OF_PATHS: Final = "conflicting duplicate paths"
 _PAIRS: Final = "must be a host:port pair or multiple pairs separated by commas"
 _HOST_TYPES: Final = (
-    *("", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"),
+    *(
+        "",
+        "BlockDevice",
+        "CharDevice",
+        "Directory",
+        "DirectoryOrCreate",
+        "File",
+        "FileOrCreate",
+        "Socket",
+    ),
 )
 PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 _INITIATORS: Final = {
@@ -58,7 +68,8 @@ _INITIATORS: Final = {
 }
 _PORTAL_MAX: Final = 64
 _PORTAL_DETAIL: Final = (
-    "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is "
+    "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if "
+    "iscsi.initiatorName is "
     "specified."
 )
 _TENANT_MAX: Final = 64
@@ -72,11 +83,17 @@ _RECURSIVE: Final = ("Disabled", "Enabled", "IfPossible")
 _NAME: Final = Rules(Field("name", required=True, form=check_dns_label))
 
 
-def check_volumes(path: str, volumes: list[Document], pod: str | None) -> tuple[Volumes, list[FieldError]]:
-    """The good volumes by name, and the complaints.  *pod*: the name of the Pod; ``None`` for a template."""
+def check_volumes(
+    path: str, volumes: list[Document], pod: str | None
+) -> tuple[Volumes, list[FieldError]]:
+    """The good volumes by name, and the complaints.  *pod*: the name of the Pod; ``None`` for a
+    template.
+    """
     errors: list[FieldError] = []
     good: dict[str, Document] = {}
-    claims = {f"{pod}-{volume.get('name', '')}" for volume in volumes if pod and "ephemeral" in volume}
+    claims = {
+        f"{pod}-{volume.get('name', '')}" for volume in volumes if pod and "ephemeral" in volume
+    }
     for index, volume in while_few(errors, enumerate(volumes)):
         where = f"{path}[{index}]"
         name = volume.get("name", "")
@@ -124,7 +141,9 @@ def _source(path: str, volume: Document, pod: str | None) -> list[FieldError]:
 def _empty_dir(path: str, source: Document) -> list[FieldError]:
     if exact(source.get("sizeLimit", 0)) >= 0:
         return []
-    return [forbidden_field(f"{path}.sizeLimit", "SizeLimit field must be a valid resource quantity")]
+    return [
+        forbidden_field(f"{path}.sizeLimit", "SizeLimit field must be a valid resource quantity")
+    ]
 
 
 def _host_path(path: str, source: Document) -> list[FieldError]:
@@ -138,13 +157,17 @@ def _nfs(path: str, source: Document) -> list[FieldError]:
     errors = needs("server", "path")(path, source)
     where: str = source.get("path", "")
     return (
-        errors if where.startswith("/") else [*errors, invalid_value(f"{path}.path", where, "must be an absolute path")]
+        errors
+        if where.startswith("/")
+        else [*errors, invalid_value(f"{path}.path", where, "must be an absolute path")]
     )
 
 
 def _iscsi(path: str, source: Document) -> list[FieldError]:
     errors = _TARGET(path, source)
-    if (source.get("chapAuthDiscovery") or source.get("chapAuthSession")) and "secretRef" not in source:
+    if (
+        source.get("chapAuthDiscovery") or source.get("chapAuthSession")
+    ) and "secretRef" not in source:
         errors.append(required(f"{path}.secretRef"))
     if "initiatorName" not in source:
         return errors
@@ -182,7 +205,11 @@ def _quobyte(path: str, source: Document) -> list[FieldError]:
     if not registry:
         errors.append(required(f"{path}.registry", _PAIRS))
     elif len(source.get("tenant", "").encode()) > _TENANT_MAX:
-        errors.append(required(f"{path}.tenant", "must be a UUID and may not exceed a length of 64 characters"))
+        errors.append(
+            required(
+                f"{path}.tenant", "must be a UUID and may not exceed a length of 64 characters"
+            )
+        )
     else:
         bad = sum(not _HOST_PORT.fullmatch(pair) for pair in registry.split(","))
         fault = invalid_value(f"{path}.registry", registry[:_REGISTRY_SHOWN_MAX], _PAIRS)
@@ -203,7 +230,9 @@ def _fibre_channel(path: str, source: Document) -> list[FieldError]:
     if not names and not source.get("wwids"):
         errors.append(required(where, "must specify either targetWWNs or wwids, but not both"))
     if names and source.get("wwids"):
-        errors.append(invalid_value(where, names, "targetWWNs and wwids can not be specified simultaneously"))
+        errors.append(
+            invalid_value(where, names, "targetWWNs and wwids can not be specified simultaneously")
+        )
     if names and "lun" not in source:
         errors.append(required(f"{path}.lun", "lun is required if targetWWNs is specified"))
     return errors + (_LUN(path, source) if names else [])
@@ -222,7 +251,11 @@ def _flex(path: str, source: Document) -> list[FieldError]:
 def _disk_uri(path: str, source: Document) -> list[FieldError]:
     uri = source.get("diskURI", "")
     start, shape = _DISKS["Managed" if source.get("kind") == "Managed" else "blob"]
-    return among(f"{path}.diskURI", uri, (shape,)) if "kind" in source and not uri.startswith(start) else []
+    return (
+        among(f"{path}.diskURI", uri, (shape,))
+        if "kind" in source and not uri.startswith(start)
+        else []
+    )
 
 
 _DISKS: Final = {
@@ -230,7 +263,10 @@ _DISKS: Final = {
         "/subscriptions/",
         "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}",
     ),
-    "blob": ("https://", "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"),
+    "blob": (
+        "https://",
+        "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd",
+    ),
 }
 
 
@@ -250,7 +286,9 @@ def _downward_file(path: str, item: Document) -> list[FieldError]:
             detail = "fieldRef and resourceFieldRef can not be specified simultaneously"
             errors.append(invalid_value(path, "resource", detail))
     elif "resourceFieldRef" in item:
-        errors += check_amount_of_container(f"{path}.resourceFieldRef", item["resourceFieldRef"], named=True)
+        errors += check_amount_of_container(
+            f"{path}.resourceFieldRef", item["resourceFieldRef"], named=True
+        )
     else:
         errors.append(required(path, "one of fieldRef and resourceFieldRef is required"))
     return errors + file_mode("mode")(path, item)
@@ -294,8 +332,12 @@ def _projection(path: str, where: str, projection: Document, taken: set[str]) ->
         take(item.get("path", ""), item.get("path", ""))
     if "serviceAccountToken" in projection:
         errors += _token(path, f"{where}.serviceAccountToken", projection["serviceAccountToken"])
-    # Of the gates that are off, as upstream's default is: ``clusterTrustBundle``, ``podCertificate``.
-    given = sum(member in projection for member in ("secret", "configMap", "downwardAPI", "serviceAccountToken"))
+    # Of the gates that are off, as upstream's default is: ``clusterTrustBundle``,
+    # ``podCertificate``.
+    given = sum(
+        member in projection
+        for member in ("secret", "configMap", "downwardAPI", "serviceAccountToken")
+    )
     if given > 1:
         errors.append(forbidden_field(where, f"{_CLASH} per source"))
     return errors
@@ -308,7 +350,11 @@ def _token(path: str, where: str, token: Document) -> list[FieldError]:
 
 _FILE_PATH: Final = Rules(Field("path", required=True, form=way_of_user))
 _TOKEN_AGE: Final = Rules(
-    Field("expirationSeconds", minimum=_TOKEN_MIN_S, detail="may not specify a duration less than 10 minutes"),
+    Field(
+        "expirationSeconds",
+        minimum=_TOKEN_MIN_S,
+        detail="may not specify a duration less than 10 minutes",
+    ),
     Field(
         "expirationSeconds",
         maximum=_TOKEN_MAX_S,
@@ -316,7 +362,9 @@ _TOKEN_AGE: Final = Rules(
     ),
 )
 _KEY_TO_PATH: Final = Rules(Field("key", required=True), _FILE_PATH, file_mode("mode"))
-_PARTITION: Final = Field("partition", minimum=0, maximum=255, detail="must be between 1 and 255, inclusive")
+_PARTITION: Final = Field(
+    "partition", minimum=0, maximum=255, detail="must be between 1 and 255, inclusive"
+)
 _SECRET: Final = Field("secretRef", rows=needs("name"))
 _FILES: Final = (file_mode("defaultMode"), Field("items", rows=_KEY_TO_PATH))
 #: by the member of a volume, in the order in which they are looked for
@@ -361,10 +409,17 @@ _SOURCES: Final[dict[str, Check]] = {
     "projected": Rules(file_mode("defaultMode"), _projected),
     "scaleIO": needs("gateway", "system", "volumeName"),
     "csi": Rules(
-        Field("driver", required=True, bytes_max=_DRIVER_MAX, form=lambda driver: check_dns_subdomain(driver.lower())),
+        Field(
+            "driver",
+            required=True,
+            bytes_max=_DRIVER_MAX,
+            form=lambda driver: check_dns_subdomain(driver.lower()),
+        ),
         Field("nodePublishSecretRef", rows=_publish_secret),
     ),
-    "ephemeral": Rules(needs("volumeClaimTemplate"), Field("volumeClaimTemplate", rows=check_claim_template)),
+    "ephemeral": Rules(
+        needs("volumeClaimTemplate"), Field("volumeClaimTemplate", rows=check_claim_template)
+    ),
     "image": Rules(Field("pullPolicy", choices=PULL_POLICIES)),
 }
 #: where upstream names a member otherwise: in complaints about it, and about one type too many
@@ -376,16 +431,18 @@ def check_mounts(path: str, container: Document, volumes: Volumes) -> list[Field
     """*path*: the container's."""
     mounts: list[Document] = container.get("volumeMounts", [])
     devices: list[Document] = container.get("volumeDevices", [])
-    return _mounts(f"{path}.volumeMounts", container, volumes, _paths_by_name(devices, "devicePath")) + _devices(
-        f"{path}.volumeDevices", devices, volumes, _paths_by_name(mounts, "mountPath")
-    )
+    return _mounts(
+        f"{path}.volumeMounts", container, volumes, _paths_by_name(devices, "devicePath")
+    ) + _devices(f"{path}.volumeDevices", devices, volumes, _paths_by_name(mounts, "mountPath"))
 
 
 def _paths_by_name(uses: list[Document], member: str) -> dict[str, str]:
     return {use.get("name", ""): use.get(member, "") for use in uses}
 
 
-def _mounts(path: str, container: Document, volumes: Volumes, devices: dict[str, str]) -> list[FieldError]:
+def _mounts(
+    path: str, container: Document, volumes: Volumes, devices: dict[str, str]
+) -> list[FieldError]:
     seen: set[str] = set()
     device_paths = set(devices.values())
     privileged = bool(container.get("securityContext", {}).get("privileged"))
@@ -396,10 +453,16 @@ def _mounts(path: str, container: Document, volumes: Volumes, devices: dict[str,
         errors = [] if name else [required(f"{where}.name")]
         errors += [] if name in volumes else [missing_value(f"{where}.name", name)]
         errors += [] if target else [required(f"{where}.mountPath")]
-        errors += [invalid_value(f"{where}.mountPath", target, "must be unique")] if target in seen else []
+        errors += (
+            [invalid_value(f"{where}.mountPath", target, "must be unique")]
+            if target in seen
+            else []
+        )
         seen.add(target)
         if name in devices:
-            errors.append(invalid_value(f"{where}.name", name, "must not already exist in volumeDevices"))
+            errors.append(
+                invalid_value(f"{where}.name", name, "must not already exist in volumeDevices")
+            )
         if target in device_paths:
             detail = "must not already exist as a path in volumeDevices"
             errors.append(invalid_value(f"{where}.mountPath", target, detail))
@@ -432,11 +495,15 @@ def _mount_options(path: str, where: str, mount: Document, *, privileged: bool) 
 
 
 _SUB_PATH: Final = Rules(Field("subPath", form=way_down))
-_EXPRESSION: Final = Rules(Field("subPathExpr", form=way_down), Field("mountPropagation", choices=_PROPAGATIONS))
+_EXPRESSION: Final = Rules(
+    Field("subPathExpr", form=way_down), Field("mountPropagation", choices=_PROPAGATIONS)
+)
 _READ_ONLY: Final = Rules(Field("recursiveReadOnly", choices=_RECURSIVE))
 
 
-def _devices(path: str, devices: list[Document], volumes: Volumes, mounts: dict[str, str]) -> list[FieldError]:
+def _devices(
+    path: str, devices: list[Document], volumes: Volumes, mounts: dict[str, str]
+) -> list[FieldError]:
     errors: list[FieldError] = []
     names: set[str] = set()
     paths: set[str] = set()
@@ -455,10 +522,16 @@ def _devices(path: str, devices: list[Document], volumes: Volumes, mounts: dict[
             (target in paths, "devicePath", "must be unique"),
             (leaves, "devicePath", "can not contain backsteps ('..')"),
             (name in mounts, "name", "must not already exist in volumeMounts"),
-            (target in mount_paths, "devicePath", "must not already exist as a path in volumeMounts"),
+            (
+                target in mount_paths,
+                "devicePath",
+                "must not already exist as a path in volumeMounts",
+            ),
         )
         errors += [
-            _device_fault(f"{where}.{member}", device.get(member, ""), why) for is_bad, member, why in faults if is_bad
+            _device_fault(f"{where}.{member}", device.get(member, ""), why)
+            for is_bad, member, why in faults
+            if is_bad
         ]
         if name:
             names.add(name)
@@ -468,7 +541,9 @@ def _devices(path: str, devices: list[Document], volumes: Volumes, mounts: dict[
 
 
 _BLOCK: Final = {"persistentVolumeClaim", "ephemeral"}
-_BLOCK_DETAIL: Final = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
+_BLOCK_DETAIL: Final = (
+    "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
+)
 
 
 def _device_fault(path: str, value: Any, why: str | None) -> FieldError:

@@ -1,7 +1,8 @@
 """The slices that one Endpoints object is: one for each subset and IP family.
 
-Subsets are taken in their canonical form, so every port is in one of them.  Of each subset at most so many addresses
-are mirrored, ready ones first, both families together; what is not an IP address is passed over.
+Subsets are taken in their canonical form, so every port is in one of them. Of each subset at most
+so many addresses are mirrored, ready ones first, both families together; what is not an IP address
+is passed over.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ GroupKey = tuple[str, Ports]
 
 
 class MirrorGroup(NamedTuple):
-    """One slice that must exist.  ``texts`` are its endpoints as they are written, in the order of ``content``."""
+    """One slice that must exist.  ``texts`` are its endpoints as they are written, in the order of
+    ``content``.
+    """
 
     address_type: Family
     ports: Ports
@@ -113,7 +116,9 @@ def content_of(observed: EndpointSlice) -> Content:
     content: Content = {}
     for index, endpoint in enumerate(observed.endpoints or ()):
         identity = identity_of(endpoint)
-        content[(*identity, str(index)) if identity in content else identity] = encode(comparable(endpoint))
+        content[(*identity, str(index)) if identity in content else identity] = encode(
+            comparable(endpoint)
+        )
     return content
 
 
@@ -128,7 +133,11 @@ def comparable(endpoint: SliceEndpoint) -> SliceEndpoint:
     if target is not None and target.resource_version:
         target = msgspec.structs.replace(target, resource_version="")
     return msgspec.structs.replace(
-        endpoint, target_ref=target, hints=None, deprecated_topology=None, hostname=endpoint.hostname or None
+        endpoint,
+        target_ref=target,
+        hints=None,
+        deprecated_topology=None,
+        hostname=endpoint.hostname or None,
     )
 
 
@@ -136,7 +145,8 @@ def group_key(observed: EndpointSlice) -> GroupKey:
     return observed.address_type, canonical_ports(observed.ports or ())
 
 
-# -- metadata -------------------------------------------------------------------------------------------
+# -- metadata
+# -------------------------------------------------------------------------------------------
 
 
 class SliceMeta(NamedTuple):
@@ -154,9 +164,20 @@ class SliceMeta(NamedTuple):
 
 def slice_meta(endpoints: Endpoints) -> SliceMeta:
     meta = endpoints.metadata
-    labels = {**(meta.labels or {}), LABEL_SERVICE_NAME: meta.name, LABEL_MANAGED_BY: MANAGED_BY_MIRRORING}
-    annotations = {k: v for k, v in sorted((meta.annotations or {}).items()) if k not in _OWN_ANNOTATIONS}
+    labels = {
+        **(meta.labels or {}),
+        LABEL_SERVICE_NAME: meta.name,
+        LABEL_MANAGED_BY: MANAGED_BY_MIRRORING,
+    }
+    annotations = {
+        k: v for k, v in sorted((meta.annotations or {}).items()) if k not in _OWN_ANNOTATIONS
+    }
     owner = OwnerReference(
-        api_version="v1", kind="Endpoints", name=meta.name, uid=meta.uid, controller=True, block_owner_deletion=True
+        api_version="v1",
+        kind="Endpoints",
+        name=meta.name,
+        uid=meta.uid,
+        controller=True,
+        block_owner_deletion=True,
     )
     return SliceMeta(dict(sorted(labels.items())), annotations or None, owner)

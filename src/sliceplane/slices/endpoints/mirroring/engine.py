@@ -1,8 +1,8 @@
 """All Endpoints objects that are mirrored: routes every change to just the object that it concerns.
 
-``on_*`` methods take what informers report and return the keys (``namespace/name``) whose slices may now have to
-change.  State is kept for objects that could be mirrored and for slices that exist, not for the Endpoints of every
-Service; of a Service nothing but whether it has a selector.
+``on_*`` methods take what informers report and return the keys (``namespace/name``) whose slices
+may now have to change. State is kept for objects that could be mirrored and for slices that exist,
+not for the Endpoints of every Service; of a Service nothing but whether it has a selector.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class MirrorEngine:
         self._totals = MirrorTotals()
         self._counted: dict[str, MirrorTotals] = {}
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def on_service(self, old: Service | None, new: Service | None) -> Keys:
         service = new or old
@@ -84,7 +85,9 @@ class MirrorEngine:
         return (key,)
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> Keys:
-        """A slice can come to us and leave us by its labels; slices of others tell at most that ours are not needed."""
+        """A slice can come to us and leave us by its labels; slices of others tell at most that
+        ours are not needed.
+        """
         before = _owner_of(old)
         after = _owner_of(new)
         touched: dict[str, None] = {}
@@ -106,7 +109,8 @@ class MirrorEngine:
                 touched[after.key] = None
         return tuple(touched)
 
-    # -- plan and result --------------------------------------------------------------------------------
+    # -- plan and result
+    # --------------------------------------------------------------------------------
 
     def endpoints(self, key: str) -> Endpoints | None:
         """The object, if it could be mirrored."""
@@ -126,9 +130,16 @@ class MirrorEngine:
         return plan
 
     def finish(
-        self, key: str, plan: MirrorPlan, answers: Sequence[bytes], error: StatusError | None, now: float
+        self,
+        key: str,
+        plan: MirrorPlan,
+        answers: Sequence[bytes],
+        error: StatusError | None,
+        now: float,
     ) -> None:
-        """*answers* are those to the first writes of *plan*; *error* is the next one's, if one failed."""
+        """*answers* are those to the first writes of *plan*; *error* is the next one's, if one
+        failed.
+        """
         state = self._states[key]
         state.finish(plan, answers, error, now)
         self._count(state)
@@ -143,7 +154,8 @@ class MirrorEngine:
     def totals(self) -> MirrorTotals:
         return self._totals
 
-    # -- helpers ----------------------------------------------------------------------------------------
+    # -- helpers
+    # ----------------------------------------------------------------------------------------
 
     def _state(self, key: str) -> MirrorState:
         state = self._states.get(key)
@@ -156,7 +168,9 @@ class MirrorEngine:
         before = self._counted.pop(state.key, MirrorTotals())
         if after != MirrorTotals():
             self._counted[state.key] = after
-        self._totals = MirrorTotals(*(t + a - b for t, b, a in zip(self._totals, before, after, strict=True)))
+        self._totals = MirrorTotals(
+            *(t + a - b for t, b, a in zip(self._totals, before, after, strict=True))
+        )
 
     def _drop_if_empty(self, state: MirrorState) -> None:
         if state.empty and self._states.get(state.key) is state:
@@ -184,7 +198,9 @@ def is_mirrorable(endpoints: Endpoints) -> bool:
 
 
 class _Owner(NamedTuple):
-    """``key`` "" for slices that tell us nothing; ``ours`` False for those of the EndpointSlice controller."""
+    """``key`` "" for slices that tell us nothing; ``ours`` False for those of the EndpointSlice
+    controller.
+    """
 
     key: str = ""
     ours: bool = False

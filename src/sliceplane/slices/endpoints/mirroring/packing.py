@@ -1,17 +1,19 @@
-"""Which mirrored slice holds which endpoints of a group: all in one, as upstream, or packed into smaller ones.
+"""Which mirrored slice holds which endpoints of a group: all in one, as upstream, or packed into
+smaller ones.
 
-Packed means: no slice holds more than its limit, and no two slices of one group would fit into one.  Then a changed
-address writes a slice of a hundred endpoints, say, where upstream writes all thousand, and no object is cut into more
-slices than twice the fewest.  How few writes that takes:
+Packed means: no slice holds more than its limit, and no two slices of one group would fit into one.
+Then a changed address writes a slice of a hundred endpoints, say, where upstream writes all
+thousand, and no object is cut into more slices than twice the fewest. How few writes that takes:
 
-- an endpoint stays in the slice that it is in; what is new goes into slices that have to be written anyway, then into
-  one that has room for all that is left, else into new ones;
+- an endpoint stays in the slice that it is in; what is new goes into slices that have to be written
+  anyway, then into one that has room for all that is left, else into new ones;
 - slices that fit together are put together, those first that are written anyway;
-- so from a packed state an address that comes or changes is one write, and one that goes is one, or two where its
-  slice goes too.
+- so from a packed state an address that comes or changes is one write, and one that goes is one, or
+  two where its slice goes too.
 
-No address is missing meanwhile if slices are written in this order: new ones, then ``kept`` without ``gives``, then
-those that take over a ``spare``, then ``kept`` with ``gives``, then deletions.  What moves is in its new place first.
+No address is missing meanwhile if slices are written in this order: new ones, then ``kept`` without
+``gives``, then those that take over a ``spare``, then ``kept`` with ``gives``, then deletions. What
+moves is in its new place first.
 """
 
 from __future__ import annotations
@@ -20,11 +22,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.slices.endpoints.mirroring.desired import Content, Identity, MirrorGroup, SliceMeta, content_of
+from sliceplane.slices.endpoints.mirroring.desired import (
+    Content,
+    Identity,
+    MirrorGroup,
+    SliceMeta,
+    content_of,
+)
 
 
 class Kept(NamedTuple):
-    """A slice that stays, what it holds and what it must hold.  ``gives``: some of its endpoints go to other slices."""
+    """A slice that stays, what it holds and what it must hold.  ``gives``: some of its endpoints go
+    to other slices.
+    """
 
     known: EndpointSlice
     held: Content
@@ -42,7 +52,9 @@ class Arrangement(NamedTuple):
 
 
 class _Bin:
-    """A slice while it is decided what goes into it.  ``dirty``: it must be written, or go, whatever is decided."""
+    """A slice while it is decided what goes into it.  ``dirty``: it must be written, or go,
+    whatever is decided.
+    """
 
     __slots__ = ("dirty", "gives", "held", "inside", "known")
 
@@ -67,8 +79,11 @@ def in_one(group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMet
     return Arrangement((Kept(known, held, group, changed),), spare=tuple(slices[1:]))
 
 
-def packed(group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMeta, limit: int) -> Arrangement:
-    """*slices* are those of the group's family and ports, in a fixed order; *limit* is in endpoints.
+def packed(
+    group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMeta, limit: int
+) -> Arrangement:
+    """*slices* are those of the group's family and ports, in a fixed order; *limit* is in
+    endpoints.
 
     Costs O(endpoints), and a sort of the slices.
     """
@@ -113,7 +128,9 @@ def _as_they_are(
 
 
 def _place(bins: list[_Bin], pool: list[Identity], limit: int) -> list[list[Identity]]:
-    """*pool* goes into slices that are written anyway, the fullest first; then the rest.  Gives what is in new ones."""
+    """*pool* goes into slices that are written anyway, the fullest first; then the rest.  Gives
+    what is in new ones.
+    """
     begin = 0
     for box in sorted((box for box in bins if box.dirty), key=len, reverse=True):
         end = begin + limit - len(box)
@@ -132,14 +149,17 @@ def _place(bins: list[_Bin], pool: list[Identity], limit: int) -> list[list[Iden
 def _merge(bins: list[_Bin], limit: int) -> list[_Bin]:
     """Until no two fit into one.  Gives those that were emptied.
 
-    If any two fit, the two smallest do: the smallest moves, to one that is written anyway if that has room, and to
-    the fullest such.
+    If any two fit, the two smallest do: the smallest moves, to one that is written anyway if that
+    has room, and to the fullest such.
     """
     emptied: list[_Bin] = []
     ordered = sorted(bins, key=len)
     while len(ordered) > 1 and len(ordered[0]) + len(ordered[1]) <= limit:
         donor = ordered.pop(0)
-        best = max((box for box in ordered if len(box) + len(donor) <= limit), key=lambda box: (box.dirty, len(box)))
+        best = max(
+            (box for box in ordered if len(box) + len(donor) <= limit),
+            key=lambda box: (box.dirty, len(box)),
+        )
         best.inside += donor.inside
         best.dirty = True
         donor.inside = []
@@ -150,4 +170,6 @@ def _merge(bins: list[_Bin], limit: int) -> list[_Bin]:
 
 def _part(group: MirrorGroup, inside: list[Identity], texts: dict[Identity, bytes]) -> MirrorGroup:
     content = {identity: group.content[identity] for identity in inside}
-    return MirrorGroup(group.address_type, group.ports, content, tuple(texts[identity] for identity in inside))
+    return MirrorGroup(
+        group.address_type, group.ports, content, tuple(texts[identity] for identity in inside)
+    )

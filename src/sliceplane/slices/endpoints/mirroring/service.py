@@ -1,10 +1,13 @@
-"""One Endpoints object and its mirror: which slices must exist, which do, and the writes between the two.
+"""One Endpoints object and its mirror: which slices must exist, which do, and the writes between
+the two.
 
-Each family and set of ports has one slice, or several if slices are limited (``packing``); one is written whole when
-anything of it differs.  A slice that would be deleted while another of its address type is made becomes that one.
+Each family and set of ports has one slice, or several if slices are limited (``packing``); one is
+written whole when anything of it differs. A slice that would be deleted while another of its
+address type is made becomes that one.
 
-When the Service gets a selector its slices are the EndpointSlice controller's business.  Ours then stay until that
-controller's are there, type by type, or until it is clear that none are made: traffic always has somewhere to go.
+When the Service gets a selector its slices are the EndpointSlice controller's business. Ours then
+stay until that controller's are there, type by type, or until it is clear that none are made:
+traffic always has somewhere to go.
 """
 
 from __future__ import annotations
@@ -43,7 +46,9 @@ from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S
 
 
 class MirrorLimits(NamedTuple):
-    """Of addresses that are mirrored of one subset, and of endpoints in one slice; ``None``: as many as there are."""
+    """Of addresses that are mirrored of one subset, and of endpoints in one slice; ``None``: as
+    many as there are.
+    """
 
     per_subset: int = ADDRESSES_PER_SUBSET_MAX
     per_slice: int | None = None
@@ -71,7 +76,8 @@ class MirrorState:
         self.selecting = selecting
         #: desired endpoints and slices, as last planned
         self.counts = (0, 0)
-        #: our slices that are not on their way out, as the cache has them: tens of thousands cost little beside it
+        #: our slices that are not on their way out, as the cache has them: tens of thousands cost
+        #: little beside it
         self._own: OwnWrites[EndpointSlice] = OwnWrites(key, unseen, attrgetter("metadata"))
         #: address types of which the EndpointSlice controller has slices
         self._covered: frozenset[str] = frozenset()
@@ -81,7 +87,9 @@ class MirrorState:
 
     @property
     def empty(self) -> bool:
-        """Nothing is left to know: no object that could be mirrored, no slice, no write under way."""
+        """Nothing is left to know: no object that could be mirrored, no slice, no write under
+        way.
+        """
         return self.endpoints is None and not self._own
 
     @property
@@ -92,7 +100,8 @@ class MirrorState:
     def _mirrored(self) -> bool:
         return self.endpoints is not None and self.selecting is False
 
-    # -- events -----------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------
 
     def set_selecting(self, selecting: bool | None) -> None:
         self.selecting = selecting
@@ -109,7 +118,9 @@ class MirrorState:
         return shown is Shown.NEW
 
     def on_slice_gone(self, name: str, uid: str) -> bool:
-        """The cache lost a slice, or it is on its way out, or not labelled as ours any more.  False: that was known."""
+        """The cache lost a slice, or it is on its way out, or not labelled as ours any more.
+        False: that was known.
+        """
         return self._own.on_gone(name, uid)
 
     def on_successor(self, address_type: str, *, there: bool) -> bool:
@@ -121,7 +132,8 @@ class MirrorState:
         self._covered |= {address_type}
         return not known and self.selecting is True
 
-    # -- plan and result --------------------------------------------------------------------------------
+    # -- plan and result
+    # --------------------------------------------------------------------------------
 
     def plan(self, now: float, limits: MirrorLimits, *, hand_over: bool) -> MirrorPlan:
         """The writes that are due; ``in_flight`` until their end is told, if there are any."""
@@ -129,7 +141,11 @@ class MirrorState:
         self._own.give_up(now)
         if self._own.wait_once():
             return MirrorPlan(stale=True)
-        plan = self._mirror(self.endpoints, limits) if self._mirrored else self._clean(now, hand_over=hand_over)
+        plan = (
+            self._mirror(self.endpoints, limits)
+            if self._mirrored
+            else self._clean(now, hand_over=hand_over)
+        )
         proofs = self._own.proofs(plan.writes, prove_slice)
         if proofs:
             plan = replace(plan, writes=tuple(proofs), sizes=None, proof=True)
@@ -145,8 +161,14 @@ class MirrorState:
                 self._hold_until = now + HAND_OVER_TIMEOUT_S
             if now < self._hold_until:
                 waits = {known.address_type for known in self._own.objects.values()} - self._covered
-        going = [known for _, known in sorted(self._own.objects.items()) if known.address_type not in waits]
-        return MirrorPlan(tuple(PlannedWrite.delete(known.metadata) for known in going), counted=False)
+        going = [
+            known
+            for _, known in sorted(self._own.objects.items())
+            if known.address_type not in waits
+        ]
+        return MirrorPlan(
+            tuple(PlannedWrite.delete(known.metadata) for known in going), counted=False
+        )
 
     def _mirror(self, endpoints: Endpoints | None, limits: MirrorLimits) -> MirrorPlan:
         assert endpoints is not None, f"{self.key}: nothing to mirror"
@@ -175,7 +197,11 @@ class MirrorState:
         slices = 0
         for group in mirror.groups:
             held = known.pop((group.address_type, group.ports), [])
-            arrangement = in_one(group, held, wanted) if per_slice is None else packed(group, held, wanted, per_slice)
+            arrangement = (
+                in_one(group, held, wanted)
+                if per_slice is None
+                else packed(group, held, wanted, per_slice)
+            )
             creates += arrangement.new
             spare += arrangement.spare
             slices += len(arrangement.kept) + len(arrangement.new)
@@ -184,10 +210,14 @@ class MirrorState:
                 before = kept.held
                 after = kept.group.content
                 if kept.changed:
-                    (last if kept.gives else updates).append(update_slice(kept.known, wanted, kept.group))
+                    (last if kept.gives else updates).append(
+                        update_slice(kept.known, wanted, kept.group)
+                    )
                 added += len(after.keys() - before.keys())
                 removed += len(before.keys() - after.keys())
-                updated += sum(before.get(identity, text) != text for identity, text in after.items())
+                updated += sum(
+                    before.get(identity, text) != text for identity, text in after.items()
+                )
         for left in known.values():
             spare += left
         removed += sum(len(known.endpoints or ()) for known in spare)
@@ -205,13 +235,17 @@ class MirrorState:
         last: list[PlannedWrite],
         spare: list[EndpointSlice],
     ) -> tuple[PlannedWrite, ...]:
-        """Creates, updates, those that move endpoints away, deletes: what moves is in its new place before it leaves
-        its old one (``packing``).  An object that is on its way out gets no new slices."""
+        """Creates, updates, those that move endpoints away, deletes: what moves is in its new place
+        before it leaves its old one (``packing``). An object that is on its way out gets no new
+        slices.
+        """
         meta = endpoints.metadata
         made: list[PlannedWrite] = []
         left = sorted(spare, key=lambda known: known.metadata.name)
         for group in creates:
-            reused = next((known for known in left if known.address_type == group.address_type), None)
+            reused = next(
+                (known for known in left if known.address_type == group.address_type), None
+            )
             if reused is not None:
                 left.remove(reused)
                 updates.append(update_slice(reused, wanted, group))
@@ -219,8 +253,12 @@ class MirrorState:
                 made.append(create_slice(meta.namespace, meta.name, wanted, group))
         return (*made, *updates, *last, *(PlannedWrite.delete(known.metadata) for known in left))
 
-    def finish(self, plan: MirrorPlan, answers: Sequence[bytes], error: StatusError | None, now: float) -> None:
-        """*answers* are those to the first writes of *plan*; *error* is the next one's, if one failed."""
+    def finish(
+        self, plan: MirrorPlan, answers: Sequence[bytes], error: StatusError | None, now: float
+    ) -> None:
+        """*answers* are those to the first writes of *plan*; *error* is the next one's, if one
+        failed.
+        """
         for write, answer in zip(plan.writes, answers, strict=False):
             self._own.succeeded(write, answer, lambda body: decode(body, EndpointSlice), now)
         if error is not None:
@@ -230,7 +268,9 @@ class MirrorState:
     def deadline(self) -> float | None:
         """When to plan again although nothing happens."""
         waiting = self._hold_until if self._own.objects else None
-        return min((time for time in (self._own.deadline(), waiting) if time is not None), default=None)
+        return min(
+            (time for time in (self._own.deadline(), waiting) if time is not None), default=None
+        )
 
     def check(self) -> None:
         self._own.check()
@@ -243,7 +283,8 @@ def _notices(mirror: Mirror, max_per_subset: int) -> tuple[Notice, ...]:
         notices.append(Notice(True, "InvalidIPAddress", message))
     if mirror.skipped > mirror.invalid:
         message = (
-            f"A max of {max_per_subset} addresses can be mirrored to EndpointSlices per Endpoints subset. "
+            f"A max of {max_per_subset} addresses can be mirrored to EndpointSlices per Endpoints "
+            "subset. "
             f"{mirror.skipped} addresses were skipped"
         )
         notices.append(Notice(True, "TooManyAddressesToMirror", message))

@@ -28,7 +28,8 @@ class MirrorPlan(msgspec.Struct, frozen=True):
     """What one sync writes, in this order.  ``stale``: the cache has not caught up with a conflict.
 
     ``counted`` False: slices of something that is not mirrored go, which metrics do not count.
-    ``proof``: the writes change nothing, and show whether what is known is so; the next plan has the others.
+    ``proof``: the writes change nothing, and show whether what is known is so; the next plan has
+    the others.
     """
 
     writes: tuple[PlannedWrite, ...] = ()
@@ -60,7 +61,9 @@ def update_slice(known: EndpointSlice, wanted: SliceMeta, group: MirrorGroup) ->
 
 
 def prove_slice(known: EndpointSlice) -> PlannedWrite:
-    """The slice as it is known: nothing happens if the server has it so, and else it is a conflict."""
+    """The slice as it is known: nothing happens if the server has it so, and else it is a
+    conflict.
+    """
     ports = PortGroup(canonical_ports(known.ports or ())).body
     body = slice_body(known.metadata, known.address_type, map(encode, known.endpoints or ()), ports)
     return PlannedWrite.update(known.metadata, body)

@@ -1,4 +1,5 @@
-"""Leader election for a process: performs what ``watch.controller.election`` asks, and runs the work while it leads.
+"""Leader election for a process: performs what ``watch.controller.election`` asks, and runs the
+work while it leads.
 
 Terms begin and end with an Event about the Lease, as upstream's do (``kubectl describe lease``).
 """
@@ -31,8 +32,8 @@ _log = get_logger("election")
 class LeaseCandidate:
     """One instance of several.  ``run`` is its life; everything else may be read at any time.
 
-    *clock* gives seconds since the epoch and must go on steadily when the machine's is set.  *note* is told
-    what an Event should say; it must not block.
+    *clock* gives seconds since the epoch and must go on steadily when the machine's is set. *note*
+    is told what an Event should say; it must not block.
     """
 
     def __init__(
@@ -65,19 +66,25 @@ class LeaseCandidate:
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Until cancelled, or until *work* ends by itself or raises.
 
-        *work* begins anew with each term; it is cancelled when the term ends, and must have stopped writing when its
-        cancellation is over.
+        *work* begins anew with each term; it is cancelled when the term ends, and must have stopped
+        writing when its cancellation is over.
         """
         try:
             while True:
                 if self._work is not None and not self._work.done() and not self.leading:
-                    await self._end_term()  # first of all: after a sleep of the process others may lead already
+                    await (
+                        self._end_term()
+                    )  # first of all: after a sleep of the process others may lead already
                 await self._request()
                 if self.leading and self._work is None:
                     self.terms += 1
-                    _log.info("became leader", lease=self._config.name, identity=self._config.identity)
+                    _log.info(
+                        "became leader", lease=self._config.name, identity=self._config.identity
+                    )
                     self._tell("became leader", "Acquire")
-                    self._work = asyncio.get_running_loop().create_task(work(), name="the leader's work")
+                    self._work = asyncio.get_running_loop().create_task(
+                        work(), name="the leader's work"
+                    )
                 elif self._work is not None and self._work.done():
                     await self._work
                     return
@@ -94,7 +101,11 @@ class LeaseCandidate:
         if request is not None:
             # A server that does not answer must not keep us from noticing that our term is over.
             term_ends = self._core.next_deadline()
-            left = self._config.renew_deadline_s if term_ends is None else max(0.0, term_ends - self._clock())
+            left = (
+                self._config.renew_deadline_s
+                if term_ends is None
+                else max(0.0, term_ends - self._clock())
+            )
             await self._perform(request, left)
 
     async def _perform(self, request: Write, timeout_s: float) -> None:
@@ -113,7 +124,12 @@ class LeaseCandidate:
 
     def _failed(self, request: Write, error: StatusError) -> None:
         if error.reason not in ("NotFound", "Conflict", "AlreadyExists"):
-            _log.warning("the lease cannot be reached", lease=self._config.name, verb=request.verb, error=str(error))
+            _log.warning(
+                "the lease cannot be reached",
+                lease=self._config.name,
+                verb=request.verb,
+                error=str(error),
+            )
         self._core.on_error(error, self._clock())
 
     async def _until_due(self) -> None:
@@ -126,7 +142,9 @@ class LeaseCandidate:
             await asyncio.wait({self._work}, timeout=delay)
 
     async def _end_term(self) -> None:
-        _log.error("stopped leading: the lease could not be renewed in time", lease=self._config.name)
+        _log.error(
+            "stopped leading: the lease could not be renewed in time", lease=self._config.name
+        )
         await self._end_work()
 
     async def _end_work(self) -> None:

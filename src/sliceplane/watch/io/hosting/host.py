@@ -33,7 +33,9 @@ _log = get_logger("host")
 
 
 class ControllerEntry(msgspec.Struct, frozen=True):
-    """One controller: how to make it (again, after a fault) and how many of its jobs may run side by side."""
+    """One controller: how to make it (again, after a fault) and how many of its jobs may run side
+    by side.
+    """
 
     make: Factory
     max_in_flight: int = MAX_IN_FLIGHT
@@ -59,11 +61,12 @@ class HostStatus(msgspec.Struct, frozen=True):
 
 
 class ControllerHost:
-    """Made inside a running loop; ``add``, then ``start`` and ``close``, or ``run``.  The client stays its
-    owner's and is not closed here.
+    """Made inside a running loop; ``add``, then ``start`` and ``close``, or ``run``. The client
+    stays its owner's and is not closed here.
 
-    *clock* gives seconds since the epoch.  *check* makes cores check their invariants at every turn (tests).
-    *instance* names this process in Events.  *recorder* is told all that the cores are told.
+    *clock* gives seconds since the epoch. *check* makes cores check their invariants at every turn
+    (tests). *instance* names this process in Events. *recorder* is told all that the cores are
+    told.
     """
 
     def __init__(
@@ -80,13 +83,17 @@ class ControllerHost:
         self._flight_recorder = recorder
         self._clock = clock or loop_clock(time.time())
         self._check = check
-        self._informers = SharedInformers(client, clock=self._clock, rng=rng.fork(), recorder=recorder)
+        self._informers = SharedInformers(
+            client, clock=self._clock, rng=rng.fork(), recorder=recorder
+        )
         self._recorder = EventRecorder(client, clock=self._clock, instance=instance)
         self._runners: list[ControllerRunner] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     def add(self, factory: Factory, *, max_in_flight: int = MAX_IN_FLIGHT) -> None:
-        """*factory* makes a fresh core each time it is called: once now, and again after each fault."""
+        """*factory* makes a fresh core each time it is called: once now, and again after each
+        fault.
+        """
         assert not self._tasks, "controllers are added before start"
         runner = ControllerRunner(
             factory,
@@ -123,11 +130,14 @@ class ControllerHost:
             await self.close()
 
     async def close(self) -> None:
-        """Stop taking work, let writes in flight finish for a few seconds, end every task.  Idempotent."""
+        """Stop taking work, let writes in flight finish for a few seconds, end every task.
+        Idempotent.
+        """
         recorder, *runners = self._tasks or (None,)
         for task in runners:
             task.cancel()
-        # Cancelled runners still drain their jobs; informers outlive them, so that no core reads a dead cache.
+        # Cancelled runners still drain their jobs; informers outlive them, so that no core reads a
+        # dead cache.
         await asyncio.gather(*runners, return_exceptions=True)
         await self._informers.close()
         if recorder is not None:

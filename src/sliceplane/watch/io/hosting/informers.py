@@ -1,5 +1,7 @@
-"""Informers shared by all controllers of a host, one for each ``Selection``, started when first asked for; and the
-question before a run that ends by itself, whether all of them will be able to read."""
+"""Informers shared by all controllers of a host, one for each ``Selection``, started when first
+asked for; and the question before a run that ends by itself, whether all of them will be able to
+read.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _log = get_logger("host")
 
 
 class InformerStatus(msgspec.Struct, frozen=True):
-    """``staleness_s`` is ``math.inf`` until the first list was there; ``error`` is the last one, with its time."""
+    """``staleness_s`` is ``math.inf`` until the first list was there; ``error`` is the last one,
+    with its time.
+    """
 
     watched: Selection
     synced: bool
@@ -44,7 +48,12 @@ class SharedInformers:
     """Owned by one host.  Each informer has a task, from ``get`` until ``close``."""
 
     def __init__(
-        self, client: Reader, *, clock: Callable[[], float], rng: Rng, recorder: Recorder | None = None
+        self,
+        client: Reader,
+        *,
+        clock: Callable[[], float],
+        rng: Rng,
+        recorder: Recorder | None = None,
     ) -> None:
         self._client = client
         self._recorder = recorder
@@ -57,9 +66,15 @@ class SharedInformers:
         informer = self._informers.get(watched)
         if informer is None:
             informer = self._informers[watched] = RunningInformer(
-                self._client, watched, clock=self._clock, rng=self._rng.fork(), decode=self._decoder(watched.resource)
+                self._client,
+                watched,
+                clock=self._clock,
+                rng=self._rng.fork(),
+                decode=self._decoder(watched.resource),
             )
-            task = asyncio.get_running_loop().create_task(informer.run(), name=f"informer {watched.resource.key}")
+            task = asyncio.get_running_loop().create_task(
+                informer.run(), name=f"informer {watched.resource.key}"
+            )
             self._tasks.append(task)
         return informer
 
@@ -106,15 +121,17 @@ class CannotRead(Exception):
 
 
 async def check_readable(reader: Reader, wanted: Iterable[Selection]) -> None:
-    """May everything be read that will be needed?  Asked once before a run that shall end by itself.
+    """May everything be read that will be needed? Asked once before a run that shall end by itself.
 
-    An informer tries again for ever, which is right for a server that comes back and wrong for a person who waits for
-    an answer: a server that is not there, or a right that is missing, is told at once.  One short list for each of
-    *wanted*; a server that is busy is left to the informers.  Raises ``CannotRead``, and ``Unreachable`` where there is
-    no server.
+    An informer tries again for ever, which is right for a server that comes back and wrong for a
+    person who waits for an answer: a server that is not there, or a right that is missing, is told
+    at once. One short list for each of *wanted*; a server that is busy is left to the informers.
+    Raises ``CannotRead``, and ``Unreachable`` where there is no server.
     """
     refused: dict[str, StatusError] = {}
-    for selection in sorted(set(wanted), key=lambda selection: (selection.resource.key, selection.namespace)):
+    for selection in sorted(
+        set(wanted), key=lambda selection: (selection.resource.key, selection.namespace)
+    ):
         try:
             await reader.list(Selection(selection.resource, selection.namespace), limit=1)
         except StatusError as error:
@@ -122,4 +139,6 @@ async def check_readable(reader: Reader, wanted: Iterable[Selection]) -> None:
                 refused[selection.resource.plural] = error
     if refused:
         first = next(iter(refused.values()))
-        raise CannotRead(f"the server does not let us read {', '.join(refused)} (get, list and watch): {first}")
+        raise CannotRead(
+            f"the server does not let us read {', '.join(refused)} (get, list and watch): {first}"
+        )

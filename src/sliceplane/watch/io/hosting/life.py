@@ -1,8 +1,8 @@
 """One life of a controller core, from its making to its fault or the end of the host.
 
-Everything that reaches the core goes through one inbox, in the order in which it happened: changes, the news that
-all caches are filled, ends of jobs.  One task empties it, so the core is never called from two places, and since
-informers only append to the inbox, a core's fault is its own.
+Everything that reaches the core goes through one inbox, in the order in which it happened: changes,
+the news that all caches are filled, ends of jobs. One task empties it, so the core is never called
+from two places, and since informers only append to the inbox, a core's fault is its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from sliceplane.api.meta import Object
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.metrics import Family
 from sliceplane.watch.cache import Change, Mark
-from sliceplane.watch.controller.base import Controller, Done, EventNote, Job, MarkReader, Measured, as_told
+from sliceplane.watch.controller.base import (
+    Controller,
+    Done,
+    EventNote,
+    Job,
+    MarkReader,
+    Measured,
+    as_told,
+)
 from sliceplane.watch.io.base import Client, Unreachable, no_answer, send
 from sliceplane.watch.io.reflect import RunningInformer
 from sliceplane.watch.recorder.entries import quantized
@@ -29,7 +37,8 @@ from sliceplane.watch.recorder.recorder import Recorder, begin_record
 INBOX_PER_TURN: Final = 512
 #: servers answer within 34 s; one that has not answered by then is not going to
 WRITE_TIMEOUT_S: Final = 40.0
-#: a core whose deadline has passed but that has nothing to do is asked again after this, not at once
+#: a core whose deadline has passed but that has nothing to do is asked again after this, not at
+#: once
 PAST_DEADLINE_S: Final = 0.01
 
 _log = get_logger("host")
@@ -92,7 +101,11 @@ class Life:
         return len(self._inbox)
 
     def samples(self) -> tuple[Family, ...]:
-        return self._controller.samples(self._clock()) if isinstance(self._controller, Measured) else ()
+        return (
+            self._controller.samples(self._clock())
+            if isinstance(self._controller, Measured)
+            else ()
+        )
 
     @property
     def in_flight(self) -> int:
@@ -124,7 +137,8 @@ class Life:
                 await asyncio.sleep(0)  # with nothing to read, what comes next is a wait
 
     async def close(self, drain_s: float, fault: str = "") -> None:
-        """Let what is in flight finish for at most *drain_s*, then cancel it.  Nothing reaches the core any more.
+        """Let what is in flight finish for at most *drain_s*, then cancel it. Nothing reaches the
+        core any more.
 
         *fault*: why the life ended, if the core raised.
         """
@@ -143,7 +157,9 @@ class Life:
         self._inbox.clear()
 
     def prod(self) -> None:
-        """There is something to read; or the core was told something that no informer tells, and is asked for work."""
+        """There is something to read; or the core was told something that no informer tells, and is
+        asked for work.
+        """
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -210,7 +226,9 @@ class Life:
         for note in work.notes:
             self._note(note)
         if work.relist:
-            for informer, watched in zip(self._informers, self._controller.info.watches, strict=True):
+            for informer, watched in zip(
+                self._informers, self._controller.info.watches, strict=True
+            ):
                 if watched in work.relist:
                     informer.relist("a controller has seen that the cache is wrong")
         for job in work.jobs:
@@ -218,7 +236,9 @@ class Life:
             self._tally.jobs += 1
             task = asyncio.get_running_loop().create_task(self._perform(job), name=f"job {job.key}")
             self._jobs[job.key] = task
-        assert len(self._jobs) <= self._max_in_flight, f"{len(self._jobs)} jobs, {self._max_in_flight} were allowed"
+        assert len(self._jobs) <= self._max_in_flight, (
+            f"{len(self._jobs)} jobs, {self._max_in_flight} were allowed"
+        )
 
     async def _perform(self, job: Job) -> None:
         done = await perform(self._client, job)
@@ -229,9 +249,11 @@ class Life:
         self._post(done)
 
     def _tell_failure(self, job: Job, at: int, error: StatusError) -> None:
-        """The core tries again; an operator must see that it has to, if it is not the course of things.
+        """The core tries again; an operator must see that it has to, if it is not the course of
+        things.
 
-        That is: another writer was first, the namespace is on its way out, or a look-up is told that there is nothing.
+        That is: another writer was first, the namespace is on its way out, or a look-up is told
+        that there is nothing.
         """
         failed = job.writes[at]
         if failed.verb == "get" and error.code == 404:
@@ -239,15 +261,24 @@ class Life:
         self._tally.failed_jobs += 1
         expected = error.reason == "Conflict" or is_namespace_terminating(error)
         write_line = _log.debug if expected else _log.warning
-        what = f"{failed.verb} {failed.resource.path(failed.namespace, failed.name, failed.subresource)}"
-        write_line("a write failed", controller=self._controller.info.name, key=job.key, write=what, error=str(error))
+        what = (
+            f"{failed.verb} "
+            f"{failed.resource.path(failed.namespace, failed.name, failed.subresource)}"
+        )
+        write_line(
+            "a write failed",
+            controller=self._controller.info.name,
+            key=job.key,
+            write=what,
+            error=str(error),
+        )
 
 
 async def perform(client: Client, job: Job) -> Done:
     """A job's writes: in order, stopping at the first error.  Never raises but for cancellation.
 
-    No answer is the error ``api.errors.unreachable``: the write may have happened or not, and the controller finds out
-    from its informers.
+    No answer is the error ``api.errors.unreachable``: the write may have happened or not, and the
+    controller finds out from its informers.
     """
     results: list[bytes] = []
     for write in job.writes:

@@ -1,9 +1,9 @@
 """Runs one controller for as long as the host runs, and starts it anew after a fault.
 
-A core that raises is thrown away with all that it knew: the next ``Life`` begins with a new core that lists everything
-again.  Between two lives there is a pause (``RESTART_BACKOFF``), and before it the jobs of the old life get
-``DRAIN_S`` to end, because the jobs of one key must not overlap.  A fault stays with its controller: informers and the
-client are shared with the others and go on.
+A core that raises is thrown away with all that it knew: the next ``Life`` begins with a new core
+that lists everything again. Between two lives there is a pause (``RESTART_BACKOFF``), and before it
+the jobs of the old life get ``DRAIN_S`` to end, because the jobs of one key must not overlap. A
+fault stays with its controller: informers and the client are shared with the others and go on.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from sliceplane.watch.recorder.recorder import Recorder
 
 Factory = Callable[[], Controller]
 
-#: between two lives; the first comes back quickly, one that always fails does not burn the processor
+#: between two lives; the first comes back quickly, one that always fails does not burn the
+#: processor
 RESTART_BACKOFF = Backoff(base_s=1.0, cap_s=60.0)
 #: a life of this length clears the count of faults
 HEALTHY_LIFE_S = 300.0
-#: jobs of a life that ended must be over before the next begins: jobs of one key are strictly ordered
+#: jobs of a life that ended must be over before the next begins: jobs of one key are strictly
+#: ordered
 DRAIN_S = 5.0
 
 _log = get_logger("host")
@@ -74,7 +76,8 @@ class ControllerRunner:
         self._max_in_flight = max_in_flight
         self._check = check
         self._recorder = recorder
-        # The first instance tells the name; a factory that fails now is the caller's error, not a fault to survive.
+        # The first instance tells the name; a factory that fails now is the caller's error, not a
+        # fault to survive.
         self._first: Controller | None = factory()
         self.info: ControllerInfo = self._first.info
         self._life: Life | None = None

@@ -1,11 +1,13 @@
-"""etcd behind ``server.store.backend``: what is there at the start, batches, the head, the feed, compaction.
+"""etcd behind ``server.store.backend``: what is there at the start, batches, the head, the feed,
+compaction.
 
-The calls of ``Backend`` block and are for one server alone (and for the tests that every back end passes).  Servers
-that share an etcd use those that take callbacks, through ``server.io.storage.replicated``; callbacks come from other
-threads.
+The calls of ``Backend`` block and are for one server alone (and for the tests that every back end
+passes). Servers that share an etcd use those that take callbacks, through
+``server.io.storage.replicated``; callbacks come from other threads.
 
-A batch is one transaction on the condition that the head is what the batch rests on.  So it may be sent any number of
-times: it is taken once at most.  That is how a lost answer is dealt with; there is no other fence.
+A batch is one transaction on the condition that the head is what the batch rests on. So it may be
+sent any number of times: it is taken once at most. That is how a lost answer is dealt with; there
+is no other fence.
 """
 
 from __future__ import annotations
@@ -102,7 +104,9 @@ class EtcdBackend:
         try:
             self.client = EtcdClient(config)
         except OSError as error:
-            raise StorageError(f"cannot read {error.filename}: {(error.strerror or str(error)).lower()}") from error
+            raise StorageError(
+                f"cannot read {error.filename}: {(error.strerror or str(error)).lower()}"
+            ) from error
         self.layout = Layout(config.prefix)
         #: unique among all servers and all their starts
         self.server = os.urandom(6).hex()
@@ -113,7 +117,8 @@ class EtcdBackend:
         self._number = 0
         #: (revision after a batch, its position), of batches after the compaction point
         self._positions: deque[tuple[int, int]] = deque(maxlen=_POSITIONS_MAX)
-        #: the compaction key as it was last seen: etcd's revision of it, and the revision that it says
+        #: the compaction key as it was last seen: etcd's revision of it, and the revision that it
+        #: says
         self._compaction_mod = 0
         self._compacted = 0
         self._feed: Feed | None = None
@@ -130,8 +135,8 @@ class EtcdBackend:
     ) -> Snapshot:
         """Everything; without *history* the state alone.  Blocks; raises ``StorageError``.
 
-        Where etcd was restored from a backup, or lacks what this server has shown (*known*), versions first go on
-        beyond all that may have been given out, for all servers.
+        Where etcd was restored from a backup, or lacks what this server has shown (*known*),
+        versions first go on beyond all that may have been given out, for all servers.
         """
         deadline = time.monotonic() + patience_s
         while True:
@@ -165,7 +170,8 @@ class EtcdBackend:
                 raise UnknownFormat(version[0].value)
             status = self.client.ask("status", wire.StatusRequest())
             if status.header.member_id != answer.header.member_id:
-                continue  # one that lags behind says something else; the member that was read from does not
+                # one that lags behind says something else; the member that was read from does not
+                continue
             seen = layout.head_of(head, answer.header)
             origin = Origin(seen.cluster, status.raft_index - status.header.revision)
             self._origin = origin
@@ -195,17 +201,24 @@ class EtcdBackend:
         return self._origin.cluster if self._origin is not None else ""
 
     def _led_from(self, known: Known, seen: HeadSeen) -> bool:
-        """Whether the head that is *known* is among those that led to the one *seen*, as far as etcd still knows."""
+        """Whether the head that is *known* is among those that led to the one *seen*, as far as
+        etcd still knows.
+        """
         if seen.head is None or seen.position < known.position:
             return False
         if seen.position == known.position:
             return seen.head.name == known.name
         try:
-            before = self.client.ask("range", wire.RangeRequest(key=self.layout.head, revision=known.position))
+            before = self.client.ask(
+                "range", wire.RangeRequest(key=self.layout.head, revision=known.position)
+            )
         except EtcdCompacted:
             return True
         then = self.layout.head_of(before.kvs, before.header)
-        return then.head is not None and (then.position, then.head.name) == (known.position, known.name)
+        return then.head is not None and (then.position, then.head.name) == (
+            known.position,
+            known.name,
+        )
 
     def _snapshot(self, history: bool) -> Snapshot:
         layout = self.layout
@@ -231,10 +244,15 @@ class EtcdBackend:
         seen = layout.head_of(head, answer.header)
         assert seen.head is not None, "there is a head"
         self._note_compaction(compaction)
-        point = decode_compaction(compaction[0].value) if compaction else Compaction(1, head[0].create_revision)
+        point = (
+            decode_compaction(compaction[0].value)
+            if compaction
+            else Compaction(1, head[0].create_revision)
+        )
         if not history:
             point = Compaction(seen.head.revision, seen.position)
-        # Where nothing was written since the head, the state is that of the head; and it is certainly not compacted.
+        # Where nothing was written since the head, the state is that of the head; and it is
+        # certainly not compacted.
         state = self._state_at(point.position if history else answer.header.revision)
         groups = list(self._history(point.position, seen.position))
         rows = list(_folded(state, groups, point.revision))
@@ -260,7 +278,9 @@ class EtcdBackend:
         end = wire.end_of(self.layout.objects)
         rows: list[StoredRow] = []
         while True:
-            request = wire.RangeRequest(key=start, range_end=end, limit=_PAGE_KEYS, revision=position)
+            request = wire.RangeRequest(
+                key=start, range_end=end, limit=_PAGE_KEYS, revision=position
+            )
             answer = self.client.ask("range", request, timeout_s=_LOAD_S_MAX)
             rows.extend(decode_row(kv.value) for kv in answer.kvs)
             if not answer.more:
@@ -268,7 +288,9 @@ class EtcdBackend:
             start = answer.kvs[-1].key + b"\0"
 
     def _history(self, after: int, until: int) -> Iterator[Group]:
-        """Batches after etcd's revision *after*, up to the one at *until*.  Raises ``EtcdError``."""
+        """Batches after etcd's revision *after*, up to the one at *until*.  Raises
+        ``EtcdError``.
+        """
         if after >= until:
             return
         arrived: list[FeedItem] = []
@@ -378,7 +400,9 @@ class EtcdBackend:
         request = wire.TxnRequest(success=[wire.delete(self.layout.turn(self.server))])
         self.client.call("txn", request, lambda _, error: done(error))
 
-    def follow(self, after: int, on_items: Callable[[list[FeedItem]], None], on_gap: Callable[[str], None]) -> Feed:
+    def follow(
+        self, after: int, on_items: Callable[[list[FeedItem]], None], on_gap: Callable[[str], None]
+    ) -> Feed:
         """Start the feed; once."""
 
         def on_events(events: list[Any]) -> None:
@@ -410,8 +434,9 @@ class EtcdBackend:
         return False
 
     def compact_shared(self, revision: int) -> bool:
-        """Have etcd drop what nothing after *revision* needs; ``False`` if another server did it since the last call,
-        whose turn it then was.  Blocks; raises ``EtcdError``."""
+        """Have etcd drop what nothing after *revision* needs; ``False`` if another server did it
+        since the last call, whose turn it then was. Blocks; raises ``EtcdError``.
+        """
         point = self._point(revision)
         if point is None or revision <= self._compacted:
             return False
@@ -429,7 +454,9 @@ class EtcdBackend:
         self._compaction_mod = answer.header.revision
         self._compacted = revision
         with contextlib.suppress(EtcdCompacted):  # it was further already
-            self.client.ask("compact", wire.CompactionRequest(revision=point.position), timeout_s=_LOAD_S_MAX)
+            self.client.ask(
+                "compact", wire.CompactionRequest(revision=point.position), timeout_s=_LOAD_S_MAX
+            )
         return True
 
     def _point(self, revision: int) -> Compaction | None:
@@ -443,7 +470,9 @@ class EtcdBackend:
     # Identity
 
     def claim_identity(self, fingerprints: str) -> str:
-        """What all servers must share: noted by the first, told to the others.  Blocks; raises ``StorageError``."""
+        """What all servers must share: noted by the first, told to the others.  Blocks; raises
+        ``StorageError``.
+        """
         key = self.layout.identity
         request = wire.TxnRequest(
             compare=[wire.unchanged_since(key, 0)],

@@ -1,11 +1,11 @@
 """Calls to an etcd cluster: one channel to each member, one call at a time to one of them.
 
-Built on grpcio's plain (thread) API with callbacks, not on ``grpc.aio``: a call's end comes from grpcio's own thread,
-and the caller hands it to its loop.  Nothing here retries, since only the caller knows what is safe; after a call
-without an answer the next one goes to another member.
+Built on grpcio's plain (thread) API with callbacks, not on ``grpc.aio``: a call's end comes from
+grpcio's own thread, and the caller hands it to its loop. Nothing here retries, since only the
+caller knows what is safe; after a call without an answer the next one goes to another member.
 
-Every call carries ``hasleader``: a member that was cut off from the majority then says so at once, and ends watches,
-in place of keeping silent.
+Every call carries ``hasleader``: a member that was cut off from the majority then says so at once,
+and ends watches, in place of keeping silent.
 """
 
 from __future__ import annotations
@@ -26,15 +26,38 @@ from sliceplane.server.io.storage.etcd import wire
 
 #: upstream's buckets of etcd_request_duration_seconds
 SECONDS_BUCKETS: Final = (
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
-)  # fmt: skip
+    0.005,
+    0.025,
+    0.05,
+    0.1,
+    0.2,
+    0.4,
+    0.6,
+    0.8,
+    1.0,
+    1.25,
+    1.5,
+    2,
+    3,
+    4,
+    5,
+    6,
+    8,
+    10,
+    15,
+    20,
+    30,
+    45,
+    60,
+)
 #: one attempt; a disk that needs longer is as good as broken, and what is asked may be asked again
 CALL_S_MAX: Final = 2.0
 _METADATA: Final = (("hasleader", "true"),)
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # etcd takes a ping each 5 s and no more; a member that stopped is noticed by the calls in the meantime
+    # etcd takes a ping each 5 s and no more; a member that stopped is noticed by the calls in the
+    # meantime
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -60,7 +83,11 @@ _REFUSALS: Final = frozenset(
 
 #: of these, what has nothing to do with the one request
 _LASTING: Final = frozenset(
-    {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED}
+    {
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    }
 )
 
 
@@ -73,8 +100,9 @@ class NoAnswer(EtcdError):
 
 
 class Refused(EtcdError):
-    """etcd looked at the request and did nothing.  *lasting*: it will not take others either (it is full, or we have no
-    rights)."""
+    """etcd looked at the request and did nothing. *lasting*: it will not take others either (it is
+    full, or we have no rights).
+    """
 
     def __init__(self, why: str, *, lasting: bool = False) -> None:
         super().__init__(why)
@@ -102,7 +130,9 @@ class EtcdConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EtcdClient:
-    """Any thread may call; callbacks come from threads of grpcio, and must be short and never raise."""
+    """Any thread may call; callbacks come from threads of grpcio, and must be short and never
+    raise.
+    """
 
     def __init__(self, config: EtcdConfig) -> None:
         """Raises ``OSError`` if a file cannot be read.  Connects later, by itself."""
@@ -111,20 +141,25 @@ class EtcdClient:
         self._channels = [_channel(server, credentials) for server in config.servers]
         self._calls: list[dict[str, Any]] = [
             {
-                name: channel.unary_unary(path, lambda message: message.SerializeToString(), answer.FromString)
+                name: channel.unary_unary(
+                    path, lambda message: message.SerializeToString(), answer.FromString
+                )
                 for name, (path, answer) in wire.METHODS.items()
             }
             for channel in self._channels
         ]
         self._current = 0
         self._lock = threading.Lock()
-        # Upstream's metrics of its etcd client; ``operation`` is the call, as a batch is of many kinds of objects.
+        # Upstream's metrics of its etcd client; ``operation`` is the call, as a batch is of many
+        # kinds of objects.
         metrics = self._metrics = Metrics()
         self._seconds = metrics.histograms(
             "etcd_request_duration_seconds", "Calls to etcd.", SECONDS_BUCKETS, "operation"
         )
         self._count = metrics.counters("etcd_requests_total", "Calls to etcd.", "operation")
-        self._errors = metrics.counters("etcd_request_errors_total", "Calls to etcd that failed.", "operation")
+        self._errors = metrics.counters(
+            "etcd_request_errors_total", "Calls to etcd that failed.", "operation"
+        )
 
     @property
     def current(self) -> str:
@@ -138,7 +173,9 @@ class EtcdClient:
         future = self._calls[member][method].future(request, timeout=timeout_s, metadata=_METADATA)
 
         def ended(call: Any) -> None:
-            self._observe(method, time.perf_counter() - started, failed=call.code() is not grpc.StatusCode.OK)
+            self._observe(
+                method, time.perf_counter() - started, failed=call.code() is not grpc.StatusCode.OK
+            )
             if call.code() is grpc.StatusCode.OK:
                 done(call.result(), None)
             else:
@@ -173,7 +210,9 @@ class EtcdClient:
                 self._current = (member + 1) % len(self._channels)
 
     def watch(self, requests: Any) -> tuple[Any, int]:
-        """A stream of ``WatchResponse`` for the iterator *requests*, and the member that it is of."""
+        """A stream of ``WatchResponse`` for the iterator *requests*, and the member that it
+        is of.
+        """
         member = self._current
         method: Any = self._channels[member].stream_stream(
             wire.WATCH, lambda message: message.SerializeToString(), wire.WatchResponse.FromString
@@ -210,7 +249,9 @@ def error_of(call: Any, server: str) -> EtcdError:
 
 def _credentials(config: EtcdConfig) -> grpc.ChannelCredentials:
     files = (config.ca_file, config.key_file, config.cert_file)
-    authority, key, certificate = (None if file is None else read_bytes(file, CREDENTIAL_BYTES_MAX) for file in files)
+    authority, key, certificate = (
+        None if file is None else read_bytes(file, CREDENTIAL_BYTES_MAX) for file in files
+    )
     return grpc.ssl_channel_credentials(authority, key, certificate)
 
 

@@ -1,13 +1,14 @@
 """The watch on our prefix: one stream, resumed wherever it ends, in a thread of its own.
 
-A transaction is one revision of etcd, and its events come together: in one response or, as we ask for fragments, in
-several that say that more follow.  So whatever ends a stream, the next one starts one revision after the last
-*event* that was handed on (never after a header's revision: an answer that says "created" may tell of a revision whose
-events have not come).  Nothing comes twice and nothing is passed over; where etcd has dropped what lies between, the
-owner is told (``on_gap``) and the feed rests until ``resume``.
+A transaction is one revision of etcd, and its events come together: in one response or, as we ask
+for fragments, in several that say that more follow. So whatever ends a stream, the next one starts
+one revision after the last *event* that was handed on (never after a header's revision: an answer
+that says "created" may tell of a revision whose events have not come). Nothing comes twice and
+nothing is passed over; where etcd has dropped what lies between, the owner is told (``on_gap``) and
+the feed rests until ``resume``.
 
-A silent stream is not told from an idle one here.  The committer, which knows that the head moved on, calls
-``restart``.
+A silent stream is not told from an idle one here. The committer, which knows that the head moved
+on, calls ``restart``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _RETRY_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 class Feed:
-    """Made, started and closed by the owner; *on_events* and *on_gap* are called in the feed's thread."""
+    """Made, started and closed by the owner; *on_events* and *on_gap* are called in the feed's
+    thread.
+    """
 
     def __init__(
         self,
@@ -128,7 +131,9 @@ class Feed:
         for response in call:
             if response.canceled:
                 if response.compact_revision and self._advance(generation, resting=True):
-                    self._on_gap(f"etcd has dropped what was before its revision {response.compact_revision}")
+                    self._on_gap(
+                        f"etcd has dropped what was before its revision {response.compact_revision}"
+                    )
                 return
             pending.extend(response.events)
             if response.fragment or not pending:
@@ -139,7 +144,9 @@ class Feed:
             self._on_events(events)
 
     def _advance(self, generation: int, start: int = 0, *, resting: bool = False) -> bool:
-        """Note where the next stream begins; ``False`` if the owner has said otherwise meanwhile."""
+        """Note where the next stream begins; ``False`` if the owner has said otherwise
+        meanwhile.
+        """
         with self._lock:
             if generation != self._generation:
                 return False

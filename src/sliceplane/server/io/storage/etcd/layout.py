@@ -2,21 +2,22 @@
 
     PREFIX/format                            the version of this layout
     PREFIX/head                              the newest batch: who wrote it, the revision after it, the batch that it
-                                             rests on, and the events that the objects' keys do not show
+                                             rests on, and the events that the objects' keys do not
+                                             show
     PREFIX/objects/RESOURCE/NAMESPACE/NAME   the newest version of an object (cluster scope: without NAMESPACE)
     PREFIX/turns/SERVER                      a server whose batch was refused, and that waits for its turn
     PREFIX/compaction                        the revision up to which history was dropped, and etcd's for it
     PREFIX/identity                          fingerprints of the authority and the token key that all servers share
 
-A batch is one transaction: it puts each object that it left in place at its last version, deletes those that it
-removed, and puts the head.  The events of a batch are the objects' puts and the head's ``others``: deletions (etcd
-keeps no value of those) and versions that a later event of the same batch replaced.  So every event is stored once,
-and etcd's own history of the prefix is our history.
+A batch is one transaction: it puts each object that it left in place at its last version, deletes
+those that it removed, and puts the head. The events of a batch are the objects' puts and the head's
+``others``: deletions (etcd keeps no value of those) and versions that a later event of the same
+batch replaced. So every event is stored once, and etcd's own history of the prefix is our history.
 
-A condition on the head's revision alone would hold in an etcd that was restored and written to since, with other
-batches under the same numbers.  So the head's *name* (server, batch, revision: what its value begins with) is a
-condition as well, and each head says which one it rests on.  The head also says by what a start can tell a cluster that
-was made of a backup (``Origin``).
+A condition on the head's revision alone would hold in an etcd that was restored and written to
+since, with other batches under the same numbers. So the head's *name* (server, batch, revision:
+what its value begins with) is a condition as well, and each head says which one it rests on. The
+head also says by what a start can tell a cluster that was made of a backup (``Origin``).
 
 Values are JSON, so that ``etcdctl get`` shows what there is; an object's body is in it as it is.
 """
@@ -57,10 +58,12 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Which etcd it is.  ``cluster`` is its number; clusters of the same members and token have the same, though.
+    """Which etcd it is. ``cluster`` is its number; clusters of the same members and token have the
+    same, though.
 
-    ``lead`` is how many entries more etcd's log had had than revisions.  Each revision takes an entry, so it never
-    shrinks, but for a cluster that was made of a backup: that keeps the revisions and begins its log anew.
+    ``lead`` is how many entries more etcd's log had had than revisions. Each revision takes an
+    entry, so it never shrinks, but for a cluster that was made of a backup: that keeps the
+    revisions and begins its log anew.
     """
 
     cluster: str
@@ -72,8 +75,10 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``revision`` is the newest of all; ``events`` says how many the batch has, ``others`` are those not at keys.  The
-    first three are the head's name, and stay the first three: see ``Layout.batch``."""
+    """``revision`` is the newest of all; ``events`` says how many the batch has, ``others`` are
+    those not at keys. The first three are the head's name, and stay the first three: see
+    ``Layout.batch``.
+    """
 
     revision: int
     server: str
@@ -111,7 +116,8 @@ class UnknownFormat(Damaged):
     def __init__(self, found: bytes) -> None:
         version = found.decode(errors="replace") or "none"
         super().__init__(
-            f"it has format {version}, of another version of Sliceplane (this one knows format {FORMAT.decode()}); "
+            f"it has format {version}, of another version of Sliceplane (this one knows format "
+            f"{FORMAT.decode()}); "
             "use that version or another --etcd-prefix"
         )
 
@@ -151,46 +157,77 @@ class Layout:
     # Writing
 
     def batch(self, server: str, batch: Batch, origin: Origin | None = None) -> Any:
-        """The transaction that writes *batch* if the head is still what it rests on, in the etcd of *origin*."""
+        """The transaction that writes *batch* if the head is still what it rests on, in the etcd of
+        *origin*.
+        """
         last: dict[Key, StoreEvent] = {event.record.key: event for event in batch.events}
         kept = [
-            event for event in batch.events if last[event.record.key] is event and event.type is not EventType.DELETED
+            event
+            for event in batch.events
+            if last[event.record.key] is event and event.type is not EventType.DELETED
         ]
         at_keys = {event.revision for event in kept}
         others = tuple(_row_of(event) for event in batch.events if event.revision not in at_keys)
         revision = batch.events[-1].revision
         head = Head(
-            revision, server, batch.number, len(batch.events), others, str(batch.after), origin, since=batch.since
+            revision,
+            server,
+            batch.number,
+            len(batch.events),
+            others,
+            str(batch.after),
+            origin,
+            since=batch.since,
         )
-        operations = [wire.put(self.object(event.record.key), encode_event(event)) for event in kept]
-        operations += [wire.delete(self.object(key)) for key, event in last.items() if event.type is EventType.DELETED]
+        operations = [
+            wire.put(self.object(event.record.key), encode_event(event)) for event in kept
+        ]
+        operations += [
+            wire.delete(self.object(key))
+            for key, event in last.items()
+            if event.type is EventType.DELETED
+        ]
         operations += [wire.delete(self.turn(name)) for name in batch.turns_over]
         operations.append(wire.put(self.head, _encode(head)))
         otherwise = [wire.get(self.head)]
         if batch.asks:
             otherwise.append(wire.put(self.turn(server), b"{}"))
-        return wire.TxnRequest(compare=self._rests_on(batch.basis, batch.after), success=operations, failure=otherwise)
+        return wire.TxnRequest(
+            compare=self._rests_on(batch.basis, batch.after), success=operations, failure=otherwise
+        )
 
     def _rests_on(self, position: int, name: HeadName) -> list[Any]:
-        return [wire.unchanged_since(self.head, position), *wire.begins_with(self.head, _beginning_of(name))]
+        return [
+            wire.unchanged_since(self.head, position),
+            *wire.begins_with(self.head, _beginning_of(name)),
+        ]
 
     def beginning(self, server: str) -> Any:
         """The transaction that makes an empty log, if there is none."""
         return wire.TxnRequest(
             compare=[wire.unchanged_since(self.head, 0)],
-            success=[wire.put(self.format, FORMAT), wire.put(self.head, _encode(Head(1, server, 0, 0)))],
+            success=[
+                wire.put(self.format, FORMAT),
+                wire.put(self.head, _encode(Head(1, server, 0, 0))),
+            ],
         )
 
-    def fence(self, position: int, head: Head, server: str, number: int, origin: Origin | None) -> Any:
+    def fence(
+        self, position: int, head: Head, server: str, number: int, origin: Origin | None
+    ) -> Any:
         """The transaction that writes the head once more, as a batch of *server* without events."""
         fence = Head(head.revision, server, number, 0, after=str(head.name), origin=origin)
         return wire.TxnRequest(
-            compare=self._rests_on(position, head.name), success=[wire.put(self.head, _encode(fence))]
+            compare=self._rests_on(position, head.name),
+            success=[wire.put(self.head, _encode(fence))],
         )
 
-    def going_beyond(self, position: int, head: Head, server: str, origin: Origin, revision: int) -> Any:
-        """The transaction that has versions go on after *revision*, and forgets what was before; *server* must be a
-        name of its own."""
+    def going_beyond(
+        self, position: int, head: Head, server: str, origin: Origin, revision: int
+    ) -> Any:
+        """The transaction that has versions go on after *revision*, and forgets what was before;
+        *server* must be a name of its own.
+        """
         raised = Head(revision, server, 0, 0, after=str(head.name), origin=origin, beyond=revision)
         return wire.TxnRequest(
             compare=self._rests_on(position, head.name),
@@ -210,7 +247,9 @@ class Layout:
         return HeadSeen(kvs[0].mod_revision, decode_head(kvs[0].value), cluster)
 
     def items(self, events: Sequence[Any]) -> list[FeedItem]:
-        """Events of a watch, of whole transactions, as what the replica follows.  Raises ``Damaged``."""
+        """Events of a watch, of whole transactions, as what the replica follows.  Raises
+        ``Damaged``.
+        """
         found: list[FeedItem] = []
         start = 0
         for end in range(1, len(events) + 1):
@@ -228,9 +267,12 @@ class Layout:
             key = event.kv.key
             if key.startswith(self.turns):
                 name = key[len(self.turns) :].decode()
-                turns.append(TurnGone(name) if event.type == wire.DELETE else TurnAsked(name, position))
+                turns.append(
+                    TurnGone(name) if event.type == wire.DELETE else TurnAsked(name, position)
+                )
             elif key == self.format and event.kv.value != FORMAT:
-                # Who changes the layout puts the head in the same transaction, so no batch of ours rests on it.
+                # Who changes the layout puts the head in the same transaction, so no batch of ours
+                # rests on it.
                 raise UnknownFormat(event.kv.value)
             elif key == self.head:
                 if event.type == wire.DELETE:
@@ -241,16 +283,25 @@ class Layout:
         if head is not None:
             rows = sorted((*rows, *map(_stored, head.others)), key=lambda row: row.record.revision)
             if len(rows) != head.events:
-                raise Damaged(f"batch {head.batch} of {head.server} has {head.events} events, {len(rows)} are there")
+                raise Damaged(
+                    f"batch {head.batch} of {head.server} has {head.events} events, {len(rows)} "
+                    "are there"
+                )
             yield Group(position, head.name, head.after, tuple(rows), head.beyond, head.since)
         elif any(event.kv.key.startswith(self.objects) for event in events):
-            raise Damaged(f"{events[0].kv.key.decode()} was changed by something that is no server of ours")
+            raise Damaged(
+                f"{events[0].kv.key.decode()} was changed by something that is no server of ours"
+            )
         yield from turns
 
 
 def _beginning_of(name: HeadName) -> bytes:
     """What the value of the head of that *name* begins with."""
-    return b'{"revision":%d,"server":"%s","batch":%d,' % (name.revision, name.server.encode(), name.number)
+    return b'{"revision":%d,"server":"%s","batch":%d,' % (
+        name.revision,
+        name.server.encode(),
+        name.number,
+    )
 
 
 def encode_event(event: StoreEvent) -> bytes:

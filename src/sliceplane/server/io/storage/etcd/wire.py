@@ -1,8 +1,10 @@
-"""The messages of etcd's API that we speak, as protobuf classes made at import from the table below.
+"""The messages of etcd's API that we speak, as protobuf classes made at import from the table
+below.
 
-Names and numbers are facts of ``etcdserverpb`` and ``mvccpb`` (API 3.4 and later); members that we never use are left
-out, and protobuf keeps what it does not know.  Enumerations are int32 here, which is the same on the wire.  The classes
-are in a pool of their own, so that another library's etcd messages cannot clash with them.
+Names and numbers are facts of ``etcdserverpb`` and ``mvccpb`` (API 3.4 and later); members that we
+never use are left out, and protobuf keeps what it does not know. Enumerations are int32 here, which
+is the same on the wire. The classes are in a pool of their own, so that another library's etcd
+messages cannot clash with them.
 """
 
 from __future__ import annotations
@@ -16,9 +18,18 @@ _SCALARS: Final = {"bytes": 12, "string": 9, "int64": 3, "uint64": 4, "int32": 5
 
 #: message -> "TYPE NAME NUMBER", a star after the type for repeated ones
 _MESSAGES: Final[dict[str, tuple[str, ...]]] = {
-    "Header": ("uint64 cluster_id 1", "uint64 member_id 2", "int64 revision 3", "uint64 raft_term 4"),
+    "Header": (
+        "uint64 cluster_id 1",
+        "uint64 member_id 2",
+        "int64 revision 3",
+        "uint64 raft_term 4",
+    ),
     "KeyValue": (
-        "bytes key 1", "int64 create_revision 2", "int64 mod_revision 3", "int64 version 4", "bytes value 5",
+        "bytes key 1",
+        "int64 create_revision 2",
+        "int64 mod_revision 3",
+        "int64 version 4",
+        "bytes value 5",
     ),
     "Event": ("int32 type 1", "KeyValue kv 2"),
     "RangeRequest": ("bytes key 1", "bytes range_end 2", "int64 limit 3", "int64 revision 4"),
@@ -27,7 +38,13 @@ _MESSAGES: Final[dict[str, tuple[str, ...]]] = {
     "PutResponse": ("Header header 1",),
     "DeleteRangeRequest": ("bytes key 1", "bytes range_end 2"),
     "DeleteRangeResponse": ("Header header 1", "int64 deleted 2"),
-    "Compare": ("int32 result 1", "int32 target 2", "bytes key 3", "int64 number 6", "bytes value 7"),
+    "Compare": (
+        "int32 result 1",
+        "int32 target 2",
+        "bytes key 3",
+        "int64 number 6",
+        "bytes value 7",
+    ),
     "RequestOp": ("RangeRequest range 1", "PutRequest put 2", "DeleteRangeRequest delete 3"),
     "ResponseOp": ("RangeResponse range 1", "PutResponse put 2", "DeleteRangeResponse delete 3"),
     "TxnRequest": ("Compare* compare 1", "RequestOp* success 2", "RequestOp* failure 3"),
@@ -35,21 +52,36 @@ _MESSAGES: Final[dict[str, tuple[str, ...]]] = {
     "CompactionRequest": ("int64 revision 1",),
     "CompactionResponse": ("Header header 1",),
     "WatchCreateRequest": (
-        "bytes key 1", "bytes range_end 2", "int64 start_revision 3", "bool progress_notify 4", "bool fragment 8",
+        "bytes key 1",
+        "bytes range_end 2",
+        "int64 start_revision 3",
+        "bool progress_notify 4",
+        "bool fragment 8",
     ),
     "WatchRequest": ("WatchCreateRequest create_request 1",),
     "WatchResponse": (
-        "Header header 1", "int64 watch_id 2", "bool created 3", "bool canceled 4", "int64 compact_revision 5",
-        "string cancel_reason 6", "bool fragment 7", "Event* events 11",
+        "Header header 1",
+        "int64 watch_id 2",
+        "bool created 3",
+        "bool canceled 4",
+        "int64 compact_revision 5",
+        "string cancel_reason 6",
+        "bool fragment 7",
+        "Event* events 11",
     ),
     "StatusRequest": (),
     "StatusResponse": (
-        "Header header 1", "string version 2", "int64 db_size 3", "uint64 leader 4", "uint64 raft_index 5",
+        "Header header 1",
+        "string version 2",
+        "int64 db_size 3",
+        "uint64 leader 4",
+        "uint64 raft_index 5",
     ),
-}  # fmt: skip
+}
 #: ``Compare.target`` that looks at the revision of the last change; 0 if there is no such key
 MOD_REVISION: Final = 2
-#: ``Compare.target`` that looks at the value, byte by byte; ``Compare.result`` says which side of ours it must be on
+#: ``Compare.target`` that looks at the value, byte by byte; ``Compare.result`` says which side of
+#: ours it must be on
 VALUE: Final = 3
 GREATER: Final = 1
 LESS: Final = 2
@@ -58,12 +90,16 @@ DELETE: Final = 1
 
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto(name="sliceplane/etcd.proto", package=_PACKAGE, syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="sliceplane/etcd.proto", package=_PACKAGE, syntax="proto3"
+    )
     for name, members in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for member in members:
             kind, member_name, number = member.split()
-            field = message.field.add(name=member_name, number=int(number), label=3 if kind.endswith("*") else 1)
+            field = message.field.add(
+                name=member_name, number=int(number), label=3 if kind.endswith("*") else 1
+            )
             kind = kind.removesuffix("*")
             if kind in _SCALARS:
                 field.type = _SCALARS[kind]  # type: ignore[assignment]  # the enumeration's number
@@ -121,7 +157,9 @@ def unchanged_since(key: bytes, mod_revision: int) -> Any:
 
 
 def begins_with(key: bytes, start: bytes) -> list[Any]:
-    """The conditions that the value of *key* is longer than *start* and begins with it; no 0xff may follow that."""
+    """The conditions that the value of *key* is longer than *start* and begins with it; no 0xff may
+    follow that.
+    """
     return [
         Compare(result=GREATER, target=VALUE, key=key, value=start),
         Compare(result=LESS, target=VALUE, key=key, value=start + b"\xff"),

@@ -223,7 +223,6 @@ async def plane(pods: int, *flags: str, sticky: bool) -> AsyncIterator[tuple[Sta
 
 
 # -- a Pod turns ready
-# -----------------------------------------------------------------------------------
 
 
 async def ready(kind: Kind, endpoints: int, turns: int) -> list[Result]:
@@ -304,7 +303,6 @@ async def watch_slices(client: HttpClient, seen: deque[float]) -> None:
 
 
 # -- a rolling update
-# ------------------------------------------------------------------------------------
 
 
 async def replace_pod(stage: Stage, client: HttpClient, old: int, new: int) -> int:
@@ -364,7 +362,6 @@ def load_results(kind: Kind, what: str, seen: Load) -> list[Result]:
 
 
 # -- a server dies
-# ---------------------------------------------------------------------------------------
 
 
 async def kill(rate: int, kinds: tuple[Kind, ...]) -> list[Result]:

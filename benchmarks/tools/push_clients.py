@@ -320,7 +320,6 @@ class Fleet:
             return
 
     # -- what the driver asks
-    # ----------------------------------------------------------------------------
 
     def on_line(self, line: str) -> None:
         if int(line):

@@ -95,7 +95,6 @@ def _run(folder: Path, *arguments: str | Path, program: str = "sliceplane") -> _
 
 
 # -- recordings
-# -----------------------------------------------------------------------------------------
 
 
 def _line(part: Any) -> bytes:
@@ -283,7 +282,6 @@ async def _recording_escapes(folder: Path) -> Sequence[Figure]:
 
 
 # -- YAML, JSON and what is no file
-# -----------------------------------------------------------------------
 
 
 _NOWHERE: Final = {
@@ -392,7 +390,6 @@ async def _no_files(folder: Path) -> Sequence[Figure]:
 
 
 # -- what a recording has
-# ---------------------------------------------------------------------------------
 
 
 def _planted() -> dict[str, Any]:

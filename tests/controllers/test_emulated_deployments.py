@@ -98,7 +98,6 @@ def told(cluster: Cluster, kind: str) -> tuple[str, str, str]:
 
 
 # -- strategies
-# -----------------------------------------------------------------------------------------
 
 
 def test_undoing_a_recreate_rollout_waits_for_the_last_pod_too() -> None:
@@ -172,7 +171,6 @@ def test_percentages_round_surge_up_and_unavailability_down() -> None:
 
 
 # -- scaling
-# --------------------------------------------------------------------------------------------
 
 
 def test_scaling_in_the_middle_of_a_rollout_is_proportional() -> None:
@@ -251,7 +249,6 @@ def test_scaling_is_told_in_events() -> None:
 
 
 # -- history
-# --------------------------------------------------------------------------------------------
 
 
 def test_change_cause_and_revisions_are_where_rollout_history_reads_them() -> None:
@@ -315,7 +312,6 @@ def test_a_template_that_somebody_edits_in_a_set_is_not_the_deployments_any_more
 
 
 # -- collisions, adoption, release
-# ----------------------------------------------------------------------
 
 
 def test_a_name_that_another_set_has_is_a_collision_and_gets_another_hash() -> None:
@@ -373,7 +369,6 @@ def test_sets_of_any_template_are_adopted_released_and_taken_back() -> None:
 
 
 # -- conditions
-# -----------------------------------------------------------------------------------------
 
 
 def test_pausing_and_resuming_are_told_and_the_deadline_counts_anew() -> None:
@@ -485,7 +480,6 @@ def test_status_counts_terminating_pods_and_observes_the_generation() -> None:
 
 
 # -- any history
-# ----------------------------------------------------------------------------------------
 
 DEEDS = st.one_of(
     st.tuples(st.just("scale"), st.integers(0, 5)),

@@ -33,7 +33,6 @@ from sliceplane.kit.times import format_time
 from sliceplane.lab.sim.cluster import Cluster
 
 # -- what the server refuses
-# ----------------------------------------------------------------------------
 
 
 def test_a_set_that_its_quota_stops_says_failed_create_and_counts_what_there_is() -> None:
@@ -98,7 +97,6 @@ def test_a_limit_range_that_refuses_every_pod_is_told_the_same_way() -> None:
 
 
 # -- which Pods go
-# --------------------------------------------------------------------------------------
 
 NOW = 1_800_000_000.0
 
@@ -243,7 +241,6 @@ def test_of_a_crowded_node_one_goes_before_others_even_across_the_sets_of_one_de
 
 
 # -- status
-# ---------------------------------------------------------------------------------------------
 
 
 def test_status_tells_terminating_and_fully_labelled_pods_apart() -> None:
@@ -311,7 +308,6 @@ def test_a_replication_controller_is_a_set_that_selects_by_labels_alone() -> Non
 
 
 # -- any history
-# ----------------------------------------------------------------------------------------
 
 DEEDS = st.one_of(
     st.tuples(st.just("scale"), st.integers(0, 5)),

@@ -148,7 +148,6 @@ class Plane(RuleBasedStateMachine):
         self.cluster.start(self.controller, self.now)
 
     # -- the world
-    # --------------------------------------------------------------------------------------
 
     @rule(which=st.integers(0, 8), over=pods, ip=st.integers(0, 1), six=st.booleans())
     def pod(self, which: int, over: dict[str, Any], ip: int, six: bool) -> None:
@@ -191,7 +190,6 @@ class Plane(RuleBasedStateMachine):
                 )
 
     # -- the watch, the host, the process
-    # ---------------------------------------------------------------
 
     @rule(count=st.integers(1, 6))
     def deliver_some(self, count: int) -> None:
@@ -246,7 +244,6 @@ class Plane(RuleBasedStateMachine):
         self.controller.check()
 
     # -- at rest
-    # ----------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
         for job in self.flying:

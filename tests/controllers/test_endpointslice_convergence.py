@@ -127,7 +127,6 @@ class Plane(RuleBasedStateMachine):
         return EndpointSliceConfig(max_endpoints_per_slice=MAX, find_heuristic=find)
 
     # -- the world
-    # --------------------------------------------------------------------------------------
 
     @rule(which=st.integers(0, 8), over=pods, ip=st.integers(0, 1), six=st.booleans())
     def pod(self, which: int, over: dict[str, Any], ip: int, six: bool) -> None:
@@ -176,7 +175,6 @@ class Plane(RuleBasedStateMachine):
                     self.cluster.remove(EndpointSlices, "shop", each.metadata.name)
 
     # -- others who write slices
-    # ------------------------------------------------------------------------
 
     def ours(self) -> list[EndpointSlice]:
         found = self.cluster.slices()
@@ -256,7 +254,6 @@ class Plane(RuleBasedStateMachine):
                 self.cluster.remove(EndpointSlices, "shop", meta.name)
 
     # -- the watch, the host, the process
-    # ---------------------------------------------------------------
 
     @rule(count=st.integers(1, 6))
     def deliver_some(self, count: int) -> None:
@@ -334,7 +331,6 @@ class Plane(RuleBasedStateMachine):
         self.controller.check()
 
     # -- at rest
-    # ----------------------------------------------------------------------------------------
 
     def pods(self) -> list[Pod]:
         return [each for each in self.cluster.objects.values() if isinstance(each, Pod)]

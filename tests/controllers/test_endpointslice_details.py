@@ -95,7 +95,6 @@ def test_slices_of_ours_are_seen_after_the_longer_of_a_second_and_the_batch_peri
 
 
 # -- what an endpoint says
-# -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,6 @@ class Mirror(RuleBasedStateMachine):
         self.cluster.start(self.controller, self.now)
 
     # -- the world
-    # --------------------------------------------------------------------------------------
 
     @rule(
         name=NAMES,
@@ -215,7 +214,6 @@ class Mirror(RuleBasedStateMachine):
                 self.cluster.put(replace(each, metadata=replace(meta, owner_references=None)))
 
     # -- the watch, the host, the process
-    # ---------------------------------------------------------------
 
     @rule(count=st.integers(1, 6))
     def deliver_some(self, count: int) -> None:
@@ -267,7 +265,6 @@ class Mirror(RuleBasedStateMachine):
         self.controller.check()
 
     # -- at rest
-    # ----------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
         for job in self.flying:

@@ -302,7 +302,6 @@ def test_slices_of_others_count() -> None:
 
 
 # -- honored
-# --------------------------------------------------------------------------------------------
 
 
 def test_nodes_report_and_fall_behind() -> None:
@@ -495,7 +494,6 @@ def test_headless_services_are_no_matter_of_proxies() -> None:
 
 
 # -- writes that fail
-# -----------------------------------------------------------------------------------
 
 
 def test_a_conflict_is_tried_again_and_a_service_that_went_is_left() -> None:

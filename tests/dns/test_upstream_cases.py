@@ -234,7 +234,6 @@ def test_xfr_test(kind: str) -> None:
 
 
 # -- test/e2e/network/dns.go
-# -----------------------------------------------------------------------------
 
 
 def resolved(held: Cluster, name: str, kind: str = "A", own: str = "default") -> list[str]:

@@ -74,7 +74,6 @@ def missing_in(said: str, step: Step) -> list[str]:
 
 
 # -- objects
-# --------------------------------------------------------------------------------------------
 
 
 def deployment(name: str, replicas: int) -> str:

@@ -64,7 +64,6 @@ def told(progress: Progress, now: float) -> Any:
 
 
 # -- the core
-# -------------------------------------------------------------------------------------------
 
 
 def test_a_transaction_carries_what_was_seen_when_it_began() -> None:
@@ -252,7 +251,6 @@ def test_the_lease() -> None:
 
 
 # -- the shell
-# ------------------------------------------------------------------------------------------
 
 
 class Server:

@@ -50,4 +50,4 @@ def test_a_rule_that_is_broken_is_noted() -> None:
         len(kind_of(PriorityClasses).validate({**document, "preemptionPolicy": "Sometimes"})) == 1
     )
     (seen,) = rules.broken & classes
-    assert "preemptionPolicy" in str(seen)
+    assert "priority_class.py" in str(seen)

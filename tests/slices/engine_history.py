@@ -119,7 +119,6 @@ class History:
             self.engine.on_node(None, node)
 
     # -- one step
-    # ---------------------------------------------------------------------------------------
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -248,7 +247,6 @@ class History:
         return self.random.choice(sorted(names)) if names else ""
 
     # -- other hands, and faults
-    # ------------------------------------------------------------------------
 
     def foreign_edit(self) -> None:
         name = self.any(self.slices)
@@ -290,7 +288,6 @@ class History:
         )
 
     # -- the server
-    # -------------------------------------------------------------------------------------
 
     def put_slice(self, name: str, new: EndpointSlice | None) -> EndpointSlice | None:
         old = self.slices.pop(name, None)
@@ -321,7 +318,6 @@ class History:
         return encode(self.put_slice(write.name, decode(write.body, EndpointSlice)))
 
     # -- the host
-    # ---------------------------------------------------------------------------------------
 
     def hear(self, most: int) -> None:
         """The watch shows what it has not shown yet, up to *most*."""
@@ -453,7 +449,6 @@ class History:
         )
 
     # -- comparing
-    # --------------------------------------------------------------------------------------
 
     def wanted(self, key: str, kind: str) -> Groups:
         """What each Pod gives, as the oracle says; remembered for as long as nothing of it

@@ -133,7 +133,6 @@ class FakeCluster:
         self.writes: list[Write] = []
 
     # -- the server
-    # -------------------------------------------------------------------------------------
 
     def put(self, new: Object, resource: Resource | None = None) -> Object:
         resource = resource or RESOURCE_OF[type(new)]
@@ -282,7 +281,6 @@ class FakeCluster:
         return self.put(new, resource)
 
     # -- the watch
-    # --------------------------------------------------------------------------------------
 
     def deliver(self, controller: Controller, now: float, count: int | None = None) -> None:
         batch = self.pending[: len(self.pending) if count is None else count]
@@ -319,7 +317,6 @@ class FakeCluster:
         controller.on_synced(now)
 
     # -- the host
-    # ---------------------------------------------------------------------------------------
 
     def run(
         self,

@@ -120,7 +120,6 @@ class Plane:
 
 
 # -- what comes with us
-# ---------------------------------------------------------------------------------
 
 
 def test_balanced_spills_just_enough() -> None:
@@ -181,7 +180,6 @@ def test_metrics_do_not_have_a_label_for_each_name() -> None:
 
 
 # -- bad plug-ins
-# ---------------------------------------------------------------------------------------
 
 
 def failing(text: str) -> tuple[str, str, str]:
@@ -314,7 +312,6 @@ def test_names() -> None:
 
 
 # -- how much moves, and what it costs
-# ------------------------------------------------------------------
 
 
 def test_several_zones_in_one_portion() -> None:

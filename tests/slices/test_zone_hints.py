@@ -84,7 +84,6 @@ def _told(note: EventNote) -> tuple[str, str, str]:
 
 
 # -- arithmetic
-# -----------------------------------------------------------------------------------------
 
 cpus = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 64_000), min_size=2)
 
@@ -222,7 +221,6 @@ def test_shares_by_differences_are_those_of_a_count(
 
 
 # -- what a user sees
-# -----------------------------------------------------------------------------------
 
 TWO = {"n0": "a", "n1": "b"}
 
@@ -381,7 +379,6 @@ def test_control_plane_nodes_have_no_share(control: str) -> None:
 
 
 # -- any history
-# ----------------------------------------------------------------------------------------
 
 steps = st.one_of(
     st.tuples(st.just("pods"), st.integers(0, 30), st.integers(1, 12), st.integers(0, 3)),

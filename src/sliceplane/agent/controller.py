@@ -20,6 +20,7 @@ start of the same host left it, if address and ports are the same.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -52,6 +53,8 @@ BACKOFF: Final = Backoff(base_s=0.2, cap_s=5.0, jitter=0.2)
 #: an endpoint that the grant does not allow is offered again after this: the grant may have been
 #: changed
 REFUSED_RETRY_S: Final = 60.0
+#: deletions of one plan; a hostile API server shows slices without end
+DELETIONS_MAX: Final = 32
 Phase = Literal["serving", "draining", "stopping"]
 
 
@@ -126,7 +129,6 @@ class AgentController(KeyedController):
         )
 
     # -- what the shell sees
-    # ----------------------------------------------------------------------------
 
     def take_probes(self, now: float) -> tuple[CheckProbe, ...]:
         """See ``Health.take_probes``; to be asked at ``next_check``."""
@@ -209,7 +211,6 @@ class AgentController(KeyedController):
             self.enqueue(namespace, now)
 
     # -- what the cluster shows
-    # -------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         meta = change.object.metadata
@@ -238,7 +239,6 @@ class AgentController(KeyedController):
             self._slices[meta.key] = new
 
     # -- work
-    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         tenure = self._spaces[key]
@@ -255,7 +255,8 @@ class AgentController(KeyedController):
         if self._phase == "stopping" or all(
             wanted.namespace != key for wanted in self.registrations
         ):
-            ours = tenure.lease if standing == "ours" else None
+            is_last = standing == "ours" and len(slices) < DELETIONS_MAX
+            ours = tenure.lease if is_last else None
             return (*slices, deletion(Leases, ours.metadata)) if ours is not None else slices
         # A slice that is written says "alive", and so must the Lease: the judge may have counted
         # the time since.
@@ -301,12 +302,13 @@ class AgentController(KeyedController):
                             force=True,
                         )
                     )
-        unwanted = (
+        obsolete = (
             deletion(EndpointSlices, stored.metadata)
             for stored in self._slices.values()
             if stored.metadata.namespace == namespace and stored.metadata.name not in kept
         )
-        return (*writes, *unwanted)
+        # The events of these deletions lead to the next plan, which deletes the next ones.
+        return (*writes, *islice(obsolete, DELETIONS_MAX))
 
     def _rests(self, namespace: str, stored: EndpointSlice, now: float) -> bool:
         """Returns True while a slice that the controller emptied is left as it is."""
@@ -351,7 +353,6 @@ class AgentController(KeyedController):
         return "passing" if state == "passing" else "failing" if state == "failing" else "unknown"
 
     # -- what became of it
-    # ------------------------------------------------------------------------------
 
     def finished(self, done: Done, now: float) -> None:
         tenure = self._spaces[done.job.key]

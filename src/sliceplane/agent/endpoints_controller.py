@@ -140,7 +140,6 @@ class ExternalEndpointsController(KeyedController):
         return (*super().samples(now), *self._metrics.families())
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def on_synced(self, now: float) -> None:
         super().on_synced(now)
@@ -290,7 +289,6 @@ class ExternalEndpointsController(KeyedController):
                 self.enqueue(agent, now)
 
     # -- work
-    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if key.startswith(_CONDITION):
@@ -396,7 +394,6 @@ class ExternalEndpointsController(KeyedController):
         return (condition_write(Services, meta.namespace, meta.name, meta.uid, condition),)
 
     # -- what became of it
-    # ------------------------------------------------------------------------------
 
     def finished(self, done: Done, now: float) -> None:
         key = done.job.key

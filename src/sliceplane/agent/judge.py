@@ -85,7 +85,6 @@ class LeaseJudge:
         self.held_changes = 0
 
     # -- what is seen
-    # -----------------------------------------------------------------------------------
 
     def on_lease(self, key: str, version: str, duration_s: float, now: float) -> bool:
         """Whether an agent came back that was lost or held."""
@@ -184,7 +183,6 @@ class LeaseJudge:
             self._agents[key].is_lost = True
 
     # -- what follows
-    # -----------------------------------------------------------------------------------
 
     def asks(self, key: str, now: float) -> bool:
         """The server is to be asked about it: when it becomes doubtful, so that outages are

@@ -106,7 +106,6 @@ class Tenure:
         self.rests_until = 0.0
 
     # -- what is seen
-    # -----------------------------------------------------------------------------------
 
     def on_lease_change(self, old: Lease | None, new: Lease | None, now: float) -> None:
         """A change of the cache.  The end of an earlier Lease is no end of the one that was made
@@ -162,7 +161,6 @@ class Tenure:
         self._seen_at = now
 
     # -- what follows
-    # -----------------------------------------------------------------------------------
 
     def standing(self, now: float) -> Standing:
         """Whose the name is now."""

@@ -217,7 +217,6 @@ class OwnWrites(Generic[T]):
         return meta if meta.uid == uid else None
 
     # -- what the cache shows
-    # ---------------------------------------------------------------------------
 
     def on_shown(self, meta: ObjectMeta, read: Callable[[], T]) -> Shown:
         """An object is there in this version.  *read* gives what is kept of it, and is called if
@@ -252,7 +251,6 @@ class OwnWrites(Generic[T]):
         return self._forget(name, uid)
 
     # -- what the server answered
-    # -----------------------------------------------------------------------
 
     def succeeded(
         self, write: PlannedWrite, answer: bytes, read: Callable[[bytes], T], now: float
@@ -309,7 +307,6 @@ class OwnWrites(Generic[T]):
         self._gone = frozenset()
 
     # -- how far it can be trusted
-    # ----------------------------------------------------------------------
 
     @property
     def waits(self) -> bool:

@@ -182,7 +182,6 @@ class AddressClaims:
         return self._refusal(key, place, asked[place]) if place in asked else None
 
     # -- asking
-    # -----------------------------------------------------------------------------------------
 
     def _ask(self, key: ServiceKey, created: str, asked: _Asked) -> set[ServiceKey]:
         was_created, was = self._asked.pop(key, ("", {}))
@@ -245,7 +244,6 @@ class AddressClaims:
         return addresses
 
     # -- giving
-    # -----------------------------------------------------------------------------------------
 
     def _granted(self, key: ServiceKey, port: ServedPort) -> ServedPort:
         protocol = port.name.protocol

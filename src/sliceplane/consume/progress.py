@@ -209,7 +209,6 @@ class Progress:
         self._beat_at = 0.0
 
     # -- what happens
-    # -----------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], reading: str, now: float) -> None:
         """The model was told of it, as of *reading*."""
@@ -313,7 +312,6 @@ class Progress:
         return _least(self.held)
 
     # -- telling
-    # ----------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float:
         """When the Lease is to be written at the beat, if nothing changes before."""

@@ -65,7 +65,6 @@ class DrainedController(KeyedController):
         self._question_due = 0.0
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         match change.object:
@@ -111,7 +110,6 @@ class DrainedController(KeyedController):
             self.enqueue_after(key, delay_s, now)
 
     # -- work
-    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if key == _QUESTION:

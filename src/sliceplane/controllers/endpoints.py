@@ -91,7 +91,6 @@ class EndpointsController(SyncController):
         self._unvisited: set[str] = set()
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         match change.object:
@@ -132,7 +131,6 @@ class EndpointsController(SyncController):
         self._note_first_sync()
 
     # -- work
-    # -------------------------------------------------------------------------------------------
 
     def job(self, key: str, now: float) -> Job | None:
         plan = self._engine.plan(key, now)
@@ -166,7 +164,6 @@ class EndpointsController(SyncController):
             self._first_sync.end()
 
     # -- events for people
-    # ------------------------------------------------------------------------------
 
     def _report(self, key: str, write: EndpointsWrite, error: StatusError) -> None:
         if error.reason in ("Conflict", "AlreadyExists") or write.verb == "delete":

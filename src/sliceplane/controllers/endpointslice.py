@@ -238,7 +238,6 @@ class EndpointSliceController(SyncController):
             self._metrics.include(self._merges.metrics.families)
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         match change.object:
@@ -265,7 +264,6 @@ class EndpointSliceController(SyncController):
             self.add(self._engine.on_service(service), 0.0, now)
 
     # -- work
-    # -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
         unsettled = self._engine.take_unsettled() if self._synced else ()
@@ -356,7 +354,6 @@ class EndpointSliceController(SyncController):
             self.add((key,), max(wait, MERGE_DELAY_MIN_S), now)
 
     # -- events for people
-    # ------------------------------------------------------------------------------
 
     def _report(self, key: str, write: SliceWrite, error: StatusError) -> None:
         if error.reason == "Conflict":

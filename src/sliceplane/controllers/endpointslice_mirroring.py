@@ -174,7 +174,6 @@ class EndpointSliceMirroringController(SyncController):
         self._patience = 0.0
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         match change.object:
@@ -195,7 +194,6 @@ class EndpointSliceMirroringController(SyncController):
         self._patience = now + FIRST_SYNC_TIMEOUT_S
 
     # -- work
-    # -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
         if self._synced:
@@ -241,7 +239,6 @@ class EndpointSliceMirroringController(SyncController):
         return (*self._metrics.families(), *super().samples(now))
 
     # -- events for people
-    # ------------------------------------------------------------------------------
 
     def _warn(self, key: str, notice: Notice) -> None:
         endpoints = self._engine.endpoints(key)

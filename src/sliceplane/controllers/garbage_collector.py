@@ -145,7 +145,6 @@ class GarbageCollector(QueueController):
         self._queue.done(key, now)
 
     # -- owners that the server must be asked for
-    # -------------------------------------------------------
 
     def _ask(self, claim: OwnerClaim, now: float) -> None:
         """Have *claim* looked up; its claimants are queued again when more is known."""
@@ -189,7 +188,6 @@ class GarbageCollector(QueueController):
             self.enqueue(dependent, now)
 
     # -- one object
-    # -------------------------------------------------------------------------------------
 
     def _process(self, uid: str, now: float) -> Job | None:
         item = self._graph.items.get(uid)

@@ -179,7 +179,6 @@ class MassRemovals:
         return relist
 
     # -- what is in doubt is read
-    # -----------------------------------------------------------------------
 
     def _confirmation(self, now: float) -> Job | None:
         spaces: dict[str, dict[str, RemovalQuestion]] = {}
@@ -271,7 +270,6 @@ class MassRemovals:
                 self._relist[resource] = None
 
     # -- what is held is probed
-    # -------------------------------------------------------------------------
 
     def _probing(self, now: float) -> Job | None:
         """Of one Service after the other, so many as one job takes."""
@@ -306,7 +304,6 @@ class MassRemovals:
         return (done.job.token, _PROBE) if refused else (_PROBE,)
 
     # -- what is held is told
-    # ---------------------------------------------------------------------------
 
     def _wanted(self, key: str) -> tuple[str, str] | None:
         """Status and message of the condition; ``None``: no Service has it that never held

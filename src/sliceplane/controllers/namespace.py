@@ -81,7 +81,6 @@ class NamespaceController(KeyedController):
         self._let_go: dict[str, str] = {}
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         if isinstance(change.object, Namespace):
@@ -145,7 +144,6 @@ class NamespaceController(KeyedController):
         )
 
     # -- work
-    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         return tuple(self._writes(key, now)) if self._is_terminating(key) else ()

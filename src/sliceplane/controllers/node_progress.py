@@ -198,7 +198,6 @@ class NodeProgress:
         )
 
     # -- metrics
-    # ----------------------------------------------------------------------------------------
 
     def metrics(self, now: float) -> Metrics:
         """As they are now.  O(nodes)."""

@@ -114,7 +114,6 @@ class OwnershipGraph:
         self._ended: set[str] = set()
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object]) -> tuple[str, ...]:
         """Follow *change*.  Gives the uids of objects that something may have to be done about."""
@@ -213,7 +212,6 @@ class OwnershipGraph:
         return edges
 
     # -- questions
-    # --------------------------------------------------------------------------------------
 
     def referrers(self, uid: str) -> tuple[str, ...]:
         """The objects that name *uid* as an owner, rightly or wrongly."""

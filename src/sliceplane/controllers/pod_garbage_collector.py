@@ -92,7 +92,6 @@ class PodGarbageCollector(KeyedController):
         )
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         if change.resource == Nodes.key:
@@ -167,7 +166,6 @@ class PodGarbageCollector(KeyedController):
         self.enqueue(f"pod/{key}", now)
 
     # -- work
-    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         kind, _, name = key.partition("/")

@@ -60,7 +60,6 @@ class ResourceQuotaController(KeyedController):
         self._own: dict[str, int] = {}
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         version = change.object.metadata.revision
@@ -125,7 +124,6 @@ class ResourceQuotaController(KeyedController):
             self._here.pop(namespace, None)
 
     # -- work
-    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         quota = self._quotas.get(key)

@@ -86,7 +86,6 @@ class ReverseMirrorController(KeyedController):
         self._sent: dict[str, int] = {}
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         match change.object:
@@ -156,7 +155,6 @@ class ReverseMirrorController(KeyedController):
         self.enqueue(key, now)
 
     # -- work
-    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if self.waits_for_cache(key, now):

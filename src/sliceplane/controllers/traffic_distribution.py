@@ -128,7 +128,6 @@ class TrafficDistributionController(KeyedController):
         self._progress = NodeProgress()
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         self._progress.on_change(change)
@@ -221,7 +220,6 @@ class TrafficDistributionController(KeyedController):
         return merged(super().samples(now), self._progress.metrics(now).families())
 
     # -- work
-    # -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         service = self._services.get(key)

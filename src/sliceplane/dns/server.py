@@ -140,7 +140,6 @@ class NameServer:
             )
 
     # -- changes
-    # -----------------------------------------------------------------------------------------
 
     def apply(self, changes: Iterable[Change[Object]], now: float) -> None:
         self._kept.drop(self.view.apply(changes, now))
@@ -169,7 +168,6 @@ class NameServer:
             self._opts = {do: wire.opt(do=do, ede=ede) for do in (False, True)}
 
     # -- questions
-    # ---------------------------------------------------------------------------------------
 
     def answer(
         self, packet: bytes, client: str, transport: Transport, now: float
@@ -306,7 +304,6 @@ class NameServer:
         return verdict
 
     # -- answers
-    # -----------------------------------------------------------------------------------------
 
     def _composed(
         self,
@@ -435,7 +432,6 @@ class NameServer:
         return Forward(question, client, transport, rights.account, target, before)
 
     # -- aliases
-    # -----------------------------------------------------------------------------------------
 
     def _followed(
         self,
@@ -492,7 +488,6 @@ class NameServer:
         )
 
     # -- figures
-    # -----------------------------------------------------------------------------------------
 
     def _count(self, transport: Transport, rights: ClientRights, kind: bytes, *, do: bool) -> None:
         key = (transport, len(rights.packed) == 4, kind)

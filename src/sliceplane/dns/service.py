@@ -192,7 +192,6 @@ class NamedService:
         return packed
 
     # -- changes
-    # -----------------------------------------------------------------------------------------
 
     def on_service(self, service: Service | None) -> None:
         self.service = service
@@ -282,7 +281,6 @@ class NamedService:
                 insort(addresses, packed)
 
     # -- what is asked
-    # -----------------------------------------------------------------------------------
 
     @property
     def is_narrowed(self) -> bool:

@@ -132,7 +132,6 @@ class DnsView:
         )
 
     # -- changes
-    # -----------------------------------------------------------------------------------------
 
     def apply(self, changes: Iterable[Change[Object]], now: float) -> set[NamedService]:
         """All of them at once; what they touched."""
@@ -226,7 +225,6 @@ class DnsView:
         return [(("host",), hosts), (("service",), len(services))]
 
     # -- questions
-    # ---------------------------------------------------------------------------------------
 
     def service(self, namespace: str, name: str) -> Service | None:
         named = self._services.get(NamedService(namespace, name).relative)
@@ -320,7 +318,6 @@ class DnsView:
         return FoundName(zone, records=encoded(kind, self.config.ttl_s, held), why=why)
 
     # -- Services
-    # ----------------------------------------------------------------------------------------
 
     def _below_svc(
         self, zone: bytes, labels: tuple[bytes, ...], kind: int, place: Locality
@@ -501,7 +498,6 @@ class DnsView:
         return self._data(zone, kind, data, f"{of}: its ready endpoints in the zone {wanted}")
 
     # -- the rest
-    # ----------------------------------------------------------------------------------------
 
     def _pod(self, zone: bytes, labels: tuple[bytes, ...], kind: int) -> FoundName:
         namespace = labels[-1].decode("ascii", "replace")

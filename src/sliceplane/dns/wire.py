@@ -255,7 +255,6 @@ def encode_record(owner: bytes, kind: int, ttl: int, data: bytes) -> bytes:
 
 
 # -- reading
-# ---------------------------------------------------------------------------------------------
 
 
 def read_name(packet: bytes, offset: int, *, compressed: bool = True) -> tuple[bytes, int]:
@@ -310,7 +309,6 @@ def read_record(
 
 
 # -- names
-# -----------------------------------------------------------------------------------------------
 
 
 def name_of(text: str) -> bytes:

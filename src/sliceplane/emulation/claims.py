@@ -55,7 +55,6 @@ class Claims(Generic[C]):
         ] = {}  # child uid -> its version when the server refused a claim
 
     # -- what is there
-    # ----------------------------------------------------------------------------------
 
     def on_owner(self, key: str, selector: LabelSelector | None) -> None:
         """*selector* ``None``: the owner is gone."""
@@ -94,7 +93,6 @@ class Claims(Generic[C]):
         return tuple(sorted(wanted))
 
     # -- what follows
-    # -----------------------------------------------------------------------------------
 
     def plan(
         self, owner: Object, owned: Iterable[C], may_adopt: Callable[[C], bool]

@@ -72,7 +72,6 @@ class DisruptionController(KeyedController):
         self._scaled: dict[str, Scaled] = {}
 
     # -- what is there
-    # ----------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         namespace = change.object.metadata.namespace
@@ -134,7 +133,6 @@ class DisruptionController(KeyedController):
             self.enqueue(key, now)
 
     # -- what follows
-    # -----------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if key not in self._budgets or self.waits_for_cache(key, now):

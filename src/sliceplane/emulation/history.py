@@ -43,7 +43,6 @@ class History:
         self._claims: Claims[ControllerRevision] = Claims(owners, ControllerRevisions)
 
     # -- what is there
-    # ----------------------------------------------------------------------------------
 
     def on_owner(self, key: str, selector: LabelSelector | None) -> None:
         """*selector* ``None``: the owner is gone."""
@@ -77,7 +76,6 @@ class History:
         return self._claims.heard(owner, done)
 
     # -- what follows
-    # -----------------------------------------------------------------------------------
 
     def templates(self, owner: Historied) -> dict[str, Document]:
         """By the name of the revision: those that are kept, and the newest."""

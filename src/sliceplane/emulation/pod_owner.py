@@ -62,7 +62,6 @@ class PodOwnerController(KeyedController, Generic[O]):
         self._history = history
 
     # -- what a subclass says
-    # ------------------------------------------------------------------------------
 
     @abstractmethod
     def selector_of(self, owner: O) -> LabelSelector: ...
@@ -93,7 +92,6 @@ class PodOwnerController(KeyedController, Generic[O]):
         return f"{'Created' if verb == 'create' else 'Deleted'} pod: {pod}"
 
     # -- what a subclass uses
-    # ------------------------------------------------------------------------------
 
     def held_back(self, owner: O, now: float) -> bool:
         """The server refused this owner's Pods, and it is too early to ask again."""
@@ -114,7 +112,6 @@ class PodOwnerController(KeyedController, Generic[O]):
         return {uid for uid, moment in moments.items() if moment is not None and moment <= now}
 
     # -- what is there
-    # -------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         self._expectations.observe(change)
@@ -179,7 +176,6 @@ class PodOwnerController(KeyedController, Generic[O]):
             self._history.on_owner(key, selector)
 
     # -- what follows
-    # --------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         owner = self._owners.get(key)

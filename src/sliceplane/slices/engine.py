@@ -101,7 +101,6 @@ class SliceEngine:
         self._distributions: dict[str, int] = {}
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def on_pod(self, old: Pod | None, new: Pod | None, *, missing: bool = False) -> Touched:
         """*missing*: a list lacks it."""
@@ -258,7 +257,6 @@ class SliceEngine:
         return tuple(touched)
 
     # -- plan and result
-    # --------------------------------------------------------------------------------
 
     def shape(self, key: str) -> ServiceShape | None:
         service = self._services.get(key)
@@ -333,7 +331,6 @@ class SliceEngine:
         return sum(_members(service).held for service in self._holding.values())
 
     # -- mass removals are confirmed
-    # --------------------------------------------------------------------
 
     def question(self, key: str) -> RemovalQuestion | None:
         """What is to be read of *key*, before endpoints go that no Pod told."""
@@ -371,7 +368,6 @@ class SliceEngine:
             service.members.let_go(pod)
 
     # -- for metrics
-    # ------------------------------------------------------------------------------------
 
     @property
     def totals(self) -> SliceTotals:
@@ -394,7 +390,6 @@ class SliceEngine:
         return self._distributions
 
     # -- helpers
-    # ----------------------------------------------------------------------------------------
 
     def _service_of(self, observed: EndpointSlice | None) -> str:
         """The key of the service that a slice of ours belongs to; "" for a slice that is not

@@ -72,7 +72,6 @@ class ZoneHints(HintPolicy):
         return piece
 
     # -- before a plan
-    # ----------------------------------------------------------------------------------
 
     @property
     def settled(self) -> bool:

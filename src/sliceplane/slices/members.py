@@ -309,7 +309,6 @@ class SliceMembers:
         return b"".join((addresses.head, conditions, hostname, facts.target, place, hint, b"}"))
 
     # -- removals that no Pod told
-    # -----------------------------------------------------------------------
 
     def lack(self, pod: str, *, by_event: bool) -> None:
         """What is told next of *pod* is that it is gone, and it did not say so: a list lacks it, or
@@ -423,7 +422,6 @@ class SliceMembers:
             self._storm.ready += step
 
     # -- subsets
-    # ----------------------------------------------------------------------------------------
 
     @property
     def subsets_settled(self) -> bool:
@@ -440,7 +438,6 @@ class SliceMembers:
             self._settle_hints(now)
 
     # -- hints that look beyond one endpoint
-    # -------------------------------------------------------------
 
     @property
     def hints_settled(self) -> bool:
@@ -465,7 +462,6 @@ class SliceMembers:
         return notices
 
     # -- before a plan
-    # ----------------------------------------------------------------------------------
 
     def take_trigger_time(self) -> int:
         """The earliest time at which a member changed since the last call; 0 for none.

@@ -86,7 +86,6 @@ def address_types(service: Service) -> list[str]:
 
 
 # -- which endpoints
-# ------------------------------------------------------------------------------------
 
 
 def desired(
@@ -205,7 +204,6 @@ def _hints(service: Service, zone: str, node: str) -> EndpointHints | None:
 
 
 # -- what must hold at rest
-# -----------------------------------------------------------------------------
 
 
 def check_converged(
@@ -280,7 +278,6 @@ def check_converged(
 
 
 # -- subsets
-# --------------------------------------------------------------------------------------------
 
 
 def approach_of(service: Service, default: str) -> str:
@@ -335,7 +332,6 @@ def check_subsets(
 
 
 # -- hints of topology-mode Auto
-# ------------------------------------------------------------------------
 
 
 def is_auto(service: Service) -> bool:

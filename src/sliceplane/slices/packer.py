@@ -72,7 +72,6 @@ class SlicePacker:
         self._rooms: dict[PortGroup, _Rooms] = {}
 
     # -- what is desired
-    # --------------------------------------------------------------------------------
 
     def want(self, pod: str, new: Desired | None) -> bool:
         """The desired endpoint of *pod* is *new* from now on.  False: it was already."""
@@ -150,7 +149,6 @@ class SlicePacker:
         self._touched[state.name] = state
 
     # -- what the server holds
-    # --------------------------------------------------------------------------
 
     def attach(self, stored: Stored) -> None:
         """The server has *stored*: a new slice, or another version of one that it had."""
@@ -238,7 +236,6 @@ class SlicePacker:
         self._touched.update(self.slices)
 
     # -- for hints and metrics
-    # --------------------------------------------------------------------------
 
     def stored(self, pod: str) -> bytes:
         """The endpoint of *pod* as the server shows it where it should; empty if it does not."""
@@ -273,7 +270,6 @@ class SlicePacker:
         return sum(-(-size // self._max) for size in self._sizes.values())
 
     # -- merging
-    # ----------------------------------------------------------------------------------------
 
     @property
     def surplus(self) -> int:
@@ -305,7 +301,6 @@ class SlicePacker:
         return PackPlan([], updates, deletes, 0, 0)
 
     # -- the plan
-    # ---------------------------------------------------------------------------------------
 
     def plan(self, labels: dict[str, str]) -> PackPlan:
         """What must be written so that the server holds what is desired, in slices with exactly
@@ -500,7 +495,6 @@ class SlicePacker:
         creates.append(Creation(empty, {}))
 
     # -- invariants
-    # -------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Everything derived follows from ``desired`` and ``slices``.  Costs O(state)."""

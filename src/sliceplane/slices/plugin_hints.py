@@ -259,7 +259,6 @@ class ZonalHints(_PluginPolicy):
         return piece
 
     # -- before a plan
-    # ----------------------------------------------------------------------------------
 
     def _ask(self) -> Portions | str:
         """What the heuristic says to the present counts; asked only if they, or the zones, have

@@ -165,7 +165,6 @@ class ServiceState:
         return self.shape is None and not self._own
 
     # -- the service and its pods
-    # -----------------------------------------------------------------------
 
     def set_shape(self, shape: ServiceShape | None, pods: Iterable[PodFacts]) -> None:
         """The service changed so that all endpoints are made anew.  *pods*: those that it selects
@@ -211,7 +210,6 @@ class ServiceState:
             packer.touch_all()
 
     # -- what the cache shows
-    # ---------------------------------------------------------------------------
 
     def on_slice(self, observed: EndpointSlice) -> bool:
         """A slice of ours is there.  False: that tells nothing new."""
@@ -287,7 +285,6 @@ class ServiceState:
         return next((packer.wanted_of(stored.content) for packer in packers), {})
 
     # -- plan and result
-    # --------------------------------------------------------------------------------
 
     def plan(self, now: float) -> SlicePlan:
         """The writes that are due; ``in_flight`` until their end is told, if there are any."""
@@ -573,7 +570,6 @@ class ServiceState:
             self._order.append(family)
 
     # -- invariants
-    # -------------------------------------------------------------------------------------
 
     def check(self) -> None:
         self._own.check()

@@ -133,7 +133,6 @@ class XdsCatalog:
         return f"{self._process}-{self._epochs:x}"
 
     # -- events
-    # ------------------------------------------------------------------------------------------
 
     def on_service(self, before: Service | None, after: Service | None) -> None:
         subject = after if after is not None else before
@@ -221,7 +220,6 @@ class XdsCatalog:
         return before != self.shared.regions.get(place.zone)
 
     # -- views
-    # -------------------------------------------------------------------------------------------
 
     def view(self, client: XdsClient) -> XdsView:
         """The view of clients like this one; to be released as often as it was asked for."""

@@ -152,7 +152,6 @@ class PortEndpoints:
         return merges[0].slice_of(endpoint.id)
 
     # -- changes
-    # -----------------------------------------------------------------------------------------
 
     def on_slice(self, key: str, new: EndpointSlice | None) -> None:
         touched: dict[str, None] = {}
@@ -263,7 +262,6 @@ class PortEndpoints:
         return entry
 
     # -- which pool a place uses
-    # --------------------------------------------------------------------------
 
     def _decides(self) -> tuple[bool, bool, bool, bool]:
         """What decides for every place."""

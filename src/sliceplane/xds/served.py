@@ -99,7 +99,6 @@ class ServedService:
         )
 
     # -- changes
-    # -----------------------------------------------------------------------------------------
 
     def on_service(self, service: Service | None) -> bool:
         """False: nothing that xDS looks at is another."""
@@ -210,7 +209,6 @@ class ServedService:
             yield ResourceChange(CHANGED[ROUTES], ROUTES, key)
 
     # -- resources
-    # ---------------------------------------------------------------------------------------
 
     def audience(self, place: XdsPlace) -> Audience:
         """Places that read the same slices are one: a zone that a client makes up is no audience of

@@ -175,7 +175,6 @@ class Agent:
         return await Child.start(options.command, self._on_child_ready, options.custody, self._say)
 
     # -- while it runs
-    # ----------------------------------------------------------------------------------
 
     async def _until_the_end(self, child: Child | None) -> int:
         """Until a signal, the child's end, or another host's claim."""
@@ -287,7 +286,6 @@ class Agent:
         )  # this loop runs: a server that is away is no reason to kill the process
 
     # -- its socket
-    # -------------------------------------------------------------------------------------
 
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
         now = self._clock()
@@ -344,7 +342,6 @@ class Agent:
         }
 
     # -- the end
-    # ----------------------------------------------------------------------------------------
 
     async def _leave(self, child: Child | None) -> None:
         self._stop.set()

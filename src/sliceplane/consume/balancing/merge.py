@@ -227,7 +227,6 @@ class EndpointMerge:
         return differing is not None
 
     # -- which entry of an id counts
-    # ---------------------------------------------------------------------
 
     def _is_contested(self, identity: str) -> bool:
         if len(self._holders[identity]) > 1:

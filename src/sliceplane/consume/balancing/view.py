@@ -42,7 +42,6 @@ class BalancedService:
         self._snapshot: tuple[Endpoint, ...] | None = ()
 
     # -- slices
-    # ------------------------------------------------------------------------------------------
 
     def on_changes(self, changes: Iterable[Change[EndpointSlice]]) -> bool:
         """True if a reader would see a difference.  O(the slices that changed)."""
@@ -64,7 +63,6 @@ class BalancedService:
         return True
 
     # -- readers
-    # -----------------------------------------------------------------------------------------
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -106,7 +104,6 @@ class BalancedService:
         return reader.take(self._merge.visible)
 
     # -- pickers
-    # -----------------------------------------------------------------------------------------
 
     def attach(self, picker: P) -> P:
         picker.attach(self._usable, self.load)

@@ -59,7 +59,6 @@ class Auditor:
     unreadable: dict[str, int] = field(default_factory=dict)
 
     # -- objects in
-    # ---------------------------------------------------------------------------------------
 
     def on_service(self, body: bytes) -> None:
         try:
@@ -107,7 +106,6 @@ class Auditor:
                 raise AssertionError(f"{plural} are not audited")
 
     # -- what is known
-    # ------------------------------------------------------------------------------------
 
     @property
     def counts(self) -> dict[str, int]:

@@ -153,7 +153,6 @@ class _Name(msgspec.Struct, frozen=True):
             yield self._of_service("E12", said, "", *map(self._of_slice, both))
 
     # -- a finding
-    # ----------------------------------------------------------------------------------------
 
     def _of_service(self, code: str, sentence: str, remedy: str, *evidence: Evidence) -> Finding:
         return Finding(

@@ -109,7 +109,6 @@ class ShadowController(QueueController):
         self._big: dict[str, int] = {}
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
         match change.object:
@@ -191,7 +190,6 @@ class ShadowController(QueueController):
         self.enqueue_after(key, delay, now)
 
     # -- work
-    # -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
         if self._synced:

@@ -69,7 +69,6 @@ class DifferenceLedger:
         self.version += 1
 
     # -- for the controller
-    # -----------------------------------------------------------------------------
 
     def observe(
         self,
@@ -153,7 +152,6 @@ class DifferenceLedger:
         self.version += 1
 
     # -- for reports
-    # ------------------------------------------------------------------------------------
 
     def take_news(self) -> tuple[News, ...]:
         news = tuple(self._news)

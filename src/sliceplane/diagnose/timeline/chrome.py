@@ -111,7 +111,6 @@ class ChromeTrace:
                 )
 
     # -- what happens
-    # -----------------------------------------------------------------------------------
 
     def _on_change(self, entry: Changed) -> None:
         life = self._lives.get(entry.life)
@@ -192,7 +191,6 @@ class ChromeTrace:
                 del self._slices[revision]
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def _process(self, name: str) -> int:
         process = self._processes.get(name)

@@ -140,7 +140,6 @@ class Replay:
         return report
 
     # -- lives
-    # ------------------------------------------------------------------------------------------
 
     def _begin(self, entry: LifeBegan) -> None:
         make = self._makers.get(entry.name)
@@ -207,7 +206,6 @@ class Replay:
             self.report.differences[at] = replace(self.report.differences[at], seen=seen)
 
     # -- jobs
-    # -------------------------------------------------------------------------------------------
 
     def _turn(self, life: _Life, entry: Turned) -> None:
         work = life.controller.take_work(entry.at, entry.room)

@@ -163,7 +163,6 @@ class Timeline:
         return Membership(self._endpoints(before), self._endpoints(after))
 
     # -- what belongs to the Service
-    # --------------------------------------------------------------------
 
     def _any_version(self, key: ObjectKey) -> Any:
         return next(iter(self._index.versions(key)), None)
@@ -185,7 +184,6 @@ class Timeline:
         self._index.load(self._leases, since=since)
 
     # -- causes
-    # -----------------------------------------------------------------------------------------
 
     def _causes(self, since: float) -> list[_Cause]:
         causes: list[_Cause] = []
@@ -279,7 +277,6 @@ class Timeline:
         )
 
     # -- lines
-    # ------------------------------------------------------------------------------------------
 
     def _line(self, cause: _Cause, next_at: float) -> Line:
         head = cause.steps[0]
@@ -348,7 +345,6 @@ class Timeline:
         )
 
     # -- what followed
-    # ----------------------------------------------------------------------------------
 
     def _effect(self, since: float, until: float) -> TimelineEffect:
         service = f"{self._service.namespace}/{self._service.name}"

@@ -133,7 +133,6 @@ class Forwarder:
         self._actions: list[Action] = []
 
     # -- what happens
-    # --------------------------------------------------------------------------------------
 
     def on_zones(self, zones: tuple[ZoneServers, ...], now: float) -> None:
         """Where to ask from now on (``check_zones`` has seen them).  What others answered is
@@ -286,7 +285,6 @@ class Forwarder:
                 self._probe_loop(zone, now)
 
     # -- what follows
-    # --------------------------------------------------------------------------------------
 
     def _take_outcomes(self, now: float) -> None:
         for outcome in self._asker.take_outcomes():
@@ -410,7 +408,6 @@ class Forwarder:
             self._actions.append(ForwardNotice("ForwardingLoopGone", text, is_well=True))
 
     # -- what is to be done
-    # --------------------------------------------------------------------------------
 
     def take_actions(self) -> list[Action]:
         """Answers and notices in the order in which they were decided, after what is sent to

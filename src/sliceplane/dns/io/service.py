@@ -185,7 +185,6 @@ class Resolver:
         return metrics
 
     # -- the cluster
-    # -------------------------------------------------------------------------------------
 
     async def follow(
         self, client: Client, rng: Rng, selections: Iterable[Selection], *, tells: str = ""
@@ -277,7 +276,6 @@ class Resolver:
         await self._ready.wait()
 
     # -- sockets
-    # -----------------------------------------------------------------------------------------
 
     async def listen(
         self,

@@ -131,7 +131,6 @@ class Upstreams:
             self._end(attempt)
 
     # -- files
-    # -------------------------------------------------------------------------------------------
 
     def _files(self) -> list[str]:
         return [
@@ -212,7 +211,6 @@ class Upstreams:
         self._perform()
 
     # -- sockets
-    # -----------------------------------------------------------------------------------------
 
     def _perform(self) -> None:
         """Until nothing is left to do, and then when something is due."""

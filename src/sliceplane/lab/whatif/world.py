@@ -169,7 +169,6 @@ class WhatIfWorld:
         return ClusterState(records, store.revision, "", self.cluster.now)
 
     # -- time
-    # -------------------------------------------------------------------------------------------
 
     def settle(self, until: float | None = None) -> None:
         """Until everything is at rest, or it is *until*."""
@@ -259,7 +258,6 @@ class WhatIfWorld:
         return tuple(zones[(at + turn) % len(zones)] for at in range(len(zones)))
 
     # -- what watchers get
-    # --------------------------------------------------------------------------------
 
     def _on_commit(self, event: StoreEvent) -> None:
         if self._tell is not None:
@@ -315,7 +313,6 @@ class WhatIfWorld:
         return len(self._readers)
 
     # -- changes
-    # ------------------------------------------------------------------------------------------
 
     def apply(self, changes: Changes) -> None:
         """Raises ``CannotTell`` where the server would refuse."""

@@ -90,7 +90,6 @@ class EndpointsState:
         return None if version is None else version.meta
 
     # -- the Service and its Pods
-    # -----------------------------------------------------------------------
 
     def set_shape(self, shape: EndpointsShape | None, pods: Iterable[PodFacts]) -> None:
         """The Service changed so that all addresses are made anew.  *pods*: those that it selects
@@ -110,7 +109,6 @@ class EndpointsState:
         self.shape = shape
 
     # -- what the cache shows
-    # ---------------------------------------------------------------------------
 
     @property
     def is_stray(self) -> bool:
@@ -144,7 +142,6 @@ class EndpointsState:
         return True
 
     # -- plan and result
-    # --------------------------------------------------------------------------------
 
     def plan(self, now: float) -> EndpointsPlan:
         """The write that is due; ``in_flight`` until its end is told, if there is one."""
@@ -253,7 +250,6 @@ class EndpointsEngine:
         self.on_pod: Final = self._routes.on_pod
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def on_service(self, new: Service) -> str:
         # KEP-0752 asks for the label. Upstream leaves it out, as nothing would take it away with
@@ -310,7 +306,6 @@ class EndpointsEngine:
         return tuple(state.key for state in strays)
 
     # -- plan and result
-    # --------------------------------------------------------------------------------
 
     def shape(self, key: str) -> EndpointsShape | None:
         state = self._states.get(key)
@@ -345,7 +340,6 @@ class EndpointsEngine:
         return None if state is None else state.own.deadline()
 
     # -- helpers
-    # ----------------------------------------------------------------------------------------
 
     def _state(self, key: str) -> EndpointsState:
         state = self._states.get(key)

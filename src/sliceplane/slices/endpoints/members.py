@@ -167,7 +167,6 @@ class EndpointsMembers:
         return "" if addresses is None else addresses.first
 
     # -- what to write
-    # ----------------------------------------------------------------------------------
 
     def content(self, capacity: Capacity) -> EndpointsContent:
         """What the object must hold. Costs O(addresses that are written), or O(addresses) if there
@@ -190,7 +189,6 @@ class EndpointsMembers:
         return content
 
     # -- since when
-    # -------------------------------------------------------------------------------------
 
     def take_trigger_time(self) -> int:
         """The earliest time at which a member changed since the last call; 0 for none.

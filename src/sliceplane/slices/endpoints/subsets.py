@@ -197,7 +197,6 @@ def _key(address: EndpointAddress) -> AddressKey:
 
 
 # -- texts
-# ----------------------------------------------------------------------------------------------
 
 
 class RenderedSubsets(NamedTuple):

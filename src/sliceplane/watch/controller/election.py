@@ -89,7 +89,6 @@ class Election:
         self._stopping = False
 
     # -- what the owner wants to know
-    # -------------------------------------------------------------------
 
     @property
     def holder(self) -> str:
@@ -117,7 +116,6 @@ class Election:
         return self._due if self._until is None else min(self._due, self._until)
 
     # -- requests
-    # ---------------------------------------------------------------------------------------
 
     def take_request(self, now: float) -> Write | None:
         """For the Lease: a ``get``, a create or an update."""
@@ -202,7 +200,6 @@ class Election:
         self._until = None
 
     # -- helpers
-    # ----------------------------------------------------------------------------------------
 
     def _end(self, *, released: bool) -> None:
         if released or self.holder != self._config.identity:

@@ -142,7 +142,6 @@ class EventCorrelator:
         self._dropped = 0
 
     # -- notes
-    # ------------------------------------------------------------------------------------------
 
     def on_note(self, note: EventNote, now: float) -> None:
         """Never fails for what a note says."""
@@ -235,7 +234,6 @@ class EventCorrelator:
         self._dropped += 1
 
     # -- writes
-    # -----------------------------------------------------------------------------------------
 
     def take_write(self, now: float) -> EventWrite | None:
         """What is due first, Events before counts."""

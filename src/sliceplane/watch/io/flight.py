@@ -98,7 +98,6 @@ class FlightRecorder:
             self._files.of(result)  # an increase is seen of a series that is there before it
 
     # -- saving
-    # -----------------------------------------------------------------------------------------
 
     def lines(self, reason: str) -> Iterator[bytes]:
         """Of a file of all that is kept now; they are made as they are asked for, and may be in

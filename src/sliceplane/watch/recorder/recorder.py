@@ -115,7 +115,6 @@ class Recorder:
         self._segment = self.ring.begin(now, (), whole=True)
 
     # -- what happens
-    # -----------------------------------------------------------------------------------
 
     def begin(self, name: str, now: float) -> LifeRecord:
         life = self._lives_begun
@@ -177,7 +176,6 @@ class Recorder:
         return self._entries + len(self._raw)
 
     # -- rows
-    # -------------------------------------------------------------------------------------------
 
     def encode(self) -> None:
         """Never raises: a fault of the recorder is not to be one of the plane.  It ends the

@@ -378,7 +378,6 @@ class Rows:
         return whole
 
     # -- jobs
-    # -------------------------------------------------------------------------------------------
 
     def _job(self, life: int, job: Job) -> Row:
         self._lives[life].busy[job.key] = None

@@ -107,7 +107,6 @@ class XdsServer:
         self.metrics: Final = self._meters.metrics
 
     # -- the cluster
-    # -------------------------------------------------------------------------------------
 
     async def follow(
         self, client: Client, rng: Rng, *, tells: str = "", instance: str = ""
@@ -174,7 +173,6 @@ class XdsServer:
         await self._ready.wait()
 
     # -- what changed
-    # ------------------------------------------------------------------------------------
 
     def _flush_soon(self) -> None:
         if not self._flush_scheduled:
@@ -230,7 +228,6 @@ class XdsServer:
                 self._teller.on_lags()
 
     # -- clients
-    # -----------------------------------------------------------------------------------------
 
     def opened(self, call: Call) -> None:
         make = STREAMS.get(call.path)
@@ -383,7 +380,6 @@ class XdsServer:
         item.call.finish(status, text)
 
     # -- who may see what
-    # --------------------------------------------------------------------------------
 
     def _admit(self, item: Connected, node: ClientFacts) -> None:
         assert self._sights is not None, "follows"
@@ -458,7 +454,6 @@ class XdsServer:
                 self._continue(item)
 
     # -- refusals
-    # ----------------------------------------------------------------------------------------
 
     def _on_refusal(self, item: Connected, refusal: XdsRefusal) -> None:
         self._meters.refusals.of(short(refusal.type_url)).value += 1
@@ -487,7 +482,6 @@ class XdsServer:
             self._notes.on_refusal(seen, item.client.kind, text)
 
     # -- how far clients are
-    # -----------------------------------------------------------------------------
 
     def _note_progress(self) -> None:
         if self._teller is not None and not self._flush_scheduled:
@@ -509,7 +503,6 @@ class XdsServer:
         return [item.report(now) for item in self._connected.values()]
 
     # -- pages
-    # -------------------------------------------------------------------------------------------
 
     def pages(self) -> dict[str, PageMaker]:
         def clients() -> Page:

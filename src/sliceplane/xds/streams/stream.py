@@ -127,7 +127,6 @@ class AdsStream(ABC):
         self._tokens_at = 0.0
 
     # -- what is told
-    # ------------------------------------------------------------------------------------
 
     def on_request(self, message: bytes, now: float, *, later: bool = False) -> bool:
         """*later*: no step of it now, others have worked enough. Returns False for an answer that
@@ -272,7 +271,6 @@ class AdsStream(ABC):
         return actions
 
     # -- what is asked
-    # -----------------------------------------------------------------------------------
 
     @property
     def view(self) -> XdsView | None:
@@ -335,7 +333,6 @@ class AdsStream(ABC):
         )
 
     # -- of the variants
-    # ---------------------------------------------------------------------------------
 
     @abstractmethod
     def _read(self, message: bytes) -> Steps[WholeRequest | DeltaRequest]:
@@ -353,7 +350,6 @@ class AdsStream(ABC):
         return False
 
     # -- shared
-    # ------------------------------------------------------------------------------------------
 
     def _finish(self, status: int, text: str, limit: str = "") -> None:
         self.close()

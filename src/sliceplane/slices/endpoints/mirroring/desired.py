@@ -146,7 +146,6 @@ def group_key(observed: EndpointSlice) -> GroupKey:
 
 
 # -- metadata
-# -------------------------------------------------------------------------------------------
 
 
 class SliceMeta(NamedTuple):

@@ -52,7 +52,6 @@ class MirrorEngine:
         self._counted: dict[str, MirrorTotals] = {}
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def on_service(self, old: Service | None, new: Service | None) -> Keys:
         service = new or old
@@ -110,7 +109,6 @@ class MirrorEngine:
         return tuple(touched)
 
     # -- plan and result
-    # --------------------------------------------------------------------------------
 
     def endpoints(self, key: str) -> Endpoints | None:
         """The object, if it could be mirrored."""
@@ -155,7 +153,6 @@ class MirrorEngine:
         return self._totals
 
     # -- helpers
-    # ----------------------------------------------------------------------------------------
 
     def _state(self, key: str) -> MirrorState:
         state = self._states.get(key)

@@ -101,7 +101,6 @@ class MirrorState:
         return self.endpoints is not None and self.selecting is False
 
     # -- events
-    # -----------------------------------------------------------------------------------------
 
     def set_selecting(self, selecting: bool | None) -> None:
         self.selecting = selecting
@@ -133,7 +132,6 @@ class MirrorState:
         return not known and self.selecting is True
 
     # -- plan and result
-    # --------------------------------------------------------------------------------
 
     def plan(self, now: float, limits: MirrorLimits, *, hand_over: bool) -> MirrorPlan:
         """The writes that are due; ``in_flight`` until their end is told, if there are any."""

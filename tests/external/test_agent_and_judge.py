@@ -15,7 +15,9 @@ from tests.sim.test_guard import SimulatedClient
 
 from sliceplane.agent.controller import DELETIONS_MAX, AgentController
 from sliceplane.agent.judge import LeaseJudge
-from sliceplane.agent.tenure import AgentConfig
+from sliceplane.agent.tenure import WRONG_ANSWER_REST_S, AgentConfig, Tenure
+from sliceplane.api.codec import encode
+from sliceplane.api.core import Lease
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import (
@@ -31,6 +33,7 @@ from sliceplane.consume.agents.registration import ANNOTATION_REFUSED, ANNOTATIO
 from sliceplane.diagnose.io.guarding import read_held, release_holds
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import Done, Job
 
 _A = "192.0.2.10"
 _READY = {"ready": True, "serving": True, "terminating": False}
@@ -254,6 +257,45 @@ def test_slices_that_a_server_makes_up_are_deleted_in_parts() -> None:
             if each.metadata.name in names:
                 controller.on_change(Change(EndpointSlices.key, each, None), now)
     assert deleted == {each.metadata.name for each in made_up}
+
+
+def test_after_an_answer_about_another_object_the_agent_rests() -> None:
+    """Otherwise it would write again at once, up to 3,000 times a second."""
+    tenure = Tenure(AgentConfig(name="web1", host="h", start="1"), "default")
+    write = tenure.renewal("free", 0.0)
+    other = Lease(metadata=ObjectMeta(name="agent-web2", namespace="default"))
+    for answer in (encode(other), encode({"metadata": {"name": "agent-web1"}}), b"[]", b"{"):
+        tenure.on_answer(write, answer, 1.0, 7.0)
+        assert tenure.rests_until == 7.0 + WRONG_ANSWER_REST_S
+        assert tenure.lease is None
+        assert tenure.renewed_at is None
+        assert "another object" in tenure.error
+        tenure.rests_until, tenure.error = 0.0, ""
+
+
+def test_a_resting_agent_plans_nothing_until_its_rest_has_ended() -> None:
+    controller = AgentController(
+        AgentConfig(name="web1", host="h", start="1"),
+        (Farm().registration("web1", _A),),
+        Rng(1),
+        0.0,
+    )
+    (write,) = controller.plan("default", 0.0)
+    controller.finished(Done(Job(key="default", writes=(write,)), (b"{}",)), 0.0)
+    assert controller.plan("default", WRONG_ANSWER_REST_S - 0.01) == ()
+    (retried,) = controller.plan("default", WRONG_ANSWER_REST_S)
+    assert (retried.verb, retried.name) == (write.verb, write.name)
+
+
+def test_objects_of_namespaces_without_a_registration_are_ignored() -> None:
+    farm = Farm()
+    controller = farm.agent("web1", _A).controller
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    foreign = EndpointSlice(metadata=ObjectMeta(name="web-web1-4", namespace="other", uid="u"))
+    controller.on_change(Change(EndpointSlices.key, None, foreign), farm.sim.agenda.now)
+    controller.on_stop(farm.sim.agenda.now)
+    farm.wait(5)
+    assert controller.is_gone
 
 
 def test_an_agent_that_stops_deletes_its_lease_after_its_last_slice() -> None:

@@ -2,7 +2,7 @@
 NAME...`` for some.
 
 Each is a process of its own; what it took and what it said becomes a line of
-``docs/long-runs.jsonl``, and the newest line of each run a row of the tables in
+``tools/long_runs.jsonl``, and the newest line of each run a row of the tables in
 ``docs/reliability.md``. ``--list`` prints the runs, ``--table`` writes the tables alone. Exit code:
 1 when a run failed; the others are run nevertheless.
 """
@@ -25,7 +25,7 @@ from typing import Any, Final
 from tests.figures import VARIABLE
 
 ROOT: Final = Path(__file__).parents[1]
-FIGURES: Final = ROOT / "docs" / "long-runs.jsonl"
+FIGURES: Final = ROOT / "tools" / "long_runs.jsonl"
 PAGE: Final = ROOT / "docs" / "reliability.md"
 RUNS_MARK: Final = "<!-- runs: made by tools/soak.py -->"
 FIGURES_MARK: Final = "<!-- figures: made by tools/soak.py -->"

@@ -46,7 +46,7 @@ test: ## everything that must pass (what CI runs)
 tested: dev # lint computes while the first tests wait
 	$(PYTEST) -p tests.workers --workers $(TEST_WORKERS) -q
 
-soak: dev ## every long run of docs/reliability.md (hours), RUNS="kills drains" for some; the page gets their figures
+soak: dev ## every long run of docs/figures.md (hours), RUNS="kills drains" for some; the page gets their figures
 	PYTHONPATH=src:. $(PY) tools/soak.py $(RUNS)
 
 FUZZ_SECONDS ?= 1800

@@ -63,15 +63,14 @@ _CODE_NAME = re.compile(r"``(?:sliceplane\.)?(?P<name>[a-z]\w*(?:\.\w+)+)``")
 _UPSTREAM = ("pkg/", "staging/", "keps/", "sig-scalability/")
 #: pages that only the site has
 _SITE = {"index.md", "contributing.md", "changelog.md"}
-#: decisions are kept in the words and with the paths of their day
+#: everything that may cite a file or a name
 CITING = [
     *(path for path in PAGES if path.parent == ROOT),
     *(
         path
         for folder in ("src", "tests", "docs", "benchmarks", "tools", "demo", "examples")
         for path in sorted((ROOT / folder).rglob("*"))
-        if path.suffix in {".py", ".md", ".sh"}
-        and path.name not in {"decisions.md", Path(__file__).name}
+        if path.suffix in {".py", ".md", ".sh"} and path.name != Path(__file__).name
     ),
 ]
 _UNITS = {"": 1, "s": 1, "levels": 1, "KiB": 1024, "MiB": 1024**2, "characters": 1}

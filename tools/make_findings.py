@@ -23,6 +23,8 @@ INDEX = FINDINGS.parent / "troubleshooting.md"
 INDEX_BEGIN = "<!-- findings: made by tools/make_findings.py -->\n"
 INDEX_END = "<!-- end -->\n"
 WIDTH = 100
+#: what follows the findings of an answer
+_STATE = "\n\nstate "
 #: first letter of codes -> part of the path from a name to an endpoint, and symptoms of a fault there
 PARTS = {
     "S": (
@@ -45,8 +47,8 @@ PARTS = {
 }
 #: where a cause is found
 _SEEN_IN = {
-    "objects": "API objects, so on any cluster",
-    "reports": "reports of node proxies, so where ours run",
+    "objects": "API objects of any cluster",
+    "reports": "reports of our node proxies",
     "kernel": "the kernel of a node: `sliceplane explain --kernel` there",
     "probe": "an active probe: `--probe`",
     "shadow": "the output of `sliceplane controllers --shadow --shadow-output FILE`",
@@ -106,22 +108,17 @@ def _page(code: str, cause: Cause) -> str:
     if example is not None:
         lines += ["```console", _command(example), *_transcript(example).splitlines(), "```", ""]
     if cause.sources:
-        lines += [
-            "Reports and specifications:",
-            "",
-            *(f"- {_link(source)}" for source in cause.sources),
-            "",
-        ]
+        lines += ["Sources:", *(f"- {_link(source)}" for source in cause.sources), ""]
     return "\n".join(lines)
 
 
 def _transcript(fault: Fault) -> str:
-    """Without the links that are well: those are the others, and more with every link that joins
-    the chain.
+    """Returns the answer without the state of the Service and the links that are well: they are the
+    same on most pages.
     """
     if isinstance(fault, AuditFault):
         return audit_text.as_text(fault.report(), WIDTH)
-    return explain_text.as_text(replace(fault.answer(), well=()), WIDTH)
+    return explain_text.as_text(replace(fault.answer(), well=()), WIDTH).partition(_STATE)[0]
 
 
 def _command(fault: Fault) -> str:
@@ -145,7 +142,7 @@ def _command(fault: Fault) -> str:
 def _link(source: str) -> str:
     repository, mark, number = source.partition("#")
     if mark and "/" in repository and not source.startswith("https://"):
-        return f"[{source}](https://github.com/{repository}/issues/{number})"
+        return f"<https://github.com/{repository}/issues/{number}>"
     return f"<{source}>" if source.startswith("https://") else source
 
 

@@ -232,6 +232,9 @@ class DeltaStream(AdsStream):
             self._send(channel.type_url, message)
             if channel.type_url == names.CLUSTER:
                 self._owe_assignments(sent, removed)
+        elif channel.again:
+            # Nothing of this half is sent now. The other half goes before what waits for clusters.
+            yield from self._respond(channel, now)
 
     def _difference(self, channel: XdsChannel, name: str) -> tuple[XdsResource | None, bool]:
         """What is to be sent of *name* (``None``: that there is none), and whether anything is."""

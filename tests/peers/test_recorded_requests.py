@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.peers.kubernetes import Asked, load
-from tests.shell.server.serving import Server, run_plane
+from tests.server.serving import Server, run_plane
 
 from sliceplane.server.documents import protobuf
 from sliceplane.server.io.plane import PlaneConfig

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.documents.frames import FrameReader
 from tests.server.serving import Server, run_plane
 
 from sliceplane.api.gates import Gates
@@ -164,7 +165,7 @@ def test_watch_in_protobuf_and_as_table(old: Server) -> None:
     old.request("POST", OLD_SLICES, document("framed", rack="r"))
     query = "watch=1&labelSelector=case%3Dframed&timeoutSeconds=1"
     reply = old.get(f"{OLD_SLICES}?{query}", Accept=f"{PROTOBUF};stream=watch")
-    [(kind, framed)] = protobuf.FrameReader().feed(reply.body)
+    [(kind, framed)] = FrameReader().feed(reply.body)
     assert (kind, framed["endpoints"][0]["topology"]) == ("ADDED", {ZONE: "z", "rack": "r"})
     row = json.loads(old.get(f"{OLD_SLICES}?{query}&includeObject=Object", Accept=TABLE).body)
     assert row["object"]["rows"][0]["object"]["endpoints"][0]["topology"] == {

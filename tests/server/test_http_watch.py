@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.documents.frames import FrameReader
 from tests.server.serving import Server, Stream, complaints, run_plane, serving, watching
 from tests.waiting import until
 
-from sliceplane.server.documents import protobuf
 from sliceplane.server.io.config import Periods, PlaneConfig
 from sliceplane.server.io.requests.limits import Limits
 
@@ -269,7 +269,7 @@ def test_protobuf_watch(server: Server) -> None:
         server, f"{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds=1", Accept=accept
     ) as stream:
         assert stream.response.headers["Content-Type"] == accept
-        events = protobuf.FrameReader().feed(stream.response.read())
+        events = FrameReader().feed(stream.response.read())
     assert [kind for kind, _ in events][:2] == ["ADDED", "BOOKMARK"]
     assert events[0][1]["data"] == {"value": "1"}
     assert events[1][1]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}

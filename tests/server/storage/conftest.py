@@ -5,6 +5,7 @@ order.
 from __future__ import annotations
 
 import os
+import queue
 import sqlite3
 import sys
 import threading
@@ -13,13 +14,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from msgspec.structs import replace
 from tests.replicated.members import Member, cluster
 
-from sliceplane.server.io.storage.etcd.backend import EtcdBackend
+from sliceplane.server.io.storage.etcd.backend import Answer, EtcdBackend, Snapshot, Taken
 from sliceplane.server.io.storage.etcd.client import EtcdConfig
 from sliceplane.server.io.storage.own import MemoryBackend
 from sliceplane.server.io.storage.sqlite import SqliteBackend
 from sliceplane.server.store.backend import Backend, Loaded, WriteFailed
+from sliceplane.server.store.batches import Batch, HeadName
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key, Record, StoreEvent
 
@@ -106,8 +109,47 @@ class EtcdMedium:
     def __init__(self, server: str) -> None:
         self.config = EtcdConfig(servers=(server,), prefix=f"/{os.urandom(6).hex()}")
 
-    def open(self) -> EtcdBackend:
-        return EtcdBackend(self.config)
+    def open(self) -> EtcdAlone:
+        return EtcdAlone(self.config)
+
+
+class EtcdAlone:
+    """An etcd of one server as a ``Backend``: its layout holds any history, as files do."""
+
+    blocking = True
+
+    def __init__(self, config: EtcdConfig) -> None:
+        self._etcd = EtcdBackend(config)
+        self._snapshot: Snapshot
+        self._batches = 0
+
+    def load(self) -> Loaded:
+        self._snapshot = self._etcd.snapshot()
+        return self._snapshot.loaded
+
+    def append(self, events: Sequence[StoreEvent]) -> None:
+        self._batches += 1
+        basis = self._snapshot
+        batch = Batch(self._batches, basis.position, basis.name, tuple(events), (), asks=False)
+        answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._etcd.send(batch, answers.put)
+        answer = answers.get()
+        assert isinstance(answer, Taken), answer
+        name = HeadName(self._etcd.server, self._batches, events[-1].revision)
+        self._snapshot = replace(basis, position=answer.position, name=name)
+        self._etcd.note(events[-1].revision, answer.position)
+
+    def reconcile(self) -> int:
+        return self.load().revision
+
+    def compact(self, revision: int) -> None:
+        self._etcd.compact(revision)
+
+    def give_back(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._etcd.close()
 
 
 @pytest.fixture(params=["memory", "sqlite", "etcd"])

@@ -261,13 +261,6 @@ async def test_close_commits_what_is_staged_and_then_refuses(medium, kit):
     backend.close()
 
 
-async def test_kick_commits_without_a_waiter(medium, kit):
-    async with running(Server(kit, medium.open())) as server:
-        kit.put(server.store, A)
-        server.committer.kick()
-        await eventually(lambda: server.store.get(A))
-
-
 async def test_history_is_compacted_in_chunks_and_the_rest_survives_a_restart(medium, kit):
     retention = Retention(keep_s=300.0)
     backend = kit.FaultyBackend(medium.open())

@@ -42,7 +42,7 @@ __all__ = [
     "Selection",
     "Work",
     "Write",
-    "as_told",
+    "stable_error",
     "deletion",
 ]
 
@@ -63,7 +63,7 @@ def deletion(resource: Resource, meta: ObjectMeta) -> Write:
     )
 
 
-def as_told(write: Write, error: StatusError) -> StatusError:
+def stable_error(write: Write, error: StatusError) -> StatusError:
     """What a controller is told of *error* of *write*: the same each time, if it is the same
     failure.
 

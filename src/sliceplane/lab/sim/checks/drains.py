@@ -22,10 +22,9 @@ from sliceplane.consume.drain.cluster import SELECTIONS, DrainCluster
 from sliceplane.consume.drain.departure import DrainSubject, subject_of
 from sliceplane.consume.usable import Locality, choose, choose_local
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.actor import Actor
-from sliceplane.lab.sim.network import Network
+from sliceplane.lab.sim.checks.steady import Broken
+from sliceplane.lab.sim.network import Actor, Network
 from sliceplane.lab.sim.proxies import Proxies
-from sliceplane.lab.sim.steady import Broken
 from sliceplane.lab.sim.streams import informers_of
 from sliceplane.server.store.types import Key
 from sliceplane.watch.cache import Change, Mark

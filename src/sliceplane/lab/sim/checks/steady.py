@@ -15,8 +15,8 @@ from sliceplane.api.codec import decode
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
+from sliceplane.lab.sim.checks.view import View, service_of
 from sliceplane.lab.sim.server import Server
-from sliceplane.lab.sim.view import View, service_of
 from sliceplane.server.store.types import EventType, Record, StoreEvent
 from sliceplane.slices import oracle
 

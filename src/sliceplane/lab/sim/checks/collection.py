@@ -11,8 +11,8 @@ from __future__ import annotations
 from sliceplane.api.codec import decode_document
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import by_kind
+from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.server import Server
-from sliceplane.lab.sim.steady import Broken
 from sliceplane.watch.controller.base import Write
 
 COLLECTOR = "garbage-collector"

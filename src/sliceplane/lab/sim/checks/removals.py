@@ -17,9 +17,9 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Pods, Services
 from sliceplane.consume.removal_hold import HOLD_S, STEP_S, STEP_SHARE
 from sliceplane.lab.sim.agenda import Agenda
+from sliceplane.lab.sim.checks.steady import Broken
+from sliceplane.lab.sim.checks.view import service_of
 from sliceplane.lab.sim.server import Server
-from sliceplane.lab.sim.steady import Broken
-from sliceplane.lab.sim.view import service_of
 from sliceplane.server.store.types import EventType, StoreEvent
 from sliceplane.slices import oracle
 from sliceplane.slices.facts import PodFacts

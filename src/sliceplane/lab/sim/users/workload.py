@@ -32,11 +32,11 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.emulation.nodes import ANNOTATION_READY, make_nodes, node_document
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim import documents
 from sliceplane.lab.sim.agenda import Agenda, Trace
 from sliceplane.lab.sim.network import named, void
 from sliceplane.lab.sim.roster import EMULATED_NODES, ZONES
 from sliceplane.lab.sim.server import Server, described
+from sliceplane.lab.sim.users import documents
 from sliceplane.server.store.types import EventType, StoreEvent
 from sliceplane.watch.controller.base import Write
 

@@ -13,7 +13,7 @@ from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Nodes, Pods, ResourceQuotas, Services
 from sliceplane.lab.sim.roster import ZONES
-from sliceplane.lab.sim.workload import BARE_NODES, POLICIES, Action, SimulatedWorkload
+from sliceplane.lab.sim.users.workload import BARE_NODES, POLICIES, Action, SimulatedWorkload
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING
 
 MODE: Final = "service.kubernetes.io/topology-mode"

@@ -15,8 +15,8 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.io.service import Resolver
-from sliceplane.dns.view import ZoneConfig
 from sliceplane.dns.wire import A, labels_of, name_of
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.inputs import InputHandlers, Inputs

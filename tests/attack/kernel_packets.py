@@ -227,7 +227,7 @@ async def _flood(mode: Mode, found: dict[str, Host], cluster: Cluster) -> Sequen
         )
         async with watched() as watch:
             cluster.proxy._planes[0].on_doubt(time.time())
-            cluster.proxy._wake_all()
+            cluster.proxy._writer.wake()
             await cluster.written()
             figures.append(watch.figure(f"{mode}: a new table takes over clients", 1.5))
         rows = [{"name": f"p{n}", "port": n, "protocol": "UDP"} for n in range(1, 101)]

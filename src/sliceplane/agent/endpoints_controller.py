@@ -391,7 +391,7 @@ class ExternalEndpointsController(KeyedController):
         if service is None or condition is None:
             return ()
         meta = service.metadata
-        return (condition_write(Services, meta.namespace, meta.name, meta.uid, condition),)
+        return (condition_write(Services, meta, condition),)
 
     # -- what became of it
 

@@ -12,6 +12,7 @@ from sliceplane.api.meta import (
     ObjectReference,
     ObservedCondition,
     Projection,
+    find_condition,
 )
 
 
@@ -245,6 +246,25 @@ class Pod(Object, frozen=True, kw_only=True):
 
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    def condition(self, kind: str) -> Condition | None:
+        return find_condition(self.status.conditions, kind)
+
+    @property
+    def is_ready(self) -> bool:
+        """Returns True if the condition Ready of the Pod is True."""
+        ready = self.condition("Ready")
+        return ready is not None and ready.status == "True"
+
+    @property
+    def has_ended(self) -> bool:
+        """Returns True if the phase is Succeeded or Failed."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def is_active(self) -> bool:
+        """Returns True if the Pod counts for its owner: neither ended nor deleted."""
+        return not self.metadata.is_deleting and not self.has_ended
 
 
 class NodeAddress(Projection, frozen=True, kw_only=True):

@@ -23,7 +23,6 @@ from sliceplane.api.core import Node, Pod
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.requests import Verb
 from sliceplane.api.scheme import Nodes, Pods
-from sliceplane.emulation.pods import has_ended, is_going
 from sliceplane.kit.metrics import Family, Metrics
 from sliceplane.kit.times import format_time
 from sliceplane.watch.cache import Change
@@ -124,7 +123,7 @@ class PodGarbageCollector(KeyedController):
         if pod is None:
             return
         self._pods[key] = pod
-        if has_ended(pod):
+        if pod.has_ended:
             self._ended.add(key)
             if len(self._ended) > self._terminated_max:
                 self.enqueue_after(_TERMINATED, CHECK_PERIOD_S, now)
@@ -153,7 +152,7 @@ class PodGarbageCollector(KeyedController):
             self.enqueue_after(f"node/{node}", QUARANTINE_S, now)
 
     def _judge_terminating(self, pod: Pod, now: float) -> None:
-        if not is_going(pod):
+        if not pod.metadata.is_deleting:
             return
         if not pod.spec.node_name:
             self._delete_soon(pod, "unscheduled", now)
@@ -213,7 +212,7 @@ class PodGarbageCollector(KeyedController):
             return ()
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": deletion.uid}}
         delete = _write("delete", pod, options)
-        if has_ended(pod):
+        if pod.has_ended:
             return (delete,)
         status: Document = {"phase": "Failed"}
         if deletion.reason == _ORPHANED:
@@ -278,7 +277,7 @@ class PodGarbageCollector(KeyedController):
                 assert is_followed or not self._synced, (
                     f"Pod {key} has no Node {node}, and nothing follows"
                 )
-        assert self._ended == {key for key, pod in self._pods.items() if has_ended(pod)}, (
+        assert self._ended == {key for key, pod in self._pods.items() if pod.has_ended}, (
             "ended Pods"
         )
         assert not self._missing.keys() & self._nodes.keys(), "a Node is missing and there"
@@ -286,7 +285,11 @@ class PodGarbageCollector(KeyedController):
 
 def _is_left_to_finalizers(pod: Pod) -> bool:
     """Returns True if the Pod has ended and was deleted by force: only its finalizers keep it."""
-    return has_ended(pod) and is_going(pod) and not pod.metadata.deletion_grace_period_seconds
+    return (
+        pod.has_ended
+        and pod.metadata.is_deleting
+        and not pod.metadata.deletion_grace_period_seconds
+    )
 
 
 def _order_of_deletion(pod: Pod) -> tuple[bool, str, str]:

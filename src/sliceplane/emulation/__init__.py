@@ -1,24 +1,20 @@
-"""Workload emulation: Deployments, StatefulSets and so on become Pods on emulated Nodes, where
-there is no kubelet.
+"""Emulated Nodes and controllers of workloads, so that Deployments and manifests with Pods work on a
+laptop without any kubelet (opt-in).
 
-Plainly labelled (every Node that it makes carries ``emulation.sliceplane.dev/node``), off by
-default, and a client of the public API like any other controller: nothing here knows the server.
+Deployments become ReplicaSets (``deployment``, with ``strategy`` for the next step, ``rollout`` for
+its arithmetic, ``revisions`` for the documents and ``deployment_status``), ReplicaSets and
+ReplicationControllers become Pods (``replicaset``), and so do StatefulSets (``statefulset``) and
+DaemonSets (``daemonset``). All share ``owner``: its caches, and ``claims``, which decides which
+children belong to an owner; two of them keep the ``history`` of their templates.
+``eligibility`` says which Nodes a Pod may be on. The Pods are bound to emulated Nodes (``nodes``,
+``placement``), started, made ready and, after a deletion, ended by ``kubelet``. ``disruption``
+counts for PodDisruptionBudgets how many Pods may be evicted.
 
-What it promises of upstream's behaviour, line by line with tests, is in docs/emulation.md.
+Cores like those of ``controllers``: they run in the plane's one process and in tests alike. Only
+Nodes that this package registers are touched; Pods bound to others are left alone. That a
+controller of ours and a real kube-controller-manager do not run side by side is for the caller to
+see to.
 
-* ``deployment`` Deployments -> ReplicaSets: caches, claims, Events; ``strategy`` decides the next
-  step, ``rollout`` does the arithmetic, ``revisions`` writes the sets and their annotations,
-  ``deployment_status`` the conditions
-* ``pod_owner``   what has Pods: caches, claims, Events, back-off; the three that follow say what is missing
-* ``replicaset`` ReplicaSets and ReplicationControllers; ``replicaset_status`` tells how many Pods
-  there are
-* ``statefulset`` StatefulSets: Pods with numbers, in order
-* ``daemonset``   DaemonSets: a Pod on each Node that fits (``eligibility``)
-* ``claims``      adoption and release, for all of them
-* ``refusals``    what the server would not have, and when to try again, for all of them
-* ``pods``        which Pods count, and which go first
-* ``templates``   the hash of a pod template and the documents of children made from it
-* ``nodes``       what is emulated: names, zones, pod address ranges, delays
-* ``kubelet``     Pods get a node (``placement``), addresses and a status (``pod_status``: readiness and its gates);
-  they terminate after a grace period
+A plan trusts its caches: a key waits until they show what its own writes did
+(``watch.controller.expectations``), or Pods would be created twice.
 """

@@ -157,6 +157,5 @@ def gate_of(pod: Pod) -> Condition | None:
 
 
 def _gate_write(pod: Pod, status: str) -> Write:
-    meta = pod.metadata
     condition = {"type": GATE, "status": status, "reason": _REASON, "message": "sliceplane drain"}
-    return condition_write(Pods, meta.namespace, meta.name, meta.uid, condition)
+    return condition_write(Pods, pod.metadata, condition)

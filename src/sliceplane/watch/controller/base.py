@@ -25,7 +25,7 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document, Object, ObjectMeta
 from sliceplane.api.own_writes import delete_options
-from sliceplane.api.requests import Selection, Write
+from sliceplane.api.requests import PatchType, Selection, Write
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.names import GENERATED_ALPHABET, GENERATED_BASE_MAX, GENERATED_SUFFIX_LENGTH
@@ -42,7 +42,7 @@ __all__ = [
     "Selection",
     "Work",
     "Write",
-    "as_told",
+    "stable_error",
     "deletion",
 ]
 
@@ -50,8 +50,8 @@ _GENERATED_SUFFIX: Final = f"[{GENERATED_ALPHABET}]{{{GENERATED_SUFFIX_LENGTH}}}
 
 
 def deletion(resource: Resource, meta: ObjectMeta) -> Write:
-    """Of this very object: one of its name that came since stays; one that is gone, or going, is no
-    error.
+    """Deletes the object with this uid: one of its name that was created since is kept; an object
+    that is gone, or going, is no error.
     """
     return Write(
         verb="delete",
@@ -63,7 +63,37 @@ def deletion(resource: Resource, meta: ObjectMeta) -> Write:
     )
 
 
-def as_told(write: Write, error: StatusError) -> StatusError:
+def object_patch(
+    resource: Resource,
+    meta: ObjectMeta,
+    change: Document,
+    subresource: str = "",
+    patch_type: PatchType = "merge",
+) -> Write:
+    """Patches the object with this uid; an object that is gone is no error, nor is a version in
+    *change* that is outdated.
+    """
+    body = {**change, "metadata": {"uid": meta.uid, **change.get("metadata", {})}}
+    return Write(
+        verb="patch",
+        resource=resource,
+        namespace=meta.namespace,
+        name=meta.name,
+        subresource=subresource,
+        body=encode(body),
+        patch_type=patch_type,
+        tolerate=("NotFound", "Conflict"),
+    )
+
+
+def condition_write(resource: Resource, meta: ObjectMeta, condition: Document) -> Write:
+    """Writes *condition* to the status of an object; conditions of other types are kept."""
+    return object_patch(
+        resource, meta, {"status": {"conditions": [condition]}}, "status", "strategic"
+    )
+
+
+def stable_error(write: Write, error: StatusError) -> StatusError:
     """What a controller is told of *error* of *write*: the same each time, if it is the same
     failure.
 
@@ -103,24 +133,6 @@ class Done(msgspec.Struct, frozen=True):
     job: Job
     results: tuple[bytes, ...]
     error: StatusError | None = None
-
-
-def condition_write(
-    resource: Resource, namespace: str, name: str, uid: str, condition: Document
-) -> Write:
-    """Tells *condition* in the status of the object with this *uid*; conditions of other types
-    stay.
-    """
-    return Write(
-        verb="patch",
-        resource=resource,
-        namespace=namespace,
-        name=name,
-        subresource="status",
-        body=encode({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}),
-        patch_type="strategic",
-        tolerate=("NotFound", "Conflict"),
-    )
 
 
 #: reason of the Event of a Node whose cache differs from the API server's: it lost an event

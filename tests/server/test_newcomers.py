@@ -15,7 +15,7 @@ from tests.effort import effort
 from tests.server.tls_peer import Contexts, Meeting, meeting
 from tests.waiting import eventually
 
-from sliceplane.server.io.connections.newcomers import (
+from sliceplane.kit.io.tls.newcomers import (
     GREETING_BYTES,
     HANDSHAKE_BYTES,
     HANDSHAKE_MESSAGE_BYTES,

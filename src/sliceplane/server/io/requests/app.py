@@ -26,6 +26,7 @@ from sliceplane.api.gates import NEWEST, Release
 from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.scheme import Pods
 from sliceplane.api.selectors.fields import selected_name
+from sliceplane.api.users import bearer_token
 from sliceplane.kit.io.log import get_logger
 from sliceplane.server.fairness.types import Asked, Flow
 from sliceplane.server.io.audit.log import AuditEntry, AuditLog
@@ -52,7 +53,7 @@ from sliceplane.server.io.nonresource.pages import (
     snapshot_portions,
 )
 from sliceplane.server.io.requests import reports
-from sliceplane.server.io.requests.auth import ANONYMOUS, authenticate, bearer_token
+from sliceplane.server.io.requests.auth import ANONYMOUS, authenticate
 from sliceplane.server.io.requests.last_writes import LastWrites, NotedWrite
 from sliceplane.server.io.requests.limits import InFlight, Limits, RequestCharges, TooMany
 from sliceplane.server.io.requests.params import request_timeout_s

@@ -27,11 +27,11 @@ from sliceplane.api.errors import (
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import BY_PATH, LISTED, SERVED, Namespaces, Pods, Resource
 from sliceplane.server.fairness.types import Flow
-from sliceplane.server.io.requests.auth import Certificate
 from sliceplane.server.io.requests.limits import RequestCharges, kept_bytes
 from sliceplane.server.registry.attendance import Claim
 from sliceplane.server.registry.types import Target, User
 from sliceplane.server.store.types import Key
+from sliceplane.watch.io.certificates import Certificate
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
 _NOT_IMPLEMENTED = (

@@ -39,8 +39,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from sliceplane.kit.io.turns import LoopTurns
-from sliceplane.server.io.connections.newcomers import (
+from sliceplane.kit.io.tls.newcomers import (
     GREETING_BYTES,
     HANDSHAKE_BYTES,
     HANDSHAKE_MESSAGE_BYTES,
@@ -48,6 +47,7 @@ from sliceplane.server.io.connections.newcomers import (
     ConnectionTiming,
     Newcomers,
 )
+from sliceplane.kit.io.turns import LoopTurns
 
 #: the head of the first record and of the message in it (RFC 8446 4 and 5.1): what a greeting is
 #: judged by

@@ -27,7 +27,7 @@ BYTES_MAX: Final = 256 * 1024 * 1024
 #: accepted, and nothing has come
 GREETING_BYTES: Final = 4 * 1024
 #: OpenSSL has its buffers and the ClientHello, of which it gets no more than
-#: ``tls_transport.HELLO_BYTES_MAX``
+#: ``transport.HELLO_BYTES_MAX``
 HANDSHAKE_BYTES: Final = 48 * 1024
 #: a later message of a handshake is under way: OpenSSL makes room for as much as it claims to be,
 #: up to 100 KiB

@@ -16,7 +16,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from sliceplane.api import codec
-from sliceplane.api.errors import FieldError, invalid
+from sliceplane.api.errors import FieldErrors, invalid
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource, ResourceQuotas, stored_form
@@ -93,7 +93,7 @@ def deleted_status(resource: Resource, name: str, uid: str) -> bytes:
     )
 
 
-def validate_create(resource: Resource, document: Document) -> list[FieldError]:
+def validate_create(resource: Resource, document: Document) -> FieldErrors:
     """Complaints about a new object."""
     return [
         *metadata.validate(resource, document["metadata"]),
@@ -103,7 +103,7 @@ def validate_create(resource: Resource, document: Document) -> list[FieldError]:
 
 def validate_update(
     resource: Resource, new: Document, old: Document, subresource: str = ""
-) -> list[FieldError]:
+) -> FieldErrors:
     """Complaints about *new* as the successor of *old*; on ``status`` the status rules alone."""
     kind = kind_of(resource)
     part = kind.parts.get(subresource)
@@ -130,7 +130,7 @@ def check(gates: Gates, target: Target, new: Document, old: Document | None) -> 
         refuse(resource, new["metadata"], errors)
 
 
-def refuse(resource: Resource, head: Document, errors: list[FieldError]) -> None:
+def refuse(resource: Resource, head: Document, errors: FieldErrors) -> None:
     """Raises the 422 ``StatusError`` of *errors*, if there are any."""
     if errors:
         # A view is checked and complained of in its stored form.

@@ -20,6 +20,7 @@ import msgspec
 
 from sliceplane.api.errors import (
     FieldError,
+    FieldErrors,
     StatusError,
     bad_request,
     forbidden_field,
@@ -42,7 +43,7 @@ _VERSION = "meta.k8s.io/v1"
 
 def check_list(options: ListOptions) -> None:
     """Raises a 422 StatusError with every complaint."""
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if options.send_initial_events is not None:
         errors.append(
             forbidden_field("sendInitialEvents", "sendInitialEvents is forbidden for list")
@@ -73,7 +74,7 @@ def check_list(options: ListOptions) -> None:
 
 def check_watch(options: WatchOptions) -> None:
     """Raises a 422 StatusError with every complaint."""
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     match = options.resource_version_match or ""
     path = "resourceVersionMatch"
     if options.send_initial_events is not None:
@@ -95,7 +96,7 @@ def check_watch(options: WatchOptions) -> None:
     _refuse(errors)
 
 
-def _refuse(errors: list[FieldError]) -> None:
+def _refuse(errors: FieldErrors) -> None:
     if errors:
         raise invalid("ListOptions", "meta.k8s.io", "", errors)
 
@@ -133,7 +134,7 @@ def delete_options_of_document(document: dict[str, Any]) -> DeleteOptions:
     orphan = _member(document, "orphanDependents", bool)
     dry_run = tuple(_member(document, "dryRun", list) or ())
     preconditions = _member(document, "preconditions", dict) or {}
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if orphan is not None and policy is not None:
         why = "orphanDependents and deletionPropagation cannot be both set"
         errors.append(invalid_value("propagationPolicy", policy, why))
@@ -158,13 +159,13 @@ def delete_options_of_document(document: dict[str, Any]) -> DeleteOptions:
     )
 
 
-def check_dry_run(values: Sequence[str]) -> list[FieldError]:
+def check_dry_run(values: Sequence[str]) -> FieldErrors:
     if all(value == "All" for value in values):
         return []
     return [not_supported("dryRun", list(values), ("All",))]
 
 
-def invalid_options(kind: str, errors: list[FieldError]) -> StatusError:
+def invalid_options(kind: str, errors: FieldErrors) -> StatusError:
     return invalid(kind, META_GROUP, "", errors)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, required
+from sliceplane.api.errors import FieldErrors, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ControllerRevisions
 from sliceplane.server.documents.table.columns import (
@@ -22,7 +22,7 @@ from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.validation.rules import Field, Rules
 
 
-def _data(_path: str, document: Document) -> list[FieldError]:
+def _data(_path: str, document: Document) -> FieldErrors:
     """An empty template is one."""
     return [] if document.get("data") is not None else [required("data", "data is mandatory")]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, invalid_value, not_supported, required
+from sliceplane.api.errors import FieldErrors, invalid_value, not_supported, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import DaemonSets
 from sliceplane.server.documents.table.columns import (
@@ -60,7 +60,7 @@ def _default(document: Document) -> None:
     default_template(spec)
 
 
-def _validate(document: Document, old: Document | None = None) -> list[FieldError]:
+def _validate(document: Document, old: Document | None = None) -> FieldErrors:
     spec: Document = document["spec"]
     selector = spec.get("selector")
     errors = check_label_selector("spec.selector", selector)
@@ -76,7 +76,7 @@ def _validate(document: Document, old: Document | None = None) -> list[FieldErro
     return errors + not_negative("revisionHistoryLimit")("spec", spec)
 
 
-def _strategy(strategy: Document) -> list[FieldError]:
+def _strategy(strategy: Document) -> FieldErrors:
     path = "spec.updateStrategy"
     rolling = strategy.get("rollingUpdate")
     if strategy["type"] not in STRATEGIES:
@@ -86,7 +86,7 @@ def _strategy(strategy: Document) -> list[FieldError]:
         return []
     unavailable = rolling["maxUnavailable"]
     surge = rolling["maxSurge"]
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     for check in (check_int_or_percent, check_at_most_100_percent):
         errors += check(f"{path}.rollingUpdate.maxUnavailable", unavailable)
         errors += check(f"{path}.rollingUpdate.maxSurge", surge)

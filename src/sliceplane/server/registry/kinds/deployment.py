@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, not_supported
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Deployments
 from sliceplane.server.documents import fields
@@ -45,7 +45,7 @@ def _default(document: Document) -> None:
     default_template(spec)
 
 
-def _validate(document: Document, old: Document | None = None) -> list[FieldError]:
+def _validate(document: Document, old: Document | None = None) -> FieldErrors:
     spec: Document = document["spec"]
     errors = not_negative("replicas")("spec", spec)
     errors += check_selector_and_template(spec, old and old["spec"])
@@ -60,7 +60,7 @@ def _validate(document: Document, old: Document | None = None) -> list[FieldErro
     return errors
 
 
-def _strategy(strategy: Document) -> list[FieldError]:
+def _strategy(strategy: Document) -> FieldErrors:
     kind = strategy.get("type", "")
     rolling = strategy.get("rollingUpdate")
     if kind not in STRATEGIES:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sliceplane.api import gates as names
 from sliceplane.api.discovery import HINTS_MAX, LABEL_HOSTNAME, LABEL_MANAGED_BY
-from sliceplane.api.errors import FieldError, invalid_value, required, too_many
+from sliceplane.api.errors import FieldError, FieldErrors, invalid_value, required, too_many
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices
@@ -219,7 +219,7 @@ _SELDOM: Final = frozenset({"hostname", "deprecatedTopology", "hints"})
 _ZONE_KEY = "topology.kubernetes.io/zone"
 
 
-def _validate_update(new: Document, old: Document) -> list[FieldError]:
+def _validate_update(new: Document, old: Document) -> FieldErrors:
     same_type = unchanged("addressType", {"addressType": "", **new}, old)
     errors = _TYPE("", new) + same_type + _ports("ports", new.get("ports", []))
     return errors if new.get("endpoints") == old.get("endpoints") else errors + _endpoints("", new)
@@ -229,12 +229,12 @@ _TYPE: Final = Rules(Field("addressType", required=True, choices=ADDRESS_TYPES))
 _PORT: Final = Rules(PROTOCOL, APP_PROTOCOL)
 
 
-def _ports(path: str, ports: list[Document]) -> list[FieldError]:
+def _ports(path: str, ports: list[Document]) -> FieldErrors:
     if len(ports) > PORTS_MAX:
         return [too_many(path, len(ports), PORTS_MAX)]
     names: set[str] = set()
 
-    def port_errors(path: str, port: Document) -> list[FieldError]:
+    def port_errors(path: str, port: Document) -> FieldErrors:
         name = port.get("name", "")
         errors = of_form(f"{path}.name", name, check_dns_label) if name else []
         return errors + only_once(f"{path}.name", name, names) + _PORT(path, port)
@@ -242,7 +242,7 @@ def _ports(path: str, ports: list[Document]) -> list[FieldError]:
     return each(path, ports, port_errors)
 
 
-def _endpoints(_path: str, document: Document) -> list[FieldError]:
+def _endpoints(_path: str, document: Document) -> FieldErrors:
     endpoints: list[Document] = document.get("endpoints", [])
     if len(endpoints) > ENDPOINTS_MAX:
         return [too_many("endpoints", len(endpoints), ENDPOINTS_MAX)]
@@ -281,15 +281,15 @@ _VERSIONS: Final[dict[str | None, int]] = {"IPv4": 4, "IPv6": 6}
 _PLAIN: Final = Passed(65536, _is_plain)
 
 
-def _endpoint(path: str, endpoint: Document, address_type: str) -> list[FieldError]:
+def _endpoint(path: str, endpoint: Document, address_type: str) -> FieldErrors:
     errors = _addresses(f"{path}.addresses", endpoint.get("addresses", []), address_type)
     return errors + _NODE(path, endpoint) + _SELDOM_ROWS(path, endpoint)
 
 
-def _addresses(path: str, addresses: list[str], address_type: str) -> list[FieldError]:
+def _addresses(path: str, addresses: list[str], address_type: str) -> FieldErrors:
     if not addresses:
         return [required(path, "must contain at least 1 address")]
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if len(addresses) > ADDRESSES_MAX:
         errors.append(too_many(path, len(addresses), ADDRESSES_MAX))
     if address_type == "FQDN":
@@ -301,7 +301,7 @@ def _addresses(path: str, addresses: list[str], address_type: str) -> list[Field
     )
 
 
-def _ip(path: str, where: str, address: str, address_type: str) -> list[FieldError]:
+def _ip(path: str, where: str, address: str, address_type: str) -> FieldErrors:
     """As upstream: the wrong family is a complaint about the whole list, everything else about the
     one address.
     """
@@ -314,8 +314,8 @@ def _ip(path: str, where: str, address: str, address_type: str) -> list[FieldErr
     return [invalid_value(where, address, problem)] if problem else []
 
 
-def _topology(path: str, topology: dict[str, str]) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _topology(path: str, topology: dict[str, str]) -> FieldErrors:
+    errors: FieldErrors = []
     if len(topology) > TOPOLOGY_KEYS_MAX:
         errors.append(too_many(path, len(topology), TOPOLOGY_KEYS_MAX))
     errors += validate_labels(topology, path)
@@ -325,8 +325,8 @@ def _topology(path: str, topology: dict[str, str]) -> list[FieldError]:
     return errors
 
 
-def _hints(path: str, hints: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _hints(path: str, hints: Document) -> FieldErrors:
+    errors: FieldErrors = []
     for member, form in _HINTS.items():
         items: list[Document] = hints.get(member, [])
         if len(items) > HINTS_MAX:
@@ -335,10 +335,10 @@ def _hints(path: str, hints: Document) -> list[FieldError]:
     return errors
 
 
-def _hint_names(path: str, items: list[Document], form: Form) -> list[FieldError]:
+def _hint_names(path: str, items: list[Document], form: Form) -> FieldErrors:
     seen: set[str] = set()
 
-    def hint_errors(where: str, item: Document) -> list[FieldError]:
+    def hint_errors(where: str, item: Document) -> FieldErrors:
         name = item.get("name", "")
         return only_once(f"{where}.name", name, seen) or of_form(f"{where}.name", name, form)
 

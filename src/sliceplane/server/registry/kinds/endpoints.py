@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from sliceplane.api.errors import FieldError, required
+from sliceplane.api.errors import FieldErrors, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointsObjects
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT
@@ -34,15 +34,15 @@ from sliceplane.server.registry.validation.addresses import (
 from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, each
 
 
-def _validate_update(new: Document, old: Document) -> list[FieldError]:
+def _validate_update(new: Document, old: Document) -> FieldErrors:
     """Subsets that did not change are not asked about."""
     return [] if new.get("subsets") == old.get("subsets") else _ROWS("", new)
 
 
-def _subset(path: str, subset: Document) -> list[FieldError]:
+def _subset(path: str, subset: Document) -> FieldErrors:
     ready = subset.get("addresses", [])
     not_ready = subset.get("notReadyAddresses", [])
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if not ready and not not_ready:
         errors.append(required(path, "must specify `addresses` or `notReadyAddresses`"))
     for member, addresses in (("addresses", ready), ("notReadyAddresses", not_ready)):
@@ -60,7 +60,7 @@ def _subset(path: str, subset: Document) -> list[FieldError]:
 _ROWS: Final = Rules(Field("subsets", rows=_subset))
 
 
-def _ip(path: str, address: Document) -> list[FieldError]:
+def _ip(path: str, address: Document) -> FieldErrors:
     return check_endpoint_ip(f"{path}.ip", address.get("ip", ""))
 
 
@@ -82,7 +82,7 @@ _FINE: Final = Passed(65536, _is_fine)
 _SPELLED: Final[Passed[str]] = Passed(65536, lambda ip: bool(plain_version(ip)))
 
 
-def _port(path: str, port: Document) -> list[FieldError]:
+def _port(path: str, port: Document) -> FieldErrors:
     return check_number(f"{path}.port", port.get("port", 0))
 
 

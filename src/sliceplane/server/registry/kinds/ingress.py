@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from sliceplane.api.errors import FieldError, invalid_value, required, while_few
+from sliceplane.api.errors import FieldErrors, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import IngressClasses, Ingresses
 from sliceplane.kit.names import (
@@ -61,11 +61,11 @@ _NOT_A_WILDCARD: Final = (
 )
 
 
-def check_spec(spec: Document, before: Document) -> list[FieldError]:
+def check_spec(spec: Document, before: Document) -> FieldErrors:
     """*before* is ``{}`` for a new object.  Bad names of Secrets and paths of wildcard hosts may
     stay if some were.
     """
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     rules: list[Document] = spec.get("rules", [])
     if not rules and "defaultBackend" not in spec:
         errors.append(
@@ -89,7 +89,7 @@ def check_spec(spec: Document, before: Document) -> list[FieldError]:
     return errors + _CLASS_NAME("spec", spec)
 
 
-def _tls(entries: list[Document], before: list[Document]) -> list[FieldError]:
+def _tls(entries: list[Document], before: list[Document]) -> FieldErrors:
     lenient = any(
         entry.get("secretName") and check_dns_subdomain(entry["secretName"]) for entry in before
     )
@@ -111,14 +111,14 @@ _TLS_HOSTS: Final = Rules(
 _TLS: Final = Rules(_TLS_HOSTS, Field("secretName", form=check_dns_subdomain))
 
 
-def _paths(where: str, rule: Document) -> list[FieldError]:
+def _paths(where: str, rule: Document) -> FieldErrors:
     if "http" not in rule:
         return []
     paths: list[Document] = rule["http"].get("paths", [])
     return each(f"{where}.http.paths", paths, _path) if paths else [required(f"{where}.http.paths")]
 
 
-def _path(where: str, entry: Document) -> list[FieldError]:
+def _path(where: str, entry: Document) -> FieldErrors:
     kind = entry.get("pathType")
     path = entry.get("path", "")
     if kind is None:
@@ -141,7 +141,7 @@ def _path(where: str, entry: Document) -> list[FieldError]:
     )
 
 
-def _backend(path: str, backend: Document) -> list[FieldError]:
+def _backend(path: str, backend: Document) -> FieldErrors:
     service = backend.get("service")
     resource = backend.get("resource")
     if service is not None and resource is not None:
@@ -154,7 +154,7 @@ def _backend(path: str, backend: Document) -> list[FieldError]:
     return errors + _port(path, service.get("port", {}))
 
 
-def _port(path: str, port: Document) -> list[FieldError]:
+def _port(path: str, port: Document) -> FieldErrors:
     name = port.get("name", "")
     number = port.get("number", 0)
     if name and number:
@@ -179,7 +179,7 @@ _CLASS: Final = "kubernetes.io/ingress.class"
 _HOSTS_SHOWN_MAX: Final = 3
 
 
-def _validate(_path: str, document: Document) -> list[FieldError]:
+def _validate(_path: str, document: Document) -> FieldErrors:
     spec: Document = document["spec"]
     errors = check_spec(spec, {})
     annotation = document["metadata"].get("annotations", {}).get(_CLASS)
@@ -197,10 +197,10 @@ def _warnings(new: Document, old: Document | None) -> tuple[str, ...]:
     return (f"annotation \"{_CLASS}\" is deprecated, please use 'spec.ingressClassName' instead",)
 
 
-def _validate_status(new: Document, old: Document) -> list[FieldError]:
+def _validate_status(new: Document, old: Document) -> FieldErrors:
     ingress, before = (_addresses(document) for document in (new, old))
     known = {entry.get("ip") for entry in before}
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     for index, entry in while_few(errors, enumerate(ingress)):
         path = f"status.loadBalancer.ingress[{index}]"
         address = entry.get("ip", "")

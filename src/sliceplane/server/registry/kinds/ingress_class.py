@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import IngressClasses
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
@@ -27,7 +27,7 @@ _PATH: Final = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
 _SCOPES: Final = ("Cluster", "Namespace")
 
 
-def _controller(path: str, value: str) -> list[FieldError]:
+def _controller(path: str, value: str) -> FieldErrors:
     host, _, rest = value.partition("/")
     if not host or not rest:
         return [
@@ -41,7 +41,7 @@ def _controller(path: str, value: str) -> list[FieldError]:
     return errors
 
 
-def _parameters(path: str, parameters: Document) -> list[FieldError]:
+def _parameters(path: str, parameters: Document) -> FieldErrors:
     errors = check_reference(path, parameters)
     scope: str = parameters["scope"]
     namespace: str | None = parameters.get("namespace")

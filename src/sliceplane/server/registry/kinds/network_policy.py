@@ -8,7 +8,7 @@ import ipaddress
 from collections.abc import Collection
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, while_few
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import NetworkPolicies
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, mapping
@@ -38,7 +38,7 @@ def _default(document: Document) -> None:
     )
 
 
-def _validate_update(new: Document, old: Document) -> list[FieldError]:
+def _validate_update(new: Document, old: Document) -> FieldErrors:
     """A range that the old policy had may stay as it is spelled."""
     spec: Document = old["spec"]
     peers = (
@@ -52,7 +52,7 @@ def _validate_update(new: Document, old: Document) -> list[FieldError]:
     return _rules(new["spec"], known)
 
 
-def _rules(spec: Document, known: Collection[str]) -> list[FieldError]:
+def _rules(spec: Document, known: Collection[str]) -> FieldErrors:
     errors = check_label_selector("spec.podSelector", spec["podSelector"])
     for direction, peers in _PEERS.items():
         for index, rule in while_few(errors, enumerate(spec.get(direction, ()))):
@@ -92,7 +92,7 @@ def _warnings(new: Document, _old: Document | None) -> tuple[str, ...]:
     return tuple(spellings)
 
 
-def _port(path: str, port: Document) -> list[FieldError]:
+def _port(path: str, port: Document) -> FieldErrors:
     number = port.get("port")
     end = port.get("endPort")
     errors = among(f"{path}.protocol", port["protocol"], _PROTOCOLS)
@@ -115,8 +115,8 @@ def _port(path: str, port: Document) -> list[FieldError]:
     return errors
 
 
-def _peer(path: str, peer: Document, known: Collection[str]) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _peer(path: str, peer: Document, known: Collection[str]) -> FieldErrors:
+    errors: FieldErrors = []
     for member in ("podSelector", "namespaceSelector"):
         errors += check_label_selector(f"{path}.{member}", peer.get(member))
     block = peer.get("ipBlock")
@@ -130,7 +130,7 @@ def _peer(path: str, peer: Document, known: Collection[str]) -> list[FieldError]
     return errors
 
 
-def _block(path: str, block: Document, known: Collection[str]) -> list[FieldError]:
+def _block(path: str, block: Document, known: Collection[str]) -> FieldErrors:
     cidr = block.get("cidr", "")
     if not cidr:
         return [required(f"{path}.cidr")]
@@ -157,7 +157,7 @@ def _not_within(outer: str, inner: str) -> tuple[str, ...]:
     return () if is_within and outer_range.prefixlen < inner_range.prefixlen else (_NOT_A_SUBSET,)
 
 
-def _cidr(path: str, cidr: str, known: Collection[str]) -> list[FieldError]:
+def _cidr(path: str, cidr: str, known: Collection[str]) -> FieldErrors:
     problem = "" if cidr in known else cidr_problem(cidr)
     return [invalid_value(path, cidr, problem)] if problem else []
 

@@ -15,7 +15,7 @@ import msgspec
 
 from sliceplane.api import codec
 from sliceplane.api.core import Node, PodSpec
-from sliceplane.api.errors import FieldError, forbidden, forbidden_field, invalid_value, while_few
+from sliceplane.api.errors import FieldErrors, forbidden, forbidden_field, invalid_value, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes, Pods, PriorityClasses
 from sliceplane.server.documents import fields
@@ -207,9 +207,9 @@ def _first_status(pod: Document) -> Document:
     }
 
 
-def _validate_status(new: Document, _old: Document) -> list[FieldError]:
+def _validate_status(new: Document, _old: Document) -> FieldErrors:
     status: Document = new.get("status", {})
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     for index, entry in while_few(errors, enumerate(status.get("podIPs", ()))):
         problem = ip_problem(entry.get("ip", ""))
         if problem:
@@ -217,7 +217,7 @@ def _validate_status(new: Document, _old: Document) -> list[FieldError]:
     return errors
 
 
-def _validate_update(new: Document, old: Document) -> list[FieldError]:
+def _validate_update(new: Document, old: Document) -> FieldErrors:
     spec: Document = new["spec"]
     before: Document = old["spec"]
     annotations: dict[str, str] = new["metadata"].get("annotations", {})
@@ -249,7 +249,7 @@ def _validate_update(new: Document, old: Document) -> list[FieldError]:
     return errors + _immutable(spec, before)
 
 
-def _deadline(spec: Document, before: Document) -> list[FieldError]:
+def _deadline(spec: Document, before: Document) -> FieldErrors:
     """It may come, and come sooner."""
     path = "spec.activeDeadlineSeconds"
     had = before.get("activeDeadlineSeconds")
@@ -263,7 +263,7 @@ def _deadline(spec: Document, before: Document) -> list[FieldError]:
     return [invalid_value(path, now_s, "must be less than or equal to previous value")]
 
 
-def _tolerations(spec: Document, before: Document) -> list[FieldError]:
+def _tolerations(spec: Document, before: Document) -> FieldErrors:
     # Their members are scalars; the seconds may change.
     kept = {_without_seconds(toleration) for toleration in spec.get("tolerations", ())}
     if any(
@@ -280,7 +280,7 @@ def _without_seconds(toleration: Document) -> frozenset[tuple[str, str]]:
     )
 
 
-def _gates(spec: Document, before: Document) -> list[FieldError]:
+def _gates(spec: Document, before: Document) -> FieldErrors:
     had = {gate.get("name", "") for gate in before.get("schedulingGates", ())}
     new = {
         gate.get("name", ""): index for index, gate in enumerate(spec.get("schedulingGates", ()))
@@ -295,14 +295,14 @@ def _gates(spec: Document, before: Document) -> list[FieldError]:
     ]
 
 
-def _immutable(spec: Document, before: Document) -> list[FieldError]:
+def _immutable(spec: Document, before: Document) -> FieldErrors:
     changeable = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
     if (
         before.get("terminationGracePeriodSeconds", 0) < 0
         and spec.get("terminationGracePeriodSeconds") == 1
     ):
         changeable.add("terminationGracePeriodSeconds")
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     affinity, affinity_before = spec.get("affinity", {}), before.get("affinity", {})
     if before.get("schedulingGates"):
         # Where the Pod may run can be narrowed until it is scheduled (KEP-3838).

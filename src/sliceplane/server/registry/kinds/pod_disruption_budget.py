@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from sliceplane.api.errors import FieldError, invalid_value
+from sliceplane.api.errors import FieldErrors, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PodDisruptionBudgets
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, member, number_at
@@ -28,7 +28,7 @@ _COUNTS: Final = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "exp
 _BOUNDS: Final = ("minAvailable", "maxUnavailable")
 
 
-def _one_bound(path: str, spec: Document) -> list[FieldError]:
+def _one_bound(path: str, spec: Document) -> FieldErrors:
     if any(name not in spec for name in _BOUNDS):
         return []
     told = {**spec, "selector": shown_selector(spec.get("selector"))}
@@ -36,7 +36,7 @@ def _one_bound(path: str, spec: Document) -> list[FieldError]:
     return [invalid_value(path, shown, "minAvailable and maxUnavailable cannot be both set")]
 
 
-def _bound(path: str, value: int | str) -> list[FieldError]:
+def _bound(path: str, value: int | str) -> FieldErrors:
     return check_int_or_percent(path, value) + check_at_most_100_percent(path, value)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from sliceplane.api.core import PodSpec
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, while_few
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, while_few
 from sliceplane.api.meta import Document
 from sliceplane.server.registry.admission import limit_ranges
 from sliceplane.server.registry.kinds import pod_quota
@@ -38,7 +38,7 @@ def _merge_ephemeral(wanted: Document, before: Document) -> Document:
     return {**{member: value for member, value in before.items() if member != _EPHEMERAL}, **wanted}
 
 
-def _validate_ephemeral(new: Document, old: Document) -> list[FieldError]:
+def _validate_ephemeral(new: Document, old: Document) -> FieldErrors:
     errors = validate_pod_spec(new["spec"], "spec", new["metadata"])
     if _is_static(old):
         return [forbidden_field("[]", "static pods do not support ephemeral containers")]
@@ -87,7 +87,7 @@ def _merge_resize(wanted: Document, before: Document) -> Document:
     return merged
 
 
-def _validate_resize(new: Document, old: Document) -> list[FieldError]:
+def _validate_resize(new: Document, old: Document) -> FieldErrors:
     spec: Document = new["spec"]
     before: Document = old["spec"]
     if _is_static(old):
@@ -114,13 +114,13 @@ def _validate_resize(new: Document, old: Document) -> list[FieldError]:
     return errors
 
 
-def _resized(path: str, wanted: Document, had: Document, *, once: bool) -> list[FieldError]:
+def _resized(path: str, wanted: Document, had: Document, *, once: bool) -> FieldErrors:
     """*once*: a container that runs to its end before the others begin."""
     if wanted == had:
         return []
     if once:
         return [forbidden_field(path, "resources of an init container that ends cannot be resized")]
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if wanted.get("resizePolicy") != had.get("resizePolicy"):
         errors.append(forbidden_field(f"{path}.resizePolicy", "may not be changed by a resize"))
     for kind, noun in (("limits", "limits"), ("requests", "requests")):

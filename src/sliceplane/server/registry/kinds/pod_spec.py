@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sliceplane.api.errors import (
-    FieldError,
+    FieldErrors,
     forbidden_field,
     invalid_value,
     missing_value,
@@ -195,7 +195,7 @@ _DEFAULTS: Final = Defaults(
 )
 
 
-def validate_pod_spec(spec: Document, path: str, head: Document | None = None) -> list[FieldError]:
+def validate_pod_spec(spec: Document, path: str, head: Document | None = None) -> FieldErrors:
     """*head*: the metadata of a Pod; ``None`` for a template, to which some rules do not
     apply yet.
     """
@@ -236,7 +236,7 @@ def validate_pod_spec(spec: Document, path: str, head: Document | None = None) -
     return errors + (_of_pods(path, spec) if is_pod else [])
 
 
-def validate_template(template: Document, path: str) -> list[FieldError]:
+def validate_template(template: Document, path: str) -> FieldErrors:
     head: Document = template.get("metadata", {})
     annotations: dict[str, str] = head.get("annotations", {})
     spec: Document = template.get("spec", {})
@@ -250,7 +250,7 @@ def validate_template(template: Document, path: str) -> list[FieldError]:
     return errors
 
 
-def validate_new_pod(document: Document) -> list[FieldError]:
+def validate_new_pod(document: Document) -> FieldErrors:
     head: Document = document["metadata"]
     annotations: dict[str, str] = head.get("annotations", {})
     spec: Document = document["spec"]
@@ -264,9 +264,9 @@ def validate_new_pod(document: Document) -> list[FieldError]:
     return errors + check_agreement("spec", annotations, spec)
 
 
-def _of_pods(path: str, spec: Document) -> list[FieldError]:
+def _of_pods(path: str, spec: Document) -> FieldErrors:
     """The rules that templates do not have."""
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if not spec.get("serviceAccountName"):
         for index, volume in enumerate(spec.get("volumes", ())):
             for at, source in enumerate(volume.get("projected", {}).get("sources", ())):
@@ -280,7 +280,7 @@ def _of_pods(path: str, spec: Document) -> list[FieldError]:
     return errors
 
 
-def _dns(path: str, spec: Document) -> list[FieldError]:
+def _dns(path: str, spec: Document) -> FieldErrors:
     path = f"{path}.dnsConfig"
     config: Document | None = spec.get("dnsConfig")
     if spec.get("dnsPolicy") == "None":
@@ -294,8 +294,8 @@ def _dns(path: str, spec: Document) -> list[FieldError]:
     return _DNS_CONFIG(path, config)
 
 
-def _nameservers(path: str, servers: list[str]) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _nameservers(path: str, servers: list[str]) -> FieldErrors:
+    errors: FieldErrors = []
     if len(servers) > _NAMESERVERS_MAX:
         errors.append(
             invalid_value(path, servers, f"must not have more than {_NAMESERVERS_MAX} nameservers")
@@ -303,8 +303,8 @@ def _nameservers(path: str, servers: list[str]) -> list[FieldError]:
     return errors + each(path, servers, _ip)
 
 
-def _searches(path: str, searches: list[str]) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _searches(path: str, searches: list[str]) -> FieldErrors:
+    errors: FieldErrors = []
     if len(searches) > _SEARCHES_MAX:
         errors.append(
             invalid_value(path, searches, f"must not have more than {_SEARCHES_MAX} search paths")
@@ -318,11 +318,11 @@ def _searches(path: str, searches: list[str]) -> list[FieldError]:
     return errors + each(path, searches, _search)
 
 
-def _search(path: str, search: str) -> list[FieldError]:
+def _search(path: str, search: str) -> FieldErrors:
     return [] if search == "." else of_form(path, search.removesuffix("."), check_dns_search)
 
 
-def _option(path: str, option: Document) -> list[FieldError]:
+def _option(path: str, option: Document) -> FieldErrors:
     return [] if option.get("name") else [required(path, "must not be empty")]
 
 
@@ -333,16 +333,16 @@ _DNS_CONFIG: Final = Rules(
 )
 
 
-def _ip_of(path: str, alias: Document) -> list[FieldError]:
+def _ip_of(path: str, alias: Document) -> FieldErrors:
     return _ip(f"{path}.ip", alias.get("ip", ""))
 
 
-def _ip(path: str, address: str) -> list[FieldError]:
+def _ip(path: str, address: str) -> FieldErrors:
     problem = ip_problem(address)
     return [invalid_value(path, address, problem)] if problem else []
 
 
-def _host_name(path: str, spec: Document) -> list[FieldError]:
+def _host_name(path: str, spec: Document) -> FieldErrors:
     """``hostnameOverride`` (KEP-4762)."""
     name = spec.get("hostnameOverride")
     if name is None:
@@ -358,13 +358,13 @@ def _host_name(path: str, spec: Document) -> list[FieldError]:
     return errors + of_form(where, name, check_dns_subdomain)
 
 
-def _overhead(path: str, amounts: Document) -> list[FieldError]:
+def _overhead(path: str, amounts: Document) -> FieldErrors:
     return check_resources(path, {"limits": amounts}, NO_CLAIMS)
 
 
-def _files_of_variables(path: str, spec: Document) -> list[FieldError]:
+def _files_of_variables(path: str, spec: Document) -> FieldErrors:
     """Volumes that variables are read from (KEP-3721)."""
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     volumes = {volume.get("name", ""): volume for volume in spec.get("volumes", ())}
     for where, container in while_few(errors, containers_of(path, spec)):
         for index, variable in while_few(errors, enumerate(container.get("env", ()))):

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from sliceplane.api.errors import FieldError
+from sliceplane.api.errors import FieldErrors
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PodTemplates
 from sliceplane.server.documents.table.columns import NAME, Column, Printer, labels_text, mapping
@@ -16,7 +16,7 @@ from sliceplane.server.registry.kinds.workload import TEMPLATE_COLUMNS, default_
 from sliceplane.server.registry.validation.rules import Rules
 
 
-def _validate(_path: str, document: Document) -> list[FieldError]:
+def _validate(_path: str, document: Document) -> FieldErrors:
     return validate_template(document["template"], "template")
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sliceplane.api.errors import FieldError, forbidden, forbidden_field
+from sliceplane.api.errors import FieldErrors, forbidden, forbidden_field
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PriorityClasses
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, flag_at, number_at
@@ -27,7 +27,7 @@ _SYSTEM_PREFIX: Final = "system-"
 _VALUE_MAX: Final = 1_000_000_000
 
 
-def _value(_path: str, document: Document) -> list[FieldError]:
+def _value(_path: str, document: Document) -> FieldErrors:
     name = document["metadata"].get("name", "")
     value = document["value"]
     if name.startswith(_SYSTEM_PREFIX):
@@ -54,7 +54,7 @@ def _not_a_system_class(name: str, value: int, *, is_default: bool) -> str:
     return f"globalDefault of {name} PriorityClass must be false" if is_default else ""
 
 
-def _changes(new: Document, old: Document) -> list[FieldError]:
+def _changes(new: Document, old: Document) -> FieldErrors:
     same_value = (
         []
         if new["value"] == old["value"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError
+from sliceplane.api.errors import FieldErrors
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ReplicaSets
 from sliceplane.server.documents.table.columns import Printer
@@ -27,7 +27,7 @@ def _default(document: Document) -> None:
     default_template(document["spec"])
 
 
-def _validate(document: Document, old: Document | None = None) -> list[FieldError]:
+def _validate(document: Document, old: Document | None = None) -> FieldErrors:
     spec: Document = document["spec"]
     return _COUNTS("spec", spec) + check_selector_and_template(spec, old and old["spec"])
 

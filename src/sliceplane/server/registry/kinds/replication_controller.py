@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, required
+from sliceplane.api.errors import FieldErrors, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ReplicationControllers
 from sliceplane.kit.names import check_dns_label
@@ -49,7 +49,7 @@ def _default(document: Document) -> None:
             parent[member] = parent.get(member) or dict(labels)
 
 
-def _validate(document: Document, old: Document | None = None) -> list[FieldError]:
+def _validate(document: Document, old: Document | None = None) -> FieldErrors:
     spec: Document = document["spec"]
     errors = _ROWS("spec", spec)
     if "template" not in spec:

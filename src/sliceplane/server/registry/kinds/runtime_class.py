@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError
+from sliceplane.api.errors import FieldErrors
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RuntimeClasses
 from sliceplane.kit.names import check_dns_label
@@ -17,10 +17,10 @@ from sliceplane.server.registry.validation.scheduling import check_tolerations
 _IDENTITY: Final = ("key", "operator", "value", "effect")
 
 
-def _tolerations(path: str, tolerations: list[Document]) -> list[FieldError]:
+def _tolerations(path: str, tolerations: list[Document]) -> FieldErrors:
     seen: set[tuple[str, ...]] = set()
 
-    def once(where: str, toleration: Document) -> list[FieldError]:
+    def once(where: str, toleration: Document) -> FieldErrors:
         identity = tuple(toleration.get(member, "") for member in _IDENTITY)
         shown = in_go(toleration, *_IDENTITY, "tolerationSeconds", **dict.fromkeys(_IDENTITY, ""))
         return only_once(where, identity, seen, shown)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from sliceplane.api import gates as names
 from sliceplane.api.core import Service
-from sliceplane.api.errors import FieldError, forbidden, not_supported
+from sliceplane.api.errors import FieldErrors, forbidden, not_supported
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Services
@@ -114,9 +114,7 @@ def _drop_gated(gates: Gates, new: Document, old: Document | None) -> None:
         new.get("spec", {}).pop("trafficDistribution", None)
 
 
-def _narrow(
-    gates: Gates, errors: list[FieldError], new: Document, old: Document | None
-) -> list[FieldError]:
+def _narrow(gates: Gates, errors: FieldErrors, new: Document, old: Document | None) -> FieldErrors:
     """A value that was there before may stay."""
     if gates.enabled(names.PREFER_SAME_TRAFFIC_DISTRIBUTION):
         return errors

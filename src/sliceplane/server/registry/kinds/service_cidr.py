@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-from sliceplane.api.errors import FieldError, invalid_value, required
+from sliceplane.api.errors import FieldErrors, invalid_value, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import IPAddresses, ServiceCIDRs
 from sliceplane.kit.names import check_dns_subdomain
@@ -34,14 +34,14 @@ _PARENT: Final = Rules(Field("group", form=check_dns_subdomain), needs("resource
 _ADDRESS: Final = Rules(Field("spec.parentRef", required=True, rows=_PARENT))
 
 
-def _validate_service_cidr(_path: str, document: Document) -> list[FieldError]:
+def _validate_service_cidr(_path: str, document: Document) -> FieldErrors:
     path = "spec.cidrs"
     cidrs: list[str] = document.get("spec", {}).get("cidrs", [])
     if not cidrs:
         return [required(path, "at least one CIDR required")]
     if len(cidrs) > CIDRS_MAX:
         return [invalid_value(path, cidrs, f"may only hold up to {CIDRS_MAX} values")]
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     versions = []
     for index, cidr in enumerate(cidrs):
         problem, version = _cidr(cidr)
@@ -53,7 +53,7 @@ def _validate_service_cidr(_path: str, document: Document) -> list[FieldError]:
     return errors
 
 
-def _validate_service_cidr_update(new: Document, old: Document) -> list[FieldError]:
+def _validate_service_cidr_update(new: Document, old: Document) -> FieldErrors:
     """Ranges stay; a single one may get a second of the other family."""
     path = "spec.cidrs"
     before: list[str] = old.get("spec", {}).get("cidrs", [])

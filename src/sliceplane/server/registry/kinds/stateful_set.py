@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import StatefulSets
 from sliceplane.kit.names import check_dns_label
@@ -125,7 +125,7 @@ _COUNT_ROWS: Final = Rules(
 )
 
 
-def _validate(document: Document, old: Document | None = None) -> list[FieldError]:
+def _validate(document: Document, old: Document | None = None) -> FieldErrors:
     spec: Document = document["spec"]
     errors = _FIRST_ROWS("spec", spec)
     if old is None:
@@ -140,7 +140,7 @@ def _validate(document: Document, old: Document | None = None) -> list[FieldErro
     )
 
 
-def _selector(spec: Document, old: Document | None) -> list[FieldError]:
+def _selector(spec: Document, old: Document | None) -> FieldErrors:
     """The selector and the template."""
     path = "spec.template"
     selector = spec.get("selector")
@@ -188,7 +188,7 @@ def _volumes(claims: list[Document], volumes: list[Document]) -> list[Document]:
     ]
 
 
-def _strategy(strategy: Document) -> list[FieldError]:
+def _strategy(strategy: Document) -> FieldErrors:
     path = "spec.updateStrategy"
     kind = strategy["type"]
     rolling = strategy.get("rollingUpdate")
@@ -217,7 +217,7 @@ def _strategy(strategy: Document) -> list[FieldError]:
     return errors
 
 
-def _validate_update(new: Document, old: Document) -> list[FieldError]:
+def _validate_update(new: Document, old: Document) -> FieldErrors:
     errors = _validate(new, old)
     return errors if _fixed(new) == _fixed(old) else [*errors, forbidden_field("spec", _IMMUTABLE)]
 
@@ -236,7 +236,7 @@ def _warnings(new: Document, _old: Document | None) -> tuple[str, ...]:
     return (_KEEPS_ALL,) if new["spec"].get("revisionHistoryLimit", 0) < 0 else ()
 
 
-def _validate_status(new: Document, _old: Document) -> list[FieldError]:
+def _validate_status(new: Document, _old: Document) -> FieldErrors:
     counts = (*_COUNTS, "observedGeneration", "collisionCount")
     return check_status_counts(new, counts, _COUNTS[1:], ready="status.readyReplicas")
 

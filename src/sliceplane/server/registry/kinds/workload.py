@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sliceplane.api.errors import FieldError, StatusError, forbidden_field, invalid_value, required
+from sliceplane.api.errors import FieldErrors, StatusError, forbidden_field, invalid_value, required
 from sliceplane.api.meta import Document, LabelSelector
 from sliceplane.api.selectors.labels import LabelRequirements, from_label_selector
 from sliceplane.server.documents.table.columns import (
@@ -50,7 +50,7 @@ def check_status_counts(
     bounded: tuple[str, ...] = (),
     *,
     ready: str = "readyReplicas",
-) -> list[FieldError]:
+) -> FieldErrors:
     """Counts of the status; those of *bounded* are at most ``status.replicas``.  *ready* is its
     name in a message.
     """
@@ -71,14 +71,14 @@ def check_status_counts(
     return errors
 
 
-def check_same_selector(new: Document, old: Document) -> list[FieldError]:
+def check_same_selector(new: Document, old: Document) -> FieldErrors:
     selector = new["spec"].get("selector")
     if selector == old["spec"].get("selector"):
         return []
     return [invalid_value("spec.selector", shown_selector(selector), IMMUTABLE)]
 
 
-def check_selector_and_template(spec: Document, old: Document | None = None) -> list[FieldError]:
+def check_selector_and_template(spec: Document, old: Document | None = None) -> FieldErrors:
     """*old*: the spec that is updated."""
     selector = spec.get("selector")
     if selector is None:
@@ -98,7 +98,7 @@ def check_selector_and_template(spec: Document, old: Document | None = None) -> 
     )
 
 
-def check_not_empty(selector: Document, kind: str) -> list[FieldError]:
+def check_not_empty(selector: Document, kind: str) -> FieldErrors:
     if selector.get("matchLabels") or selector.get("matchExpressions"):
         return []
     return [
@@ -108,9 +108,7 @@ def check_not_empty(selector: Document, kind: str) -> list[FieldError]:
     ]
 
 
-def check_template(
-    path: str, template: Document, kind: str, old: Document | None
-) -> list[FieldError]:
+def check_template(path: str, template: Document, kind: str, old: Document | None) -> FieldErrors:
     """The template of a workload, whose Pods run for ever; *kind* is told in a message.
 
     *old*: the template that an update replaces. One that stays was accepted once, perhaps by an
@@ -121,7 +119,7 @@ def check_template(
     return validate_template(template, path) + check_runs_for_ever(path, template, kind)
 
 
-def check_runs_for_ever(path: str, template: Document, kind: str) -> list[FieldError]:
+def check_runs_for_ever(path: str, template: Document, kind: str) -> FieldErrors:
     pod = template.get("spec", {})
     errors = among(f"{path}.spec.restartPolicy", pod.get("restartPolicy", ""), ("Always",))
     if "activeDeadlineSeconds" in pod:
@@ -130,7 +128,7 @@ def check_runs_for_ever(path: str, template: Document, kind: str) -> list[FieldE
     return errors
 
 
-def labels_fit(selector: Document | None, template: Document) -> list[FieldError]:
+def labels_fit(selector: Document | None, template: Document) -> FieldErrors:
     """As upstream: no selector matches nothing, an empty one everything."""
     labels: dict[str, str] | None = template.get("metadata", {}).get("labels")
     if selector is not None and _selects(selector, labels or {}):
@@ -187,13 +185,13 @@ def _requirements(selector: Document) -> LabelRequirements:
     return from_label_selector(msgspec.convert(selector, LabelSelector))
 
 
-def check_int_or_percent(path: str, value: Any) -> list[FieldError]:
+def check_int_or_percent(path: str, value: Any) -> FieldErrors:
     if isinstance(value, str):
         return [] if _PERCENT.fullmatch(value) else [invalid_value(path, value, _PERCENT_SHAPE)]
     return [] if value >= 0 else [invalid_value(path, value, NOT_NEGATIVE)]
 
 
-def check_at_most_100_percent(path: str, value: Any) -> list[FieldError]:
+def check_at_most_100_percent(path: str, value: Any) -> FieldErrors:
     if isinstance(value, str) and int_or_percent(value) > 100:
         return [invalid_value(path, value, "must not be greater than 100%")]
     return []

@@ -37,7 +37,7 @@ from sliceplane.lab.sim.server import Server
 from sliceplane.lab.sim.steady import Broken
 from sliceplane.lab.sim.view import View, service_of
 from sliceplane.server.registry.kinds import COUNTED, counted_kind, kind_of, usage
-from sliceplane.server.registry.kinds.pod_quota import is_in_scopes
+from sliceplane.server.registry.kinds.pods.pod_quota import is_in_scopes
 from sliceplane.slices import oracle
 from sliceplane.slices.heuristics.shipped import find_shipped
 

@@ -16,25 +16,11 @@ from typing import Final
 from sliceplane.api.scheme import REVIEWS, Bindings
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
-from sliceplane.server.registry import (
-    answers,
-    api_service,
-    eviction,
-    read,
-    rehearsal,
-    service_addresses,
-    subresources,
-)
-from sliceplane.server.registry import apply as applying
+from sliceplane.server.registry import api_service, rehearsal, service_addresses
 from sliceplane.server.registry import bootstrap as bootstrapping
-from sliceplane.server.registry import create as creating
-from sliceplane.server.registry import delete as deleting
-from sliceplane.server.registry import delete as deleting_collection
-from sliceplane.server.registry import subresources as scaling
-from sliceplane.server.registry import update as updating
-from sliceplane.server.registry.attendance import Attendance
 from sliceplane.server.registry.authentication import bearer, impersonation, token_request
 from sliceplane.server.registry.authorization import reviews
+from sliceplane.server.registry.authorization.attendance import Attendance
 from sliceplane.server.registry.authorization.index import Rights
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.core import Core
@@ -56,6 +42,13 @@ from sliceplane.server.registry.types import (
     WatchPlan,
     WriteOptions,
 )
+from sliceplane.server.registry.verbs import answers, eviction, read, subresources
+from sliceplane.server.registry.verbs import apply as applying
+from sliceplane.server.registry.verbs import create as creating
+from sliceplane.server.registry.verbs import delete as deleting
+from sliceplane.server.registry.verbs import delete as deleting_collection
+from sliceplane.server.registry.verbs import subresources as scaling
+from sliceplane.server.registry.verbs import update as updating
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key, Record
 
@@ -114,7 +107,7 @@ class Registry:
 
     def list_steps(self, ctx: Context, target: Target, options: ListOptions) -> read.Steps:
         """``list`` in steps, for a caller who has others to serve in between; what it returns is in
-        the stored version (see ``versions.shown_record``).
+        the stored version (see ``verbs.answers.shown_record``).
         """
         return read.list_steps(self._core, target, options)
 

@@ -28,7 +28,6 @@ from sliceplane.server.io.requests.render import (
 )
 from sliceplane.server.io.requests.response import Representation
 from sliceplane.server.io.storage.committing import Durability
-from sliceplane.server.registry import answers
 from sliceplane.server.registry.documents import item_bytes
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import (
@@ -38,6 +37,7 @@ from sliceplane.server.registry.types import (
     ListOutcome,
     Target,
 )
+from sliceplane.server.registry.verbs import answers
 from sliceplane.server.store.types import Record
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from sliceplane.api.scheme import BY_PATH, LISTED, SERVED, Namespaces, Pods, Res
 from sliceplane.server.fairness.types import Flow
 from sliceplane.server.io.requests.auth import Certificate
 from sliceplane.server.io.requests.limits import RequestPlace, kept_bytes
-from sliceplane.server.registry.attendance import Claim
+from sliceplane.server.registry.authorization.attendance import Claim
 from sliceplane.server.registry.types import Target, User
 from sliceplane.server.store.types import Key
 

@@ -1,6 +1,6 @@
 """What a kind is to the registry: one frozen record with all that is its own.
 
-The verbs (``server.registry.create``, ``update``, ``delete`` ...) are the same for all kinds and
+The verbs (``server.registry.verbs.create``, ``update``, ``delete`` ...) are the same for all kinds and
 ask the record where kinds differ. A member that is left out is "nothing of its own": no rules, no
 status, no admission.
 

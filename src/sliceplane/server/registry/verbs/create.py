@@ -12,9 +12,8 @@ from __future__ import annotations
 from sliceplane.api.errors import StatusError, already_exists
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, Resource
-from sliceplane.server.registry import answers, managed_fields, metadata
+from sliceplane.server.registry import metadata
 from sliceplane.server.registry.admission.agents import check_agent_write
-from sliceplane.server.registry.answers import check
 from sliceplane.server.registry.authorization.escalation import check_write
 from sliceplane.server.registry.core import Core
 from sliceplane.server.registry.decoding import decode_body, must_be_unset_on_create
@@ -22,6 +21,8 @@ from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.kinds import kind_of
 from sliceplane.server.registry.kinds.namespace import admit_content
 from sliceplane.server.registry.types import Body, Context, Outcome, Target, WriteOptions
+from sliceplane.server.registry.verbs import answers, managed_fields
+from sliceplane.server.registry.verbs.answers import check
 from sliceplane.server.store.types import Key
 
 GENERATE_NAME_TRIES = 8

@@ -21,13 +21,14 @@ from sliceplane.api.scheme import Nodes, Pods, PriorityClasses
 from sliceplane.server.documents import fields
 from sliceplane.server.registry.admission import limit_ranges, runtime_classes, service_accounts
 from sliceplane.server.registry.documents import document_of
-from sliceplane.server.registry.kinds import kind, pod_columns, pod_parts, pod_quota
-from sliceplane.server.registry.kinds.pod_spec import (
+from sliceplane.server.registry.kinds import kind
+from sliceplane.server.registry.kinds.pods import pod_columns, pod_parts, pod_quota
+from sliceplane.server.registry.kinds.pods.pod_spec import (
     default_pod,
     validate_new_pod,
     validate_pod_spec,
 )
-from sliceplane.server.registry.kinds.priority_class import PRIORITY_CLASSES, default_class
+from sliceplane.server.registry.kinds.pods.priority_class import PRIORITY_CLASSES, default_class
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.addresses import ip_problem
 from sliceplane.server.registry.validation.annotations import (

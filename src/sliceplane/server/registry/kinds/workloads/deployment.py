@@ -10,7 +10,7 @@ from sliceplane.api.scheme import Deployments
 from sliceplane.server.documents import fields
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, number, number_at
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.kinds.workload import (
+from sliceplane.server.registry.kinds.workloads.workload import (
     SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
     check_at_most_100_percent,

@@ -19,13 +19,11 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, Resource
 from sliceplane.server.documents import conversion, strict
 from sliceplane.server.documents import patch as patches
-from sliceplane.server.registry import answers, managed_fields, metadata
+from sliceplane.server.registry import metadata
 from sliceplane.server.registry.admission.agents import check_agent_write
-from sliceplane.server.registry.answers import check
 from sliceplane.server.registry.authorization.escalation import check_write
 from sliceplane.server.registry.authorization.index import require
 from sliceplane.server.registry.core import Core, key_of, missing
-from sliceplane.server.registry.create import create_document
 from sliceplane.server.registry.decoding import UndecodableBody, decode_body, decoded
 from sliceplane.server.registry.documents import canonical, document_of
 from sliceplane.server.registry.kinds import kind_of
@@ -39,6 +37,9 @@ from sliceplane.server.registry.types import (
     WriteOptions,
     creation_of,
 )
+from sliceplane.server.registry.verbs import answers, managed_fields
+from sliceplane.server.registry.verbs.answers import check
+from sliceplane.server.registry.verbs.create import create_document
 from sliceplane.server.store.types import Record
 
 
@@ -226,7 +227,7 @@ def patch(
 
 def apply_patch(resource: Resource, patch_type: PatchType, old: Document, body: bytes) -> Patched:
     """Raises StatusError: 400, 413, 415, 422, 500."""
-    assert patch_type != "apply", "a configuration is no patch: see registry.apply"
+    assert patch_type != "apply", "a configuration is no patch: see verbs.apply"
     if patch_type == "json":
         return Patched(patches.apply_json(old, patches.decode_json_patch(body)))
     if patch_type == "merge":

@@ -2,7 +2,7 @@
 purpose.
 
 How many may go now is in its status: ``emulation.disruption`` works it out,
-``server.registry.eviction`` asks it.
+``server.registry.verbs.eviction`` asks it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PodDisruptionBudgets
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, member, number_at
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.kinds.workload import (
+from sliceplane.server.registry.kinds.workloads.workload import (
     check_at_most_100_percent,
     check_int_or_percent,
     check_status_counts,

@@ -16,7 +16,14 @@ from sliceplane.api.scheme import Resource
 from sliceplane.api.selectors import parse_fields, parse_labels
 from sliceplane.api.selectors.shards import parse_shards
 from sliceplane.server.registry.core import Core, key_of, missing
-from sliceplane.server.registry.options import (
+from sliceplane.server.registry.types import (
+    ListOptions,
+    ListOutcome,
+    Target,
+    WatchOptions,
+    WatchPlan,
+)
+from sliceplane.server.registry.verbs.options import (
     EXACT,
     NEWEST,
     check_list,
@@ -26,13 +33,6 @@ from sliceplane.server.registry.options import (
     encode_continue_start,
     list_version,
     read_version,
-)
-from sliceplane.server.registry.types import (
-    ListOptions,
-    ListOutcome,
-    Target,
-    WatchOptions,
-    WatchPlan,
 )
 from sliceplane.server.store.mvcc import Compacted
 from sliceplane.server.store.types import Key, Record

@@ -11,8 +11,8 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PodTemplates
 from sliceplane.server.documents.table.columns import NAME, Column, Printer, labels_text, mapping
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.kinds.pod_spec import validate_template
-from sliceplane.server.registry.kinds.workload import TEMPLATE_COLUMNS, default_template
+from sliceplane.server.registry.kinds.pods.pod_spec import validate_template
+from sliceplane.server.registry.kinds.workloads.workload import TEMPLATE_COLUMNS, default_template
 from sliceplane.server.registry.validation.rules import Rules
 
 

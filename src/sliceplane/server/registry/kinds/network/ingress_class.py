@@ -19,7 +19,7 @@ from sliceplane.server.documents.table.columns import (
     text,
 )
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.kinds.ingress import DEFAULT_CLASS_MARK, check_reference
+from sliceplane.server.registry.kinds.network.ingress import DEFAULT_CLASS_MARK, check_reference
 from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, among, of_form
 
 _CONTROLLER_MAX: Final = 250

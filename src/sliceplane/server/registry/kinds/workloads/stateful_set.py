@@ -12,8 +12,8 @@ from sliceplane.api.scheme import StatefulSets
 from sliceplane.kit.names import check_dns_label
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, number
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.kinds.pod_spec import default_claim, validate_template
-from sliceplane.server.registry.kinds.workload import (
+from sliceplane.server.registry.kinds.pods.pod_spec import default_claim, validate_template
+from sliceplane.server.registry.kinds.workloads.workload import (
     SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
     check_at_most_100_percent,

@@ -19,13 +19,13 @@ from sliceplane.api.meta import Document, LabelSelector
 from sliceplane.api.scheme import PodDisruptionBudgets, Pods
 from sliceplane.api.selectors import from_label_selector
 from sliceplane.kit.times import format_time
-from sliceplane.server.registry import delete as deleting
 from sliceplane.server.registry import metadata
 from sliceplane.server.registry.core import Core
 from sliceplane.server.registry.decoding import decoded_as
 from sliceplane.server.registry.documents import document_of, set_condition
-from sliceplane.server.registry.options import delete_options_of_document
 from sliceplane.server.registry.types import Body, Context, Outcome, Target, WriteOptions
+from sliceplane.server.registry.verbs import delete as deleting
+from sliceplane.server.registry.verbs.options import delete_options_of_document
 
 _VERSION: Final = "policy/v1"
 #: the second has the same members

@@ -24,16 +24,17 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.server.documents import fields, strict
 from sliceplane.server.documents.schema import Struct, drop_nulls, lookup
-from sliceplane.server.registry import answers, managed_fields, metadata
+from sliceplane.server.registry import metadata
 from sliceplane.server.registry.authorization.index import require
 from sliceplane.server.registry.core import Core, key_of, missing
-from sliceplane.server.registry.create import create_document
 from sliceplane.server.registry.decoding import UndecodableBody, decoded
 from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.kinds import kind_of
 from sliceplane.server.registry.metadata import ANNOTATIONS_MAX_BYTES
 from sliceplane.server.registry.types import Context, Outcome, Target, WriteOptions, creation_of
-from sliceplane.server.registry.update import check_version, replace
+from sliceplane.server.registry.verbs import answers, managed_fields
+from sliceplane.server.registry.verbs.create import create_document
+from sliceplane.server.registry.verbs.update import check_version, replace
 
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _YAML_ERRORS: Final = "yaml: unmarshal errors:\n"

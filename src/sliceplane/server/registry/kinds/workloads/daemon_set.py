@@ -17,7 +17,7 @@ from sliceplane.server.documents.table.columns import (
     number_at,
 )
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.kinds.workload import (
+from sliceplane.server.registry.kinds.workloads.workload import (
     TEMPLATE_COLUMNS,
     check_at_most_100_percent,
     check_int_or_percent,

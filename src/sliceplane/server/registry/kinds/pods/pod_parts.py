@@ -16,9 +16,9 @@ from sliceplane.api.core import PodSpec
 from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, while_few
 from sliceplane.api.meta import Document
 from sliceplane.server.registry.admission import limit_ranges
-from sliceplane.server.registry.kinds import pod_quota
 from sliceplane.server.registry.kinds.kind import SpecPart
-from sliceplane.server.registry.kinds.pod_spec import validate_pod_spec
+from sliceplane.server.registry.kinds.pods import pod_quota
+from sliceplane.server.registry.kinds.pods.pod_spec import validate_pod_spec
 from sliceplane.server.registry.validation.annotations import MIRROR
 
 if TYPE_CHECKING:

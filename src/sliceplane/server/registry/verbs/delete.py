@@ -17,12 +17,13 @@ from msgspec.structs import replace
 from sliceplane.api.errors import StatusError, conflict
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
-from sliceplane.server.registry import answers, metadata
+from sliceplane.server.registry import metadata
 from sliceplane.server.registry.core import Core
 from sliceplane.server.registry.documents import canonical, document_of, list_bytes
 from sliceplane.server.registry.kinds import kind_of
-from sliceplane.server.registry.read import list_records
 from sliceplane.server.registry.types import Context, DeleteOptions, ListOptions, Outcome, Target
+from sliceplane.server.registry.verbs import answers
+from sliceplane.server.registry.verbs.read import list_records
 from sliceplane.server.store.types import Record
 
 FINALIZER_ORPHAN = "orphan"

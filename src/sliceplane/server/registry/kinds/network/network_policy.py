@@ -13,7 +13,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import NetworkPolicies
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, mapping
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.kinds.workload import selector_text
+from sliceplane.server.registry.kinds.workloads.workload import selector_text
 from sliceplane.server.registry.metadata import check_label_selector
 from sliceplane.server.registry.validation.addresses import (
     check_number,

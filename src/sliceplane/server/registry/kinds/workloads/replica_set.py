@@ -9,7 +9,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ReplicaSets
 from sliceplane.server.documents.table.columns import Printer
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.kinds.workload import (
+from sliceplane.server.registry.kinds.workloads.workload import (
     REPLICAS_COLUMNS,
     SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,

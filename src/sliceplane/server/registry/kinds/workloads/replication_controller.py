@@ -12,7 +12,7 @@ from sliceplane.api.scheme import ReplicationControllers
 from sliceplane.kit.names import check_dns_label
 from sliceplane.server.documents.table.columns import Column, Printer, labels_text, mapping
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.kinds.workload import (
+from sliceplane.server.registry.kinds.workloads.workload import (
     REPLICAS_COLUMNS,
     SCALED_WORKLOAD,
     SELECTOR_COLUMN,

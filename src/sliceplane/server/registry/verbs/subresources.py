@@ -31,18 +31,19 @@ from sliceplane.api.meta import Document, LabelSelector
 from sliceplane.api.scheme import Nodes, Pods, ReplicationControllers
 from sliceplane.api.selectors import from_label_selector
 from sliceplane.server.documents import fields, schema
-from sliceplane.server.registry import managed_fields, metadata
-from sliceplane.server.registry.apply import (
+from sliceplane.server.registry import metadata
+from sliceplane.server.registry.core import Core
+from sliceplane.server.registry.decoding import decoded, decoded_as
+from sliceplane.server.registry.documents import document_of, normalised, set_condition
+from sliceplane.server.registry.types import Body, Context, Outcome, PatchType, Target, WriteOptions
+from sliceplane.server.registry.verbs import managed_fields
+from sliceplane.server.registry.verbs.apply import (
     check_configuration,
     check_type,
     conflict_error,
     decode_configuration,
 )
-from sliceplane.server.registry.core import Core
-from sliceplane.server.registry.decoding import decoded, decoded_as
-from sliceplane.server.registry.documents import document_of, normalised, set_condition
-from sliceplane.server.registry.types import Body, Context, Outcome, PatchType, Target, WriteOptions
-from sliceplane.server.registry.update import apply_patch, check_version, replace
+from sliceplane.server.registry.verbs.update import apply_patch, check_version, replace
 from sliceplane.server.store.types import Key, Record
 
 _TOPOLOGY_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from sliceplane.api import gates as names
 from sliceplane.api.core import Service
-from sliceplane.api.errors import FieldErrors, forbidden, not_supported
+from sliceplane.api.errors import FieldErrors, not_supported
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Services
@@ -43,6 +43,7 @@ from sliceplane.server.documents.table.columns import (
 )
 from sliceplane.server.registry.admission.service_update import carry_over, validate_service_update
 from sliceplane.server.registry.config import DENY_SERVICE_EXTERNAL_IPS
+from sliceplane.server.registry.documents import refused
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.addresses import range_spelling, spelling
@@ -136,13 +137,7 @@ def _admit(core: Core, new: Document, old: Document | None) -> None:
         return
     kept = set((old or {}).get("spec", {}).get("externalIPs") or ())
     if not kept.issuperset(new["spec"].get("externalIPs") or ()):
-        name = new["metadata"].get("name", "")
-        raise forbidden(
-            Services.plural,
-            Services.group,
-            name,
-            "Use of external IPs is denied by admission control",
-        )
+        raise refused(Services, new, "Use of external IPs is denied by admission control")
 
 
 def _usage(service: Object) -> dict[str, int]:

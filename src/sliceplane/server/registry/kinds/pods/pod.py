@@ -15,12 +15,12 @@ import msgspec
 
 from sliceplane.api import codec
 from sliceplane.api.core import Node, PodSpec
-from sliceplane.api.errors import FieldErrors, forbidden, forbidden_field, invalid_value, while_few
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes, Pods, PriorityClasses
 from sliceplane.server.documents import fields
 from sliceplane.server.registry.admission import limit_ranges, runtime_classes, service_accounts
-from sliceplane.server.registry.documents import document_of
+from sliceplane.server.registry.documents import document_of, refused
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.pods import pod_columns, pod_parts, pod_quota
 from sliceplane.server.registry.kinds.pods.pod_spec import (
@@ -152,7 +152,7 @@ def _settle_priority(store: Store, document: Document) -> None:
             f"priority admission controller computed {policy} from the given PriorityClass name"
         )
     if why:
-        raise forbidden(Pods.plural, Pods.group, document["metadata"].get("name", ""), why)
+        raise refused(Pods, document, why)
     spec["priority"] = computed
     spec["preemptionPolicy"] = policy
 

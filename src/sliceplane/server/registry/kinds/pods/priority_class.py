@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sliceplane.api.errors import FieldErrors, forbidden, forbidden_field
+from sliceplane.api.errors import FieldErrors, forbidden_field
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PriorityClasses
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, flag_at, number_at
-from sliceplane.server.registry.documents import document_of
+from sliceplane.server.registry.documents import document_of, refused
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.validation.rules import Defaults, Field, Rules
 from sliceplane.server.store.mvcc import Store
@@ -82,7 +82,7 @@ def _admit(core: Core, new: Document, _old: Document | None) -> None:
     if default is not None and default["metadata"]["name"] != name:
         taken = default["metadata"]["name"]
         why = f"PriorityClass {taken} is already marked as default. Only one default can exist"
-        raise forbidden(PriorityClasses.plural, PriorityClasses.group, name, why)
+        raise refused(PriorityClasses, new, why)
 
 
 _ROWS: Final = Rules(

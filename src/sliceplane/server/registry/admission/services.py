@@ -122,7 +122,7 @@ class ServiceLedgers:
         holders = frozenset[Key]().union(*(ledger.keys() for ledger in self._addresses.values()))
         return sorted(text for key in holders for text in self.addresses(key))
 
-    # For a registry that does not have all Services (``server.registry.rehearsal``)
+    # For a registry that does not have all Services (``server.registry.offload``)
 
     def others(self, key: Key) -> tuple[dict[Family, tuple[int, ...]], tuple[int, ...]]:
         """The addresses and node ports that all Services but *key* hold."""

@@ -102,7 +102,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
     ports: tuple[int, ...]
 
 
-class Change(msgspec.Struct, frozen=True):
+class OffloadedChange(msgspec.Struct, frozen=True):
     """``record`` is complete but for its revision and, until ``attach_labels``, its ``labels``:
     maps in JSON.
     """
@@ -122,7 +122,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     keys: frozenset[Key]
     collections: frozenset[Collection]
-    changes: tuple[Change, ...] = ()
+    changes: tuple[OffloadedChange, ...] = ()
     error: StatusError | None = None
     outcome: Outcome | None = None
     made: int = -1
@@ -278,13 +278,15 @@ _labels_decoder = msgspec.json.Decoder(dict[str, str])
 _head_decoder = msgspec.json.Decoder(_Head)
 
 
-def _change(event: StoreEvent) -> Change:
+def _change(event: StoreEvent) -> OffloadedChange:
     labels = tuple(event.record.labels.items())
     parts = (
         dict(labels[first : first + _LABELS_PER_STEP])
         for first in range(0, len(labels), _LABELS_PER_STEP)
     )
-    return Change(event.type, replace(event.record, labels={}), tuple(map(codec.encode, parts)))
+    return OffloadedChange(
+        event.type, replace(event.record, labels={}), tuple(map(codec.encode, parts))
+    )
 
 
 def attach_labels(result: Result) -> Generator[None, None, Result]:
@@ -297,7 +299,7 @@ def attach_labels(result: Result) -> Generator[None, None, Result]:
         for part in change.labels:
             labels.update(_labels_decoder.decode(part))
             yield
-        changes.append(Change(change.type, replace(change.record, labels=labels)))
+        changes.append(OffloadedChange(change.type, replace(change.record, labels=labels)))
     return replace(result, changes=tuple(changes))
 
 
@@ -353,7 +355,7 @@ def _is_unchanged(core: Core, basis: Input, result: Result) -> bool:
     )
 
 
-def _stage(store: Store, change: Change) -> Record:
+def _stage(store: Store, change: OffloadedChange) -> Record:
     record = change.record
 
     def build(revision: int) -> Record:

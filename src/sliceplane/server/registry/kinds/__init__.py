@@ -28,39 +28,45 @@ from sliceplane.api.quantity import quantity_of
 from sliceplane.api.scheme import LISTED, POSTED, Resource
 from sliceplane.server.registry.kinds import (
     config_map,
-    controller_revision,
-    daemon_set,
-    deployment,
-    endpoint_slice,
-    endpoints,
     event,
     flow_control,
-    ingress,
-    ingress_class,
     lease,
     limit_range,
     namespace,
-    network_policy,
     node,
+    rbac,
+    resource_quota,
+    secret,
+    service_account,
+    storage,
+    volumes,
+)
+from sliceplane.server.registry.kinds.kind import Granted, Kind, edited
+from sliceplane.server.registry.kinds.network import (
+    endpoint_slice,
+    endpoints,
+    ingress,
+    ingress_class,
+    network_policy,
+    service,
+    service_cidr,
+)
+from sliceplane.server.registry.kinds.pods import (
     pod,
     pod_disruption_budget,
     pod_quota,
     pod_template,
     priority_class,
-    rbac,
+    runtime_class,
+)
+from sliceplane.server.registry.kinds.workloads import (
+    controller_revision,
+    daemon_set,
+    deployment,
     replica_set,
     replication_controller,
-    resource_quota,
-    runtime_class,
-    secret,
-    service,
-    service_account,
-    service_cidr,
     stateful_set,
-    storage,
-    volumes,
 )
-from sliceplane.server.registry.kinds.kind import Granted, Kind, edited
 
 KINDS: Final[tuple[Kind, ...]] = (
     config_map.CONFIG_MAP,

@@ -34,7 +34,7 @@ from sliceplane.consume.model import NodeEndpoint
 from sliceplane.node.conntrack import Expected
 from sliceplane.node.io.kernel.conntrack import Conntrack, ConntrackError
 from sliceplane.node.io.kernel.netns import listening_in
-from sliceplane.node.nft.table import CLIENTS_MAX
+from sliceplane.node.nft.chains import CLIENTS_MAX
 from sliceplane.node.surroundings import RulesConfig
 
 MODES: tuple[Mode, ...] = ("nftables", "iptables-nft")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, Output
-from sliceplane.cli.cluster import Cluster, cluster_command
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import FILE, duration, option
 from sliceplane.cli.options import CommandGroup
 
@@ -49,7 +49,7 @@ def command() -> None:
 )
 @duration("--second-look", "When to look again at what may be a change on its way.", "5s")
 def audit(
-    *, cluster: Cluster, audit_logs: tuple[Path, ...], second_look: float, output: Output
+    *, cluster: TargetCluster, audit_logs: tuple[Path, ...], second_look: float, output: Output
 ) -> None:
     """Who still writes and reads Endpoints, which objects are wrong, and whether their controller
     can go.

@@ -10,7 +10,7 @@ import click
 
 from sliceplane.cli.answers import NO_ANSWER, Output, fail, note
 from sliceplane.cli.ask.recorder import making_sense, read
-from sliceplane.cli.cluster import Cluster, cluster_command
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import EXISTING_FILE, duration, option, switch
 from sliceplane.cli.object_names import names_of
 from sliceplane.cli.options import CommandGroup
@@ -79,7 +79,7 @@ def command() -> None:
 )
 def service(
     *,
-    cluster: Cluster,
+    cluster: TargetCluster,
     name: str,
     since: float,
     diff: tuple[float, float] | None,
@@ -119,7 +119,7 @@ def service(
 
 
 def _ask_cluster(
-    cluster: Cluster, namespace_in_name: str, name: str, since_s: float
+    cluster: TargetCluster, namespace_in_name: str, name: str, since_s: float
 ) -> tuple[Recording | None, str, list[Line]]:
     """Returns the recording of a plane, or ``None`` and lines that any cluster has; and the
     Service's namespace.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, Output
-from sliceplane.cli.cluster import Cluster, cluster_command
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import choice, option, string, switch
 from sliceplane.cli.run.serving import gates_of
 from sliceplane.cli.values import NETWORKS, NODE_PORT_ADDRESSES
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 @string("--emulated-version", "RELEASE", "As the proxy has it.")
 def command(
     *,
-    cluster: Cluster,
+    cluster: TargetCluster,
     source: str,
     target: str,
     node: str,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Output, fail, output_option
-from sliceplane.cli.cluster import Cluster, cluster_options
+from sliceplane.cli.cluster import TargetCluster, cluster_options
 from sliceplane.cli.flags import (
     EXISTING_FILE,
     boolean,
@@ -124,7 +124,7 @@ resource_options = with_options(
 @monitoring_options
 @log_options
 @click.pass_context
-def command(ctx: click.Context, /, *, cluster: Cluster, logs: Logs, **flags: Any) -> None:
+def command(ctx: click.Context, /, *, cluster: TargetCluster, logs: Logs, **flags: Any) -> None:
     """Serve Envoy and gRPC over xDS: endpoints by zone and node, as a node proxy would choose them.
 
     gRPC gets the state of the world, Envoy what differs (delta ADS), on one port. Prints one line,

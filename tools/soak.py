@@ -113,7 +113,7 @@ RUNS: Final = {
     ),
     "kills": SoakRun(
         "kill -9 of the storage, and of a plane under load",
-        _slow("tests/shell/server/storage/test_kill.py", "tests/e2e/test_kill9.py"),
+        _slow("tests/server/storage/test_kill.py", "tests/e2e/test_kill9.py"),
         "1,000 kills each",
         "an acknowledged write that is gone",
     ),
@@ -168,7 +168,7 @@ RUNS: Final = {
     ),
     "grpc": SoakRun(
         "xDS under rolling updates",
-        _slow("tests/shell/xds/test_grpc_programs.py"),
+        _slow("tests/xds/test_grpc_programs.py"),
         "50 rolling updates, 500 calls a second",
         "a failed call",
     ),

@@ -34,24 +34,11 @@ from sliceplane.node.io.node_proxy import NodeProxy, available_families
 from sliceplane.node.io.options import HostAccess, ProxyConfig
 from sliceplane.node.io.own_node import OwnNode
 from sliceplane.node.io.timing import PROBE_TIMEOUT_S, ProxyTiming
-from sliceplane.node.surroundings import RulesConfig
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.flight import FlightConfig
 from sliceplane.watch.io.reflect import loop_clock
 from sliceplane.watch.io.service import ServiceContext
 from sliceplane.watch.recorder.recorder import Recorder
-
-
-def rules_of(settings: ProxySettings) -> RulesConfig:
-    return RulesConfig(
-        masquerade_all=settings.masquerade_all,
-        detect_local_mode=settings.detect_local_mode,
-        cluster_cidrs=settings.cluster_cidrs,
-        pod_bridge_interface=settings.pod_bridge_interface,
-        pod_interface_name_prefix=settings.pod_interface_name_prefix,
-        node_port_addresses=settings.node_port_addresses,
-        bind_address=settings.bind_address,
-    )
 
 
 def is_loopback(address: str) -> bool:
@@ -150,7 +137,7 @@ def _config(
         node_name,
         families=available_families(),
         min_period_s=settings.min_sync_period_s,
-        rules=rules_of(settings),
+        rules=settings.rules,
         gates=gates,
         # unhealthy after two periods, as kube-proxy is
         timing=ProxyTiming(

@@ -82,11 +82,7 @@ class SliceMembers:
         #: by address type, if hints depend on more than one endpoint; empty in every other mode
         self._policies = _hint_policies(shape, packers, cluster, find)
         #: by address type, if the approach is by zone; empty in every other
-        self._subsets: dict[Family, ZoneSubsets] = {}
-        if shape.subsetting.by_zone:
-            self._subsets = {
-                family: ZoneSubsets(shape.subsetting, cluster.node_zones) for family in packers
-            }
+        self._subsets = _zone_subsets(shape, packers, cluster)
         #: why there were no hints when they were settled last, where a policy would give some
         self.hint_problems: tuple[str, ...] = ()
         self._notices: list[Notice] = []
@@ -479,3 +475,11 @@ def _hint_policies(
         view = shape.view
         return {family: policy_of(heuristic, view, family, cluster.zones) for family in families}
     return {}
+
+
+def _zone_subsets(
+    shape: ServiceShape, families: Iterable[Family], cluster: ClusterFacts
+) -> dict[Family, ZoneSubsets]:
+    if not shape.subsetting.by_zone:
+        return {}
+    return {family: ZoneSubsets(shape.subsetting, cluster.node_zones) for family in families}

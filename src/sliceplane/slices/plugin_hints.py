@@ -15,14 +15,15 @@ A heuristic that fails is a ``problem``: no endpoint of the service then has hin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, Final
 
 from msgspec.structs import astuple
 
 from sliceplane.kit.containers import adjust_count
+from sliceplane.kit.ip import Family
 from sliceplane.slices.facts import hint_piece
-from sliceplane.slices.heuristics.asking import Portions, ask_local, ask_zonal
+from sliceplane.slices.heuristics.asking import Find, Portions, ask_local, ask_zonal
 from sliceplane.slices.heuristics.types import (
     EndpointPlace,
     Heuristic,
@@ -32,8 +33,10 @@ from sliceplane.slices.heuristics.types import (
     ZoneView,
 )
 from sliceplane.slices.hint_policy import HintPolicy, zones_shown
+from sliceplane.slices.hints import ZoneHints
 from sliceplane.slices.moves import Movable, pick
 from sliceplane.slices.packer import SlicePacker
+from sliceplane.slices.shape import HintMode, ServiceShape
 from sliceplane.slices.topology import ZoneShares
 
 REASON_ENABLED: Final = "TrafficDistributionEnabled"
@@ -41,6 +44,19 @@ REASON_FAILED: Final = "TrafficDistributionFailed"
 REASON_UNSUPPORTED: Final = "TrafficDistributionUnsupported"
 
 _Names = tuple[str, ...]
+
+
+def hint_policies(
+    shape: ServiceShape, families: Iterable[Family], zones: ZoneShares, find: Find
+) -> dict[Family, HintPolicy]:
+    """Returns the policy of each address type; none if hints depend on one endpoint alone."""
+    if shape.hints is HintMode.AUTO:
+        return {family: ZoneHints(family, zones) for family in families}
+    if shape.hints is HintMode.PLUGIN:
+        heuristic = find(shape.distribution)
+        view = shape.view
+        return {family: policy_of(heuristic, view, family, zones) for family in families}
+    return {}
 
 
 def policy_of(

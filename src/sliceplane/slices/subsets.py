@@ -18,12 +18,13 @@ service is on between the thresholds is told by the labels of its slices, and so
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Final
 
 from sliceplane.api.discovery import LABEL_FOR_ZONE
 from sliceplane.kit.containers import adjust_count
+from sliceplane.kit.ip import Family
 from sliceplane.slices.facts import NodeFacts
 
 #: the approach that a Service asks for; stronger than the flag
@@ -147,3 +148,10 @@ class ZoneSubsets:
     def check(self) -> None:
         counts = Counter(self._zone_of.values())
         assert counts == self._counts, f"counted {self._counts}, there are {counts}"
+
+
+def zone_subsets(
+    approach: Subsetting, families: Iterable[Family], zones: NodeZones
+) -> dict[Family, ZoneSubsets]:
+    """Returns subsets by address type; none if the approach has none."""
+    return {family: ZoneSubsets(approach, zones) for family in families if approach.by_zone}

@@ -20,10 +20,10 @@ from sliceplane.api.requests import ListPage, Selection, Write
 from sliceplane.consume.removal_hold import Hold
 from sliceplane.controllers.mass_removal import PROBE_PERIOD_S
 from sliceplane.diagnose.io.guarding import read_held, release_holds
+from sliceplane.lab.sim.checks.removals import HELD_MAX_S
+from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.process import Process
-from sliceplane.lab.sim.removals import HELD_MAX_S
 from sliceplane.lab.sim.server import Server
-from sliceplane.lab.sim.steady import Broken
 from sliceplane.slices import removal_review, removals
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.guard import REASON_HELD, REASON_RELEASED

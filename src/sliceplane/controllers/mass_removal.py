@@ -18,7 +18,7 @@ import msgspec
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Pod, Service
-from sliceplane.api.meta import Object
+from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import Namespaces, Nodes, Pods, Resource, Services
 from sliceplane.kit.metrics import Family, Metrics
 from sliceplane.kit.times import format_time
@@ -328,5 +328,6 @@ class MassRemovals:
             "message": message,
             "lastTransitionTime": format_time(now),
         }
-        write = condition_write(Services, shape.namespace, shape.name, shape.uid, condition)
+        meta = ObjectMeta(namespace=shape.namespace, name=shape.name, uid=shape.uid)
+        write = condition_write(Services, meta, condition)
         return Job(key=condition_key, writes=(write,), token=wanted)

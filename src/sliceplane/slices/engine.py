@@ -118,7 +118,7 @@ class SliceEngine:
         """Removes retained endpoints whose address *pod* has.  Costs O(services that retain)."""
         if pod.spec.host_network or PodFacts(pod).excluded:
             return ()
-        addresses = [entry.ip for entry in pod.status.pod_ips or ()]
+        addresses = pod.status.ips
         keys: list[str] = []
         for key, service in self._retaining.items():
             members = _members(service)

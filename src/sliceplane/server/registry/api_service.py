@@ -104,7 +104,7 @@ def _renew(core: Core, ctx: Context, own: Address) -> None:
 
 
 def _valid_addresses(core: Core, now: float) -> list[Address]:
-    """Of all servers, in order.  Leases that ended are removed."""
+    """Returns the addresses of all servers, in order.  Leases that ended are removed."""
     addresses: list[Address] = []
     for record in tuple(core.store.iter_latest(Leases.storage_key, _LEASE_NAMESPACE)):
         if not record.key.name.startswith(_LEASE_PREFIX):
@@ -118,7 +118,7 @@ def _valid_addresses(core: Core, now: float) -> list[Address]:
 
 
 def _read(record: Record) -> tuple[Address | None, float]:
-    """Whose Lease it is and when it ends; what a user wrote into it ends at once."""
+    """Returns the address of a Lease and when it ends; what a user wrote into it ends at once."""
     spec: Document = document_of(record).get("spec", {})
     address = parse_strict(spec.get("holderIdentity", ""))
     if (

@@ -1,5 +1,4 @@
-"""What a new cluster has before anyone asks for it: namespaces, roles, flow schemas, and the API
-server's own Service.
+"""The objects of a new cluster: namespaces, roles, flow schemas, and the API server's own Service.
 
 What exists is left as it is, with three exceptions. The endpoints of ``default/kubernetes`` follow
 the servers (``api_service``). Roles and bindings of ``authorization.policy`` keep all that an

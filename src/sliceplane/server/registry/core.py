@@ -1,4 +1,4 @@
-"""What every verb shares: the store, the source of chance, and the accounts that follow each write.
+"""The base of every verb: the store, the source of chance, and the accounts that follow each write.
 
 A write goes through ``put`` or ``remove``, in three steps: the record is staged, the *followers*
 learn of it (what Services hold, who may do what, quotas, when Events end), and what follows from it

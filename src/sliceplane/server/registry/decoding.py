@@ -149,8 +149,8 @@ def decoded(
 
 
 def decoded_as(version: str, name: str, document: Document) -> Document:
-    """What is no resource, but asked of one (a Scale, a TokenRequest): a normalised and
-    type-checked copy. Raises the 400 ``StatusError``.
+    """Returns a normalised and type-checked copy of a document that is no resource (a Scale, a
+    TokenRequest). Raises the 400 ``StatusError``.
     """
     if document.get("kind", name) != name:
         raise bad_request(f"expected input object type to be {name}, but {document['kind']}")
@@ -165,8 +165,8 @@ def decoded_as(version: str, name: str, document: Document) -> Document:
 
 
 def _fits(resource: Resource, document: Document) -> bool:
-    """Whether there is nothing to take out of *document*. Raises ``UndecodableBody`` for a member
-    of a wrong type.
+    """Returns True if nothing has to be taken out of *document*. Raises ``UndecodableBody`` for a
+    member of a wrong type.
 
     Required order: before nulls and empty lists go, since those of a wrong type must not go
     unnoticed.

@@ -212,12 +212,12 @@ class Registry:
         return self._core.policy.rights(user)
 
     def authenticate(self, token: str, now: float) -> User | None:
-        """Who shows this bearer token; ``None``: it is worth nothing here."""
+        """Returns the user of this bearer token; ``None``: it is worth nothing here."""
         authenticated = bearer.authenticate(self._core, token, (), now)
         return authenticated.user if authenticated else None
 
     def impersonate(self, user: User, asked: impersonation.Impersonation) -> User:
-        """Whom *user* acts as.  Raises the 403 ``StatusError``."""
+        """Returns the user that *user* acts as.  Raises the 403 ``StatusError``."""
         return impersonation.impersonate(self._core.policy, user, asked)
 
     # Life
@@ -280,7 +280,7 @@ class Registry:
         self._core.follow(keys)
 
     def remaining(self, namespace: str) -> tuple[RemainingObjects, ...]:
-        """What is left in a namespace, for the controller that empties it."""
+        """Returns the objects left in a namespace, for the controller that empties it."""
         return remaining(self._core.store, namespace)
 
     def check(self) -> None:

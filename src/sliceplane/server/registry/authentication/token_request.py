@@ -103,7 +103,7 @@ def _check_seconds(seconds: int) -> None:
 
 
 def _bound(core: Core, target: Target, reference: dict[str, Any]) -> Document:
-    """What the private claim says of the object that the token is bound to."""
+    """Returns the private claim about the object that the token is bound to."""
     group, _, version = reference.get("apiVersion", "").rpartition("/")
     kind = reference.get("kind", "")
     name = reference.get("name", "")
@@ -127,8 +127,8 @@ def _bound(core: Core, target: Target, reference: dict[str, Any]) -> Document:
 
 
 def _node_of(core: Core, target: Target, pod: Document) -> Document:
-    """Where the Pod of the token is, if it has a node; a node that does not exist (yet) has
-    no uid.
+    """Returns the claim about the node of the token's Pod, if it has one; a node that does not
+    exist (yet) has no uid.
     """
     spec = pod.get("spec", {})
     if spec.get("serviceAccountName", "") != target.name:

@@ -64,7 +64,6 @@ from sliceplane.server.registry.kinds.workloads import (
     daemon_set,
     deployment,
     replica_set,
-    replication_controller,
     stateful_set,
 )
 
@@ -77,7 +76,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     node.NODE,
     pod.POD,
     pod_template.POD_TEMPLATE,
-    replication_controller.REPLICATION_CONTROLLER,
+    replica_set.REPLICATION_CONTROLLER,
     resource_quota.RESOURCE_QUOTA,
     secret.SECRET,
     service_account.SERVICE_ACCOUNT,
@@ -136,7 +135,9 @@ _BY_FORM: Final = (pod.POD, volumes.PERSISTENT_VOLUME_CLAIM)
 
 
 def usage(resource: Resource, projection: Object) -> dict[str, Fraction | int]:
-    """What one object costs; names without cost are left out.  *projection* is that of its kind."""
+    """Returns what one object costs; names without cost are left out.  *projection* is that of its
+    kind.
+    """
     return {
         resource_quota.COUNT_PREFIX + resource.key: 1,
         **kind_of(resource).quota.usage(projection),
@@ -164,7 +165,9 @@ def counted_kind(name: str) -> str | None:
 
 
 def quota_text(name: str, number: Fraction | int) -> str:
-    """How much of *name*, as a quota's status and refusals say it: bytes in powers of 1024."""
+    """Returns an amount of *name* as a quota's status and refusals show it: bytes in powers of
+    1024.
+    """
     return quantity_of(
         number, binary=name.endswith(("memory", "storage")) or pod_quota.HUGE_PAGES in name
     )

@@ -84,7 +84,7 @@ def on_apply(
     *,
     force: bool,
 ) -> Document:
-    """What applying *config* makes of *live*, with its entries; both in the version that the client
+    """Returns *live* with *config* applied and its entries; both in the version that the client
     speaks.
 
     *live* is ``{}`` where there is no object.  Raises ``fields.Conflicts``.

@@ -173,8 +173,8 @@ def _uid_conflict(target: Target, wanted: str, actual: str) -> StatusError:
 
 
 class Patched(msgspec.Struct, frozen=True):
-    """What a patch made.  ``strategic`` is the patch itself, where it was a strategic one: errors
-    show it.
+    """The document that a patch made.  ``strategic`` is the patch itself, where it was a strategic
+    one: errors show it.
     """
 
     document: Document

@@ -64,8 +64,8 @@ def _changes(new: Document, old: Document) -> FieldErrors:
 
 
 def default_class(store: Store) -> Document | None:
-    """That of Pods which name none; of several, which only an older server let in, the least
-    important.
+    """Returns the class of Pods that name none; of several, which only an older server let in, the
+    least important.
     """
     classes = map(document_of, store.iter_latest(PriorityClasses.storage_key))
     return min(

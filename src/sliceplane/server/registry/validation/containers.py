@@ -50,8 +50,7 @@ from sliceplane.server.registry.validation.volumes import PULL_POLICIES, Volumes
 _HEADER: Final = re.compile(r"[-A-Za-z0-9]+")
 _HEADER_DETAIL: Final = (
     "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', "
-    "regex used for "
-    "validation is '[-A-Za-z0-9]+')"
+    "regex used for validation is '[-A-Za-z0-9]+')"
 )
 _HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")

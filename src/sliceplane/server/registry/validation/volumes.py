@@ -70,8 +70,7 @@ _INITIATORS: Final = {
 _PORTAL_MAX: Final = 64
 _PORTAL_DETAIL: Final = (
     "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if "
-    "iscsi.initiatorName is "
-    "specified."
+    "iscsi.initiatorName is specified."
 )
 _TENANT_MAX: Final = 64
 _DRIVER_MAX: Final = 63

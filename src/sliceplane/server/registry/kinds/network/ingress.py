@@ -54,10 +54,8 @@ _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _WILDCARD: Final = rf"\*\.{_LABEL}(\.{_LABEL})*"
 _NOT_A_WILDCARD: Final = (
     "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which "
-    "must consist of "
-    "lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. "
-    "'*.example.com', "
-    f"regex used for validation is '{_WILDCARD}')"
+    "must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric "
+    f"character (e.g. '*.example.com', regex used for validation is '{_WILDCARD}')"
 )
 
 

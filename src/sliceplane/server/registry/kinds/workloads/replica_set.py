@@ -54,8 +54,7 @@ REPLICA_SET: Final = kind.Kind(
 _COUNTS: Final = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
 _NOT_A_LABEL: Final = (
     "metadata.name: this is used in Pod names and hostnames, which can result in surprising "
-    "behavior; a DNS label is "
-    "recommended: "
+    "behavior; a DNS label is recommended: "
 )
 _CONTROLLER_ROWS: Final = Rules(
     Field("minReadySeconds", minimum=0),

@@ -47,9 +47,8 @@ _POLICY: Final = "must be 'OrderedReady' or 'Parallel'"
 _MAX: Final = "maxUnavailable"
 _IMMUTABLE: Final = (
     "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', "
-    "'updateStrategy', "
-    "'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are "
-    "forbidden"
+    "'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and "
+    "'minReadySeconds' are forbidden"
 )
 _KEEPS_ALL: Final = (
     "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 "

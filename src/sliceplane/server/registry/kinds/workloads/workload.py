@@ -32,8 +32,7 @@ from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, among, not
 _PERCENT = re.compile("[0-9]+%")
 _PERCENT_SHAPE = (
     "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or "
-    "'93%', regex used for "
-    "validation is '[0-9]+%')"
+    "'93%', regex used for validation is '[0-9]+%')"
 )
 #: further digits do not change whether a percentage is too large
 _DIGITS_MAX = 10

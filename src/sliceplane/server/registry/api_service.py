@@ -20,7 +20,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Leases, Resource, Services
 from sliceplane.kit.ip import Address, parse_strict
 from sliceplane.kit.times import format_micro_time, parse_time
-from sliceplane.server.registry.core import Core, key_of
+from sliceplane.server.registry.core import Core, WriteCall, key_of
 from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.types import BY_THE_SERVER, Body, Context, Target
 from sliceplane.server.registry.validation.addresses import special_problem
@@ -100,7 +100,7 @@ def _renew(core: Core, ctx: Context, own: Address) -> None:
     document = document_of(record)
     document["metadata"]["labels"] = {**document["metadata"].get("labels", {}), **_LEASE_LABELS}
     document["spec"] = {"acquireTime": now, **document.get("spec", {}), **wanted}
-    update(core, ctx, target, Body(document=document), BY_THE_SERVER)
+    update(WriteCall(core, ctx, target, BY_THE_SERVER), Body(document=document))
 
 
 def _valid_addresses(core: Core, now: float) -> list[Address]:
@@ -208,7 +208,7 @@ def _write(
         # Foreign labels stay here, and are wiped from the slice.
         labels = {**document["metadata"].get("labels", {}), **labels}
     document["metadata"]["labels"] = labels
-    update(core, ctx, target, Body(document={**document, **content}), BY_THE_SERVER)
+    update(WriteCall(core, ctx, target, BY_THE_SERVER), Body(document={**document, **content}))
 
 
 def _target(resource: Resource) -> Target:
@@ -218,7 +218,7 @@ def _target(resource: Resource) -> Target:
 def _create(core: Core, ctx: Context, resource: Resource, document: Document) -> None:
     target = Target(resource=resource, namespace=document["metadata"]["namespace"])
     try:
-        create(core, ctx, target, Body(document=document), BY_THE_SERVER)
+        create(WriteCall(core, ctx, target, BY_THE_SERVER), Body(document=document))
     except StatusError as error:
         if error.code != 409:
             raise

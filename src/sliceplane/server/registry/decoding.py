@@ -125,14 +125,7 @@ def decoded(
     metadata = document.setdefault("metadata", {})
     # History.
     metadata.pop("selfLink", None)
-    for name in ("creationTimestamp", "deletionTimestamp"):
-        if name in metadata:
-            # One moment has many spellings, and clients write back what they read in their own.
-            try:
-                metadata[name] = format_time(parse_time(metadata[name]))
-            except (ValueError, OverflowError) as error:
-                why = f"parsing time {show(metadata[name])}: year outside of 1..9999"
-                raise UndecodableBody(why) from error
+    _normalise_times(metadata)
     if not tidy:
         drop_nothings(resource.api_version, resource.kind, document)
         # What cannot become a projection would be lost to every reader. A tidy document always can.
@@ -146,6 +139,17 @@ def decoded(
         document = conversion.to_stored(resource, document)
     kind_of(stored_form(resource)).defaults(document)
     return document if resource.hub is None else conversion.to_hub(document)
+
+
+def _normalise_times(metadata: Document) -> None:
+    """One moment has many spellings, and clients write back what they read in their own."""
+    for name in ("creationTimestamp", "deletionTimestamp"):
+        if name in metadata:
+            try:
+                metadata[name] = format_time(parse_time(metadata[name]))
+            except (ValueError, OverflowError) as error:
+                why = f"parsing time {show(metadata[name])}: year outside of 1..9999"
+                raise UndecodableBody(why) from error
 
 
 def decoded_as(version: str, name: str, document: Document) -> Document:

@@ -5,10 +5,10 @@ Four states, in this order of precedence (``mode``):
 
     deleted   nothing but the status
     paused    sets are resized for ``kubectl scale``, and the template is not rolled out
-    scaling   the wanted number of Pods has changed since the sets were resized: one active set follows, several keep
-              their proportions; the rollout goes on afterwards
-    rollout   by strategy: ``RollingUpdate`` moves within surge and unavailability, ``Recreate`` waits until the last
-              Pod of every old set is gone before there is a new one
+    scaling   the desired number of Pods has changed since the sets were resized: one active set
+              follows, several keep their proportions; the rollout goes on afterwards
+    rollout   by strategy: ``RollingUpdate`` moves within surge and unavailability, ``Recreate``
+              waits until the last Pod of every old set is gone before there is a new one
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from sliceplane.api.scheme import (
     StatefulSets,
 )
 from sliceplane.api.selectors import LabelRequirements, from_label_selector
-from sliceplane.emulation.rollout import resolve
+from sliceplane.emulation.deployments.rollout import resolve
 from sliceplane.emulation.templates import controller_uid
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.watch.cache import Change

@@ -18,11 +18,11 @@ from sliceplane.controllers.endpointslice_mirroring import (
     EndpointSliceMirroringController,
     MirroringConfig,
 )
-from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.controllers.namespace import NamespaceController
-from sliceplane.controllers.per_namespace import ServiceAccountController
-from sliceplane.controllers.pod_garbage_collector import PodGarbageCollector
-from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.namespace import NamespaceController
+from sliceplane.controllers.objects.per_namespace import ServiceAccountController
+from sliceplane.controllers.objects.pod_garbage_collector import PodGarbageCollector
+from sliceplane.controllers.objects.resource_quota import ResourceQuotaController
 from sliceplane.controllers.service_claims import ServiceClaimsController
 from sliceplane.controllers.service_syncs import FirstSync, HintProblems
 from sliceplane.controllers.traffic_distribution import TrafficDistributionController
@@ -106,7 +106,7 @@ def reverse_mirror(*, cleanup: bool = False) -> ControllerEntry:
 def emulation_controllers(config: EmulationConfig) -> tuple[ControllerEntry, ...]:
     """What ``--emulate`` adds."""
     from sliceplane.emulation.daemonset import DaemonSetController
-    from sliceplane.emulation.deployment import DeploymentController
+    from sliceplane.emulation.deployments.controller import DeploymentController
     from sliceplane.emulation.disruption import DisruptionController
     from sliceplane.emulation.kubelet import KubeletController
     from sliceplane.emulation.replicaset import ReplicaSetController

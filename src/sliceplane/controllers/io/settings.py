@@ -17,7 +17,7 @@ from sliceplane.controllers.io.catalogue import (
     reverse_mirror,
 )
 from sliceplane.controllers.io.heuristics import InstalledHeuristics
-from sliceplane.controllers.per_namespace import RootCaPublisher
+from sliceplane.controllers.objects.per_namespace import RootCaPublisher
 from sliceplane.emulation.nodes import EmulationConfig
 from sliceplane.watch.controller.base import Controller
 

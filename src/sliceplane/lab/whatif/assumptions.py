@@ -59,7 +59,7 @@ def assumptions(
         "(--now says it otherwise)."
     )
     others = f" and {count(question.watchers, 'other client')}" if question.watchers else ""
-    found.append(f"Slices are watched by {count(world.proxies, 'node proxy')}{others}.")
+    found.append(f"Slices are watched by {count(world.audience.proxies, 'node proxy')}{others}.")
     if world.running.subsetting.by_zone:
         found.append(
             "Node proxies read the slices for their zone (feature gate EndpointSliceSubsetting); "

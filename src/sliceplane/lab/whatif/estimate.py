@@ -19,7 +19,7 @@ from sliceplane.api.discovery import LABEL_HOSTNAME
 from sliceplane.api.findings.wording import count
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Deployments, Nodes, Pods, ReplicaSets, Services
-from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.emulation.deployments.controller import DeploymentController
 from sliceplane.emulation.kubelet import KubeletController
 from sliceplane.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.emulation.replicaset import ReplicaSetController

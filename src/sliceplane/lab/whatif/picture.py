@@ -188,7 +188,7 @@ def picture(
         distribution=service.spec.traffic_distribution or "",
         topology_mode=(service.metadata.annotations or {}).get(ANNOTATION_TOPOLOGY_MODE, ""),
         policy="Local" if local else "Cluster",
-        watchers=world.proxies + others,
+        watchers=world.audience.proxies + others,
     )
 
 
@@ -202,8 +202,10 @@ def _each(
             continue
         number = len(decode(record.body, EndpointSlice).endpoints or ())
         total += number
-        json += number * world.watchers_of(record) * event_bytes(record.body, "json")
-        protobuf += number * world.watchers_of(record) * event_bytes(record.body, "protobuf")
+        json += number * world.audience.watchers_of(record) * event_bytes(record.body, "json")
+        protobuf += (
+            number * world.audience.watchers_of(record) * event_bytes(record.body, "protobuf")
+        )
     return json / max(total, 1), protobuf / max(total, 1)
 
 

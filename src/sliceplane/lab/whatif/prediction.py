@@ -22,10 +22,11 @@ from sliceplane.emulation.replicaset import deletion_rank
 from sliceplane.kit.times import time_or_zero
 from sliceplane.lab.sim.cluster import BurstPace
 from sliceplane.lab.whatif.assumptions import assumptions
+from sliceplane.lab.whatif.audience import SliceEvent
 from sliceplane.lab.whatif.changes import Changes, Running
 from sliceplane.lab.whatif.picture import Clients, Loads, Picture, loads, picture
 from sliceplane.lab.whatif.state import CannotTell, ClusterState
-from sliceplane.lab.whatif.world import SliceEvent, Way, WhatIfWorld
+from sliceplane.lab.whatif.world import Way, WhatIfWorld
 
 #: of a change after the question, and how many of them are tried
 _DELAY_MAX_S: Final = 120.0

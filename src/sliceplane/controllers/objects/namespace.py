@@ -24,7 +24,12 @@ from sliceplane.api.codec import encode
 from sliceplane.api.core import Namespace, NamespaceSpec
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import RESOURCES, Namespaces, Pods, Resource
-from sliceplane.controllers.namespace_content import CONDITIONS, NamespaceContent, conditions, said
+from sliceplane.controllers.objects.namespace_content import (
+    CONDITIONS,
+    NamespaceContent,
+    conditions,
+    said,
+)
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.watch.cache import Change

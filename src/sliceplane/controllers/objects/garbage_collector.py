@@ -39,7 +39,7 @@ from sliceplane.api.codec import decode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document, Object, OwnerReference
 from sliceplane.api.scheme import RESOURCES, Events, Resource
-from sliceplane.controllers.ownership import (
+from sliceplane.controllers.objects.ownership import (
     FOREGROUND,
     ORPHAN,
     OwnedItem,

@@ -92,7 +92,7 @@ class OwnedItem:
 
 
 class Owners(NamedTuple):
-    """An object's owners by what is known of them (see ``controllers.garbage_collector``)."""
+    """An object's owners by what is known of them (see ``controllers.objects.garbage_collector``)."""
 
     solid: list[OwnerReference]
     waiting: list[OwnerReference]

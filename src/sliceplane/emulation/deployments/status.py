@@ -15,11 +15,11 @@ import msgspec
 from sliceplane.api.apps import Deployment, ReplicaSet
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Deployments
+from sliceplane.emulation.deployments.revisions import REVISION
+from sliceplane.emulation.deployments.rollout import limits
+from sliceplane.emulation.deployments.strategy import Rollout
 from sliceplane.emulation.owner import status_write
 from sliceplane.emulation.replicaset import REPLICA_FAILURE, replica_failure
-from sliceplane.emulation.revisions import REVISION
-from sliceplane.emulation.rollout import limits
-from sliceplane.emulation.strategy import Rollout
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.watch.controller.base import Write, object_patch
 

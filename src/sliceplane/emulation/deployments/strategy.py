@@ -18,8 +18,7 @@ from typing import Literal
 import msgspec
 
 from sliceplane.api.apps import Deployment, ReplicaSet
-from sliceplane.emulation.owner import Refusal
-from sliceplane.emulation.revisions import (
+from sliceplane.emulation.deployments.revisions import (
     DESIRED,
     Step,
     counts,
@@ -29,7 +28,13 @@ from sliceplane.emulation.revisions import (
     number_in,
     resize,
 )
-from sliceplane.emulation.rollout import limits, newest_size, older_sizes, proportional_sizes
+from sliceplane.emulation.deployments.rollout import (
+    limits,
+    newest_size,
+    older_sizes,
+    proportional_sizes,
+)
+from sliceplane.emulation.owner import Refusal
 
 Mode = Literal["deleted", "paused", "scaling", "rollout"]
 

@@ -16,7 +16,7 @@ from sliceplane.api.apps import Deployment, ReplicaSet
 from sliceplane.api.codec import encode
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Deployments, ReplicaSets
-from sliceplane.emulation.rollout import Counts, limits
+from sliceplane.emulation.deployments.rollout import Counts, limits
 from sliceplane.emulation.templates import owner_reference, with_hash_label
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.watch.controller.base import Write, deletion, object_patch

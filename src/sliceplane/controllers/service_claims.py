@@ -40,7 +40,7 @@ TOLD_MAX: Final = 3
 
 
 class _OfFamily:
-    """What the Services ask for in one IP family."""
+    """The claims of Services in one IP family."""
 
     def __init__(self, family: Family) -> None:
         self.family: Family = family

@@ -71,7 +71,7 @@ PERIOD_S: Final = 60.0
 
 
 class WantedCondition(NamedTuple):
-    """What a condition must say."""
+    """The desired content of a condition."""
 
     type: str
     status: str
@@ -80,7 +80,7 @@ class WantedCondition(NamedTuple):
 
 
 class _Endpoints(NamedTuple):
-    """Of one slice, or of several: those that are ready."""
+    """Counts of the ready endpoints of one slice, or of several."""
 
     ready: int = 0
     hinted: int = 0
@@ -237,9 +237,7 @@ class TrafficDistributionController(KeyedController):
         )
 
     def finished(self, done: Done, now: float) -> None:
-        """What the answer says is known before the cache shows it, so that nothing is written
-        twice.
-        """
+        """Takes the answer before the cache shows it, so that nothing is written twice."""
         for answer in done.results:
             known = self._services.get(done.job.key)
             if answer and known is not None:
@@ -397,7 +395,7 @@ def _programmed_not(reason: str, code: str) -> WantedCondition:
 
 
 def _key_of(seen: EndpointSlice | None) -> str:
-    """Of the Service; "": of none."""
+    """Returns the key of the slice's Service; "" if it has none."""
     owner = (seen.metadata.labels or {}).get(LABEL_SERVICE_NAME) if seen is not None else ""
     return f"{seen.metadata.namespace}/{owner}" if seen is not None and owner else ""
 

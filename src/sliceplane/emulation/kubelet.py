@@ -140,7 +140,7 @@ class KubeletController(KeyedController):
                     self.enqueue(key, now)
 
     def _evicted_at(self, node: Node, pod: Pod) -> float | None:
-        """When the taints of its node drive the Pod away; ``None``: never."""
+        """Returns when the taints of its node evict the Pod; ``None``: never."""
         seen = self._tainted.get(node.metadata.name, {})
         delays = (
             (eviction_delay_s(pod.spec.tolerations or (), taint), since)

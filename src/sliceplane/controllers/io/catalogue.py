@@ -43,8 +43,8 @@ class DiscoveryConfig(msgspec.Struct, frozen=True):
 def default_controllers(
     config: DiscoveryConfig | None = None, *, conditions: bool = True, reverse: bool = False
 ) -> tuple[ControllerEntry, ...]:
-    """What every plane runs; without the feature gate EndpointSlice, slices stay as they are
-    (KEP-0752).
+    """Returns the controllers of every plane; without the feature gate EndpointSlice, slices stay
+    as they are (KEP-0752).
 
     With *reverse* the reverse mirror makes Endpoints, in place of the Endpoints controller.
 
@@ -104,7 +104,7 @@ def reverse_mirror(*, cleanup: bool = False) -> ControllerEntry:
 
 
 def emulation_controllers(config: EmulationConfig) -> tuple[ControllerEntry, ...]:
-    """What ``--emulate`` adds."""
+    """Returns the controllers that ``--emulate`` adds."""
     from sliceplane.emulation.daemonset import DaemonSetController
     from sliceplane.emulation.deployments.controller import DeploymentController
     from sliceplane.emulation.disruption import DisruptionController

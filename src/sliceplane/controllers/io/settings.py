@@ -43,8 +43,7 @@ def settings_of(
 
 
 def makers_of(settings: dict[str, Any]) -> dict[str, Callable[[], Controller]]:
-    """How each controller of a recording with these *settings* is made, by the name that it gives
-    itself.
+    """Returns factories of the controllers of a recording with these *settings*, by their names.
 
     Raises ``ValueError`` (``msgspec.ValidationError`` is one) for settings of another program.
     """

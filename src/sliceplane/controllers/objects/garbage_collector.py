@@ -79,7 +79,7 @@ DEFAULT_RESOURCES: Final = tuple(
 
 
 class _CollectorToken(NamedTuple):
-    """What a job was for.  ``version``: of the object then.  ``freed``: the dependents that it lets
+    """The purpose of a job. ``version``: of the object then. ``freed``: the dependents that it lets
     go.
     """
 
@@ -307,7 +307,7 @@ def _job(item: OwnedItem, write: Write) -> Job:
 
 
 def _understand(claim: OwnerClaim, done: Done) -> Literal["gone", "waits", "there"] | None:
-    """What the answer to a look-up of *claim* says; ``None``: nothing that one may rely on.
+    """Interprets the answer to a look-up of *claim*; ``None``: nothing that one may rely on.
 
     A 404 must name the object (one for an unknown path does not).
     """

@@ -282,9 +282,7 @@ class NamespaceController(KeyedController):
             self.enqueue(name, now)
 
     def _follow(self, done: Done) -> None:
-        """What was not done is not asked for; what failed is remembered with what the server
-        said.
-        """
+        """Queues again what was not done, and keeps the server's messages of what failed."""
         content = self._contents.get(done.job.key)
         for index, write in enumerate(done.job.writes):
             place = (write.resource.key, write.name)

@@ -1,4 +1,4 @@
-"""What is in a terminating namespace, and what its conditions say of that.
+"""The content of a terminating namespace, and its conditions.
 
 While there are Pods, nothing else is deleted and the conditions speak of them alone (KEP-5080,
 Ordered Namespace Deletion): what they need until their end, a NetworkPolicy say, stays until then.
@@ -61,8 +61,8 @@ FAILURES_MAX: Final = 10
 
 @dataclass(slots=True)
 class NamespaceContent:
-    """What the caches show of one namespace.  Following a change costs the same however much there
-    is.
+    """The objects of one namespace in the caches. Following a change costs the same however much
+    there is.
     """
 
     #: resource key -> name -> object
@@ -115,7 +115,7 @@ class NamespaceContent:
         return frozenset((Pods.key,)) if Pods.key in self.objects else None
 
     def patience_s(self) -> int | None:
-        """How long after the namespace's own end its Pods may still be there; ``None``: finalizers
+        """Returns how long after the namespace's own end its Pods may remain; ``None``: finalizers
         hold some.
         """
         return None if self.finalizers.get(Pods.key) else max(self.graces, default=0)

@@ -1,5 +1,4 @@
-"""Which object owns which: the graph of ownerReferences over every watched object, kept from
-informer changes.
+"""The graph of ownerReferences over every watched object, kept from informer changes.
 
 An edge is a reference's uid. What a reference says beside the uid (kind, namespace, name) may be
 wrong, so all that is learned about owners is filed under the whole ``OwnerClaim``: that no Service
@@ -87,7 +86,7 @@ class OwnedItem:
 
     @property
     def claim(self) -> OwnerClaim:
-        """What a right reference to it says."""
+        """Returns the content of a correct reference to it."""
         return OwnerClaim(self.resource.key, self.namespace, self.name, self.uid)
 
 

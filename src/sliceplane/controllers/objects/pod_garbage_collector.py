@@ -54,7 +54,7 @@ _CONDITION: Final[Document] = {
 
 
 class _Deletion(NamedTuple):
-    """Why a Pod is deleted; ``uid`` tells it from a later Pod of its name."""
+    """The reason of a deletion; ``uid`` tells the Pod from a later one of its name."""
 
     uid: str
     reason: str

@@ -128,7 +128,7 @@ def _copied(deployment: Deployment) -> dict[str, str]:
 
 
 def forget_history(deployment: Deployment, older: list[ReplicaSet]) -> tuple[Step, ...]:
-    """Of the sets beyond the limit, those of the lowest revisions go, if they are idle."""
+    """Deletes idle sets beyond the limit, those of the lowest revisions first."""
     limit = deployment.spec.revision_history_limit
     if limit is None or limit == _INT32_MAX:
         return ()

@@ -1,5 +1,5 @@
-"""What a Deployment does next: one step of a rollout, or of scaling, from what its ReplicaSets are
-now.
+"""The next action for a Deployment: one step of a rollout, or of scaling, from the current state of
+its ReplicaSets.
 
 Four states, in this order of precedence (``mode``):
 

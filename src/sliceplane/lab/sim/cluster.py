@@ -38,7 +38,7 @@ MAX_JOBS: Final = 16
 
 
 class BurstPace(msgspec.Struct, frozen=True, kw_only=True):
-    """How writes of controllers follow each other.
+    """The pace of the controllers' writes.
 
     ``jobs_max``: jobs of a controller before others see what they did. ``write_s``: seconds that a
     write takes; the *eager* controller, of which the name is given, then works after each write of

@@ -273,7 +273,7 @@ class SimulatedProxy(Actor):
 
 
 class Proxies:
-    """Those of one simulation."""
+    """The node proxies of one simulation."""
 
     def __init__(self, network: Network, rng: Rng) -> None:
         self._network = network
@@ -306,7 +306,9 @@ class Proxies:
             self._alive[node].pause(self._rng.uniform(1.0, 60.0))
 
     def kernel_slices(self, node: str, service: str) -> list[EndpointSlice]:
-        """What the kernel of *node* has of *service*, slices of other managers, too."""
+        """Returns the slices of *service* in the kernel of *node*, those of other managers
+        included.
+        """
         kernel = self._kernels.get(node, {})
         slices = (self._history.slice_at(key, revision) for key, revision in sorted(kernel.items()))
         namespace, _, name = service.partition("/")

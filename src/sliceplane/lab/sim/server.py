@@ -207,5 +207,5 @@ class Server:
 
 
 def described(error: StatusError) -> str:
-    """For the trace."""
+    """Returns an error as the trace shows it."""
     return f"{error.code}/{error.reason}"

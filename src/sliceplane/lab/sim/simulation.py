@@ -63,8 +63,8 @@ def normal_faults() -> dict[str, float]:
 
 
 class Adoption(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a simulation begins if not with nothing.  ``pods``: those whose Nodes are not
-    simulated.
+    """The initial state of a simulation that does not start empty. ``pods``: those whose Nodes are
+    not simulated.
     """
 
     setup: Setup

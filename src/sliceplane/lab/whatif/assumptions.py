@@ -1,4 +1,4 @@
-"""What an answer rests on, as sentences: they stand before it."""
+"""The assumptions of an answer, as sentences that precede it."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class SliceAudience:
         self.events.append(SliceEvent(now, name, verb, watchers, json, protobuf))
 
     def watchers_of(self, record: Record) -> int:
-        """How many would be sent a change of this slice."""
+        """Returns the number of watchers that would get a change of this slice."""
         shown = set(_shown(record))
         readers = Counter(reading for readings in self._readers.values() for reading in readings)
         return sum(readers[reading] for reading in shown) + self._others

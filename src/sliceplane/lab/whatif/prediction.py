@@ -58,7 +58,7 @@ class WhatIfQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """Of slices.  ``took_s``: until the last one, on virtual time."""
+    """Writes of slices. ``took_s``: until the last one, on virtual time."""
 
     creates: int = 0
     updates: int = 0
@@ -97,8 +97,8 @@ class WhatIfRun(msgspec.Struct, frozen=True):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """Of a loss: *after_s* seconds. ``failing``: the share of connections that is sent to Pods that
-    are gone; ``written``: since the moment before.
+    """A moment of a loss, *after_s* seconds after it. ``failing``: the share of connections that is
+    sent to Pods that are gone; ``written``: since the moment before.
     """
 
     after_s: float

@@ -200,7 +200,7 @@ class KeyedController(QueueController):
                 self._gone[uid] = now + GONE_REST_S
 
     def rests(self, key: str, uid: str, now: float) -> bool:
-        """Nothing is to be planned for *uid* now; its key will be looked at again."""
+        """Returns True if nothing is planned for *uid* now; its key is queued for later."""
         until = self._gone.get(uid)
         if until is None:
             return False

@@ -46,7 +46,7 @@ class FollowingConsumer:
 
 
 class JudgedConsumer(Protocol):
-    """What is judged."""
+    """The consumer under test."""
 
     name: str
     claims: frozenset[Claim]
@@ -58,8 +58,8 @@ class JudgedConsumer(Protocol):
 
     @abstractmethod
     def follow(self, asked: FollowedService) -> AbstractAsyncContextManager[FollowingConsumer]:
-        """What runs for one case: a back-off that one case caused is none of the next. Raises
-        ``OSError`` and ``TimeoutError`` where it does not start.
+        """Starts the consumer for one case, so that no case inherits the back-off of another.
+        Raises ``OSError`` and ``TimeoutError`` where it does not start.
         """
 
 

@@ -118,7 +118,9 @@ class _Reading(FollowingConsumer):
 
 @asynccontextmanager
 async def _namespace() -> AsyncIterator[str]:
-    """Its name.  Raises ``OSError``."""
+    """Creates a network namespace until the end of the block, and yields its name. Raises
+    ``OSError``.
+    """
     netns = f"sliceplane-conformance-{os.getpid()}"
     await _output("ip", "netns", "add", netns)
     try:

@@ -105,7 +105,7 @@ class RunningProgram:
         self._keeping = asyncio.create_task(self._keep())
 
     async def farewell(self) -> str:
-        """How it ended, with what it said last on stderr, once it has."""
+        """Waits until it has ended, and returns how, with the last lines of its stderr."""
         code = await self.process.wait()
         await asyncio.wait((self._keeping,), timeout=_ENDS_S)  # a child of it may hold the pipe
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
@@ -162,7 +162,7 @@ async def process(command: list[str], asked: FollowedService) -> AsyncIterator[R
 
 @asynccontextmanager
 async def ignored(running: RunningProgram) -> AsyncIterator[None]:
-    """What it prints is read: a pipe that is full would hold the program up."""
+    """Reads and discards its output: a full pipe would block the program."""
 
     async def read() -> None:
         async for _ in _lines(running.process.stdout):
@@ -186,7 +186,7 @@ async def _listen(running: RunningProgram, beliefs: FollowingConsumer) -> None:
 
 
 async def _lines(stream: asyncio.StreamReader | None) -> AsyncIterator[bytes]:
-    """Of a line that is too long its end is lost."""
+    """Yields lines; a line that is too long loses its end."""
     assert stream is not None, "the program's output is a pipe"
     held = b""
     while chunk := await stream.read(_CHUNK):

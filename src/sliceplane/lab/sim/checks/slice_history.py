@@ -72,7 +72,7 @@ class SliceHistory:
         return max(shown, default=0)
 
     def digest(self, reading: str, revision: int) -> str:
-        """Of the server's state at *revision*."""
+        """Returns the digest of the server's state at *revision*."""
         states = (self._at(commits, revision) for commits in self._commits.values())
         return digest_of(
             commit.after
@@ -128,8 +128,8 @@ class SliceHistory:
                 raise Broken("mark-never-early", key, what)
 
     def _shows(self, key: str, revision: int, told: dict[str, Held]) -> bool:
-        """At the version that is told of it, one of the readings shows the slice as it was at
-        *revision*.
+        """Returns True if one of the readings, at its reported version, shows the slice as it was
+        at *revision*.
         """
         states = (
             (reading, self._at(self._commits[key], held.revision)) for reading, held in told.items()

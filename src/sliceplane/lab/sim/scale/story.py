@@ -1,4 +1,4 @@
-"""What happens to the cluster: Services are rolled out, a few at a time, and then a zone is lost.
+"""The scenario: Services are rolled out, a few at a time, and then a zone is lost.
 
 A rollout replaces a quarter of a Service's Pods at a time, as a Deployment does with its default
 surge: newcomers are made, turn ready, and as many of the old are deleted. Of a lost zone nothing is

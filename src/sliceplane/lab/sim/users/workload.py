@@ -211,7 +211,7 @@ class SimulatedWorkload:
         self.patch(Pods, self.choose(self.bare_pods()), {"metadata": {"labels": labels}})
 
     def pod_gets_readiness(self) -> None:
-        """Of an emulated Pod."""
+        """Sets or removes the readiness annotation of an emulated Pod."""
         readiness = ("true", "false", None)[self.rng.below(3)]
         self.patch(
             Pods, self.pick(Pods), {"metadata": {"annotations": {ANNOTATION_READY: readiness}}}

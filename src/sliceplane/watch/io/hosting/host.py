@@ -43,7 +43,7 @@ class ControllerEntry(msgspec.Struct, frozen=True):
 
 
 class HostStatus(msgspec.Struct, frozen=True):
-    """What health and metrics need, read at one moment."""
+    """The state that health pages and metrics show, read at one moment."""
 
     informers: tuple[InformerStatus, ...]
     controllers: tuple[ControllerStatus, ...]
@@ -57,7 +57,7 @@ class HostStatus(msgspec.Struct, frozen=True):
 
     @property
     def staleness_s(self) -> float:
-        """Of the informer that is worst off."""
+        """The staleness of the worst informer."""
         return max((informer.staleness_s for informer in self.informers), default=0.0)
 
 

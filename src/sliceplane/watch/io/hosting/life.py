@@ -49,7 +49,7 @@ _Letter = Change[Object] | Mark | Done | _News
 
 @dataclass(slots=True)
 class ControllerTally:
-    """What a controller did in all its lives; for metrics.  It only grows."""
+    """Counts of a controller over all its lives; for metrics. It only grows."""
 
     changes: int = 0
     jobs: int = 0
@@ -108,11 +108,13 @@ class Life:
 
     @property
     def due(self) -> float | None:
-        """When the core may have work without a further event; ``None``: not before one."""
+        """The time at which the core may have work without a further event; ``None``: not before
+        one.
+        """
         return self._loop.deadline
 
     async def run(self, informers: list[RunningInformer[Object]]) -> None:
-        """Until cancelled, or until the core raises."""
+        """Runs until cancelled, or until the core raises."""
         self._informers = informers
         self._unsynced = len(informers)
         if not informers:

@@ -95,7 +95,7 @@ class ControllerRunner:
         return self._life.samples() if self._life is not None else ()
 
     async def run(self) -> None:
-        """Until cancelled; never ends otherwise."""
+        """Runs until cancelled; never ends otherwise."""
         faults = 0
         while True:
             began = self._clock()

@@ -57,33 +57,28 @@ def default_controllers(
     mirroring = wanted.mirroring
     first_sync = FirstSync()
     problems = HintProblems()
-    entries = [
-        reverse_mirror()
-        if reverse
-        else ControllerEntry(
-            lambda: EndpointsController(endpoints, first_sync), endpoints.concurrent_endpoint_syncs
-        )
-    ]
+    entries: list[ControllerEntry] = []
     if slices.gates.enabled(ENDPOINT_SLICE):
-        mirror = ControllerEntry(
-            lambda: EndpointSliceMirroringController(mirroring, first_sync),
-            mirroring.concurrent_service_endpoint_syncs,
-        )
-        entries.append(mirror)
-        entries.insert(
-            0,
-            ControllerEntry(
-                lambda: EndpointSliceController(slices, problems),
-                slices.concurrent_service_endpoint_syncs,
-            ),
+        syncs = slices.concurrent_service_endpoint_syncs
+        entries.append(ControllerEntry(lambda: EndpointSliceController(slices, problems), syncs))
+    if reverse:
+        entries.append(reverse_mirror())
+    else:
+        syncs = endpoints.concurrent_endpoint_syncs
+        entries.append(ControllerEntry(lambda: EndpointsController(endpoints, first_sync), syncs))
+    if slices.gates.enabled(ENDPOINT_SLICE):
+        syncs = mirroring.concurrent_service_endpoint_syncs
+        entries.append(
+            ControllerEntry(lambda: EndpointSliceMirroringController(mirroring, first_sync), syncs)
         )
     entries += [
         ControllerEntry(GarbageCollector, 20),
         ControllerEntry(NamespaceController),
         ControllerEntry(PodGarbageCollector),
         ControllerEntry(ResourceQuotaController),
+        ControllerEntry(ServiceAccountController),
+        ControllerEntry(ServiceClaimsController),
     ]
-    entries += [ControllerEntry(ServiceAccountController), ControllerEntry(ServiceClaimsController)]
     if conditions:
         entries.append(
             ControllerEntry(

@@ -45,7 +45,6 @@ from sliceplane.watch.controller.base import (
     CACHE_DIFFERS,
     ControllerInfo,
     Done,
-    EventNote,
     Selection,
     Write,
     object_patch,
@@ -102,6 +101,7 @@ class TrafficDistributionController(KeyedController):
             ControllerInfo(
                 name="traffic-distribution-controller",
                 aliases=("traffic-distribution",),
+                component="sliceplane-controllers",
                 watches=(
                     Selection(Services),
                     Selection(EndpointSlices),
@@ -203,18 +203,14 @@ class TrafficDistributionController(KeyedController):
                 f"the node proxy's cache of {resource} ({reading}) at version {verdict.revision} "
                 "is not what the server"
             )
-            self.note(
-                EventNote(
-                    regarding=Node(
-                        metadata=ObjectMeta(name=node, uid=owner.uid if owner is not None else node)
-                    ),
-                    regarding_resource=Nodes,
-                    type="Warning",
-                    reason=CACHE_DIFFERS,
-                    note=f"{text} had then: it lost an event; restart the proxy, which lists anew",
-                    component="sliceplane-controllers",
-                    action="Compare",
-                )
+            meta = ObjectMeta(name=node, uid=owner.uid if owner is not None else node)
+            self.report(
+                Nodes,
+                Node(metadata=meta),
+                "Warning",
+                CACHE_DIFFERS,
+                f"{text} had then: it lost an event; restart the proxy, which lists anew",
+                action="Compare",
             )
 
     def samples(self, now: float) -> tuple[Family, ...]:

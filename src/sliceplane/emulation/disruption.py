@@ -39,7 +39,6 @@ from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import (
     ControllerInfo,
     Done,
-    EventNote,
     Selection,
     Write,
     object_patch,
@@ -64,7 +63,10 @@ class DisruptionController(KeyedController):
         watched = (PodDisruptionBudgets, Pods, *_SCALED)
         super().__init__(
             ControllerInfo(
-                "disruption-emulation", tuple(map(Selection, watched)), queue="disruption"
+                "disruption-emulation",
+                tuple(map(Selection, watched)),
+                queue="disruption",
+                component="controllermanager",
             )
         )
         self._budgets: dict[str, tuple[PodDisruptionBudget, LabelRequirements]] = {}
@@ -235,16 +237,7 @@ class DisruptionController(KeyedController):
         if not change:
             return ()
         for kind, reason, text in notes:
-            self.note(
-                EventNote(
-                    regarding=budget,
-                    regarding_resource=PodDisruptionBudgets,
-                    type=kind,
-                    reason=reason,
-                    note=text,
-                    component="controllermanager",
-                )
-            )
+            self.report(PodDisruptionBudgets, budget, kind, reason, text)
         # With the version: an eviction may have charged the budget since.
         version = {"resourceVersion": budget.metadata.resource_version}
         patch = {"metadata": version, "status": change}

@@ -51,7 +51,6 @@ from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import (
     ControllerInfo,
     Done,
-    EventNote,
     Job,
     Selection,
     Write,
@@ -273,16 +272,13 @@ class GarbageCollector(QueueController):
                 f"[{owner.api_version}/{owner.kind}, namespace: {item.namespace}, name: "
                 f"{owner.name}, uid: {owner.uid}]"
             )
-            self.note(
-                EventNote(
-                    regarding=Object(metadata=item.meta),
-                    regarding_resource=item.resource,
-                    type="Warning",
-                    reason="OwnerRefInvalidNamespace",
-                    note=f'ownerRef {shown} does not exist in namespace "{item.namespace}"',
-                    component=NAME,
-                    action="CollectGarbage",
-                )
+            self.report(
+                item.resource,
+                Object(metadata=item.meta),
+                "Warning",
+                "OwnerRefInvalidNamespace",
+                f'ownerRef {shown} does not exist in namespace "{item.namespace}"',
+                action="CollectGarbage",
             )
 
     def check(self) -> None:

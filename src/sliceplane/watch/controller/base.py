@@ -185,8 +185,10 @@ class ControllerInfo:
     name: str  # "endpointslice-controller"
     watches: tuple[Selection, ...]
     aliases: tuple[str, ...] = field(default_factory=tuple)
-    #: what metrics call its work queue, if not by its name
+    #: the name of its work queue in metrics, if that is not its own name
     queue: str = ""
+    #: the source of its Events, if that is not its name
+    component: str = ""
 
 
 class Controller(Protocol):

@@ -23,11 +23,10 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-import msgspec
-
 from sliceplane.api.core import Lease, Node
 from sliceplane.api.meta import revision_of
-from sliceplane.consume.drain.departure import EVERY, Use, needed
+from sliceplane.consume.drain.answer import DrainVerdict, Missing, State, Use
+from sliceplane.consume.drain.departure import EVERY, needed
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -91,17 +90,6 @@ class NodeHolding(NamedTuple):
     #: by reading: its client that is behind, and its client that is not waited for any more
     behind: Mapping[str, str] = MappingProxyType({})
     unacknowledged: Mapping[str, str] = MappingProxyType({})
-
-
-class Missing(NamedTuple):
-    """A node, or another consumer, and why it is not done."""
-
-    node: str
-    why: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.node} ({self.why})" if self.why else self.node
 
 
 class Proof(NamedTuple):
@@ -200,25 +188,6 @@ def _holds(node: NodeHolding, goal: Mapping[Place, int]) -> bool:
             (at for place, at in goal.items() if place[0] == EVERY[0]), default=0
         )
     return all(revision >= needed(place, goal) for place, revision in node.held.items())
-
-
-State = Literal["used", "waiting", "unknown", "proven"]
-
-
-class DrainVerdict(msgspec.Struct, frozen=True):
-    """Of one barrier at one moment. ``let_go``: unknown nodes that the policy gave up;
-    ``revision``: the greatest version that a node had to hold.
-    """
-
-    state: State
-    uses: tuple[Use, ...] = ()
-    waiting: tuple[Missing, ...] = ()
-    unknown: tuple[Missing, ...] = ()
-    let_go: tuple[Missing, ...] = ()
-    revision: int = 0
-    required: int = 0
-    others: int = 0
-    unacknowledged: tuple[Missing, ...] = ()
 
 
 def judge(

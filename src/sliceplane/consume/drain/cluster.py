@@ -18,10 +18,9 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
+from sliceplane.consume.drain.answer import DrainVerdict, Missing
 from sliceplane.consume.drain.barrier import (
     FORGET_S,
-    DrainVerdict,
-    Missing,
     NodeHolding,
     Proof,
     UnknownPolicy,

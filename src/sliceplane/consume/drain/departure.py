@@ -33,6 +33,7 @@ from sliceplane.api.discovery import (
     SliceEndpoint,
 )
 from sliceplane.api.scheme import EndpointSlices, Services
+from sliceplane.consume.drain.answer import Use
 from sliceplane.consume.progress import Place
 from sliceplane.consume.selections import (
     ALL,
@@ -101,31 +102,6 @@ def subject_of(pod: Pod) -> DrainSubject:
 def leaves(pod: Pod) -> bool:
     """It is deleted, or ``sliceplane drain`` marked it."""
     return pod.metadata.is_deleting or ANNOTATION_DRAIN in (pod.metadata.annotations or {})
-
-
-class Use(NamedTuple):
-    """A Service for which kernels use the Pod, and why: ``ready``, ``nobody else`` (is ready), or
-    ``nobody local``.
-    """
-
-    service: str
-    family: str
-    why: str
-
-    @property
-    def text(self) -> str:
-        match self.why:
-            case "ready":
-                return f"{self.service} ({self.family}): a slice still says ready"
-            case "nobody local":
-                return (
-                    f"{self.service} ({self.family}): no other Pod on its node is ready, and the "
-                    "policy is Local"
-                )
-        return (
-            f"{self.service} ({self.family}): no other Pod is ready, so it is used as long as it "
-            "serves"
-        )
 
 
 class _Part(NamedTuple):

@@ -33,14 +33,14 @@ from sliceplane.api.findings.wording import count, some
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
-from sliceplane.consume.drain.answer import DrainAnswer, DrainedPod, DrainPlan, Outcome
-from sliceplane.consume.drain.barrier import (
-    ASK_PERIOD_S,
-    FORGET_S,
-    LOOK_S,
+from sliceplane.consume.drain.answer import (
+    DrainAnswer,
+    DrainedPod,
+    DrainPlan,
     DrainVerdict,
-    UnknownPolicy,
+    Outcome,
 )
+from sliceplane.consume.drain.barrier import ASK_PERIOD_S, FORGET_S, LOOK_S, UnknownPolicy
 from sliceplane.consume.drain.cluster import LEASES, NODE_LEASES, DrainCluster
 from sliceplane.consume.drain.departure import DrainSubject, subject_of
 from sliceplane.consume.drain.impact import ServiceImpacts, emptied

@@ -37,7 +37,7 @@ from sliceplane.consume.agents.registration import AgentPort, Registration
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.names import check_dns_label
 from sliceplane.watch.io.base import Client
-from sliceplane.watch.io.kubeconfig import Connection
+from sliceplane.watch.io.connection import Connection
 
 #: between two looks at the file
 _FILE_PERIOD_S: Final = 1.0

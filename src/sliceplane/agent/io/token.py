@@ -29,9 +29,8 @@ from sliceplane.consume.agents.registration import FIELD_MANAGER, account_name
 from sliceplane.consume.io.accounts import request_token
 from sliceplane.kit.io.log import get_logger
 from sliceplane.watch.io.base import Client, Unreachable
-from sliceplane.watch.io.credentials import Fixed
+from sliceplane.watch.io.connection import Connection, Fixed
 from sliceplane.watch.io.http import HttpClient
-from sliceplane.watch.io.kubeconfig import Connection
 
 #: between two tries while the server is away
 _RETRY_S: Final = 60.0

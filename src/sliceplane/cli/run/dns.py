@@ -29,8 +29,8 @@ from sliceplane.cli.run.monitoring import monitoring_options, serve_monitoring
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.io.names import LookedUp
+    from sliceplane.watch.io.connection import Connection
     from sliceplane.watch.io.http import HttpClient
-    from sliceplane.watch.io.kubeconfig import Connection
 
 #: of "dns query": there is such a record; there is none; it could not be found out
 _THERE_IS_NONE: Final = 1
@@ -91,7 +91,7 @@ def command(
         return
     from sliceplane.dns.io.sockets import ListenError
     from sliceplane.kit.io.pages import PageError
-    from sliceplane.watch.io.kubeconfig import KubeconfigError
+    from sliceplane.watch.io.connection import KubeconfigError
 
     require("structlog", "prometheus_client")
     logs.begin()

@@ -14,13 +14,7 @@ from typing import Any
 
 import msgspec
 
-
-class KubeconfigError(Exception):
-    """The configuration cannot be used.  The text is a sentence for a person and names the file."""
-
-
-class NoKubeconfig(KubeconfigError):
-    """No file was named, and there is none where one is looked for."""
+from sliceplane.watch.io.connection import KubeconfigError
 
 
 class ClusterEntry(msgspec.Struct, frozen=True, rename="kebab"):

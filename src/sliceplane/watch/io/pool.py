@@ -20,7 +20,7 @@ from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.wire import ClientConnection
 
 if TYPE_CHECKING:
-    from sliceplane.watch.io.kubeconfig import Connection
+    from sliceplane.watch.io.connection import Connection
 
 
 CONNECT_TIMEOUT_S: Final = 10.0

@@ -18,8 +18,8 @@ from sliceplane.consume.drain.barrier import (
     parse_policy,
 )
 from sliceplane.consume.drain.cluster import DrainCluster
-from sliceplane.consume.drain.departure import EVERY
 from sliceplane.consume.progress import ProgressReport
+from sliceplane.consume.selections import EVERY
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_micro_time
 

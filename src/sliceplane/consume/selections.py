@@ -11,6 +11,7 @@ newest version says.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from sliceplane.api.core import Node, Service
@@ -30,6 +31,8 @@ from sliceplane.api.gates import (
     WINDOWS_ENDPOINT_SLICE_PROXYING,
     Gates,
 )
+from sliceplane.api.scheme import EndpointSlices
+from sliceplane.consume.progress import Place
 
 _SUBSETS: Final = Gates(chosen={ENDPOINT_SLICE_SUBSETTING: True})
 
@@ -162,3 +165,35 @@ class Union:
 
 def _newest(seen: dict[str, EndpointSlice]) -> EndpointSlice | None:
     return max(seen.values(), key=lambda item: item.metadata.revision, default=None)
+
+
+#: every reading of EndpointSlices, except those of one Service
+EVERY: Final[Place] = (EndpointSlices.plural, "*")
+
+
+def place_of_service(service: str) -> Place:
+    """The place of consumers that read the slices of *service* alone; with the name "*", of any
+    Service in its namespace.
+    """
+    return (EndpointSlices.plural, f"{SERVICE_READING}{service}")
+
+
+def needed(place: Place, goal: Mapping[Place, int]) -> int:
+    """Returns the version that a reader of *place* must hold for *goal*; 0: any will do."""
+    plural, reading = place
+    if reading.startswith(NAMESPACE_READING):
+        namespace = reading.removeprefix(NAMESPACE_READING)
+        services = SERVICE_READING if namespace == "*" else f"{SERVICE_READING}{namespace}/"
+        return max(
+            (
+                at
+                for (kind, name), at in goal.items()
+                if kind == plural and name.startswith(services)
+            ),
+            default=0,
+        )
+    of_all = EVERY
+    if reading.startswith(SERVICE_READING):
+        of_all = place_of_service(f"{reading.removeprefix(SERVICE_READING).partition('/')[0]}/*")
+    floor = goal.get(of_all, 0) if plural == EVERY[0] else 0
+    return max(goal.get(place, 0), floor)

@@ -26,7 +26,6 @@ from typing import Final, Literal, NamedTuple
 from sliceplane.api.core import Lease, Node
 from sliceplane.api.meta import revision_of
 from sliceplane.consume.drain.answer import DrainVerdict, Missing, State, Use
-from sliceplane.consume.drain.departure import EVERY, needed
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -39,7 +38,14 @@ from sliceplane.consume.progress import (
     ProgressReport,
     read_report,
 )
-from sliceplane.consume.selections import NAMESPACE_READING, SERVICE_READING, SHARED, own_readings
+from sliceplane.consume.selections import (
+    EVERY,
+    NAMESPACE_READING,
+    SERVICE_READING,
+    SHARED,
+    needed,
+    own_readings,
+)
 from sliceplane.kit.times import parse_duration, time_or_zero
 
 #: a proxy that told nothing for so long after its Lease ran out was taken away, or its node is gone
@@ -49,8 +55,6 @@ FORGET_S: Final = 300.0
 ASK_PERIOD_S: Final = 1.0
 #: characters by which a client of a consumer is named
 CLIENT_MAX: Final = 120
-#: between two looks at many nodes
-LOOK_S: Final = 0.25
 
 Policy = Literal["wait", "fail", "after"]
 

@@ -23,7 +23,7 @@ versions:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sliceplane.api.core import Pod, Service
 from sliceplane.api.discovery import (
@@ -37,43 +37,15 @@ from sliceplane.consume.drain.answer import Use
 from sliceplane.consume.progress import Place
 from sliceplane.consume.selections import (
     ALL,
-    NAMESPACE_READING,
-    SERVICE_READING,
+    EVERY,
     SHARED,
+    place_of_service,
     readings_of_slice,
 )
 from sliceplane.kit.ip import FAMILIES
 
 #: name and protocol
 PortKey = tuple[str, str]
-#: stands for every reading of EndpointSlices, but of one Service's
-EVERY: Final[Place] = (EndpointSlices.plural, "*")
-
-
-def place_of_service(service: str) -> Place:
-    """Of who reads the slices of *service* alone; with the name "*", of any in its namespace."""
-    return (EndpointSlices.plural, f"{SERVICE_READING}{service}")
-
-
-def needed(place: Place, goal: Mapping[Place, int]) -> int:
-    """The version that who reads *place* must hold for *goal*; 0: any will do."""
-    plural, reading = place
-    if reading.startswith(NAMESPACE_READING):
-        namespace = reading.removeprefix(NAMESPACE_READING)
-        services = SERVICE_READING if namespace == "*" else f"{SERVICE_READING}{namespace}/"
-        return max(
-            (
-                at
-                for (kind, name), at in goal.items()
-                if kind == plural and name.startswith(services)
-            ),
-            default=0,
-        )
-    of_all = EVERY
-    if reading.startswith(SERVICE_READING):
-        of_all = place_of_service(f"{reading.removeprefix(SERVICE_READING).partition('/')[0]}/*")
-    floor = goal.get(of_all, 0) if plural == EVERY[0] else 0
-    return max(goal.get(place, 0), floor)
 
 
 class DrainSubject(NamedTuple):

@@ -22,8 +22,6 @@ import msgspec
 from sliceplane.api.codec import encode
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Services
-from sliceplane.consume.drain.barrier import LOOK_S
-from sliceplane.consume.drain.departure import needed
 from sliceplane.consume.progress import (
     FEW_NODES,
     LEASE_NAMESPACE,
@@ -31,7 +29,10 @@ from sliceplane.consume.progress import (
     Place,
     ProgressReport,
 )
+from sliceplane.consume.selections import needed
 
+#: between two looks at many nodes
+LOOK_S: Final = 0.25
 #: how long a request is held at most, and a consumer's is
 HELD_S_MAX: Final = 60.0
 CONSUMER_HELD_S: Final = 50.0

@@ -40,11 +40,11 @@ from sliceplane.consume.drain.answer import (
     DrainVerdict,
     Outcome,
 )
-from sliceplane.consume.drain.barrier import ASK_PERIOD_S, FORGET_S, LOOK_S, UnknownPolicy
+from sliceplane.consume.drain.barrier import ASK_PERIOD_S, FORGET_S, UnknownPolicy
 from sliceplane.consume.drain.cluster import LEASES, NODE_LEASES, DrainCluster
 from sliceplane.consume.drain.departure import DrainSubject, subject_of
 from sliceplane.consume.drain.impact import ServiceImpacts, emptied
-from sliceplane.consume.drain.reports import MEMORY_S, pause_s, question
+from sliceplane.consume.drain.reports import LOOK_S, MEMORY_S, pause_s, question
 from sliceplane.consume.drain.text import emptied_text
 from sliceplane.consume.io.drain_marks import DrainMarks
 from sliceplane.consume.io.drain_reporter import DrainReporter, InformerProgress, SilentReporter

@@ -13,6 +13,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from sliceplane.api.gates import Gates
 from sliceplane.consume.io.telling import tell_progress
@@ -35,10 +36,12 @@ from sliceplane.node.io.own_node import OwnNode
 from sliceplane.node.io.timing import PROBE_TIMEOUT_S, ProxyTiming
 from sliceplane.node.surroundings import RulesConfig
 from sliceplane.watch.io.base import Client
-from sliceplane.watch.io.flight import FlightConfig
 from sliceplane.watch.io.reflect import loop_clock
 from sliceplane.watch.io.service import ServiceContext
-from sliceplane.watch.recorder.recorder import Recorder
+
+if TYPE_CHECKING:
+    from sliceplane.watch.io.flight import FlightConfig
+    from sliceplane.watch.recorder.recorder import Recorder
 
 
 def rules_of(settings: ProxySettings) -> RulesConfig:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from sliceplane.kit.metrics import Source
 from sliceplane.watch.io.base import Client
-from sliceplane.watch.io.flight import FlightRecorder
+
+if TYPE_CHECKING:
+    from sliceplane.watch.io.flight import FlightRecorder
 
 #: why something is not well; "" if it is
 Check = Callable[[], str]

@@ -54,7 +54,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+import msgspec
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object, is_older
@@ -99,6 +101,20 @@ EXPIRED_PAGES_MAX = 2
 ABSENT_PERIOD_S = 300.0
 
 
+class ReflectorConfig(msgspec.Struct, frozen=True):
+    """*cache_bytes_max*: for programs that follow servers of others; ``None``: only lists have a
+    bound. *only_reads*: another program writes the objects, and writes them again.
+    """
+
+    idle_timeout_s: float = IDLE_TIMEOUT_S
+    absent_period_s: float = ABSENT_PERIOD_S
+    only_reads: bool = False
+    cache_bytes_max: int | None = None
+
+
+DEFAULTS: Final = ReflectorConfig()
+
+
 class Reflector(Generic[T]):
     """Owns and changes *cache*; driven by one shell (``watch.io.reflect``, or a simulator).
 
@@ -110,15 +126,8 @@ class Reflector(Generic[T]):
         self,
         cache: Cache[T],
         rng: Rng,
-        *,
-        idle_timeout_s: float = IDLE_TIMEOUT_S,
-        absent_period_s: float = ABSENT_PERIOD_S,
-        only_reads: bool = False,
-        cache_bytes_max: int | None = None,
+        config: ReflectorConfig = DEFAULTS,
     ) -> None:
-        """*cache_bytes_max*: for programs that follow servers of others; ``None``: only lists have
-        a bound.
-        """
         self.cache = cache
         self.counters = Counters()
         self.phase = Phase.NEW
@@ -130,10 +139,10 @@ class Reflector(Generic[T]):
         #: why the last list or watch failed, and when; ``None`` once things go well again
         self.last_error: tuple[StatusError, float] | None = None
         self._rng = rng
-        self._idle_timeout_s = idle_timeout_s
-        self._absent_period_s = absent_period_s
-        self._is_bounded = cache_bytes_max is not None
-        self._size = CacheSize(cache_bytes_max)
+        self._idle_timeout_s = config.idle_timeout_s
+        self._absent_period_s = config.absent_period_s
+        self._is_bounded = config.cache_bytes_max is not None
+        self._size = CacheSize(config.cache_bytes_max)
         self._bounds = self._size.bounds_of_list()
         self._actions: list[Action] = []
         self._changes: list[Change[T]] = []
@@ -152,7 +161,7 @@ class Reflector(Generic[T]):
         self._list_token = ""
         self._list_began = 0.0
         self._expired_pages = 0
-        self.doubts = Doubts(only_reads=only_reads)
+        self.doubts = Doubts(only_reads=config.only_reads)
         # The watch in progress, and those before it.
         self._watch_began = 0.0
         self._watch_opened_at: float | None = None

@@ -55,6 +55,7 @@ from sliceplane.watch.controller.base import deletion
 from sliceplane.watch.io.base import Client, Unreachable, send
 from sliceplane.watch.io.reflect import RunningInformer
 from sliceplane.watch.paging import CACHE_BYTES_MAX
+from sliceplane.watch.reflector import ReflectorConfig
 
 _SYNC_TIMEOUT_S: Final = 30.0
 #: by the plural of what may not be read
@@ -168,7 +169,7 @@ class Drainer:
                 selection,
                 clock=self._clock,
                 rng=self._rng.fork(),
-                cache_bytes_max=CACHE_BYTES_MAX,
+                config=ReflectorConfig(cache_bytes_max=CACHE_BYTES_MAX),
                 log=InformerProgress(self._reporter),
             )
             informer.add_handler(self._on_changes, lambda: None, self._on_mark)

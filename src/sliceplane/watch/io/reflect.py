@@ -11,7 +11,7 @@ silently.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from sliceplane.api.errors import StatusError, internal
@@ -21,9 +21,9 @@ from sliceplane.api.scheme import NOT_TO_BE_HAD
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.actions import Phase, StartList, StartWatch
-from sliceplane.watch.cache import Cache, Change, IndexFunction, Mark
+from sliceplane.watch.cache import Cache, Change, Mark
 from sliceplane.watch.io.base import Reader, Unreachable, no_answer
-from sliceplane.watch.reflector import ABSENT_PERIOD_S, IDLE_TIMEOUT_S, Reflector
+from sliceplane.watch.reflector import DEFAULTS, Reflector, ReflectorConfig
 
 T = TypeVar("T", bound=Object)
 
@@ -73,27 +73,15 @@ class RunningInformer(Generic[T]):
         *,
         clock: Callable[[], float],
         rng: Rng,
-        kind: type[T] | None = None,
-        indexes: Mapping[str, IndexFunction[T]] | None = None,
-        idle_timeout_s: float = IDLE_TIMEOUT_S,
-        absent_period_s: float = ABSENT_PERIOD_S,
-        decode: Callable[[bytes], T] | None = None,
-        only_reads: bool = False,
-        cache_bytes_max: int | None = None,
+        cache: Cache[T] | None = None,
+        config: ReflectorConfig = DEFAULTS,
         log: Log = _log,
     ) -> None:
         self.resource = resource = selection.resource
         self._selection = selection
         self._log = log
-        self.cache: Cache[T] = Cache(resource, kind, indexes, decode)
-        self.reflector: Reflector[T] = Reflector(
-            self.cache,
-            rng,
-            idle_timeout_s=idle_timeout_s,
-            absent_period_s=absent_period_s,
-            only_reads=only_reads,
-            cache_bytes_max=cache_bytes_max,
-        )
+        self.cache: Cache[T] = Cache(resource) if cache is None else cache
+        self.reflector: Reflector[T] = Reflector(self.cache, rng, config)
         self._client = client
         self._clock = clock
         self._handlers: list[Handler[T]] = []

@@ -54,7 +54,7 @@ async def running(
         selection,
         clock=client.clock,
         rng=Rng(1),
-        cache=Cache(ConfigMaps, Object),
+        cache=Cache(ConfigMaps, Object, options.pop("indexes", None)),
         config=ReflectorConfig(**options),
     )
     view = View()

@@ -33,9 +33,9 @@ CONFIRM_BOUND_S: Final = 10.0
 
 
 class Doubts:
-    """Of one reflector. Counters only grow: lists that lacked most of what was held, and how many
-    of them the second list did not bear out. *only_reads*: what another program makes, and makes
-    again.
+    """The unconfirmed removals of one reflector. Counters only grow: lists that lacked most of what
+    was held, and how many of them the second list did not bear out. *only_reads*: what another
+    program makes, and makes again.
     """
 
     def __init__(self, *, only_reads: bool = False) -> None:
@@ -48,7 +48,7 @@ class Doubts:
     def asks_again(
         self, held: Iterable[Object], items: Iterable[Object | Unreadable], version: str, now: float
     ) -> bool:
-        """Whether a list of *version* with these *items* must be asked for again.  Costs
+        """Returns True if a list of *version* with these *items* must be requested again. Costs
         O(both).
         """
         kept = part_kept(held, items)
@@ -69,8 +69,8 @@ class Doubts:
 
 
 def part_kept(held: Iterable[Object], items: Iterable[Object | Unreadable]) -> float:
-    """Of what is *held* and lasts, the part that *items* have, too; 1 where that is too little to
-    be missed. Costs O(both).
+    """Returns the part of the lasting objects in *held* that *items* contain, too; 1 where they are
+    too few to be missed. Costs O(both).
     """
     lasting = {
         kept.metadata.key: _weight(kept)

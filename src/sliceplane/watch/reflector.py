@@ -180,7 +180,7 @@ class Reflector(Generic[T]):
         return actions
 
     def take_changes(self) -> tuple[Change[T], ...]:
-        """What happened to the cache since the last call, in order."""
+        """Returns the changes of the cache since the last call, in order."""
         changes, self._changes = tuple(self._changes), []
         return changes
 
@@ -480,7 +480,7 @@ class Reflector(Generic[T]):
         return opened if settled and opened is not None else -math.inf
 
     def _leave_watch(self, now: float) -> None:
-        """What a watch that is over has shown, however it ended."""
+        """Notes the result of a watch that has ended, however it did."""
         self._current_at = max(self._current_at, self._quiet_since(now))
         if self._watch_opened_at is not None and now - self._watch_opened_at >= HEALTHY_WATCH_S:
             self._attempt = 0
@@ -530,7 +530,9 @@ class Reflector(Generic[T]):
         self.phase = Phase.WAITING
 
     def _do_without(self, error: StatusError, now: float) -> None:
-        """What the cache has stays: nothing says that it is wrong."""
+        """Goes on without the kind; the cache keeps its objects, as nothing says that they are
+        wrong.
+        """
         self._forget_pages()
         self.doubts.forget()
         self._version = ""

@@ -45,7 +45,7 @@ _COSTS: Final = {"RST_STREAM": 10.0, "SETTINGS": 10.0, "refused streams": 10.0}
 
 
 class Allowance:
-    """Of one connection."""
+    """The allowance of one connection."""
 
     def __init__(self, now: float) -> None:
         self._left = BURST
@@ -55,7 +55,7 @@ class Allowance:
         self._left += 1.0
 
     def take(self, what: str, now: float) -> bool:
-        """Whether *what* is still within it."""
+        """Returns True if *what* is still within the allowance."""
         self._left = min(BURST, self._left + (now - self._at) * A_SECOND) - _COSTS.get(what, 1.0)
         self._at = now
         return self._left >= 0.0

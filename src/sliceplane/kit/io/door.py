@@ -1,4 +1,4 @@
-"""What guards every plain HTTP port of a process that is no API server: health, metrics, health
+"""Protection of every plain HTTP port of a process that is no API server: health, metrics, health
 check node ports.
 
 They are open to the network and anonymous, and a load balancer or a kubelet must get its answer

@@ -28,7 +28,7 @@ class Logger:
         log_output.write(level, self._component, event, values)
 
     def writes(self, level: str) -> bool:
-        """Whether lines of *level* are written: ask before collecting what is costly."""
+        """Returns True if lines of *level* are written: check it before collecting costly values."""
         return LEVELS[level] >= _level
 
     def debug(self, event: str, **values: Any) -> None:

@@ -121,7 +121,7 @@ class _Stderr:
         return sum([not self._write_line(line) for line in lines])
 
     def _write_line(self, line: bytes) -> bool:
-        """Whether all of it was taken."""
+        """Writes *line*; returns True if all of it was taken."""
         fd = _descriptor()
         if fd is None:
             return False

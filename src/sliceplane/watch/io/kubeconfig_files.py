@@ -69,7 +69,9 @@ class ContextEntry(msgspec.Struct, frozen=True):
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """What one context says; every path in it is absolute or relative to the working directory."""
+    """The settings of one context; every path in them is absolute or relative to the working
+    directory.
+    """
 
     cluster: ClusterEntry
     user: UserEntry

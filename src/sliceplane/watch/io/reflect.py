@@ -131,7 +131,7 @@ class RunningInformer(Generic[T]):
 
     @property
     def refused(self) -> bool:
-        """What is lost is lost by the server's own word (403, 404), which no restart of ours
+        """Returns True if the server itself refused the kind (403, 404), which no restart of ours
         changes.
         """
         error = self.reflector.last_error

@@ -47,7 +47,7 @@ class Subresource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_posted(self) -> bool:
-        """Returns True if objects of the resource can only be created (reviews, bindings), never
+        """Returns True if the subresource is only posted (a question or an order) and cannot be
         read.
         """
         return self.verbs == ("create",)

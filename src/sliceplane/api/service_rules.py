@@ -1,4 +1,4 @@
-"""What holds of every Service, wherever it is asked.
+"""Rules that hold for every Service, for servers and for readers.
 
 Servers ask it of documents and readers of projections, so each rule takes the plain values of the
 fields that it rests on. Upstream has these rules in ``pkg/apis/core/validation/validation.go``,

@@ -1,4 +1,4 @@
-"""Which slices a node reads, and how several readings become one (KEP-2030; KEP-0752,
+"""The slices that a node reads, and the merge of several readings into one (KEP-2030; KEP-0752,
 "Kube-Proxy").
 
 With the gate EndpointSliceSubsetting a node reads three selections: slices for all nodes, slices
@@ -38,21 +38,21 @@ _SUBSETS: Final = Gates(chosen={ENDPOINT_SLICE_SUBSETTING: True})
 
 
 def reads_slices(gates: Gates, *, windows: bool = False) -> bool:
-    """Whether a proxy reads EndpointSlices; else it reads Endpoints (KEP-0752, "Roll out")."""
+    """Returns True if a proxy reads EndpointSlices; else it reads Endpoints (KEP-0752, "Roll out")."""
     proxying = WINDOWS_ENDPOINT_SLICE_PROXYING if windows else ENDPOINT_SLICE_PROXYING
     return gates.enabled(ENDPOINT_SLICE) and gates.enabled(proxying)
 
 
 def common_selector(gates: Gates) -> str:
-    """What every node reads of EndpointSlices."""
+    """Returns the selector of the EndpointSlices that every node reads."""
     if not gates.enabled(ENDPOINT_SLICE_SUBSETTING):
         return f"!{LABEL_HEADLESS}"
     return f"!{LABEL_HEADLESS},!{LABEL_FOR_ZONE},!{LABEL_FOR_REGION}"
 
 
 def own_selectors(gates: Gates, node: Node | None) -> tuple[str, ...]:
-    """What *node* reads besides: slices for its zone, and for its region.  A label that it has not
-    selects nothing.
+    """Returns the further selectors of *node*: slices for its zone, and for its region. A label
+    that it has not selects nothing.
     """
     if node is None or not gates.enabled(ENDPOINT_SLICE_SUBSETTING):
         return ()
@@ -134,7 +134,7 @@ class Union:
     def on_change(
         self, selection: str, old: EndpointSlice | None, new: EndpointSlice | None
     ) -> SliceChange | None:
-        """What an event in *selection* means for the whole; ``None``: nothing."""
+        """Returns the change of the whole that an event in *selection* is; ``None``: no change."""
         subject = new if new is not None else old
         assert subject is not None, "an event has an old or a new object"
         key = subject.metadata.key

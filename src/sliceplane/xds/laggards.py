@@ -233,5 +233,5 @@ def _folded(behind: Mapping[ServiceKey, ClientLag]) -> dict[str, ClientLag]:
 
 
 def _printable(name: str) -> str:
-    """What a client says of itself, for terminals and logs."""
+    """Returns a client's own text, made safe for terminals and logs."""
     return "".join(mark if mark.isprintable() else "?" for mark in name[:NAME_MAX])

@@ -113,7 +113,7 @@ async def serve(
 async def _changed(
     path: Path | None, read: Read, known: AgentFile, then: Callable[[], None]
 ) -> AgentFile:
-    """What the file says when it says something else that can be read; *then* is called at that
+    """Waits until the file has other, readable content and returns it; *then* is called at that
     moment.
     """
     if path is None:

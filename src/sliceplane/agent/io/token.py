@@ -145,8 +145,8 @@ async def _given(connection: Connection) -> tuple[str, _Claims | None]:
 
 
 def _claims_of(token: str) -> _Claims | None:
-    """Of a service account's token with an end (RFC 7519); what it says is not verified: the server
-    does that.
+    """Returns the claims of a service account's expiring token (RFC 7519), unverified: the server
+    verifies them.
     """
     try:
         payload = token.split(".")[1]

@@ -63,7 +63,7 @@ State = Literal["used", "waiting", "unknown", "proven"]
 
 
 class DrainVerdict(msgspec.Struct, frozen=True):
-    """Of one barrier at one moment. ``let_go``: unknown nodes that the policy gave up;
+    """The state of one barrier at one moment. ``let_go``: unknown nodes that the policy gave up;
     ``revision``: the greatest version that a node had to hold.
     """
 
@@ -249,7 +249,7 @@ def sentence(pod: DrainedPod) -> str:
 
 
 def message(verdict: DrainVerdict, took_s: float) -> str:
-    """Of the condition: revision, nodes, milliseconds."""
+    """Returns the message of the condition: revision, nodes, milliseconds."""
     text = f"revision {verdict.revision}, {verdict.required} nodes, {took_s * 1000:.0f} ms"
     text += f"; not known of {named(verdict.let_go)}" if verdict.let_go else ""
     return text + (

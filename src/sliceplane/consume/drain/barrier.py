@@ -1,4 +1,4 @@
-"""Which nodes are to be heard, and whether all of them hold a goal.
+"""The nodes that a barrier waits for, and the check that all of them hold a goal.
 
 **Required** are nodes that tell in a Lease that has not run out; those whose Lease ran out less
 than ``forget_s`` ago (their kernels go on with the rules of then); and Nodes that are Ready and
@@ -178,7 +178,7 @@ def _clients_behind(node: NodeHolding, goal: Mapping[Place, int]) -> str:
 
 
 def _subject(reading: str) -> str:
-    """What a reading is of, for people: a Service as ``namespace/name``."""
+    """Returns the subject of a reading for people: a Service as ``namespace/name``."""
     if reading.startswith(NAMESPACE_READING):
         return f"Services of {reading.removeprefix(NAMESPACE_READING)}"
     return reading.removeprefix(SERVICE_READING)
@@ -227,7 +227,7 @@ def judge(
 
 
 class Nodes:
-    """What Leases and Nodes say, by the key of the Lease.  Owned by one reader of them.
+    """The reports in Leases and Nodes, by the key of the Lease. Owned by one reader of them.
 
     Clocks of machines differ: a Lease lives from the moment at which we saw it change, but for the
     first look, when its own word is taken.
@@ -346,8 +346,8 @@ class Nodes:
 
 
 def _within(namespace: str, told: dict[Place, int] | None) -> dict[Place, int] | None:
-    """Who may write Leases in a namespace speaks for readers of that namespace's Services, and no
-    others.
+    """Returns the part of a report that its writer may make: writers of Leases in a namespace speak
+    only for readers of that namespace's Services.
     """
     if namespace == LEASE_NAMESPACE or told is None:
         return told

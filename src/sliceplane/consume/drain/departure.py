@@ -77,7 +77,9 @@ def leaves(pod: Pod) -> bool:
 
 
 class _Part(NamedTuple):
-    """What one slice says: how many are ready, in all and by node, and of its subjects all."""
+    """The content of one slice: ready endpoints, in all and by node, and every endpoint of its
+    subjects.
+    """
 
     family: str
     readings: frozenset[str]
@@ -89,7 +91,7 @@ class _Part(NamedTuple):
 
 
 class _State:
-    """Of one subject in one Service: its uses, or the goal by which it has left."""
+    """The state of one subject in one Service: its uses, or the goal by which it has left."""
 
     def __init__(self) -> None:
         self.uses: tuple[Use, ...] = ()
@@ -100,9 +102,9 @@ class _State:
 
 
 class Departures:
-    """Of any number of Pods. Told of every slice and Service of their namespaces; nothing is
-    decided before a mark, which says that all that led there was told. O(the slices of a changed
-    Service), and only for subjects.
+    """The departures of any number of Pods. Gets every slice and Service of their namespaces;
+    decides nothing before a mark, which says that every earlier change was delivered. O(the slices
+    of a changed Service), and only for subjects.
     """
 
     def __init__(self, *, services_known: bool = True) -> None:
@@ -222,7 +224,7 @@ class Departures:
         return tuple(use for service in sorted(states) for use in states[service].uses)
 
     def goal(self, key: str) -> dict[Place, int]:
-        """What a node must hold, if there are no ``uses``."""
+        """Returns the versions that a node must hold, if there are no ``uses``."""
         goal: dict[Place, int] = {}
         floor = self._floors.get(key, 0)
         if floor:
@@ -236,7 +238,7 @@ class Departures:
         return goal
 
     def services(self, key: str) -> tuple[str, ...]:
-        """Those that have, or had, the Pod as an endpoint."""
+        """Returns the Services that have, or had, the Pod as an endpoint."""
         return tuple(sorted(self._states.get(key, {})))
 
     def slices(self, service: str) -> tuple[str, ...]:
@@ -416,7 +418,9 @@ def _uses(
 def _fall_back(
     endpoint: SliceEndpoint, part: _Part, parts: Mapping[str, _Part], may_be_local: bool
 ) -> str:
-    """What counts is seen by every node that sees *endpoint*: the others may fall back."""
+    """Returns why some node may fall back on *endpoint*, "" if none may. Only slices count that
+    every reader of *endpoint* reads: other nodes may fall back.
+    """
     node = endpoint.node_name or ""
     seen = [
         other

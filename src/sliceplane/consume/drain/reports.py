@@ -78,15 +78,15 @@ def versions_of(places: Mapping[Place, int]) -> Versions:
 
 
 class Telling(msgspec.Struct, frozen=True, rename="camel"):
-    """What a consumer posts."""
+    """The report that a consumer posts."""
 
     report: ProgressReport
     wait_seconds: float = 0.0
 
 
 class Wanted(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What it is answered: the versions that it is to hold when it posts again; none: the time was
-    over. ``spread_seconds``: over how long consumers are to spread that.
+    """The answer to a consumer: the versions that it must hold when it posts again; none: the time
+    was over. ``spread_seconds``: over how long consumers are to spread that.
     """
 
     versions: Versions = Versions()
@@ -94,7 +94,9 @@ class Wanted(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class BarrierQuestion(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What a barrier posts.  ``after``: the number of the last answer that it was given."""
+    """The question that a barrier posts. ``after``: the number of the last answer that it was
+    given.
+    """
 
     versions: Versions = Versions()
     after: int = 0
@@ -102,7 +104,7 @@ class BarrierQuestion(msgspec.Struct, frozen=True, omit_defaults=True, rename="c
 
 
 class Heard(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What it is answered, by the keys of Leases."""
+    """The answer to a barrier, by the keys of Leases."""
 
     number: int = 0
     reports: dict[str, ProgressReport] = {}
@@ -185,7 +187,9 @@ class Reports:
                 self._places[place] = max(version, self._places.get(place, 0))
 
     def wanted(self, name: str, now: float) -> Wanted | None:
-        """What barriers want that *name* has not told; ``None``: nothing."""
+        """Returns the versions that barriers want and *name* has not reported; ``None``: there are
+        none.
+        """
         if not self._questions or self._questions[-1].until <= now or name not in self._told:
             return None
         held = self._told[name].report.revisions()

@@ -213,8 +213,8 @@ class Drainer:
             raise
 
     async def _may_follow(self, selection: Selection) -> bool:
-        """What can be done without is noted, with the rights that it takes.  Raises the 403 of the
-        rest.
+        """Returns True if the selection may be followed. Notes an optional one that may not, with
+        the right that it takes; raises the 403 of others.
         """
         refusal = await self._refused(selection)
         if refusal is None:

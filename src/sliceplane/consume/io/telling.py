@@ -111,8 +111,8 @@ class Consumer:
             informer.add_handler(partial(self._on_changes, reading), lambda: None, on_mark)
 
     def _on_changes(self, reading: str, changes: tuple[Change[Any], ...]) -> None:
-        """Who reads every slice tells of those that ``ALL`` has, for others to compare: of headless
-        Services it has none.
+        """Notes changes; a reader of every slice reports those in ``ALL``, so that others can
+        compare: it has none of headless Services.
         """
         for change in changes:
             old, new = (

@@ -1,5 +1,5 @@
-"""What a peer may make us hold, do and wait for. Each limit has a word that is counted when a peer
-meets it.
+"""Limits of the memory, work and time that a peer may cost us. Each limit has a word, counted when
+a peer exceeds it.
 
 What costs a peer nothing and us something (PING, SETTINGS, resets, empty frames) takes from an
 ``Allowance``, which grows with time and with what we send: gRPC's clients ping to measure the

@@ -312,7 +312,7 @@ class GrpcProtocol(asyncio.Protocol):
             )
 
     def take_held(self, call: Call) -> list[bytes | None]:
-        """What *call* has waited with; from now on nothing waits."""
+        """Returns the messages that waited for *call*'s user; later ones do not wait."""
         held, call.held = call.held or [], None
         self._forget_held(call)
         return held

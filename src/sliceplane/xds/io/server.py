@@ -165,7 +165,7 @@ class XdsServer:
                     self._admit(item, item.stream.node)
 
     def staleness_s(self) -> float:
-        """Of the oldest cache; 0 where the watch that feeds it is open."""
+        """The age of the oldest cache; 0 where the watch that feeds it is open."""
         followed = [informer for informer in self._informers if not informer.absent]
         return max((informer.staleness() for informer in followed), default=math.inf)
 
@@ -423,8 +423,8 @@ class XdsServer:
         self._continue(item)
 
     async def _look_again(self) -> None:
-        """What clients may see changes rarely; what a new namespace means to them is asked at once.
-        And which Services are too large for a message.
+        """Reviews what clients may see, which changes rarely, at once for a new namespace; and
+        finds the Services that are too large for a message.
         """
         while True:
             try:
@@ -489,7 +489,7 @@ class XdsServer:
 
     @property
     def revision_of_clients(self) -> int:
-        """Of what clients are told."""
+        """The revision that clients get."""
         return self._catalog.revision
 
     def _applied(self) -> tuple[int | None, int] | None:

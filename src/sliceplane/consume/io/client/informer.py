@@ -272,7 +272,7 @@ class Informer(Generic[T]):
 
 
 class StandardLog:
-    """What informers tell, through the standard library: a library does not print. Values follow
+    """The log of informers, through the standard library: a library does not print. Values follow
     the event as ``name=value``; see ``watch.io.reflect.Log``.
     """
 

@@ -118,8 +118,8 @@ class SyncEndpointView:
             await asyncio.sleep(0)
 
     def _ask(self, question: Coroutine[Any, Any, T]) -> T:
-        """What *question* gives, which runs in the thread.  Raises ``_Ended``, also if the thread
-        ends meanwhile.
+        """Returns the result of *question*, which runs in the thread. Raises ``_Ended``, also if
+        the thread ends meanwhile.
         """
         with self._asking:
             if self._ended:
@@ -182,8 +182,8 @@ class SyncEndpointView:
             view._is_ready(count)
 
     def changes(self) -> Iterator[ViewChange]:
-        """What changed since the last turn; the first turn gives what there is.  Ends when the view
-        is closed.
+        """Yields the changes since the last turn; the first turn yields the whole state. Ends when
+        the view is closed.
         """
         readings = aiter(self.view)
 

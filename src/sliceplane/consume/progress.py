@@ -47,7 +47,7 @@ LEASE_NAMESPACE: Final = "kube-node-lease"
 LEASE_PREFIX: Final = "sliceplane-proxy-"
 LABEL_COMPONENT: Final = "sliceplane.dev/component"
 COMPONENT: Final = "node-proxy"
-#: of name servers and of xDS servers (``consume.io.telling``)
+#: of name servers and of xDS servers (``consume.io.reporting``)
 DNS: Final = "dns"
 XDS: Final = "xds"
 ANNOTATION_REVISION: Final = "sliceplane.dev/endpointslices-revision"

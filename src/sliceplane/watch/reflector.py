@@ -14,7 +14,7 @@ What the machine promises, and how:
 
 - **The cache never holds half a list.**  Pages are collected and reach the cache together, as a
   difference. A list that lacks most of what the cache holds is asked for a second time first
-  (``watch.doubt``).
+  (``watch.unconfirmed``).
 - **Nothing is lost between two watches.**  A watch resumes from the version of the last event or
   bookmark. Where that is impossible (410) or seems so (see below) a new list is compared with the
   cache, and what it lacks is deleted.
@@ -72,8 +72,8 @@ from sliceplane.watch.answers import (
     status_of,
 )
 from sliceplane.watch.cache import Cache, Change, Mark, Undecodable, Unreadable, key_of
-from sliceplane.watch.doubt import CONFIRM_PAUSE_S, Doubts
 from sliceplane.watch.paging import VERSION_CHARACTERS_MAX, BadList, CacheSize
+from sliceplane.watch.unconfirmed import CONFIRM_PAUSE_S, UnconfirmedRemovals
 
 T = TypeVar("T", bound=Object)
 
@@ -161,7 +161,7 @@ class Reflector(Generic[T]):
         self._list_token = ""
         self._list_began = 0.0
         self._expired_pages = 0
-        self.doubts = Doubts(only_reads=config.only_reads)
+        self.unconfirmed = UnconfirmedRemovals(only_reads=config.only_reads)
         # The watch in progress, and those before it.
         self._watch_began = 0.0
         self._watch_opened_at: float | None = None
@@ -418,7 +418,7 @@ class Reflector(Generic[T]):
         self._list_version = self._list_token = ""
 
     def _finish_list(self, now: float) -> None:
-        if self.doubts.asks_again(self.cache, self._pages, self._list_version, now):
+        if self.unconfirmed.needs_second_list(self.cache, self._pages, self._list_version, now):
             self._forget_pages()
             self.phase = Phase.WAITING
             self._deadline = now + CONFIRM_PAUSE_S
@@ -534,7 +534,7 @@ class Reflector(Generic[T]):
         wrong.
         """
         self._forget_pages()
-        self.doubts.forget()
+        self.unconfirmed.forget()
         self._version = ""
         self.synced = True
         self.absent = error

@@ -77,7 +77,7 @@ def versions_of(places: Mapping[Place, int]) -> Versions:
     return Versions(readings[EndpointSlices.plural], readings[Services.plural])
 
 
-class Telling(msgspec.Struct, frozen=True, rename="camel"):
+class ConsumerPost(msgspec.Struct, frozen=True, rename="camel"):
     """The report that a consumer posts."""
 
     report: ProgressReport
@@ -110,7 +110,7 @@ class Heard(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     reports: dict[str, ProgressReport] = {}
 
 
-tellings: Final = msgspec.json.Decoder(Telling)
+posts: Final = msgspec.json.Decoder(ConsumerPost)
 questions: Final = msgspec.json.Decoder(BarrierQuestion)
 wanteds: Final = msgspec.json.Decoder(Wanted)
 heards: Final = msgspec.json.Decoder(Heard)

@@ -126,7 +126,7 @@ class NodeProxy:
         self.watches = watches(node_name, self._gates)
         self.metrics = ProxyMetrics(backend.mode, backend.ways)
         self._endpoints_key = self.watches[1].resource.key
-        #: for ``consume.io.telling``, which waits for them
+        #: for ``consume.io.reporting``, which waits for them
         self.reports_wanted = asyncio.Event()
         self.held_more = asyncio.Event()
         self.progress = Progress(

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sliceplane.api.gates import Gates
-from sliceplane.consume.io.telling import tell_progress
+from sliceplane.consume.io.reporting import report_progress
 from sliceplane.kit.io.interfaces import addresses_of
 from sliceplane.kit.io.pages import PageError, serve_pages
 from sliceplane.kit.io.start_error import StartError
@@ -94,7 +94,7 @@ async def running_proxy(
     """A proxy that follows the server of *client*, and the task in which it does; its pages are
     served where they are wanted. At the end the rules stay.
 
-    *reports_progress*: the Lease of this node is kept; *report_spread_s*: of ``tell_progress``.
+    *reports_progress*: the Lease of this node is kept; *report_spread_s*: of ``report_progress``.
     *flight*: of a recorder of its own; *recorder*: one that is there already. *drain_port*:
     ``preStop`` hooks of Pods here are answered on it; 0: they are not. *beside*: is told what the
     proxy reads; its metrics are on the proxy's page.
@@ -164,7 +164,7 @@ async def running_proxy(
             )
             await stack.enter_async_context(hook.answering())
         if reports_progress and proxy.reads_slices:
-            reporting = tell_progress(client, proxy, rng.fork(), clock, spread_s=report_spread_s)
+            reporting = report_progress(client, proxy, rng.fork(), clock, spread_s=report_spread_s)
             tasks.append(asyncio.create_task(reporting, name="node proxy's progress"))
         try:
             yield proxy, following

@@ -93,8 +93,8 @@ class RunningInformer(Generic[T]):
         self._followed = asyncio.Event()
         #: the time limit of the stream that is open, and why it is to be left
         self._limit: asyncio.Timeout | None = None
-        self._doubt = ""
-        self._doubt_told = True
+        self._relist_reason = ""
+        self._is_relist_logged = True
         scope = {
             name: getattr(selection, name)
             for name in ("namespace", "label_selector", "field_selector")
@@ -142,8 +142,8 @@ class RunningInformer(Generic[T]):
         the log.
         """
         if self._limit is not None:
-            self._doubt = why
-            self._doubt_told = told
+            self._relist_reason = why
+            self._is_relist_logged = told
             self._limit.reschedule(asyncio.get_running_loop().time())
 
     async def wait_synced(self) -> None:
@@ -229,23 +229,23 @@ class RunningInformer(Generic[T]):
         except (StatusError, Unreachable, TimeoutError) as error:
             self._failed("a list failed", error)
             return
-        doubts = self.reflector.doubts
-        before = (doubts.doubted, doubts.refuted)
+        unconfirmed = self.reflector.unconfirmed
+        before = (unconfirmed.suspected, unconfirmed.refuted)
         self.reflector.on_page(
             page.items, page.resource_version, page.continue_token, self._clock()
         )
-        if doubts.doubted != before[0]:
+        if unconfirmed.suspected != before[0]:
             self._log.warning(
                 "a list lacks most of what was there, and is asked for again", **self._named
             )
-        if doubts.refuted != before[1]:
+        if unconfirmed.refuted != before[1]:
             self._log.warning("a second list has what the first lacked", **self._named)
 
     async def _watch(self, action: StartWatch) -> None:
         """Feed one stream until it ends, or the reflector wants something else."""
         reflector = self.reflector
         loop = asyncio.get_running_loop()
-        self._doubt = ""
+        self._relist_reason = ""
         try:
             async with asyncio.timeout(None) as limit:
                 self._rearm(limit, loop)
@@ -273,9 +273,11 @@ class RunningInformer(Generic[T]):
         except (StatusError, Unreachable) as error:
             self._failed("a watch failed", error)
         except TimeoutError:
-            if self._doubt:
-                if self._doubt_told:
-                    self._log.warning("a watch is left for a list", **self._named, why=self._doubt)
+            if self._relist_reason:
+                if self._is_relist_logged:
+                    self._log.warning(
+                        "a watch is left for a list", **self._named, why=self._relist_reason
+                    )
                 reflector.list_anew(self._clock())
             else:
                 reflector.on_deadline(self._clock())
@@ -288,7 +290,7 @@ class RunningInformer(Generic[T]):
             self._limit = None
 
     def _rearm(self, limit: asyncio.Timeout, loop: asyncio.AbstractEventLoop) -> None:
-        if self._doubt:
+        if self._relist_reason:
             return
         due = self.reflector.next_deadline()
         assert due is not None, "a watch has an idle time limit"

@@ -24,7 +24,7 @@ from sliceplane.api.users import User
 from sliceplane.kit.http2.grpc import GrpcStatus
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.tls.acceptor import TlsAcceptor
-from sliceplane.kit.io.tls.newcomers import ConnectionTiming, Newcomers
+from sliceplane.kit.io.tls.unauthenticated import ConnectionTiming, UnauthenticatedConnections
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
 from sliceplane.xds.io.authentication import UNSECURED, Authenticator, CallRefused
@@ -80,9 +80,9 @@ class GrpcListener:
         self._is_stopping = False
         #: connections that have something to write
         self._to_flush: list[GrpcProtocol] = []
-        self.newcomers = Newcomers()
+        self.unauthenticated = UnauthenticatedConnections()
         metrics = self.metrics = Metrics()
-        metrics.include(self.newcomers.metrics.families)
+        metrics.include(self.unauthenticated.metrics.families)
         metrics.computed(
             "gauge",
             "sliceplane_xds_connections",
@@ -125,7 +125,7 @@ class GrpcListener:
             context,
             partial(GrpcProtocol, self, authenticator),
             room=lambda: self._connections_max - len(self._connections),
-            newcomers=self.newcomers,
+            unauthenticated=self.unauthenticated,
         )
         self._acceptor.start()
 

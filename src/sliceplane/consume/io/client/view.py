@@ -100,7 +100,7 @@ class EndpointView:
         self._wakers: list[asyncio.Event] = []
         self._client = client
         self._tells = tells
-        self._telling = AsyncExitStack()
+        self._reporting = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -125,12 +125,12 @@ class EndpointView:
         Idempotent.
         """
         self._closed = True
-        await self._telling.aclose()
+        await self._reporting.aclose()
         await self._informer.close()
         self._wake()
 
     async def _tell(self) -> None:
-        from sliceplane.consume.io.telling import Consumer, telling
+        from sliceplane.consume.io.reporting import Consumer, reporting
         from sliceplane.consume.selections import SERVICE_READING
         from sliceplane.watch.io.reflect import loop_clock
 
@@ -138,8 +138,8 @@ class EndpointView:
         informers = {f"{SERVICE_READING}{self.namespace}/{self.service}": self._informer.running}
         name = f"{self.service}-{self._tells}"
         consumer = Consumer("view", name, informers, clock, namespace=self.namespace)
-        await self._telling.enter_async_context(
-            telling(self._client, consumer, self._rng.fork(), clock)
+        await self._reporting.enter_async_context(
+            reporting(self._client, consumer, self._rng.fork(), clock)
         )
 
     # State

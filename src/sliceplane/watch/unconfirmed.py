@@ -32,7 +32,7 @@ CONFIRM_PAUSE_S: Final = 1.0
 CONFIRM_BOUND_S: Final = 10.0
 
 
-class Doubts:
+class UnconfirmedRemovals:
     """The unconfirmed removals of one reflector. Counters only grow: lists that lacked most of what
     was held, and how many of them the second list did not bear out. *only_reads*: what another
     program makes, and makes again.
@@ -40,12 +40,12 @@ class Doubts:
 
     def __init__(self, *, only_reads: bool = False) -> None:
         self._only_reads = only_reads
-        self.doubted = 0
+        self.suspected = 0
         self.refuted = 0
-        #: the version in doubt, and when any list is believed
+        #: the version of an unconfirmed list, and when any list is believed
         self._open: tuple[str, float] | None = None
 
-    def asks_again(
+    def needs_second_list(
         self, held: Iterable[Object], items: Iterable[Object | Unreadable], version: str, now: float
     ) -> bool:
         """Returns True if a list of *version* with these *items* must be requested again. Costs
@@ -54,11 +54,11 @@ class Doubts:
         kept = part_kept(held, items)
         if self._open is None:
             if kept < 0.5:
-                self.doubted += 1
+                self.suspected += 1
                 self._open = (version, now + CONFIRM_BOUND_S)
             return kept < 0.5
-        doubted, until = self._open
-        if now < until and (is_older(version, doubted) or (self._only_reads and not kept)):
+        suspected, until = self._open
+        if now < until and (is_older(version, suspected) or (self._only_reads and not kept)):
             return True
         self.refuted += kept >= 0.5
         self._open = None

@@ -76,8 +76,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     name: str = ""
     subresource: str = ""
-    #: the older version that the request spoke of, where ``resource`` is the stored one (see
-    #: ``versions``)
+    #: the older version that the request names, where ``resource`` is the stored one
     via: Resource | None = None
 
     def __post_init__(self) -> None:

@@ -81,8 +81,8 @@ from sliceplane.server.io.requests.response import (
     warning_headers,
 )
 from sliceplane.server.io.requests.watch import WatchHandler
-from sliceplane.server.registry.attendance import Claim
 from sliceplane.server.registry.authentication import impersonation
+from sliceplane.server.registry.authorization.attendance import Claim
 from sliceplane.server.registry.authorization.index import refusal
 from sliceplane.server.registry.types import Attributes, Decision, User
 from sliceplane.server.store.mvcc import Store

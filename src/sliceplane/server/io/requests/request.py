@@ -28,7 +28,7 @@ from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import BY_PATH, LISTED, SERVED, Namespaces, Pods, Resource
 from sliceplane.server.fairness.types import Flow
 from sliceplane.server.io.requests.limits import RequestCharges, kept_bytes
-from sliceplane.server.registry.attendance import Claim
+from sliceplane.server.registry.authorization.attendance import Claim
 from sliceplane.server.registry.types import Target, User
 from sliceplane.server.store.types import Key
 from sliceplane.watch.io.certificates import Certificate

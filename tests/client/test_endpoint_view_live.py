@@ -187,7 +187,7 @@ def why(view: EndpointView) -> str:
 
 async def test_a_server_that_is_not_there(writer: Writer) -> None:
     from sliceplane.client import Connection
-    from sliceplane.watch.io.credentials import Fixed
+    from sliceplane.watch.io.connection import Fixed
 
     nobody = HttpClient(
         Connection(server="http://127.0.0.1:1", ssl_context=None, credentials=Fixed())

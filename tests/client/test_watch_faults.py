@@ -14,7 +14,7 @@ from benchmarks.tools.watch_faults import SCENARIOS, BookmarksOnly, Busy, GapCom
 from tests.waiting import eventually
 
 from sliceplane.client import Change, Connection, HttpClient, Informer, Pod, Pods
-from sliceplane.watch.io.credentials import Fixed
+from sliceplane.watch.io.connection import Fixed
 
 PATIENCE_S = 90.0
 #: bookmarks come every second, if the machine is not busy

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import venv
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -46,12 +47,18 @@ def test_nothing_of_servers_is_imported() -> None:
     assert {name.partition(".")[0] for name in modules} & NOT_IMPORTED == set()
     ours = {name.split(".")[1] for name in modules if name.startswith("sliceplane.")}
     assert ours == IMPORTED
-    assert {name for name in modules if name.startswith("sliceplane.kit.io.")} == {
-        "sliceplane.kit.io.files",
-        "sliceplane.kit.io.line_writer",
-        "sliceplane.kit.io.log",
-        "sliceplane.kit.io.log_lines",
+    io = {name for name in modules if name.startswith("sliceplane.kit.io.")}
+    assert io == {"sliceplane.kit.io.log"}
+
+
+def test_at_most_10000_lines_of_ours_are_imported() -> None:
+    """``benchmarks.closures`` shows lines, memory and time of every program."""
+    sources = {
+        spec.origin
+        for name in imported("sliceplane.client")
+        if name.startswith("sliceplane") and (spec := find_spec(name)) is not None and spec.origin
     }
+    assert sum(Path(source).read_text().count("\n") for source in sources) <= 10_000
 
 
 def test_importing_loads_fewer_modules_than_aiohttp() -> None:

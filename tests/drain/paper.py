@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from tests.fakes.node_proxies import make_proxy
 
-from sliceplane.consume.io.telling import tell_progress
+from sliceplane.consume.io.reporting import report_progress
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
@@ -62,7 +62,7 @@ async def paper_node(
     rng = Rng(len(name))
     tasks = [
         asyncio.create_task(proxy.follow(client, rng)),
-        asyncio.create_task(tell_progress(client, proxy, rng.fork(), clock)),
+        asyncio.create_task(report_progress(client, proxy, rng.fork(), clock)),
     ]
     try:
         yield backend

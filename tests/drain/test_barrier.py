@@ -7,10 +7,8 @@ from msgspec.structs import replace
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Node
-from sliceplane.consume.drain.answer import DrainedPod, sentence
+from sliceplane.consume.drain.answer import DrainedPod, DrainVerdict, Missing, Use, sentence
 from sliceplane.consume.drain.barrier import (
-    DrainVerdict,
-    Missing,
     NodeHolding,
     Nodes,
     Proof,
@@ -20,8 +18,8 @@ from sliceplane.consume.drain.barrier import (
     parse_policy,
 )
 from sliceplane.consume.drain.cluster import DrainCluster
-from sliceplane.consume.drain.departure import EVERY, Use
 from sliceplane.consume.progress import ProgressReport
+from sliceplane.consume.selections import EVERY
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_micro_time
 

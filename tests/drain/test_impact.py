@@ -10,8 +10,9 @@ import pytest
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Services
+from sliceplane.consume.drain.answer import PortImpact
 from sliceplane.consume.drain.departure import DrainSubject
-from sliceplane.consume.drain.impact import PortImpact, ServiceImpacts, emptied
+from sliceplane.consume.drain.impact import ServiceImpacts, emptied
 from sliceplane.watch.cache import Change
 
 SUBJECT = DrainSubject("shop", "p-0", "uid-0", "n-0", frozenset({"10.0.0.1"}))

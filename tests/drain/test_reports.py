@@ -16,9 +16,9 @@ from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.consume.drain.reports import (
     CONSUMERS_MAX,
     BarrierQuestion,
+    ConsumerPost,
     Heard,
     Reports,
-    Telling,
     Versions,
     Wanted,
     heards,
@@ -110,7 +110,7 @@ async def test_a_node_that_is_asked_answers_and_nothing_waits_for_a_time() -> No
     held = HeldReports(lambda: 1000.0)
     path = f"{PROGRESS_PATH}/{NODE}"
     async with asyncio.timeout(PATIENCE_S):
-        node = post(held, path, Telling(told(7), 60.0))
+        node = post(held, path, ConsumerPost(told(7), 60.0))
         await asyncio.sleep(0)
         barrier = post(held, PROGRESS_PATH, asked(9, wait_s=60.0))
         assert wanteds.decode(await node).versions == Versions({"all": 9})
@@ -119,12 +119,12 @@ async def test_a_node_that_is_asked_answers_and_nothing_waits_for_a_time() -> No
         again = BarrierQuestion(Versions({"all": 9}), heard.number, 60.0)
         barrier = post(held, PROGRESS_PATH, again)
         await asyncio.sleep(0)
-        node = post(held, path, Telling(told(9), 60.0))
+        node = post(held, path, ConsumerPost(told(9), 60.0))
         assert heards.decode(await barrier).reports == {NODE: told(9)}
         held.close()
         assert wanteds.decode(await node) == Wanted()
         with pytest.raises(StatusError) as refused:
-            await held.answer(path, encode(Telling(told(9))))
+            await held.answer(path, encode(ConsumerPost(told(9))))
         assert refused.value.code == 503
 
 

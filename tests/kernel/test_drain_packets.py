@@ -32,7 +32,7 @@ from tests.waiting import PATIENCE_S, eventually
 from sliceplane.client import HttpClient, Pods
 from sliceplane.consume.drain.answer import DrainedPod, sentence
 from sliceplane.consume.io.draining import DrainOptions, drain_pods
-from sliceplane.consume.io.telling import tell_progress
+from sliceplane.consume.io.reporting import report_progress
 from sliceplane.diagnose.io.drain_targets import find_pods
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.rng import Rng
@@ -344,7 +344,7 @@ async def running(proxy: NodeProxy, client: HttpClient, rng: Rng) -> AsyncIterat
     clock = loop_clock(time.time())
     tasks = [
         asyncio.create_task(proxy.follow(client, rng)),
-        asyncio.create_task(tell_progress(client, proxy, rng.fork(), clock)),
+        asyncio.create_task(report_progress(client, proxy, rng.fork(), clock)),
     ]
     try:
         yield

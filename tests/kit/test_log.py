@@ -18,10 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from sliceplane.kit.io import log
+from sliceplane.kit.io import log_output
 from sliceplane.kit.io.line_writer import LineWriter
-from sliceplane.kit.io.log import QUEUE_BYTES_MAX, get_logger, lost_lines, settle
+from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.log_lines import LINE_CHARACTERS_MAX
+from sliceplane.kit.io.log_output import QUEUE_BYTES_MAX, lost_lines, settle
 
 #: a thousand lines that no one takes: without a queue the first of them that does not fit takes for
 #: ever
@@ -73,8 +74,8 @@ def _nobody_reads(monkeypatch: pytest.MonkeyPatch, writing: int, reading: int) -
     """Writes more than the file and the queue take, without waiting; then reads, and sees what was
     told.
     """
-    fresh = log._Stderr()
-    monkeypatch.setattr(log, "_stderr", fresh)
+    fresh = log_output._Stderr()
+    monkeypatch.setattr(log_output, "_stderr", fresh)
     written = 2000
     lines = [f"event=line number={number} filler={'x' * 1000}\n" for number in range(written)]
     with os.fdopen(writing, "w") as writer:
@@ -177,7 +178,7 @@ def test_a_line_has_an_end_and_no_control_characters(capsys: pytest.CaptureFixtu
 
 
 def test_what_follows_half_a_line_begins_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh = log._Stderr()
+    fresh = log_output._Stderr()
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as reader, os.fdopen(writing, "w") as writer:
         monkeypatch.setattr(sys, "stderr", writer)
@@ -276,19 +277,19 @@ def test_a_secret_line_is_in_no_log_and_the_journal_is_known() -> None:
 
 
 def test_what_libraries_log_is_a_line_like_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    log.configure("info")
+    log_output.configure("info")
     try:
         logging.getLogger("asyncio").error("a library says %s", "this")
     finally:
         root = logging.getLogger()
-        for handler in [each for each in root.handlers if isinstance(each, log._Bridge)]:
+        for handler in [each for each in root.handlers if isinstance(each, log_output._Bridge)]:
             root.removeHandler(handler)
     assert 'component=asyncio event="a library says this"' in capsys.readouterr().err
 
 
 def test_a_forked_process_has_a_log_of_its_own() -> None:
     code = (
-        "import os\nfrom sliceplane.kit.io.log import get_logger, settle\n"
+        "import os\nfrom sliceplane.kit.io.log import get_logger\nfrom sliceplane.kit.io.log_output import settle\n"
         "get_logger('test').warning('the parent')\nassert settle(60)\n"
         "child = os.fork()\n"
         "get_logger('test').warning('child' if child == 0 else 'parent again')\nassert settle(60)\n"

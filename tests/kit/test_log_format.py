@@ -92,7 +92,8 @@ def test_a_plain_line_is_logfmt() -> None:
 _WRITER = """
 import logging, sys
 from sliceplane.cli.logs import Logs
-from sliceplane.kit.io.log import get_logger, settle
+from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.log_output import settle
 Logs("info", sys.argv[1], colour=sys.argv[2] == "colour").begin()
 log = get_logger("plane")
 log.debug("not wanted")
@@ -159,10 +160,10 @@ def test_text_is_coloured_on_a_terminal_unless_a_person_says_no() -> None:
 
 
 def test_what_was_lost_is_told_in_json_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from sliceplane.kit.io import log
+    from sliceplane.kit.io import log_output
 
-    monkeypatch.setattr(log, "_json", True)
-    monkeypatch.setattr(log, "_stderr", fresh := log._Stderr())
+    monkeypatch.setattr(log_output, "_json", True)
+    monkeypatch.setattr(log_output, "_stderr", fresh := log_output._Stderr())
     with open("/dev/full", "w") as full, (tmp_path / "log").open("w") as sound:
         monkeypatch.setattr(sys, "stderr", full)
         fresh.write("{}\n")

@@ -20,7 +20,7 @@ from sliceplane.api.errors import forbidden, not_found
 from sliceplane.api.meta import ObjectMeta, revision_of
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
-from sliceplane.consume.io.telling import tell_progress
+from sliceplane.consume.io.reporting import report_progress
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REPORT,
@@ -282,7 +282,7 @@ class Server:
 async def reporting(server: Server, runner: Runner) -> AsyncIterator[NodeProxy]:
     loop = asyncio.get_running_loop()
     proxy = make_proxy("node-1", Nftables(runner), families=("IPv4",), clock=loop.time)
-    report = tell_progress(server, proxy, Rng(1), loop.time)  # type: ignore[arg-type]  # as much of a client as it needs
+    report = report_progress(server, proxy, Rng(1), loop.time)  # type: ignore[arg-type]  # as much of a client as it needs
     tasks = [asyncio.create_task(proxy.run()), asyncio.create_task(report)]
     try:
         yield proxy
@@ -340,7 +340,7 @@ async def test_a_process_that_was_stopped_tells_what_is_true_when_it_goes_on() -
         return loop.time() + stood_still_s
 
     proxy = make_proxy("node-1", Nftables(runner), families=("IPv4",), clock=clock)
-    report = tell_progress(server, proxy, Rng(1), clock, spread_s=0.0)  # type: ignore[arg-type]  # as much as it needs
+    report = report_progress(server, proxy, Rng(1), clock, spread_s=0.0)  # type: ignore[arg-type]  # as much as it needs
     began = loop.time()
     tasks = [asyncio.create_task(proxy.run()), asyncio.create_task(report)]
     proxy.on_change(Change(EndpointSlices.key, None, slice_of(5)))

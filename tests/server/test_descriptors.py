@@ -16,7 +16,8 @@ from benchmarks.tools.process import PlaneProcess
 from tests.attack.harness import admin_context, anonymous_context
 from tests.waiting import until
 
-from sliceplane.kit.io import log
+from sliceplane.kit.io import log_output
+from sliceplane.kit.io.log import get_logger
 
 LIMIT = 200
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
@@ -117,9 +118,9 @@ def test_a_line_is_written_without_a_descriptor_for_the_library(
     def fail() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(log, "_root", fail)
-    log.get_logger("apiserver").error("connections are refused", why="a reason", limit=200)
-    assert log.settle(60)
+    monkeypatch.setattr(log_output, "_root", fail)
+    get_logger("apiserver").error("connections are refused", why="a reason", limit=200)
+    assert log_output.settle(60)
     told = capfd.readouterr().err
     _, _, line = told.partition(" ")  # its time comes first
     assert line.startswith(

@@ -20,7 +20,7 @@ from tests.server.serving import Server, serving
 from tests.waiting import until
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from sliceplane.kit.io.tls.newcomers import ConnectionTiming
+from sliceplane.kit.io.tls.unauthenticated import ConnectionTiming
 from sliceplane.server.io.config import Periods
 from sliceplane.server.io.connections import connection as connection_module
 from sliceplane.server.io.connections.connection import KNOWN_HEAD, UNKNOWN_HEAD, HttpConnection

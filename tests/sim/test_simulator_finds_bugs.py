@@ -14,10 +14,10 @@ import pytest
 
 from sliceplane.consume.progress import Progress
 from sliceplane.consume.selections import Union
-from sliceplane.controllers import garbage_collector
+from sliceplane.controllers.objects import garbage_collector
 from sliceplane.controllers.objects.ownership import OwnershipGraph
 from sliceplane.controllers.objects.pod_garbage_collector import PodGarbageCollector
-from sliceplane.emulation import strategy
+from sliceplane.emulation.deployments import strategy
 from sliceplane.emulation.placement import PodAddresses
 from sliceplane.kit.workqueue import WorkQueue
 from sliceplane.lab.sim.faults import parse_faults
@@ -29,7 +29,7 @@ from sliceplane.slices import service as slice_service
 from sliceplane.slices.endpoints.engine import EndpointsState
 from sliceplane.slices.endpoints.mirroring import service as mirroring
 from sliceplane.slices.endpoints.mirroring.desired import Mirror
-from sliceplane.watch import doubt
+from sliceplane.watch import unconfirmed
 from sliceplane.watch.cache import Cache, Mark
 from sliceplane.watch.controller.base import Work
 from sliceplane.watch.controller.expectations import Expectations
@@ -291,7 +291,7 @@ def test_bookmarks_are_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_half_a_list_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list that was cut short takes endpoints from traffic that are alive."""
-    monkeypatch.setattr(doubt, "part_kept", lambda held, items: 1.0)
+    monkeypatch.setattr(unconfirmed, "part_kept", lambda held, items: 1.0)
     assert found("none,short-list=1,compaction=0.3", first=2) & {
         "no-lost-endpoint",
         "caches-current",

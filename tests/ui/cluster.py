@@ -38,7 +38,8 @@ from sliceplane.lab.testing import plane as planes
 from sliceplane.server.io.plane import ServerPlane
 from sliceplane.testing import Plane
 from sliceplane.watch.digest import digest_of_versions
-from sliceplane.watch.io.kubeconfig import Connection, from_file
+from sliceplane.watch.io.connection import Connection
+from sliceplane.watch.io.kubeconfig import from_file
 
 
 class RunningPage:

@@ -174,7 +174,7 @@ def kr8s_watch(port: int, held: Held) -> None:
 
 def sliceplane_informer(port: int, held: Held) -> None:
     from sliceplane.client import Change, Connection, HttpClient, Informer, Pod, Pods
-    from sliceplane.watch.io.credentials import Fixed
+    from sliceplane.watch.io.connection import Fixed
 
     def handle(changes: tuple[Change[Pod], ...]) -> None:
         for change in changes:

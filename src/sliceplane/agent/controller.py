@@ -197,8 +197,8 @@ class AgentController(KeyedController):
         )
 
     def drained_revisions(self) -> dict[str, int]:
-        """Of slices that are stored as draining, or refused: ``namespace/name`` to resource
-        version.
+        """Returns the slices that are stored as draining, or refused: ``namespace/name`` to
+        resource version.
         """
         return {
             key: stored.metadata.revision
@@ -336,8 +336,8 @@ class AgentController(KeyedController):
         return "passing" if well else "failing"
 
     def _left_state(self, registration: Registration, stored: EndpointSlice | None) -> State:
-        """What an earlier start of this host left, which counts until the first check has an
-        answer.
+        """Returns the state that an earlier start of this host stored; it counts until the first
+        check has a result.
         """
         starts_it = any(check.kind in ("process", "notify") for check in registration.checks)
         if stored is None or starts_it or self._spaces[registration.namespace].is_new:
@@ -471,7 +471,7 @@ def _is_refused(stored: EndpointSlice) -> bool:
 
 
 def _is_stored(document: Document, stored: EndpointSlice) -> bool:
-    """What is applied is what is there, in the fields that it names."""
+    """Returns True if the stored object has every field that would be applied."""
     wanted = msgspec.convert(document, EndpointSlice)
     meta = stored.metadata
     for ours, theirs in (

@@ -174,7 +174,7 @@ class ExternalEndpointsController(KeyedController):
         self._enqueue_agents(touched, now)
 
     def _enqueue_agents(self, slice_keys: Iterable[str], now: float) -> None:
-        """Those of *slice_keys*, but for the beginning: then all are looked at."""
+        """Enqueues the agents of *slice_keys*; before the first sync, none: then all are checked."""
         for key in slice_keys if self._synced else ():
             agent = self._roster.agent_of(key)
             if agent:
@@ -436,7 +436,7 @@ def _version_of(key: str, answer: bytes) -> str:
 
 
 def _own_addresses(pod: Pod | None) -> tuple[str, ...]:
-    """Of a Pod that runs in a network of its own."""
+    """Returns the addresses of a Pod that runs in a network of its own."""
     if pod is None or pod.spec.host_network or pod.has_ended:
         return ()
     return pod.status.ips

@@ -1,4 +1,4 @@
-"""Which agents live, and which of those that fell silent are believed to be gone.
+"""Decides which agents live, and which silent agents are considered gone.
 
 An agent lives as long as its Lease *changes*: what counts is the time since a change was seen here,
 on our own clock, never a time that another machine wrote. So a judge that starts, or that could not
@@ -87,7 +87,7 @@ class LeaseJudge:
     # -- what is seen
 
     def on_lease(self, key: str, version: str, duration_s: float, now: float) -> bool:
-        """Whether an agent came back that was lost or held."""
+        """Notes a Lease; returns True if a lost or retained agent came back."""
         agent = self._agents.get(key)
         if agent is None:
             self._agents[key] = _Agent(_namespace(key), version, duration_s, now)
@@ -117,7 +117,7 @@ class LeaseJudge:
             self._let_go(key)
 
     def on_services(self, key: str, services: Iterable[str]) -> None:
-        """Which Services it has endpoints of."""
+        """Notes the Services of which an agent has endpoints."""
         if key in self._agents:
             self._agents[key].services = frozenset(services)
             self.held_changes += key in self._held
@@ -168,8 +168,8 @@ class LeaseJudge:
         self.held_changes += 1
 
     def take_probe(self, key: str) -> bool:
-        """Whether it is held and was not probed yet: from here its processes may be seen to be
-        gone.
+        """Returns True if the agent is retained and was not probed yet: a probe from here may show
+        that its processes are gone.
         """
         is_due = self._held.get(key) is False
         if is_due:
@@ -203,7 +203,7 @@ class LeaseJudge:
         return now - self._agents[key].seen_at
 
     def judge(self, key: str, now: float) -> bool:
-        """Whether *key* is lost, to be asked after ``on_confirmed``.  It stays so until it
+        """Returns True if *key* is lost; call it after ``on_confirmed``. It stays lost until it
         renews.
         """
         agent = self._agents.get(key)
@@ -223,7 +223,7 @@ class LeaseJudge:
         return agent.is_lost
 
     def take_released(self, now: float) -> tuple[str, ...]:
-        """Of those that are held, the ones whose time is over by now: they are lost."""
+        """Returns the retained agents whose time is over: they are lost."""
         released: list[str] = []
         for namespace, hold in tuple(self._holds.items()):
             held = self.held_in(namespace)

@@ -1,4 +1,4 @@
-"""Which Services say that endpoints of theirs are held, and which ask for their release.
+"""The Services whose conditions report retained endpoints, and those that request their release.
 
 A Service with agents that are held has the condition ``AgentRemovalHeld``; when nothing of it is
 held any more the condition says ``False``, and a Service that never had it never gets it. A new
@@ -32,7 +32,7 @@ class HoldNotices:
         self._told_changes = -1
 
     def on_service(self, key: str, new: Service | None) -> bool:
-        """Whether it asks for a release now."""
+        """Notes a Service; returns True if it requests a release now."""
         self._shown.pop(key, None)
         self._told_changes = -1
         if new is None:
@@ -61,7 +61,7 @@ class HoldNotices:
         )
 
     def condition(self, key: str, now: float) -> Document | None:
-        """What Service *key* is to say; ``None``: it says so, or has nothing to say."""
+        """Returns the condition that Service *key* lacks; ``None``: it is up to date."""
         wanted = self._wanted(key)
         if wanted is None or wanted == self._shown.get(key):
             return None

@@ -1,4 +1,4 @@
-"""Which slices of agents may not serve, and why.
+"""The slices of agents that may not serve, and the reasons.
 
 Who may write slices can send a Service's traffic to any address (CVE-2021-25740,
 kubernetes/kubernetes#103675), so the grant of an agent's account bounds them
@@ -57,7 +57,7 @@ class _Ranges:
         self._holders = defaultdict(lambda: defaultdict(dict))
 
     def put(self, name: str, networks: tuple[Network, ...]) -> tuple[Network, ...]:
-        """What was, or is, of *name*, where that changes."""
+        """Stores the networks of *name*; returns the former and the new ones if they differ."""
         old = self._of.pop(name, ())
         if networks:
             self._of[name] = networks
@@ -344,7 +344,7 @@ def _read(agent: str, new: EndpointSlice, grant: AgentGrant | None) -> _Slice:
 
 
 def _drop(index: defaultdict[K, dict[str, None]], at: K, key: str) -> dict[str, None]:
-    """What is left there."""
+    """Removes *key* and returns the remaining keys."""
     keys = index[at]
     del keys[key]
     if not keys:

@@ -1,5 +1,4 @@
-"""What an account of an agent may do, and nothing else: documents to be applied by an
-administrator.
+"""The rights of an agent's account, and nothing else: documents for an administrator to apply.
 
 Rights are bound to names (``resourceNames``): the agent's Lease, its slices, its Services. A create
 carries a name only when it is an apply, so that is how the agent creates. Lists and watches of one

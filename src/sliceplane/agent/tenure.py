@@ -43,8 +43,8 @@ Standing = Literal["free", "ours", "watched", "refused"]
 
 
 class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person chose: how long a silent agent is believed to live, and whether it takes its
-    name from another.
+    """The user's choices: how long a silent agent counts as alive, and whether it takes its name
+    from another.
     """
 
     lease_s: float = LEASE_S

@@ -20,7 +20,9 @@ from sliceplane.consume.agents.registration import ANNOTATION_REFUSED, ANNOTATIO
 
 
 def withdrawal(found: EndpointSlice) -> Write | None:
-    """Of a slice whose agent is lost; ``None``: it is withdrawn."""
+    """Returns the write that withdraws a slice whose agent is lost; ``None``: it is withdrawn
+    already.
+    """
     if (found.metadata.annotations or {}).get(ANNOTATION_STATE) == "lost" and not _serves(found):
         return None
     return _patch(found, {ANNOTATION_STATE: "lost"}, withdraws=True)
@@ -50,7 +52,7 @@ def refusal(found: EndpointSlice, why: str, *, empties: bool = False) -> Write |
 
 
 def lease_end(lease: Lease) -> Write:
-    """Of this version of the Lease; a renewal that was not seen yet keeps it."""
+    """Deletes this version of the Lease; a renewal that was not observed yet keeps it."""
     meta = lease.metadata
     preconditions = {"uid": meta.uid, "resourceVersion": meta.resource_version}
     return Write(

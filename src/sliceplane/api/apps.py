@@ -124,7 +124,7 @@ class DaemonSet(Object, frozen=True, kw_only=True):
 
 
 class ControllerRevision(Object, frozen=True, kw_only=True):
-    """What a template was.  ``data`` is a patch that brings it back."""
+    """A former template. ``data`` is a patch that restores it."""
 
     data: Document | None = None
     revision: int = 0

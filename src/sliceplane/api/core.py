@@ -177,7 +177,7 @@ class WeightedPodAffinityTerm(Projection, frozen=True, kw_only=True):
 
 
 class PodAffinity(Projection, frozen=True, kw_only=True):
-    """Of Pods to Pods, whether they are drawn to each other or kept apart."""
+    """Rules that place Pods near other Pods, or (as anti-affinity) away from them."""
 
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] | None = None
     preferred_during_scheduling_ignored_during_execution: (
@@ -253,7 +253,7 @@ class Pod(Object, frozen=True, kw_only=True):
     status: PodStatus = PodStatus()
 
     def condition(self, kind: str) -> Condition | None:
-        """Returns the condition of the type *kind*."""
+        """Returns the condition of the type *kind*, if the Pod has it."""
         return find_condition(self.status.conditions, kind)
 
     @property

@@ -103,7 +103,7 @@ GATES: Final[Mapping[str, tuple[Spec, ...]]] = {
 
 
 class Gates(msgspec.Struct, frozen=True):
-    """Which features are on.  ``chosen`` are an operator's words, which ``parse`` has checked."""
+    """The enabled features. ``chosen``: the operator's settings, checked by ``parse``."""
 
     release: Release = NEWEST
     chosen: Mapping[str, bool] = msgspec.field(default_factory=dict)
@@ -134,7 +134,7 @@ class Gates(msgspec.Struct, frozen=True):
         return cls(release, dict(sorted(chosen.items())))
 
     def enabled(self, name: str) -> bool:
-        """Whether the feature is on; off if the release does not have it yet."""
+        """Returns True if the feature is on; off if the release does not have it yet."""
         assert name in GATES, f"no gate {name!r}"
         spec = spec_at(name, self.release)
         if spec is None:

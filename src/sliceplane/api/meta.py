@@ -133,7 +133,7 @@ class Condition(Projection, frozen=True, kw_only=True):
 
 
 class ObservedCondition(Condition, frozen=True, kw_only=True):
-    """Of a kind whose conditions say of which generation they are."""
+    """A condition that names the generation that it describes."""
 
     observed_generation: int | None = None
 
@@ -147,7 +147,7 @@ def find_condition(conditions: Iterable[K] | None, kind: str) -> K | None:
 
 
 class Object(Projection, frozen=True, kw_only=True):
-    """What every kind has.  Specific projections add the members that their readers use."""
+    """The members of every kind. Specific projections add the members that their readers use."""
 
     api_version: str = ""
     kind: str = ""

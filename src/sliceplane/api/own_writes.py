@@ -1,5 +1,5 @@
-"""What a controller knows of the objects that it writes: the newer of what its cache shows and the
-server answered.
+"""The newest versions that a controller has observed of the objects that it writes: from its cache,
+or from the server's answer.
 
 Between the answer to a write and the event that shows it, the cache is older than the controller's
 own knowledge. To plan on the cache alone in that time repeats the work: a second slice for the same
@@ -161,7 +161,7 @@ class Unseen:
 
 
 class Shown(Enum):
-    """What an event of the cache tells."""
+    """The meaning of an event of the cache."""
 
     NEW = "an object, or a version, that was not known"
     ECHO = "the version that is known already, from the answer to our own write"
@@ -213,7 +213,9 @@ class OwnWrites(Generic[T]):
         return bool(self.objects or self.in_flight or self._unseen.deadline(self._key) is not None)
 
     def meta(self, name: str, uid: str) -> ObjectMeta | None:
-        """What is known of the object with this *uid*; another of its name does not count."""
+        """Returns the newest metadata of the object with this *uid*; another object of its name
+        does not count.
+        """
         known = self.objects.get(name)
         if known is None:
             return None
@@ -334,7 +336,7 @@ class OwnWrites(Generic[T]):
         )
 
     def proofs(self, writes: Sequence[W], prove: Callable[[T], W]) -> list[W]:
-        """What has to be written instead of *writes*, which are planned again after that: something
+        """Returns the writes that must precede *writes*, which are then planned again: something
         may be taken out of one object since another has it, which we only believe to know. *prove*
         writes an object as it is known, which is a conflict if the server has it otherwise; an
         object whose own write comes first proves itself.

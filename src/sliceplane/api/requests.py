@@ -1,5 +1,4 @@
-"""What a client asks of an API server, and what it is answered, as frozen values; and the table of
-subresources.
+"""Requests to an API server and its answers as frozen values; and the table of subresources.
 
 Controllers hand out ``Write`` and watch a ``Selection``; a client in the process, one over HTTP and
 the simulator perform the same values. Bodies are JSON bytes on purpose: a caller that needs an
@@ -48,7 +47,9 @@ class Subresource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_posted(self) -> bool:
-        """Whether it is a question or an order, and nothing that can be read again."""
+        """Returns True if the subresource is only posted (a question or an order) and cannot be
+        read.
+        """
         return self.verbs == ("create",)
 
 

@@ -510,8 +510,8 @@ NOT_TO_BE_HAD: Final = (403, 404)
 
 
 def is_done_without(resource: Resource, error: StatusError) -> bool:
-    """Whether readers of *resource* (informers, ``trace``, ``proxy render``, the look before
-    ``--once``) go on without it after *error*. What its objects would have said is not known then,
-    which each reader has an answer for.
+    """Returns True if readers of *resource* (informers, ``trace``, ``proxy render``, the check
+    before ``--once``) go on without it after *error*. Its objects are unknown then, which each
+    reader handles.
     """
     return resource.dispensable and error.code in NOT_TO_BE_HAD

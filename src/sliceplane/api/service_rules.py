@@ -1,4 +1,4 @@
-"""What holds of every Service, wherever it is asked.
+"""Rules that hold for every Service, for servers and for readers.
 
 Servers ask it of documents and readers of projections, so each rule takes the plain values of the
 fields that it rests on. Upstream has these rules in ``pkg/apis/core/validation/validation.go``,
@@ -29,26 +29,26 @@ AFFINITY_TIMEOUT_MAX_S: Final = 86_400
 
 
 def is_port(number: int) -> bool:
-    """Whether a port can have this number."""
+    """Returns True if a port can have this number."""
     return 0 < number <= PORT_MAX
 
 
 def is_externally_accessible(service_type: str | None, external_ips: object) -> bool:
-    """Whether ``externalTrafficPolicy`` means something: it is then required, and otherwise
+    """Returns True if ``externalTrafficPolicy`` applies: it is then required, and otherwise
     refused.
     """
     return service_type in EXTERNAL_TYPES or (service_type == "ClusterIP" and bool(external_ips))
 
 
 def has_health_check_port(service_type: str | None, external_policy: str | None) -> bool:
-    """Whether a load balancer asks each node if it has endpoints: ``healthCheckNodePort`` is then
-    allocated, and otherwise refused.
+    """Returns True if a load balancer asks each node if it has endpoints: ``healthCheckNodePort``
+    is then allocated, and otherwise refused.
     """
     return service_type == "LoadBalancer" and external_policy == "Local"
 
 
 def takes_node_ports(service_type: str | None, allocates: bool | None) -> bool:
-    """Whether every port is given a node port. *allocates*: ``allocateLoadBalancerNodePorts``,
+    """Returns True if every port gets a node port. *allocates*: ``allocateLoadBalancerNodePorts``,
     which counts for load balancers alone.
     """
     return service_type == "NodePort" or (service_type == "LoadBalancer" and allocates is not False)

@@ -40,6 +40,6 @@ def user_info(user: User) -> Document:
 
 
 def bearer_token(authorization: bytes) -> str:
-    """Of an ``Authorization`` header; "" if it has none."""
+    """Returns the token of an ``Authorization`` header; "" if it has none."""
     scheme, _, token = authorization.decode("latin-1").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

@@ -22,8 +22,8 @@ from sliceplane.cli.options import Command
 from sliceplane.kit.terminal_text import printable
 
 if TYPE_CHECKING:
+    from sliceplane.watch.io.connection import Connection
     from sliceplane.watch.io.http import HttpClient
-    from sliceplane.watch.io.kubeconfig import Connection
 
 #: requests a second; upstream's controllers have 20 and 30 each, here one process shares them
 QPS_DEFAULT: Final = 50.0
@@ -294,7 +294,7 @@ def attempt(work: Callable[[], _T], *sentences: type[Exception], exit_code: int 
     from sliceplane.api.codec import UNREADABLE
     from sliceplane.api.errors import StatusError
     from sliceplane.watch.io.base import Unreachable
-    from sliceplane.watch.io.kubeconfig import KubeconfigError
+    from sliceplane.watch.io.connection import KubeconfigError
 
     expected: tuple[type[Exception], ...] = (
         KubeconfigError,

@@ -1,5 +1,5 @@
-"""Who gets which address for clients outside (``externalIPs``, load balancers' addresses) and which
-node port.
+"""The owners of addresses for clients outside (``externalIPs``, load balancers' addresses) and
+which node port.
 
 Any user who may write Services may put any address into ``externalIPs``, and every node would lead
 what its Pods send there to that user's endpoints (CVE-2020-8554). So an address is only asked for,
@@ -141,7 +141,7 @@ class AddressClaims:
         return {winner for _, winner in won ^ self._won_at(concerned)}
 
     def owners(self) -> tuple[str, ...]:
-        """Those that have some ground."""
+        """The owners that have some ground."""
         return self._grounds.owners()
 
     def reserve_ports(self, owner: str, ports: Iterable[tuple[str, int]]) -> None:
@@ -150,7 +150,9 @@ class AddressClaims:
         self._ports.update(dict.fromkeys(ports, owner))
 
     def withhold(self, withheld: bool) -> set[ServiceKey]:
-        """Whether external IPs are given to no Service; those that ask for some."""
+        """Withholds external IPs from all Services, or no longer; returns the Services that request
+        some.
+        """
         if withheld == self._withheld:
             return set()
         self._withheld = withheld
@@ -165,7 +167,7 @@ class AddressClaims:
         return tuple([self._granted(key, port) for port in ports])
 
     def refusals(self, key: ServiceKey) -> tuple[ClaimRefusal, ...]:
-        """What *key* asks for and does not get: one for each address, and each node port; sorted.
+        """Returns the refused requests of *key*: one for each address, and each node port; sorted.
         O(its destinations).
         """
         _, asked = self._asked.get(key, ("", {}))
@@ -274,7 +276,7 @@ class AddressClaims:
         return ip in self._cluster_ips or bool(self._grounds.holder(ip)) or bool(special(ip))
 
     def _won_at(self, ips: Iterable[str]) -> set[tuple[Place, ServiceKey]]:
-        """Who has what at these addresses now; "" is none."""
+        """Returns the places at these addresses and their present owners; "" in *ips* is ignored."""
         return {
             (place, self._claims[place][0].key)
             for ip in ips
@@ -334,7 +336,7 @@ class AddressClaims:
 
 
 def _places_of(ports: tuple[ServedPort, ...]) -> _Asked:
-    """What they ask for, with the best rank of each."""
+    """Returns the requested places, with the best rank of each."""
     asked: _Asked = {}
     for port in ports:
         protocol = port.name.protocol

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Ground(NamedTuple):
-    """What one owner has; in canonical form, of one family."""
+    """The addresses and networks of one owner; in canonical form, of one family."""
 
     addresses: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ _Range = tuple[int, int]  # length of the prefix, its bits
 
 
 class Grounds:
-    """Who has what, by owner: a few words, such as ``Node n1``."""
+    """All grounds by owner: a few words, such as ``Node n1``."""
 
     def __init__(self) -> None:
         self._of: dict[str, Ground] = {}
@@ -118,7 +118,7 @@ def _ranges(networks: Iterable[str]) -> Iterable[_Range]:
 
 
 def _join(index: dict[T, tuple[str, ...]], place: T, owner: str) -> bool:
-    """Whether the place is new."""
+    """Adds an owner; returns True if the place is new."""
     owners = index.get(place, ())
     if owner not in owners:
         index[place] = tuple(sorted((*owners, owner)))
@@ -126,7 +126,7 @@ def _join(index: dict[T, tuple[str, ...]], place: T, owner: str) -> bool:
 
 
 def _leave(index: dict[T, tuple[str, ...]], place: T, owner: str) -> bool:
-    """Whether the place is gone."""
+    """Removes an owner; returns True if the place is gone."""
     if place not in index:
         return False
     owners = tuple(other for other in index[place] if other != owner)

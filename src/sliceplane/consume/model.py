@@ -63,7 +63,7 @@ def ordinary_of(text: str, wanted: Family) -> str | None:
 
 
 def special(ip: str) -> str:
-    """What kind of special address the canonical *ip* is; "": none."""
+    """Returns the kind of special address that the canonical *ip* is; "": none."""
     address = ipaddress.ip_address(ip)
     for kind, member in _SPECIAL:
         if getattr(address, member):
@@ -86,8 +86,8 @@ API_SERVICE = ServiceKey("default", "kubernetes")
 
 
 class ServicePortName(NamedTuple):
-    """What endpoints and service ports meet by: the Service, the port's name and its protocol (TCP,
-    UDP, SCTP).
+    """The key by which endpoints match service ports: the Service, the port's name and its protocol
+    (TCP, UDP, SCTP).
     """
 
     service: ServiceKey
@@ -152,7 +152,7 @@ class NodeEndpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class Categories(msgspec.Struct, frozen=True):
-    """What each traffic policy may use, in the order of the endpoints given."""
+    """The endpoints that each traffic policy may use, in the order of the argument."""
 
     cluster: tuple[NodeEndpoint, ...] = ()
     local: tuple[NodeEndpoint, ...] = ()
@@ -222,13 +222,13 @@ class PortState(msgspec.Struct, frozen=True):
 
     @property
     def inside(self) -> tuple[NodeEndpoint, ...]:
-        """Who answers on the cluster IP (``internalTrafficPolicy``)."""
+        """The endpoints that answer on the cluster IP (``internalTrafficPolicy``)."""
         return self.categories.local if self.port.internal_local else self.categories.cluster
 
     @property
     def outside(self) -> tuple[NodeEndpoint, ...]:
-        """Who answers what comes from outside to external IPs, load balancers' addresses and the
-        node port (``externalTrafficPolicy``).
+        """The endpoints that answer traffic from outside to external IPs, load balancers' addresses
+        and the node port (``externalTrafficPolicy``).
         """
         return self.categories.local if self.port.external_local else self.categories.cluster
 

@@ -33,8 +33,8 @@ _PLURALS: Final = {resource.key: resource.plural for resource in FOLLOWED}
 
 
 class Verdict(NamedTuple):
-    """Of a node's cache: since when it is known to ``differ``, of what and at which version; or
-    that all of it is ``equal``; or neither.
+    """The verdict on a node's cache: since when it is known to ``differ``, in what and at which
+    version; or that all of it is ``equal``; or neither.
     """
 
     kind: str = ""
@@ -44,8 +44,8 @@ class Verdict(NamedTuple):
 
 
 class _History:
-    """Of one reading: what its digest was from which version on.  O(1) a change, O(log changes) a
-    question.
+    """The history of one reading: its digests, each with the version from which on it held. O(1) a
+    change, O(log changes) a question.
     """
 
     def __init__(self, revision: int, value: int, now: float) -> None:

@@ -47,7 +47,7 @@ LEASE_NAMESPACE: Final = "kube-node-lease"
 LEASE_PREFIX: Final = "sliceplane-proxy-"
 LABEL_COMPONENT: Final = "sliceplane.dev/component"
 COMPONENT: Final = "node-proxy"
-#: of name servers and of xDS servers (``consume.io.telling``)
+#: of name servers and of xDS servers (``consume.io.reporting``)
 DNS: Final = "dns"
 XDS: Final = "xds"
 ANNOTATION_REVISION: Final = "sliceplane.dev/endpointslices-revision"
@@ -94,7 +94,7 @@ _PLURALS: Final = {resource.key: resource.plural for resource in FOLLOWED}
 
 
 def lease_prefix(kind: str) -> str:
-    """Of the names of Leases of a *kind* of consumer, a word."""
+    """Returns the prefix of the names of Leases of a *kind* of consumer, a word."""
     return LEASE_PREFIX if kind == COMPONENT else f"sliceplane-{kind}-"
 
 
@@ -279,7 +279,7 @@ class Progress:
         self._carried[family].clear()
 
     def on_problems(self, problems: tuple[str, ...]) -> None:
-        """What is wrong with the kernel's rules, or was lately; a sentence each."""
+        """Notes problems of the kernel's rules, present or recent; a sentence each."""
         self._problems = tuple(problem[:PROBLEM_LENGTH_MAX] for problem in problems[:PROBLEMS_MAX])
 
     def on_inputs(self, age_s: float, now: float) -> None:
@@ -301,7 +301,9 @@ class Progress:
 
     @property
     def held(self) -> dict[Place, Held]:
-        """What every family's rules hold; what is read no more, too, until no rules come of it."""
+        """Returns the versions that every family's rules hold; including former readings until no
+        rules depend on them.
+        """
         families = list(self._held.values())
         places = sorted(self._seen.keys() | set[Place]().union(*families))
         return {place: min(held.get(place, Held(0, "")) for held in families) for place in places}
@@ -422,7 +424,9 @@ def _content(report: ProgressReport) -> tuple[object, ...]:
 
 
 def spread_of(word: str, nodes: int) -> str:
-    """What to ask *nodes* of them with: they are to spread their answers if there are many."""
+    """Returns the request *word* with the seconds over which many *nodes* must spread their
+    answers.
+    """
     return f"{word}/{0 if nodes <= FEW_NODES else -(-nodes // REPORTS_PER_S)}"
 
 

@@ -1,4 +1,4 @@
-"""Which slices a node reads, and how several readings become one (KEP-2030; KEP-0752,
+"""The slices that a node reads, and the merge of several readings into one (KEP-2030; KEP-0752,
 "Kube-Proxy").
 
 With the gate EndpointSliceSubsetting a node reads three selections: slices for all nodes, slices
@@ -11,6 +11,7 @@ newest version says.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from sliceplane.api.core import Node, Service
@@ -30,26 +31,28 @@ from sliceplane.api.gates import (
     WINDOWS_ENDPOINT_SLICE_PROXYING,
     Gates,
 )
+from sliceplane.api.scheme import EndpointSlices
+from sliceplane.consume.progress import Place
 
 _SUBSETS: Final = Gates(chosen={ENDPOINT_SLICE_SUBSETTING: True})
 
 
 def reads_slices(gates: Gates, *, windows: bool = False) -> bool:
-    """Whether a proxy reads EndpointSlices; else it reads Endpoints (KEP-0752, "Roll out")."""
+    """Returns True if a proxy reads EndpointSlices; else it reads Endpoints (KEP-0752, "Roll out")."""
     proxying = WINDOWS_ENDPOINT_SLICE_PROXYING if windows else ENDPOINT_SLICE_PROXYING
     return gates.enabled(ENDPOINT_SLICE) and gates.enabled(proxying)
 
 
 def common_selector(gates: Gates) -> str:
-    """What every node reads of EndpointSlices."""
+    """Returns the selector of the EndpointSlices that every node reads."""
     if not gates.enabled(ENDPOINT_SLICE_SUBSETTING):
         return f"!{LABEL_HEADLESS}"
     return f"!{LABEL_HEADLESS},!{LABEL_FOR_ZONE},!{LABEL_FOR_REGION}"
 
 
 def own_selectors(gates: Gates, node: Node | None) -> tuple[str, ...]:
-    """What *node* reads besides: slices for its zone, and for its region.  A label that it has not
-    selects nothing.
+    """Returns the further selectors of *node*: slices for its zone, and for its region. A label
+    that it has not selects nothing.
     """
     if node is None or not gates.enabled(ENDPOINT_SLICE_SUBSETTING):
         return ()
@@ -131,7 +134,7 @@ class Union:
     def on_change(
         self, selection: str, old: EndpointSlice | None, new: EndpointSlice | None
     ) -> SliceChange | None:
-        """What an event in *selection* means for the whole; ``None``: nothing."""
+        """Returns the change of the whole that an event in *selection* is; ``None``: no change."""
         subject = new if new is not None else old
         assert subject is not None, "an event has an old or a new object"
         key = subject.metadata.key
@@ -162,3 +165,35 @@ class Union:
 
 def _newest(seen: dict[str, EndpointSlice]) -> EndpointSlice | None:
     return max(seen.values(), key=lambda item: item.metadata.revision, default=None)
+
+
+#: every reading of EndpointSlices, except those of one Service
+EVERY: Final[Place] = (EndpointSlices.plural, "*")
+
+
+def place_of_service(service: str) -> Place:
+    """The place of consumers that read the slices of *service* alone; with the name "*", of any
+    Service in its namespace.
+    """
+    return (EndpointSlices.plural, f"{SERVICE_READING}{service}")
+
+
+def needed(place: Place, goal: Mapping[Place, int]) -> int:
+    """Returns the version that a reader of *place* must hold for *goal*; 0: any will do."""
+    plural, reading = place
+    if reading.startswith(NAMESPACE_READING):
+        namespace = reading.removeprefix(NAMESPACE_READING)
+        services = SERVICE_READING if namespace == "*" else f"{SERVICE_READING}{namespace}/"
+        return max(
+            (
+                at
+                for (kind, name), at in goal.items()
+                if kind == plural and name.startswith(services)
+            ),
+            default=0,
+        )
+    of_all = EVERY
+    if reading.startswith(SERVICE_READING):
+        of_all = place_of_service(f"{reading.removeprefix(SERVICE_READING).partition('/')[0]}/*")
+    floor = goal.get(of_all, 0) if plural == EVERY[0] else 0
+    return max(goal.get(place, 0), floor)

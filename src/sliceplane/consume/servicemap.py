@@ -112,9 +112,7 @@ def read(service: Service, family: Family) -> tuple[tuple[ServedPort, ...], Exce
 
 
 def why_not_served(service: Service) -> str:
-    """What about *service* makes every proxy like ours pass it over, a few words; "" if it is
-    served.
-    """
+    """Returns why every proxy like ours ignores *service*, in a few words; "" if it is served."""
     spec = service.spec
     meta = service.metadata
     labels = service.metadata.labels or {}

@@ -98,8 +98,8 @@ def slices_of(endpoints: Endpoints | None) -> dict[str, EndpointSlice]:
 def differences(
     old: Endpoints | None, new: Endpoints | None
 ) -> Iterator[tuple[EndpointSlice | None, EndpointSlice | None]]:
-    """What a change of an Endpoints object is in slices: first those that are there, then those
-    that went.
+    """Yields a change of an Endpoints object as changes of slices: first those that are there, then
+    the removed ones.
     """
     before = slices_of(old)
     after = slices_of(new)
@@ -129,8 +129,8 @@ def _endpoints(subset: EndpointSubset, family: Family) -> Iterator[SliceEndpoint
 
 
 class HeldSlice(msgspec.Struct, frozen=True):
-    """What is kept of a slice: its contents, which the informer's cache shares, and how new
-    it is.
+    """The part of a slice that is kept: its contents, shared with the informer's cache, and its
+    age.
     """
 
     ports: tuple[EndpointPort, ...]
@@ -229,7 +229,7 @@ class SliceCache:
         }
 
     def slices(self, service: ServiceKey) -> dict[str, HeldSlice]:
-        """What counts for *service* now, by key, sorted."""
+        """Returns the slices that count for *service* now, by key, sorted."""
         return dict(sorted(self._slices.get(service, {}).items()))
 
     def _merged(self, service: ServiceKey, keys: tuple[str, ...]) -> dict[ServicePortName, _Merge]:

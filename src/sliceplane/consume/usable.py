@@ -1,5 +1,4 @@
-"""Which endpoints may be used from a place, and why another one may not: one rule for every
-consumer.
+"""The rule by which endpoints may be used from a place, or not: one rule for every consumer.
 
 Node proxies (``consume.model.categorize``), ``sliceplane trace`` (``diagnose.trace.reasons`` words
 it) and clients (``consume.balancing.usable`` keeps it by differences) ask here, so that they cannot
@@ -43,8 +42,8 @@ class Locality(msgspec.Struct, frozen=True):
 
 
 class AnyEndpoint(Protocol):
-    """What the rule asks of an endpoint. Absent conditions are already read as KEP-0752 says: ready
-    and serving are true, terminating is false.
+    """The part of an endpoint that the rule reads. Absent conditions are already read as KEP-0752
+    says: ready and serving are true, terminating is false.
     """
 
     @property
@@ -78,8 +77,8 @@ P = TypeVar("P", bound=PlacedEndpoint)
 
 
 class Choice(NamedTuple, Generic[E]):
-    """What a policy leaves, in the order of the endpoints given.  ``hints`` is ``None`` where they
-    do not count.
+    """The endpoints that a policy leaves, in the order of the argument. ``hints`` is ``None`` where
+    they do not count.
     """
 
     endpoints: tuple[E, ...]
@@ -96,7 +95,7 @@ class Choice(NamedTuple, Generic[E]):
 
 
 class Why(Enum):
-    """What the rule says of one endpoint.  The first four are used."""
+    """The verdict of the rule on one endpoint. The first four are used."""
 
     READY = "ready"
     NODE_NAMED = "its hint names this node"
@@ -164,13 +163,14 @@ def why(endpoint: P, choice: Choice[P]) -> Why:
 
 
 def is_still_serving(endpoint: AnyEndpoint) -> bool:
-    """Whether it may be used where none is ready (and it is not either)."""
+    """Returns True if *endpoint* may be used where none is ready (and it is not either)."""
     return endpoint.serving and endpoint.terminating
 
 
 def outcome_of(place: str, *, every_one_names: bool, one_names_it: bool) -> HintOutcome:
-    """What becomes of the hints of one kind, of one ready endpoint at least: whether every ready
-    endpoint names places of the kind, and whether one names *place*.
+    """Returns the outcome of the hints of one kind, for at least one ready endpoint.
+    *every_one_names*: every ready endpoint names places of the kind; *one_names_it*: one names
+    *place*.
     """
     if not place:
         return "place unknown"
@@ -186,7 +186,7 @@ def _still_serving(endpoints: Sequence[E]) -> tuple[E, ...]:
 def _naming(
     ready: tuple[E, ...], place: str, hints_of: Callable[[AnyEndpoint], tuple[str, ...]]
 ) -> tuple[tuple[E, ...], HintOutcome]:
-    """Those that name *place*, and what became of the hints."""
+    """Returns the endpoints that name *place*, and the outcome of the hints."""
     every_one_names = all(map(hints_of, ready))
     naming = (
         tuple([endpoint for endpoint in ready if place in hints_of(endpoint)])

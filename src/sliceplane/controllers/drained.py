@@ -22,11 +22,11 @@ from sliceplane.api.core import Pod
 from sliceplane.api.discovery import ANNOTATION_DRAIN, ANNOTATION_DRAIN_BARRIER
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Leases, Nodes, Pods
-from sliceplane.consume.drain.answer import CONDITION, condition_of, message
-from sliceplane.consume.drain.barrier import ASK_PERIOD_S, LOOK_S, DrainVerdict
+from sliceplane.consume.drain.answer import CONDITION, DrainVerdict, condition_of, message
+from sliceplane.consume.drain.barrier import ASK_PERIOD_S
 from sliceplane.consume.drain.cluster import SELECTIONS, DrainCluster
 from sliceplane.consume.drain.departure import leaves, subject_of
-from sliceplane.consume.drain.reports import MEMORY_S, pause_s, question
+from sliceplane.consume.drain.reports import LOOK_S, MEMORY_S, pause_s, question
 from sliceplane.consume.progress import FEW_NODES, Place
 from sliceplane.kit.times import format_time
 from sliceplane.watch.cache import Change, Mark

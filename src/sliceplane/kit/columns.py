@@ -58,7 +58,7 @@ def table(
 
 
 def notes(sentences: Sequence[str], width: int | None) -> Iterator[str]:
-    """What stands below a table: an empty line, and a paragraph for each sentence."""
+    """Returns the lines below a table: an empty line, and a paragraph for each sentence."""
     if sentences:
         yield ""
     for sentence in map(printable, sentences):

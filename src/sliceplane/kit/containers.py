@@ -97,7 +97,7 @@ class Passed(Generic[V]):
     """
 
     def __init__(self, most: int, passes: Callable[[V], bool]) -> None:
-        """What passes must not be longer than a name, as a cache has room for any value."""
+        """A value that passes must not be longer than a name, as a cache has room for any value."""
         self._most = most
         self._passes = passes
         self._known: set[V] = set()

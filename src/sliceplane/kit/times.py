@@ -52,7 +52,7 @@ def format_nano_time(nanoseconds: int) -> str:
 
 
 def since_epoch(text: str) -> timedelta:
-    """What has passed since the epoch.  Raises ``ValueError`` if *text* is not RFC 3339 with an
+    """Returns the time since the epoch. Raises ``ValueError`` if *text* is not RFC 3339 with an
     offset.
     """
     # RFC 3339 and Go have a year 0, ``datetime`` has not; the calendar repeats every 400 years.

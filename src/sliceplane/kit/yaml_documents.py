@@ -109,7 +109,7 @@ _SCALAR: Final = _Measure(nodes=1, height=0)
 
 
 def _weight(text: str) -> int:
-    """What a long text counts as, beyond the one value that it is."""
+    """Returns the values that a long text counts as, beyond one."""
     return len(text) // _CHARACTERS_OF_A_VALUE
 
 
@@ -356,8 +356,8 @@ def _resolve_plain(text: str) -> Any:
 
 
 def reads_as_text(text: str) -> bool:
-    """Whether *text*, written plain, is read as itself.  (Go and we read ``n`` and ``1e3`` as no
-    text; PyYAML does.)
+    """Returns True if *text*, written plain, is read as itself. (Go and we read ``n`` and ``1e3``
+    as no text; PyYAML does.)
     """
     try:
         return isinstance(_resolve_plain(text), str)

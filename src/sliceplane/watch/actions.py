@@ -1,4 +1,4 @@
-"""What a reflector asks of its shell, and what it is about meanwhile.
+"""The actions that a reflector requests from its shell, and its phases.
 
 The shell (``watch.io.reflect``, or a simulator) performs actions in their order and has one request
 open at a time; ``watch.reflector`` says what it feeds back.

@@ -1,5 +1,5 @@
-"""What the answers of servers mean to a reflector: which errors condemn a version, and what small
-bodies say.
+"""The meaning of a server's answers for a reflector: errors that invalidate a version, and small
+bodies.
 """
 
 from __future__ import annotations

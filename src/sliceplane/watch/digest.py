@@ -1,4 +1,5 @@
-"""What a cache holds, as one number: the XOR of a 64-bit hash of every object's key and version.
+"""The contents of a cache as one number: the XOR of a 64-bit hash of every object's key and
+version.
 
 Two caches of one resource that stand for the same version hold the same objects exactly if their
 digests are equal, but for a chance of one in 2^64. A change costs two hashes, whatever there is
@@ -27,7 +28,7 @@ _SECOND: Final = 0xD6E8FEB86659FD93
 
 
 class Terms:
-    """What objects add to digests.  Keeps two numbers for each object that is there."""
+    """The contributions of objects to digests. Keeps two numbers for each object."""
 
     def __init__(self) -> None:
         #: by key: its hash, and what the object added last
@@ -38,8 +39,8 @@ class Terms:
         return len(self._keys)
 
     def of(self, old: Object | None, new: Object | None) -> tuple[int, int]:
-        """Of a change, as ``watch.cache.Change`` has it: what goes and what comes; 0 for
-        nothing.
+        """Returns the terms of a change (``watch.cache.Change``): of the old version and of the new
+        one; 0 for none.
         """
         if new is None:
             assert old is not None, "a change has an old or a new object"
@@ -64,7 +65,7 @@ class Terms:
 
 
 class Digest:
-    """Of the objects that it was told of.  O(1) a change."""
+    """The digest of all observed objects. O(1) a change."""
 
     def __init__(self) -> None:
         self._terms = Terms()
@@ -88,7 +89,7 @@ def digest_text(value: int) -> str:
 
 
 def digest_of(objects: Iterable[Object]) -> str:
-    """Of a whole list."""
+    """Returns the digest of a whole list."""
     digest = Digest()
     for listed in objects:
         digest.on_change(None, listed)

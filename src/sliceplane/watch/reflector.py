@@ -14,7 +14,7 @@ What the machine promises, and how:
 
 - **The cache never holds half a list.**  Pages are collected and reach the cache together, as a
   difference. A list that lacks most of what the cache holds is asked for a second time first
-  (``watch.doubt``).
+  (``watch.unconfirmed``).
 - **Nothing is lost between two watches.**  A watch resumes from the version of the last event or
   bookmark. Where that is impossible (410) or seems so (see below) a new list is compared with the
   cache, and what it lacks is deleted.
@@ -54,7 +54,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+import msgspec
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object, is_older
@@ -70,8 +72,8 @@ from sliceplane.watch.answers import (
     status_of,
 )
 from sliceplane.watch.cache import Cache, Change, Mark, Undecodable, Unreadable, key_of
-from sliceplane.watch.doubt import CONFIRM_PAUSE_S, Doubts
 from sliceplane.watch.paging import VERSION_CHARACTERS_MAX, BadList, CacheSize
+from sliceplane.watch.unconfirmed import CONFIRM_PAUSE_S, UnconfirmedRemovals
 
 T = TypeVar("T", bound=Object)
 
@@ -99,6 +101,20 @@ EXPIRED_PAGES_MAX = 2
 ABSENT_PERIOD_S = 300.0
 
 
+class ReflectorConfig(msgspec.Struct, frozen=True):
+    """*cache_bytes_max*: for programs that follow servers of others; ``None``: only lists have a
+    bound. *only_reads*: another program writes the objects, and writes them again.
+    """
+
+    idle_timeout_s: float = IDLE_TIMEOUT_S
+    absent_period_s: float = ABSENT_PERIOD_S
+    only_reads: bool = False
+    cache_bytes_max: int | None = None
+
+
+DEFAULTS: Final = ReflectorConfig()
+
+
 class Reflector(Generic[T]):
     """Owns and changes *cache*; driven by one shell (``watch.io.reflect``, or a simulator).
 
@@ -110,15 +126,8 @@ class Reflector(Generic[T]):
         self,
         cache: Cache[T],
         rng: Rng,
-        *,
-        idle_timeout_s: float = IDLE_TIMEOUT_S,
-        absent_period_s: float = ABSENT_PERIOD_S,
-        only_reads: bool = False,
-        cache_bytes_max: int | None = None,
+        config: ReflectorConfig = DEFAULTS,
     ) -> None:
-        """*cache_bytes_max*: for programs that follow servers of others; ``None``: only lists have
-        a bound.
-        """
         self.cache = cache
         self.counters = Counters()
         self.phase = Phase.NEW
@@ -130,10 +139,10 @@ class Reflector(Generic[T]):
         #: why the last list or watch failed, and when; ``None`` once things go well again
         self.last_error: tuple[StatusError, float] | None = None
         self._rng = rng
-        self._idle_timeout_s = idle_timeout_s
-        self._absent_period_s = absent_period_s
-        self._is_bounded = cache_bytes_max is not None
-        self._size = CacheSize(cache_bytes_max)
+        self._idle_timeout_s = config.idle_timeout_s
+        self._absent_period_s = config.absent_period_s
+        self._is_bounded = config.cache_bytes_max is not None
+        self._size = CacheSize(config.cache_bytes_max)
         self._bounds = self._size.bounds_of_list()
         self._actions: list[Action] = []
         self._changes: list[Change[T]] = []
@@ -152,7 +161,7 @@ class Reflector(Generic[T]):
         self._list_token = ""
         self._list_began = 0.0
         self._expired_pages = 0
-        self.doubts = Doubts(only_reads=only_reads)
+        self.unconfirmed = UnconfirmedRemovals(only_reads=config.only_reads)
         # The watch in progress, and those before it.
         self._watch_began = 0.0
         self._watch_opened_at: float | None = None
@@ -171,7 +180,7 @@ class Reflector(Generic[T]):
         return actions
 
     def take_changes(self) -> tuple[Change[T], ...]:
-        """What happened to the cache since the last call, in order."""
+        """Returns the changes of the cache since the last call, in order."""
         changes, self._changes = tuple(self._changes), []
         return changes
 
@@ -409,7 +418,7 @@ class Reflector(Generic[T]):
         self._list_version = self._list_token = ""
 
     def _finish_list(self, now: float) -> None:
-        if self.doubts.asks_again(self.cache, self._pages, self._list_version, now):
+        if self.unconfirmed.needs_second_list(self.cache, self._pages, self._list_version, now):
             self._forget_pages()
             self.phase = Phase.WAITING
             self._deadline = now + CONFIRM_PAUSE_S
@@ -471,7 +480,7 @@ class Reflector(Generic[T]):
         return opened if settled and opened is not None else -math.inf
 
     def _leave_watch(self, now: float) -> None:
-        """What a watch that is over has shown, however it ended."""
+        """Notes the result of a watch that has ended, however it did."""
         self._current_at = max(self._current_at, self._quiet_since(now))
         if self._watch_opened_at is not None and now - self._watch_opened_at >= HEALTHY_WATCH_S:
             self._attempt = 0
@@ -521,9 +530,11 @@ class Reflector(Generic[T]):
         self.phase = Phase.WAITING
 
     def _do_without(self, error: StatusError, now: float) -> None:
-        """What the cache has stays: nothing says that it is wrong."""
+        """Goes on without the kind; the cache keeps its objects, as nothing says that they are
+        wrong.
+        """
         self._forget_pages()
-        self.doubts.forget()
+        self.unconfirmed.forget()
         self._version = ""
         self.synced = True
         self.absent = error

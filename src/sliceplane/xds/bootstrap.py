@@ -1,5 +1,5 @@
-"""What a client must be told to come to us: Envoy's bootstrap, and that of every gRPC library (gRFC
-A27, A65, A97).
+"""Bootstrap documents that lead clients to us: Envoy's, and that of every gRPC library (gRFC A27,
+A65, A97).
 
 As short as they work; what is left out are defaults that do no harm.
 """

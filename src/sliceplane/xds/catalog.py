@@ -48,7 +48,7 @@ class XdsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class XdsChange(NamedTuple):
-    """What is at *topic* (``XdsView.topic``) may be another."""
+    """A resource at *topic* (``XdsView.topic``) may have changed."""
 
     view: XdsView
     type_url: str
@@ -84,7 +84,7 @@ class XdsCatalog:
 
     @property
     def is_unsettled(self) -> bool:
-        """What changed since ``take_changes`` is not merged yet."""
+        """True if changes since ``take_changes`` are not merged yet."""
         return bool(self._dirty)
 
     @property
@@ -110,7 +110,7 @@ class XdsCatalog:
         }
 
     def problems(self, service: str) -> tuple[str, ...]:
-        """What is wrong with the annotations of ``NAMESPACE/NAME``."""
+        """Returns the problems of the annotations of ``NAMESPACE/NAME``."""
         namespace, _, name = service.partition("/")
         served = self.services.get(ServiceKey(namespace, name))
         return () if served is None else tuple(served.problems)
@@ -203,8 +203,8 @@ class XdsCatalog:
         self._dirty[key] = None
 
     def _count(self, place: XdsPlace | None, by: int) -> bool:
-        """Whether the zone of *place* is in another region now: the one of its Nodes, the first
-        where they differ.
+        """Counts a Node; returns True if the zone of *place* is in another region now: that of its
+        Nodes, the first where they differ.
         """
         if place is None or not place.zone or not place.region:
             return False
@@ -242,7 +242,7 @@ class XdsCatalog:
         return view
 
     def release(self, view: XdsView) -> None:
-        """What no other view can use is forgotten."""
+        """Releases a view and forgets everything that no other view can use."""
         assert view.users > 0, "a view was released more often than it was asked for"
         view.users -= 1
         if view.users:
@@ -287,8 +287,8 @@ class XdsCatalog:
             self._leave()
 
     def take_changes(self) -> list[XdsChange]:
-        """What may differ since the last call, each once, in the order in which it should be sent;
-        none before ``on_synced``.
+        """Returns the possible changes since the last call, each once, in the order in which to
+        send them; none before ``on_synced``.
         """
         if not self.is_synced:
             return []
@@ -328,7 +328,7 @@ def catalog_of(
     nodes: Iterable[Node],
     process: str,
 ) -> XdsCatalog:
-    """Of lists; assignments have their endpoints in them, however many these are."""
+    """Returns a catalog built from lists; its assignments contain their endpoints, however many."""
     catalog = XdsCatalog(XdsConfig(collected_from=0), process)
     for node in nodes:
         catalog.on_node(None, node)

@@ -26,7 +26,9 @@ REMEMBERED_MIN: Final = 256
 
 
 class XdsCollection:
-    """Of one zone of one pool of *key*, in one epoch.  Changed by its ``Collections`` alone."""
+    """The collection of one zone of one pool of *key*, in one epoch. Changed by its ``Collections``
+    alone.
+    """
 
     def __init__(self, key: PortKey, glob: str) -> None:
         self.key: Final = key
@@ -56,8 +58,8 @@ class XdsCollection:
 
 
 class Collections:
-    """Those of one pool, by zone.  *registry*: all that clients may ask for, by glob; shared with
-    the catalog.
+    """The collections of one pool, by zone. *registry*: all that clients may ask for, by glob;
+    shared with the catalog.
     """
 
     def __init__(

@@ -57,7 +57,9 @@ class LocalityPieces(NamedTuple):
 
 
 def is_servable(endpoint: Endpoint) -> bool:
-    """Whether it has a port and an address that means the same host for every client."""
+    """Returns True if *endpoint* has a port and an address that means the same host for every
+    client.
+    """
     family: Family = "IPv6" if ":" in endpoint.address else "IPv4"
     return is_port(endpoint.port) and ordinary_of(endpoint.address, family) == endpoint.address
 
@@ -82,7 +84,7 @@ def piece(body: bytes) -> bytes:
 
 
 def body_of(encoded: bytes) -> bytes:
-    """What ``piece`` was made of."""
+    """Returns the argument of ``piece``."""
     at = 1
     while encoded[at] & 0x80:
         at += 1

@@ -138,13 +138,6 @@ class Laggards(Generic[C]):
                 laggard.services[service] = revision
                 self._report = None
 
-    def retain(self, client: C, services: set[ServiceKey]) -> None:
-        """It lacks changes of no others."""
-        laggard = self._clients[client]
-        for service in [service for service in laggard.services if service not in services]:
-            del laggard.services[service]
-            self._report = None
-
     def give_up(self, client: C, now: float) -> None:
         """Drains wait for it no longer.  Idempotent."""
         laggard = self._clients[client]
@@ -240,5 +233,5 @@ def _folded(behind: Mapping[ServiceKey, ClientLag]) -> dict[str, ClientLag]:
 
 
 def _printable(name: str) -> str:
-    """What a client says of itself, for terminals and logs."""
+    """Returns a client's own text, made safe for terminals and logs."""
     return "".join(mark if mark.isprintable() else "?" for mark in name[:NAME_MAX])

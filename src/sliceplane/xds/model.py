@@ -51,7 +51,7 @@ class XdsPlace(NamedTuple):
 
 
 class Audience(NamedTuple):
-    """Who reads the same slices; empty: those for all."""
+    """The readers of the same slices; empty: those for all."""
 
     zone: str = ""
     region: str = ""
@@ -72,9 +72,7 @@ EVERYBODY: Final = Audience()
 
 @dataclass(slots=True)
 class XdsShared:
-    """What all Services of a catalog have in common.  ``regions``: by zone; the catalog
-    changes it.
-    """
+    """The state that all Services of a catalog share. ``regions``: by zone; the catalog changes it."""
 
     next_epoch: Callable[[], str]
     collected_from: int
@@ -85,8 +83,8 @@ class XdsShared:
 
 
 class PortChanges(NamedTuple):
-    """What differs since the last time.  ``flipped``: pools that are empty now and were not, or the
-    other way round.
+    """The differences since the last time. ``flipped``: pools that are empty now and were not, or
+    the other way round.
     """
 
     everywhere: bool
@@ -98,7 +96,7 @@ class PortChanges(NamedTuple):
         return not (self.everywhere or self.flipped or self.pools)
 
     def reassigns(self, place: XdsPlace, used: PoolKey, *, collected: bool) -> bool:
-        """Whether the assignment differs for a client at *place*, which uses *used* now."""
+        """Returns True if the assignment differs for a client at *place*, which uses *used* now."""
         if self.everywhere or (
             self.flipped and any(key in self.flipped for key in _may_use(place))
         ):
@@ -264,7 +262,7 @@ class PortEndpoints:
     # -- which pool a place uses
 
     def _decides(self) -> tuple[bool, bool, bool, bool]:
-        """What decides for every place."""
+        """Returns the values that decide for every place."""
         ready = self._counts.get(READY, 0)
         return (
             ready > 0,
@@ -313,7 +311,7 @@ class PortEndpoints:
         return pool
 
     def drop_pools(self, is_used: Callable[[PoolKey], bool]) -> None:
-        """Those that no place can come to use."""
+        """Drops the pools that no place can come to use."""
         for key in [key for key in self._pools if not is_used(key)]:
             self._pools.pop(key).close()
 
@@ -327,8 +325,8 @@ class PortEndpoints:
         return Collections(self._settings.key, self._shared.registry, self._shared.next_epoch)
 
     def choice(self, place: XdsPlace) -> Choice[NodeEndpoint]:
-        """What the rule itself leaves for *place*, by id; the second opinion of ``check``.
-        O(n).
+        """Returns the endpoints that the rule itself leaves for *place*, by id; the second opinion
+        of ``check``. O(n).
         """
         rule = choose_local if self._settings.is_local else choose
         return rule(self.sources(place), Locality(node=place.node, zone=place.zone))

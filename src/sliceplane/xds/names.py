@@ -35,7 +35,7 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class GrpcTarget(NamedTuple):
-    """What a gRPC client named.  ``port`` "": it said none."""
+    """The target that a gRPC client named. ``port`` "": it said none."""
 
     service: ServiceKey
     port: str
@@ -61,7 +61,7 @@ def parse_key(name: str) -> PortKey | None:
 
 
 def may_be_target(name: str) -> bool:
-    """Whether it is spelled like a name that a person gives behind ``xds:///``."""
+    """Returns True if *name* is spelled like one that a person gives behind ``xds:///``."""
     return 0 < len(name) <= NAME_MAX and not any(mark in name for mark in "/?%")
 
 

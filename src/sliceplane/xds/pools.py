@@ -53,8 +53,8 @@ class PoolEntry(NamedTuple):
 
 
 class PoolChanges(NamedTuple):
-    """Whether the assignment differs, for those who take it whole and for those who take
-    collections; and the members that do, of collections that were there before.
+    """The changes of an assignment, for clients that take it whole and for clients of collections;
+    and the changed members of collections that existed before.
     """
 
     plain: bool
@@ -215,7 +215,7 @@ class EndpointList:
         self._is_reassigned = True
 
     def settle(self) -> PoolChanges:
-        """What changed since the last time."""
+        """Returns the changes since the last time."""
         changed = self._is_changed
         reassigned = self._is_reassigned
         self._is_changed = self._is_reassigned = False

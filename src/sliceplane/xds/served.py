@@ -165,8 +165,8 @@ class ServedService:
     def changes_for(
         self, changes: ServiceChanges, client: XdsClient, place: XdsPlace
     ) -> Iterator[ResourceChange]:
-        """What of *changes* a client of this kind at *place* must be told; a resource may come
-        twice.
+        """Yields the part of *changes* that a client of this kind at *place* must get; a resource
+        may come twice.
         """
         for port in changes.resettled:
             yield from self._resettled_for(port, client)
@@ -222,7 +222,7 @@ class ServedService:
         )
 
     def endpoints(self, port: str, place: XdsPlace) -> PortEndpoints:
-        """Of a port that it has; merged when a client asks for the first time."""
+        """Returns the endpoints of an existing port; merged at the first request of a client."""
         audience = self.audience(place)
         held = self._ports.get((port, audience))
         if held is None:

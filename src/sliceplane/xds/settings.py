@@ -1,5 +1,4 @@
-"""What a Service says of each of its TCP ports, as far as xDS is concerned; annotations only from
-closed lists.
+"""The xDS settings of each TCP port of a Service; annotations take values from closed lists only.
 
 Values that an annotation may not have are not heeded, and told (``problems``), so that no user's
 text reaches the configuration of a client. UDP, SCTP and Services of the type ExternalName are not
@@ -67,7 +66,7 @@ class PortSettings(NamedTuple):
 
     @property
     def hashes(self) -> bool:
-        """Whether which endpoint is taken depends on who asks."""
+        """True if the choice of an endpoint depends on the client."""
         return self.policy in ("ring-hash", "maglev") or (self.is_sticky and not self.policy)
 
 
@@ -114,7 +113,7 @@ def settings_of(service: Service) -> tuple[dict[str, PortSettings], list[str]]:
 
 
 def unserved_ports(service: Service) -> int:
-    """Those that no client of xDS can have."""
+    """Returns the number of ports that no xDS client can have."""
     ports = service.spec.ports or ()
     if service.spec.type == "ExternalName":
         return max(1, len(ports))

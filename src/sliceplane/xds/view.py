@@ -1,4 +1,4 @@
-"""What clients of one kind at one place may see: the answer to each name.
+"""The resources that clients of one kind at one place may see: the answer to each name.
 
 Views share the octets of whatever is the same for them. An assignment that was asked for is
 remembered until something changes, if the view has several clients: after a restart a thousand
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 
 class XdsView:
-    """What clients of one kind at one place may see.  ``place``: as the API's Nodes say, else as
-    the client does.
+    """The resources that clients of one kind at one place may see. ``place``: as the API's Nodes
+    say, else as the client does.
     """
 
     def __init__(self, catalog: XdsCatalog, client: XdsClient, place: XdsPlace) -> None:
@@ -54,7 +54,7 @@ class XdsView:
         return bool(self.client.zone) and self.client.zone != self.place.zone
 
     def get(self, type_url: str, name: str) -> XdsResource | None:
-        """What there is under *name*; ``None``: nothing, and nothing stands for it."""
+        """Returns the resource *name*; ``None``: there is none, and nothing stands for it."""
         catalog = self._catalog
         if type_url == ASSIGNMENT:
             if self._assignments_at != catalog.revision:
@@ -93,7 +93,7 @@ class XdsView:
         return made
 
     def check(self) -> None:
-        """What is remembered is what there is."""
+        """Asserts that remembered resources are the present ones."""
         known = dict(self._assignments) if self._assignments_at == self._catalog.revision else {}
         self._assignments.clear()
         for name, resource in known.items():
@@ -120,7 +120,9 @@ class XdsView:
         return served.grpc_listener(name, target)
 
     def all(self, type_url: str) -> list[XdsResource]:
-        """What a wildcard has, by name: Clusters, and Envoy's listeners.  O(Services)."""
+        """Returns the resources of a wildcard, by name: Clusters, and Envoy's listeners.
+        O(Services).
+        """
         assert self._catalog.is_synced, "nothing is answered before everything was read"
         if type_url not in (CLUSTER, LISTENER) or (
             type_url == LISTENER and self.client.kind == "grpc"
@@ -143,8 +145,8 @@ class XdsView:
         return self._catalog.shared.registry.get(glob)
 
     def endpoints(self, name: str) -> PortEndpoints | None:
-        """Those of which the assignment *name* has what may be used here; ``None``: there is no
-        such port.
+        """Returns the endpoints from which the assignment *name* takes the usable ones; ``None``:
+        there is no such port.
         """
         key = parse_key(name)
         served = None if key is None else self._catalog.services.get(key.service)

@@ -41,7 +41,7 @@ def message(number: int, *fields: bytes) -> bytes:
 
 
 def head(number: int, size: int) -> bytes:
-    """What stands before *size* octets of the field *number*, for who joins them later."""
+    """Returns the tag and length before *size* octets of the field *number*, to be joined later."""
     return _TAGS[number] + varint(size)
 
 
@@ -65,7 +65,7 @@ def any_of(type_url: str, body: bytes) -> bytes:
 
 
 def any_parts(type_url: str, body: bytes) -> tuple[bytes, bytes]:
-    """What an ``Any`` has before its *body*, which may be long: to be joined once."""
+    """Returns the parts of an ``Any`` before its *body*, which may be long: to be joined once."""
     return text(1, type_url), head(2, len(body)) if body else b""
 
 

@@ -15,8 +15,9 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.kit.rng import Rng
-from sliceplane.watch.cache import Change
+from sliceplane.watch.cache import Cache, Change
 from sliceplane.watch.io.reflect import RunningInformer
+from sliceplane.watch.reflector import ReflectorConfig
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -49,7 +50,12 @@ async def running(
         ConfigMaps, **{name: options.pop(name) for name in ("label_selector",) if name in options}
     )
     informer: RunningInformer[Object] = RunningInformer(
-        client, selection, clock=client.clock, rng=Rng(1), kind=Object, **options
+        client,
+        selection,
+        clock=client.clock,
+        rng=Rng(1),
+        cache=Cache(ConfigMaps, Object, options.pop("indexes", None)),
+        config=ReflectorConfig(**options),
     )
     view = View()
     informer.add_handler(view.on_changes, view.on_synced)

@@ -21,9 +21,9 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Namespaces
 from sliceplane.watch.io import kubeconfig, tls
 from sliceplane.watch.io.base import Unreachable
-from sliceplane.watch.io.credentials import CredentialsError, Exec
+from sliceplane.watch.io.connection import CredentialsError, KubeconfigError
+from sliceplane.watch.io.credentials import Exec
 from sliceplane.watch.io.http import HttpClient
-from sliceplane.watch.io.kubeconfig import KubeconfigError
 from sliceplane.watch.io.proxies import from_environment
 from sliceplane.watch.io.tls import Pem, Tls
 

@@ -15,8 +15,8 @@ import yaml
 from tests.server.serving import Server
 
 from sliceplane.watch.io import kubeconfig, pool
-from sliceplane.watch.io.credentials import CredentialsError, Exec, TokenFile, basic, bearer
-from sliceplane.watch.io.kubeconfig import KubeconfigError
+from sliceplane.watch.io.connection import CredentialsError, KubeconfigError, basic, bearer
+from sliceplane.watch.io.credentials import Exec, TokenFile
 
 
 def written(

@@ -31,6 +31,7 @@ from sliceplane.diagnose.page.io import live, questions
 from sliceplane.diagnose.page.io.server import page
 from sliceplane.watch import paging
 from sliceplane.watch.io import bounds, http, kubeconfig
+from sliceplane.watch.io.connection import KubeconfigError
 
 TIMEOUT_S: Final = 1.0
 #: where the answer is not given by time: longer than any of these takes on a busy machine
@@ -322,7 +323,7 @@ async def test_the_page_comes_up_and_says_what_is_wrong(
     "server", ["https://[", "https://h:99999", "https://h\x1b[31m", "https://", "http://a b"]
 )
 def test_a_server_that_is_no_url_is_refused(server: str, tmp_path: Path) -> None:
-    with HostileApi("honest") as api, pytest.raises(kubeconfig.KubeconfigError):
+    with HostileApi("honest") as api, pytest.raises(KubeconfigError):
         kubeconfig.load(api.kubeconfig(tmp_path, server=server))
 
 
@@ -336,5 +337,5 @@ def test_files_that_a_kubeconfig_names_are_read_with_bounds(tmp_path: Path) -> N
         path = HostileApi("honest").kubeconfig(
             tmp_path, server="https://h", **{"certificate-authority": name}
         )
-        with pytest.raises(kubeconfig.KubeconfigError, match=why):
+        with pytest.raises(KubeconfigError, match=why):
             kubeconfig.load(path)

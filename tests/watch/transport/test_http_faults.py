@@ -16,9 +16,8 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.watch.io import kubeconfig
 from sliceplane.watch.io.base import Unreachable
-from sliceplane.watch.io.credentials import Credentials, Fixed
+from sliceplane.watch.io.connection import Connection, Credentials, Fixed
 from sliceplane.watch.io.http import HttpClient
-from sliceplane.watch.io.kubeconfig import Connection
 from sliceplane.watch.io.replies import error_of
 
 Answer = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]

@@ -12,7 +12,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.kit.rng import Rng
-from sliceplane.watch.cache import Change
+from sliceplane.watch.cache import Cache, Change
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.reflect import RunningInformer, loop_clock
 
@@ -38,7 +38,7 @@ async def test_an_informer_follows_a_real_server(client: Client, namespace: str)
         Selection(ConfigMaps, namespace),
         clock=loop_clock(time.time()),
         rng=Rng(1),
-        kind=Object,
+        cache=Cache(ConfigMaps, Object),
     )
     informer.add_handler(on_changes, lambda: None)
     task = asyncio.create_task(informer.run())

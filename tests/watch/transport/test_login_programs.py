@@ -16,7 +16,8 @@ from tests.waiting import eventually
 import sliceplane
 from sliceplane.kit.io.identity import ProcessIdentity, identity
 from sliceplane.kit.io.orphans import ended_with_us
-from sliceplane.watch.io.credentials import API_VERSIONS, CredentialsError, Exec
+from sliceplane.watch.io.connection import CredentialsError
+from sliceplane.watch.io.credentials import API_VERSIONS, Exec
 
 #: asks a program that waits for a person, and writes a file as soon as that would not outlive it
 CLIENT = """

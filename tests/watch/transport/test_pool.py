@@ -19,9 +19,8 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps, Namespaces
 from sliceplane.watch.io import kubeconfig, pool
 from sliceplane.watch.io.base import Unreachable
-from sliceplane.watch.io.credentials import Fixed
+from sliceplane.watch.io.connection import Connection, Fixed
 from sliceplane.watch.io.http import HttpClient
-from sliceplane.watch.io.kubeconfig import Connection
 
 KEPT = reply(200, b"{}").replace(b"Connection: close\r\n", b"")
 

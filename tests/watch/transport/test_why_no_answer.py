@@ -14,9 +14,8 @@ from tests.server.serving import Server
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Services
 from sliceplane.watch.io.base import Unreachable
-from sliceplane.watch.io.credentials import Fixed
+from sliceplane.watch.io.connection import Connection, Fixed
 from sliceplane.watch.io.http import HttpClient
-from sliceplane.watch.io.kubeconfig import Connection
 from sliceplane.watch.io.replies import why_no_answer
 
 

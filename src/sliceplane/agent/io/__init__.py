@@ -1,5 +1,4 @@
-"""What runs an agent on a machine outside of the cluster: its checks, its child, its socket, its
-end.
+"""Runs an agent on a machine outside of the cluster: its checks, its child, its socket, its end.
 
 ``program`` runs one agent over a client, with ``agent.controller`` as its core and the host of
 controllers as its ways; ``probes`` looks at a process; ``child`` starts one (``agent run``);

@@ -1,5 +1,5 @@
-"""Whether the kernels of all nodes hold a drain: the drain barrier's question for slices that an
-agent wrote.
+"""Checks that the kernels of all nodes hold a drain: the drain barrier for slices that an agent
+wrote.
 
 Nodes and their Leases are listed once a second; in between nodes are asked through the server's
 memory (``consume.drain.reports``), where it has one and the account may ask, so that a drain takes

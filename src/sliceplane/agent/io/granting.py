@@ -21,7 +21,7 @@ from sliceplane.consume.agents.registration import account_name
 from sliceplane.consume.io.accounts import request_token
 from sliceplane.kit.names import check_dns_label
 from sliceplane.watch.io.base import Client, Unreachable
-from sliceplane.watch.io.kubeconfig import Connection
+from sliceplane.watch.io.connection import Connection
 
 #: every namespace has the server's authority there (KEP-1205, "kube-root-ca.crt")
 _ROOT_CA: Final = "kube-root-ca.crt"

@@ -182,7 +182,7 @@ def _source_towards(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.I
 
 
 class SleepWatch:
-    """Whether the machine slept since the last look: the monotonic clock stands still then.
+    """Detects that the machine slept since the last check: the monotonic clock stands still then.
 
     It is compared with the time since boot, which goes on; where a system does not tell that, with
     the wall clock, and then a clock that is set looks like a sleep.

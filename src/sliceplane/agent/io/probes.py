@@ -33,7 +33,7 @@ _SERVING: Final = b"\x08\x01"
 
 
 class Failed(Exception):
-    """What was seen, in a few words."""
+    """A failed check; the text describes the observation in a few words."""
 
 
 async def look(spec: CheckSpec, address: str, first_port: int) -> tuple[bool, str]:

@@ -37,7 +37,7 @@ from sliceplane.consume.agents.registration import AgentPort, Registration
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.names import check_dns_label
 from sliceplane.watch.io.base import Client
-from sliceplane.watch.io.kubeconfig import Connection
+from sliceplane.watch.io.connection import Connection
 
 #: between two looks at the file
 _FILE_PERIOD_S: Final = 1.0
@@ -113,7 +113,7 @@ async def serve(
 async def _changed(
     path: Path | None, read: Read, known: AgentFile, then: Callable[[], None]
 ) -> AgentFile:
-    """What the file says when it says something else that can be read; *then* is called at that
+    """Waits until the file has other, readable content and returns it; *then* is called at that
     moment.
     """
     if path is None:

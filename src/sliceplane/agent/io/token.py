@@ -29,9 +29,8 @@ from sliceplane.consume.agents.registration import FIELD_MANAGER, account_name
 from sliceplane.consume.io.accounts import request_token
 from sliceplane.kit.io.log import get_logger
 from sliceplane.watch.io.base import Client, Unreachable
-from sliceplane.watch.io.credentials import Fixed
+from sliceplane.watch.io.connection import Connection, Fixed
 from sliceplane.watch.io.http import HttpClient
-from sliceplane.watch.io.kubeconfig import Connection
 
 #: between two tries while the server is away
 _RETRY_S: Final = 60.0
@@ -146,8 +145,8 @@ async def _given(connection: Connection) -> tuple[str, _Claims | None]:
 
 
 def _claims_of(token: str) -> _Claims | None:
-    """Of a service account's token with an end (RFC 7519); what it says is not verified: the server
-    does that.
+    """Returns the claims of a service account's expiring token (RFC 7519), unverified: the server
+    verifies them.
     """
     try:
         payload = token.split(".")[1]

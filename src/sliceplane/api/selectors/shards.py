@@ -72,7 +72,7 @@ def parse_shards(text: str) -> ShardSelector:
 
 
 class _Problem(Exception):
-    """What is wrong with a text."""
+    """The error of a text."""
 
 
 class _Reader:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sliceplane.diagnose.shadow.io.hosting import ShadowRun
     from sliceplane.diagnose.shadow.ledger import DifferenceLedger, News
     from sliceplane.diagnose.shadow.report import ShadowSummary
-    from sliceplane.watch.io.kubeconfig import Connection
+    from sliceplane.watch.io.connection import Connection
 
 #: rows that a terminal shows while it goes on; the rest is counted
 TABLE_ROWS_MAX = 30

@@ -11,7 +11,7 @@ from sliceplane.cli.flags import port, string
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
-    from sliceplane.watch.io.kubeconfig import Connection
+    from sliceplane.watch.io.connection import Connection
 
 
 @click.command(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sliceplane.agent.agent_file import AgentFile
     from sliceplane.consume.agents.checks import CheckSpec
     from sliceplane.consume.agents.registration import AgentPort
-    from sliceplane.watch.io.kubeconfig import Connection
+    from sliceplane.watch.io.connection import Connection
 
 _NOT_SAID: Final = ""
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.controllers.io.standalone import OnceSummary, RecordingHere
     from sliceplane.watch.controller.election import ElectionConfig
+    from sliceplane.watch.io.connection import Connection
     from sliceplane.watch.io.hosting.host import ControllerEntry
-    from sliceplane.watch.io.kubeconfig import Connection
 
 #: what KEP-0752 describes; the others are for an API server that runs without controllers
 DEFAULT_CONTROLLERS = (
@@ -107,8 +107,8 @@ def command(
     """
     from sliceplane.kit.io.pages import PageError
     from sliceplane.watch.io.base import Unreachable
+    from sliceplane.watch.io.connection import KubeconfigError
     from sliceplane.watch.io.hosting.informers import CannotRead
-    from sliceplane.watch.io.kubeconfig import KubeconfigError
 
     logs.begin()
     if cleanup and chosen not in ("reverse-mirror-controller", "reverse-mirror"):

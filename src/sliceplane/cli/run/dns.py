@@ -28,8 +28,8 @@ from sliceplane.cli.run.monitoring import monitoring_options, serve_monitoring
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.io.names import LookedUp
+    from sliceplane.watch.io.connection import Connection
     from sliceplane.watch.io.http import HttpClient
-    from sliceplane.watch.io.kubeconfig import Connection
 
 
 @click.group(
@@ -85,7 +85,7 @@ def command(
         return
     from sliceplane.dns.io.sockets import ListenError
     from sliceplane.kit.io.pages import PageError
-    from sliceplane.watch.io.kubeconfig import KubeconfigError
+    from sliceplane.watch.io.connection import KubeconfigError
 
     require("structlog", "prometheus_client")
     logs.begin()

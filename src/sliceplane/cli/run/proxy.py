@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from sliceplane.node.configuration.settings import Given, ProxySettings
     from sliceplane.node.io.config import ConfigFile
     from sliceplane.node.io.node_proxy import NodeProxy
+    from sliceplane.watch.io.connection import Connection
     from sliceplane.watch.io.flight import FlightConfig
-    from sliceplane.watch.io.kubeconfig import Connection
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -128,7 +128,8 @@ def command(
     from sliceplane.node.io.kernel.modes import backend_of
     from sliceplane.node.io.kernel.sysctls import SysctlError
     from sliceplane.node.io.setup import prepare
-    from sliceplane.watch.io.kubeconfig import KubeconfigError, load_for
+    from sliceplane.watch.io.connection import KubeconfigError
+    from sliceplane.watch.io.kubeconfig import load_for
 
     require("structlog", "prometheus_client")
     logs.begin()

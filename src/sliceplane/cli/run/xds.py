@@ -33,7 +33,7 @@ from sliceplane.cli.run.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.values import LISTEN, ParsedType, names_in
 
 if TYPE_CHECKING:
-    from sliceplane.watch.io.kubeconfig import Connection
+    from sliceplane.watch.io.connection import Connection
     from sliceplane.xds.io.serving import Doors
     from sliceplane.xds.streams.status import ClientsPage
 
@@ -136,7 +136,7 @@ def command(ctx: click.Context, /, *, cluster: TargetCluster, logs: Logs, **flag
         return
     from sliceplane.kit.io.pages import PageError
     from sliceplane.kit.io.start_error import StartError
-    from sliceplane.watch.io.kubeconfig import KubeconfigError
+    from sliceplane.watch.io.connection import KubeconfigError
 
     doors = _doors(flags)
     require("structlog", "prometheus_client", "hpack")

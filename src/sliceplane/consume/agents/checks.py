@@ -1,4 +1,4 @@
-"""Whether a process is well, by its checks: results in, one word out.
+"""The health of a process by its checks: results in, one word out.
 
 A check has kubelet's words: so many results of one kind in a row turn it (``rise``, ``fall``), the
 first look is ``initial_delay_s`` after its start. Until it has turned once it is *unknown*, and

@@ -1,5 +1,5 @@
-"""What an agent keeps in the cluster for one Service: names, labels and the documents of its
-slices.
+"""The objects that an agent keeps in the cluster for one Service: names, labels and the documents
+of its slices.
 
 Consumers need nothing for it: a slice with the Service's name in ``kubernetes.io/service-name`` and
 a manager of its own is merged with those of the control plane, which leaves it alone (KEP-0752,
@@ -197,7 +197,9 @@ def conditions(state: State, *, publish_not_ready: bool) -> Document:
 
 
 def family_of(address: str) -> Family:
-    """Of an address that can be an endpoint.  Raises ``ValueError`` for others, and says why."""
+    """Returns the family of an address that can be an endpoint. Raises ``ValueError`` for others,
+    and says why.
+    """
     parsed = parse_strict(address)
     if parsed is None:
         raise ValueError(f"{address!r} is no IP address")

@@ -65,8 +65,8 @@ class Ejections:
         return 0 if known is None else known.failures
 
     def out(self, pool: EndpointPool, now: float) -> frozenset[str]:
-        """Who of *pool* is not to be picked.  O(1) while nothing changes, else O(those that
-        failed).
+        """Returns the endpoints of *pool* that must not be picked. O(1) while nothing changes, else
+        O(those that failed).
         """
         if not self._known:
             return frozenset()

@@ -50,8 +50,8 @@ class HeldEndpoints:
 
 
 class PortChoice(msgspec.Struct, frozen=True):
-    """Which port of the slices is meant: a name, a number that is taken as it is, or ``None``: the
-    only one.
+    """The port of the slices that a reader follows: a name, a number that is taken as it is, or
+    ``None``: the only one.
     """
 
     wanted: str | int | None
@@ -167,8 +167,8 @@ class EndpointMerge:
                 self._settle(identity)
 
     def take_touched(self) -> dict[str, Endpoint | None]:
-        """What readers saw before, of every endpoint that is another now, since the last call; in
-        the order of ids.
+        """Returns the former state of every endpoint that changed since the last call, in the order
+        of ids.
         """
         taken = self._touched
         self._touched = {}

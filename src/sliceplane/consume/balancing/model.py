@@ -43,8 +43,8 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ViewChange(msgspec.Struct, frozen=True):
-    """What takes a reader from one whole state to a later one. Tuples are in the order of ids; an
-    id is in one only.
+    """The difference that takes a reader from one whole state to a later one. Tuples are in the
+    order of ids; an id is in one only.
 
     ``updated`` holds pairs (old, new) of the same id: other conditions, hints, port, or even
     another address.
@@ -68,7 +68,8 @@ class ViewChange(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Pending:
-    """What one reader has not seen yet: how each changed endpoint was when the reader last looked.
+    """The changes that one reader has not observed yet: each changed endpoint as it was when the
+    reader last looked.
 
     Bounded by the endpoints that there were and are, however slow the reader is.
     """

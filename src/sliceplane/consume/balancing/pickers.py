@@ -21,7 +21,7 @@ SPILL_REQUESTS = 8
 
 
 class PickStrategy(Protocol):
-    """What a ``ServiceView`` asks of a way to pick."""
+    """The interface between a view and a way to pick."""
 
     def attach(self, usable: Usable, load: Load) -> None:
         """Called once; all that is there now counts as new."""

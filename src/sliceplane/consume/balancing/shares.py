@@ -56,8 +56,8 @@ Kinds = Mapping[EndpointKind, int]
 
 
 class AllowedLoad(msgspec.Struct, frozen=True):
-    """What an endpoint may get: its *capacity*, as a share of all connections; ``None``: as
-    ``OVERLOAD`` says.
+    """The load that an endpoint may get: its *capacity*, as a share of all connections; ``None``:
+    as ``OVERLOAD`` says.
     """
 
     capacity: Fraction | None = None
@@ -97,8 +97,8 @@ class TrafficShares(msgspec.Struct, frozen=True):
 
     @property
     def leaving(self) -> Fraction:
-        """Of what is answered in another zone than the client's, or where one of both is not
-        known.
+        """The share of connections that leave the client's zone, or for which one of both zones is
+        unknown.
         """
         return sum(
             (share for (came, to), share in self.flows.items() if came != to or not came),
@@ -129,8 +129,8 @@ def kinds_of(
     by_node: bool,
     by_subset: bool = False,
 ) -> Counter[EndpointKind]:
-    """What *slices* (with their keys) hold, each Pod once. *by_node*: a rule looks at nodes;
-    *by_subset*: nodes read the slices for all and those for their zone.
+    """Returns the endpoints of *slices* (with their keys), each Pod once. *by_node*: a rule looks
+    at nodes; *by_subset*: nodes read the slices for all and those for their zone.
     """
     merges: dict[str, EndpointMerge] = {}
     for key, item in slices:
@@ -211,7 +211,7 @@ class _Candidates:
         return list(choose(naming.get(at.node, self._read[at.zone]), at).endpoints)
 
     def _of(self, zone: str) -> dict[str, list[EndpointKind]]:
-        """What is read in *zone*, by the nodes that are named."""
+        """Returns the ready endpoints in *zone* whose hints name nodes, by node."""
         naming = self._naming.get(zone)
         if naming is None:
             naming = self._naming[zone] = {}
@@ -245,7 +245,9 @@ class _LocalCandidates:
 
 
 def _healthy(kinds: Kinds, places: Sequence[Place]) -> list[Place]:
-    """Those that a load balancer's health check finds: with a ready endpoint of their own."""
+    """Returns the nodes that pass a load balancer's health check: those with a ready endpoint of
+    their own.
+    """
     ready = {kind.node for kind in kinds if kind.ready}
     healthy = [place for place in places if place.at.node in ready]
     return [Place(place.at, Fraction(1, len(healthy))) for place in healthy]

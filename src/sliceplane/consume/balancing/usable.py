@@ -1,4 +1,4 @@
-"""Which endpoints may be used from here: the rule of ``consume.usable``, kept by differences.
+"""The endpoints that may be used from here: the rule of ``consume.usable``, kept by differences.
 
 A node proxy works it out for a Service at a time; here counters and one pool for each possible
 answer say it in O(1), so that one changed endpoint costs the same in a Service of any size. Only
@@ -46,8 +46,8 @@ class Usable:
         return self._terminating if self.scope == "terminating" else self._ready
 
     def is_near(self, endpoint: Endpoint) -> bool:
-        """Whether hints keep it for us; without hints that count, whether it is in our zone (or we
-        know of none).
+        """Returns True if hints keep *endpoint* for us; without honoured hints, if it is in our
+        zone (or our zone is unknown).
         """
         if self.scope in ("node", "zone"):
             return endpoint.id in self.pool

@@ -73,7 +73,7 @@ class BalancedService:
         return self._snapshot
 
     def usable(self) -> tuple[Endpoint, ...]:
-        """Those that pickers choose from, in the order of ids."""
+        """The endpoints that pickers choose from, in the order of ids."""
         return tuple(sorted(self._usable.pool.endpoints(), key=lambda endpoint: endpoint.id))
 
     @property

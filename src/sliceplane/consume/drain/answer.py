@@ -1,5 +1,5 @@
-"""The answer of a barrier: as values, for programs, and as the condition of a Pod.  ``text`` words
-it for people.
+"""The answer of a drain: values for programs, and the condition of a Pod.  ``text`` words it for
+people.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import msgspec
 
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import Condition
-from sliceplane.consume.drain.barrier import DrainVerdict, Missing
-from sliceplane.consume.drain.impact import PortImpact
 
 #: the condition of a Pod, and its gate for readiness that ``sliceplane drain`` closes
 CONDITION: Final = "sliceplane.dev/Drained"
@@ -23,6 +21,84 @@ Outcome = Literal["drained", "time over", "cannot know"]
 #: of the whole: also that nothing was marked, or all marks were taken back, for the sake of a
 #: Service
 DrainOutcome = Literal["drained", "time over", "cannot know", "refused"]
+
+
+class Use(NamedTuple):
+    """A Service for which kernels use the Pod, and why: ``ready``, ``nobody else`` (is ready), or
+    ``nobody local``.
+    """
+
+    service: str
+    family: str
+    why: str
+
+    @property
+    def text(self) -> str:
+        match self.why:
+            case "ready":
+                return f"{self.service} ({self.family}): a slice still says ready"
+            case "nobody local":
+                return (
+                    f"{self.service} ({self.family}): no other Pod on its node is ready, and the "
+                    "policy is Local"
+                )
+        return (
+            f"{self.service} ({self.family}): no other Pod is ready, so it is used as long as it "
+            "serves"
+        )
+
+
+class Missing(NamedTuple):
+    """A node, or another consumer, and why it is not done."""
+
+    node: str
+    why: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.node} ({self.why})" if self.why else self.node
+
+
+State = Literal["used", "waiting", "unknown", "proven"]
+
+
+class DrainVerdict(msgspec.Struct, frozen=True):
+    """The state of one barrier at one moment. ``let_go``: unknown nodes that the policy gave up;
+    ``revision``: the greatest version that a node had to hold.
+    """
+
+    state: State
+    uses: tuple[Use, ...] = ()
+    waiting: tuple[Missing, ...] = ()
+    unknown: tuple[Missing, ...] = ()
+    let_go: tuple[Missing, ...] = ()
+    revision: int = 0
+    required: int = 0
+    others: int = 0
+    unacknowledged: tuple[Missing, ...] = ()
+
+
+class PortImpact(NamedTuple):
+    """Ready endpoints of a Service's port in one address family: ``ready`` now, ``left`` of them
+    without the Pods.
+
+    ``nodes``: the Nodes that keep none, where a policy ``Local`` uses no other Node's.
+    """
+
+    service: str
+    port: str
+    family: str
+    ready: int
+    left: int
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{self.service} {self.port} ({self.family})"
+            if self.port
+            else f"{self.service} ({self.family})"
+        )
 
 
 class DrainedPod(NamedTuple):
@@ -173,7 +249,7 @@ def sentence(pod: DrainedPod) -> str:
 
 
 def message(verdict: DrainVerdict, took_s: float) -> str:
-    """Of the condition: revision, nodes, milliseconds."""
+    """Returns the message of the condition: revision, nodes, milliseconds."""
     text = f"revision {verdict.revision}, {verdict.required} nodes, {took_s * 1000:.0f} ms"
     text += f"; not known of {named(verdict.let_go)}" if verdict.let_go else ""
     return text + (

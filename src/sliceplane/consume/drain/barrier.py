@@ -1,4 +1,4 @@
-"""Which nodes are to be heard, and whether all of them hold a goal.
+"""The nodes that a barrier waits for, and the check that all of them hold a goal.
 
 **Required** are nodes that tell in a Lease that has not run out; those whose Lease ran out less
 than ``forget_s`` ago (their kernels go on with the rules of then); and Nodes that are Ready and
@@ -23,11 +23,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-import msgspec
-
 from sliceplane.api.core import Lease, Node
 from sliceplane.api.meta import revision_of
-from sliceplane.consume.drain.departure import EVERY, Use, needed
+from sliceplane.consume.drain.answer import DrainVerdict, Missing, State, Use
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -40,7 +38,14 @@ from sliceplane.consume.progress import (
     ProgressReport,
     read_report,
 )
-from sliceplane.consume.selections import NAMESPACE_READING, SERVICE_READING, SHARED, own_readings
+from sliceplane.consume.selections import (
+    EVERY,
+    NAMESPACE_READING,
+    SERVICE_READING,
+    SHARED,
+    needed,
+    own_readings,
+)
 from sliceplane.kit.times import parse_duration, time_or_zero
 
 #: a proxy that told nothing for so long after its Lease ran out was taken away, or its node is gone
@@ -50,8 +55,6 @@ FORGET_S: Final = 300.0
 ASK_PERIOD_S: Final = 1.0
 #: characters by which a client of a consumer is named
 CLIENT_MAX: Final = 120
-#: between two looks at many nodes
-LOOK_S: Final = 0.25
 
 Policy = Literal["wait", "fail", "after"]
 
@@ -91,17 +94,6 @@ class NodeHolding(NamedTuple):
     #: by reading: its client that is behind, and its client that is not waited for any more
     behind: Mapping[str, str] = MappingProxyType({})
     unacknowledged: Mapping[str, str] = MappingProxyType({})
-
-
-class Missing(NamedTuple):
-    """A node, or another consumer, and why it is not done."""
-
-    node: str
-    why: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.node} ({self.why})" if self.why else self.node
 
 
 class Proof(NamedTuple):
@@ -186,7 +178,7 @@ def _clients_behind(node: NodeHolding, goal: Mapping[Place, int]) -> str:
 
 
 def _subject(reading: str) -> str:
-    """What a reading is of, for people: a Service as ``namespace/name``."""
+    """Returns the subject of a reading for people: a Service as ``namespace/name``."""
     if reading.startswith(NAMESPACE_READING):
         return f"Services of {reading.removeprefix(NAMESPACE_READING)}"
     return reading.removeprefix(SERVICE_READING)
@@ -200,25 +192,6 @@ def _holds(node: NodeHolding, goal: Mapping[Place, int]) -> bool:
             (at for place, at in goal.items() if place[0] == EVERY[0]), default=0
         )
     return all(revision >= needed(place, goal) for place, revision in node.held.items())
-
-
-State = Literal["used", "waiting", "unknown", "proven"]
-
-
-class DrainVerdict(msgspec.Struct, frozen=True):
-    """Of one barrier at one moment. ``let_go``: unknown nodes that the policy gave up;
-    ``revision``: the greatest version that a node had to hold.
-    """
-
-    state: State
-    uses: tuple[Use, ...] = ()
-    waiting: tuple[Missing, ...] = ()
-    unknown: tuple[Missing, ...] = ()
-    let_go: tuple[Missing, ...] = ()
-    revision: int = 0
-    required: int = 0
-    others: int = 0
-    unacknowledged: tuple[Missing, ...] = ()
 
 
 def judge(
@@ -254,7 +227,7 @@ def judge(
 
 
 class Nodes:
-    """What Leases and Nodes say, by the key of the Lease.  Owned by one reader of them.
+    """The reports in Leases and Nodes, by the key of the Lease. Owned by one reader of them.
 
     Clocks of machines differ: a Lease lives from the moment at which we saw it change, but for the
     first look, when its own word is taken.
@@ -373,8 +346,8 @@ class Nodes:
 
 
 def _within(namespace: str, told: dict[Place, int] | None) -> dict[Place, int] | None:
-    """Who may write Leases in a namespace speaks for readers of that namespace's Services, and no
-    others.
+    """Returns the part of a report that its writer may make: writers of Leases in a namespace speak
+    only for readers of that namespace's Services.
     """
     if namespace == LEASE_NAMESPACE or told is None:
         return told

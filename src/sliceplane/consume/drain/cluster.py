@@ -1,5 +1,5 @@
-"""What a barrier follows of a cluster: slices, Services, Nodes, Leases and reports, and what comes
-of them.
+"""The part of a cluster that a barrier follows: slices, Services, Nodes, Leases, reports, and the
+verdicts on them.
 
 Fed with the changes and marks of informers over ``SELECTIONS``; asked for a verdict on each Pod
 that leaves.
@@ -18,10 +18,9 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
+from sliceplane.consume.drain.answer import DrainVerdict, Missing
 from sliceplane.consume.drain.barrier import (
     FORGET_S,
-    DrainVerdict,
-    Missing,
     NodeHolding,
     Proof,
     UnknownPolicy,
@@ -53,7 +52,7 @@ class DrainCluster:
     """Owned by one follower.  Times are seconds since the epoch."""
 
     def __init__(self, *, services_known: bool = True, leases_known: bool = True) -> None:
-        """What is not known may not be read; without Leases every node is unknown."""
+        """Kinds that are not known may not be read; without Leases every node is unknown."""
         self._leases_known = leases_known
         #: why the API server sends no changes; "" while it does. Nothing that is cached is then
         #: known to be so.

@@ -23,7 +23,7 @@ versions:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sliceplane.api.core import Pod, Service
 from sliceplane.api.discovery import (
@@ -33,46 +33,19 @@ from sliceplane.api.discovery import (
     SliceEndpoint,
 )
 from sliceplane.api.scheme import EndpointSlices, Services
+from sliceplane.consume.drain.answer import Use
 from sliceplane.consume.progress import Place
 from sliceplane.consume.selections import (
     ALL,
-    NAMESPACE_READING,
-    SERVICE_READING,
+    EVERY,
     SHARED,
+    place_of_service,
     readings_of_slice,
 )
 from sliceplane.kit.ip import FAMILIES
 
 #: name and protocol
 PortKey = tuple[str, str]
-#: stands for every reading of EndpointSlices, but of one Service's
-EVERY: Final[Place] = (EndpointSlices.plural, "*")
-
-
-def place_of_service(service: str) -> Place:
-    """Of who reads the slices of *service* alone; with the name "*", of any in its namespace."""
-    return (EndpointSlices.plural, f"{SERVICE_READING}{service}")
-
-
-def needed(place: Place, goal: Mapping[Place, int]) -> int:
-    """The version that who reads *place* must hold for *goal*; 0: any will do."""
-    plural, reading = place
-    if reading.startswith(NAMESPACE_READING):
-        namespace = reading.removeprefix(NAMESPACE_READING)
-        services = SERVICE_READING if namespace == "*" else f"{SERVICE_READING}{namespace}/"
-        return max(
-            (
-                at
-                for (kind, name), at in goal.items()
-                if kind == plural and name.startswith(services)
-            ),
-            default=0,
-        )
-    of_all = EVERY
-    if reading.startswith(SERVICE_READING):
-        of_all = place_of_service(f"{reading.removeprefix(SERVICE_READING).partition('/')[0]}/*")
-    floor = goal.get(of_all, 0) if plural == EVERY[0] else 0
-    return max(goal.get(place, 0), floor)
 
 
 class DrainSubject(NamedTuple):
@@ -103,33 +76,10 @@ def leaves(pod: Pod) -> bool:
     return pod.metadata.is_deleting or ANNOTATION_DRAIN in (pod.metadata.annotations or {})
 
 
-class Use(NamedTuple):
-    """A Service for which kernels use the Pod, and why: ``ready``, ``nobody else`` (is ready), or
-    ``nobody local``.
-    """
-
-    service: str
-    family: str
-    why: str
-
-    @property
-    def text(self) -> str:
-        match self.why:
-            case "ready":
-                return f"{self.service} ({self.family}): a slice still says ready"
-            case "nobody local":
-                return (
-                    f"{self.service} ({self.family}): no other Pod on its node is ready, and the "
-                    "policy is Local"
-                )
-        return (
-            f"{self.service} ({self.family}): no other Pod is ready, so it is used as long as it "
-            "serves"
-        )
-
-
 class _Part(NamedTuple):
-    """What one slice says: how many are ready, in all and by node, and of its subjects all."""
+    """The content of one slice: ready endpoints, in all and by node, and every endpoint of its
+    subjects.
+    """
 
     family: str
     readings: frozenset[str]
@@ -141,7 +91,7 @@ class _Part(NamedTuple):
 
 
 class _State:
-    """Of one subject in one Service: its uses, or the goal by which it has left."""
+    """The state of one subject in one Service: its uses, or the goal by which it has left."""
 
     def __init__(self) -> None:
         self.uses: tuple[Use, ...] = ()
@@ -152,9 +102,9 @@ class _State:
 
 
 class Departures:
-    """Of any number of Pods. Told of every slice and Service of their namespaces; nothing is
-    decided before a mark, which says that all that led there was told. O(the slices of a changed
-    Service), and only for subjects.
+    """The departures of any number of Pods. Gets every slice and Service of their namespaces;
+    decides nothing before a mark, which says that every earlier change was delivered. O(the slices
+    of a changed Service), and only for subjects.
     """
 
     def __init__(self, *, services_known: bool = True) -> None:
@@ -274,7 +224,7 @@ class Departures:
         return tuple(use for service in sorted(states) for use in states[service].uses)
 
     def goal(self, key: str) -> dict[Place, int]:
-        """What a node must hold, if there are no ``uses``."""
+        """Returns the versions that a node must hold, if there are no ``uses``."""
         goal: dict[Place, int] = {}
         floor = self._floors.get(key, 0)
         if floor:
@@ -288,7 +238,7 @@ class Departures:
         return goal
 
     def services(self, key: str) -> tuple[str, ...]:
-        """Those that have, or had, the Pod as an endpoint."""
+        """Returns the Services that have, or had, the Pod as an endpoint."""
         return tuple(sorted(self._states.get(key, {})))
 
     def slices(self, service: str) -> tuple[str, ...]:
@@ -468,7 +418,9 @@ def _uses(
 def _fall_back(
     endpoint: SliceEndpoint, part: _Part, parts: Mapping[str, _Part], may_be_local: bool
 ) -> str:
-    """What counts is seen by every node that sees *endpoint*: the others may fall back."""
+    """Returns why some node may fall back on *endpoint*, "" if none may. Only slices count that
+    every reader of *endpoint* reads: other nodes may fall back.
+    """
     node = endpoint.node_name or ""
     seen = [
         other

@@ -7,11 +7,12 @@ proxy has no endpoint left. An endpoint that two slices show while it moves coun
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from sliceplane.api.core import Service, ServicePort
 from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
+from sliceplane.consume.drain.answer import PortImpact
 from sliceplane.consume.drain.departure import DrainSubject, PortKey, subject_finder
 from sliceplane.watch.cache import Change
 
@@ -19,29 +20,6 @@ from sliceplane.watch.cache import Change
 _NO_PORT: Final[PortKey] = ("", "")
 #: Service, port and address family
 _Place = tuple[str, PortKey, str]
-
-
-class PortImpact(NamedTuple):
-    """Ready endpoints of a Service's port in one address family: ``ready`` now, ``left`` of them
-    without the Pods.
-
-    ``nodes``: the Nodes that keep none, where a policy ``Local`` uses no other Node's.
-    """
-
-    service: str
-    port: str
-    family: str
-    ready: int
-    left: int
-    nodes: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        return (
-            f"{self.service} {self.port} ({self.family})"
-            if self.port
-            else f"{self.service} ({self.family})"
-        )
 
 
 def emptied(impacts: Iterable[PortImpact]) -> tuple[PortImpact, ...]:

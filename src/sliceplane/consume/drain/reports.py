@@ -22,8 +22,6 @@ import msgspec
 from sliceplane.api.codec import encode
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Services
-from sliceplane.consume.drain.barrier import LOOK_S
-from sliceplane.consume.drain.departure import needed
 from sliceplane.consume.progress import (
     FEW_NODES,
     LEASE_NAMESPACE,
@@ -31,7 +29,10 @@ from sliceplane.consume.progress import (
     Place,
     ProgressReport,
 )
+from sliceplane.consume.selections import needed
 
+#: between two looks at many nodes
+LOOK_S: Final = 0.25
 #: how long a request is held at most, and a consumer's is
 HELD_S_MAX: Final = 60.0
 CONSUMER_HELD_S: Final = 50.0
@@ -76,16 +77,16 @@ def versions_of(places: Mapping[Place, int]) -> Versions:
     return Versions(readings[EndpointSlices.plural], readings[Services.plural])
 
 
-class Telling(msgspec.Struct, frozen=True, rename="camel"):
-    """What a consumer posts."""
+class ConsumerPost(msgspec.Struct, frozen=True, rename="camel"):
+    """The report that a consumer posts."""
 
     report: ProgressReport
     wait_seconds: float = 0.0
 
 
 class Wanted(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What it is answered: the versions that it is to hold when it posts again; none: the time was
-    over. ``spread_seconds``: over how long consumers are to spread that.
+    """The answer to a consumer: the versions that it must hold when it posts again; none: the time
+    was over. ``spread_seconds``: over how long consumers are to spread that.
     """
 
     versions: Versions = Versions()
@@ -93,7 +94,9 @@ class Wanted(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class BarrierQuestion(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What a barrier posts.  ``after``: the number of the last answer that it was given."""
+    """The question that a barrier posts. ``after``: the number of the last answer that it was
+    given.
+    """
 
     versions: Versions = Versions()
     after: int = 0
@@ -101,13 +104,13 @@ class BarrierQuestion(msgspec.Struct, frozen=True, omit_defaults=True, rename="c
 
 
 class Heard(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What it is answered, by the keys of Leases."""
+    """The answer to a barrier, by the keys of Leases."""
 
     number: int = 0
     reports: dict[str, ProgressReport] = {}
 
 
-tellings: Final = msgspec.json.Decoder(Telling)
+posts: Final = msgspec.json.Decoder(ConsumerPost)
 questions: Final = msgspec.json.Decoder(BarrierQuestion)
 wanteds: Final = msgspec.json.Decoder(Wanted)
 heards: Final = msgspec.json.Decoder(Heard)
@@ -184,7 +187,9 @@ class Reports:
                 self._places[place] = max(version, self._places.get(place, 0))
 
     def wanted(self, name: str, now: float) -> Wanted | None:
-        """What barriers want that *name* has not told; ``None``: nothing."""
+        """Returns the versions that barriers want and *name* has not reported; ``None``: there are
+        none.
+        """
         if not self._questions or self._questions[-1].until <= now or name not in self._told:
             return None
         held = self._told[name].report.revisions()

@@ -6,8 +6,14 @@ from collections.abc import Iterable, Iterator
 
 from sliceplane.api.findings.text import fact
 from sliceplane.api.findings.wording import count, some
-from sliceplane.consume.drain.answer import NAMED_MAX, DrainAnswer, DrainPlan, UndoAnswer, sentence
-from sliceplane.consume.drain.impact import PortImpact
+from sliceplane.consume.drain.answer import (
+    NAMED_MAX,
+    DrainAnswer,
+    DrainPlan,
+    PortImpact,
+    UndoAnswer,
+    sentence,
+)
 from sliceplane.kit.columns import table
 
 _HEADS = ("Service", "port", "family", "ready now", "without them", "")

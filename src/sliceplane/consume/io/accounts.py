@@ -155,7 +155,9 @@ class ChildAccount:
 
 
 def account_documents(name: str, rules: Sequence[Rule], lease: str) -> tuple[Document, ...]:
-    """Of an account: what it reads everywhere, and the one Lease that it writes."""
+    """Returns the documents of an account: the rights to read everywhere, and to write its one
+    Lease.
+    """
     everywhere: Document = {"name": name}
     of_leases: Document = {"name": name, "namespace": LEASE_NAMESPACE}
     # A create carries a name when it is an apply.

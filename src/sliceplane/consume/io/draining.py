@@ -33,18 +33,18 @@ from sliceplane.api.findings.wording import count, some
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
-from sliceplane.consume.drain.answer import DrainAnswer, DrainedPod, DrainPlan, Outcome
-from sliceplane.consume.drain.barrier import (
-    ASK_PERIOD_S,
-    FORGET_S,
-    LOOK_S,
+from sliceplane.consume.drain.answer import (
+    DrainAnswer,
+    DrainedPod,
+    DrainPlan,
     DrainVerdict,
-    UnknownPolicy,
+    Outcome,
 )
+from sliceplane.consume.drain.barrier import ASK_PERIOD_S, FORGET_S, UnknownPolicy
 from sliceplane.consume.drain.cluster import LEASES, NODE_LEASES, DrainCluster
 from sliceplane.consume.drain.departure import DrainSubject, subject_of
 from sliceplane.consume.drain.impact import ServiceImpacts, emptied
-from sliceplane.consume.drain.reports import MEMORY_S, pause_s, question
+from sliceplane.consume.drain.reports import LOOK_S, MEMORY_S, pause_s, question
 from sliceplane.consume.drain.text import emptied_text
 from sliceplane.consume.io.drain_marks import DrainMarks
 from sliceplane.consume.io.drain_reporter import DrainReporter, InformerProgress, SilentReporter
@@ -55,6 +55,7 @@ from sliceplane.watch.controller.base import deletion
 from sliceplane.watch.io.base import Client, Unreachable, send
 from sliceplane.watch.io.reflect import RunningInformer
 from sliceplane.watch.paging import CACHE_BYTES_MAX
+from sliceplane.watch.reflector import ReflectorConfig
 
 _SYNC_TIMEOUT_S: Final = 30.0
 #: by the plural of what may not be read
@@ -168,7 +169,7 @@ class Drainer:
                 selection,
                 clock=self._clock,
                 rng=self._rng.fork(),
-                cache_bytes_max=CACHE_BYTES_MAX,
+                config=ReflectorConfig(cache_bytes_max=CACHE_BYTES_MAX),
                 log=InformerProgress(self._reporter),
             )
             informer.add_handler(self._on_changes, lambda: None, self._on_mark)
@@ -212,8 +213,8 @@ class Drainer:
             raise
 
     async def _may_follow(self, selection: Selection) -> bool:
-        """What can be done without is noted, with the rights that it takes.  Raises the 403 of the
-        rest.
+        """Returns True if the selection may be followed. Notes an optional one that may not, with
+        the right that it takes; raises the 403 of others.
         """
         refusal = await self._refused(selection)
         if refusal is None:

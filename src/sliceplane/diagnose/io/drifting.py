@@ -47,9 +47,8 @@ from sliceplane.kit.io.interfaces import addresses_of
 from sliceplane.kit.ip import parse_strict
 from sliceplane.kit.times import time_or_zero
 from sliceplane.watch.io.base import Reader, Unreachable
-from sliceplane.watch.io.credentials import Fixed
+from sliceplane.watch.io.connection import Connection, Fixed
 from sliceplane.watch.io.http import HttpClient
-from sliceplane.watch.io.kubeconfig import Connection
 from sliceplane.xds.catalog import catalog_of
 
 #: versions at which lists are asked for: nodes of a quiet cluster tell of few

@@ -20,7 +20,7 @@ from sliceplane import __version__
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
-from sliceplane.consume.io.telling import Consumer, telling
+from sliceplane.consume.io.reporting import Consumer, reporting
 from sliceplane.consume.progress import DNS
 from sliceplane.consume.selections import ALL
 from sliceplane.dns import wire
@@ -209,7 +209,9 @@ class Resolver:
             if tells:
                 slices = next(item for item in self._informers if item.resource is EndpointSlices)
                 consumer = Consumer(DNS, tells, {ALL: slices}, self._clock)
-                await stack.enter_async_context(telling(client, consumer, rng.fork(), self._clock))
+                await stack.enter_async_context(
+                    reporting(client, consumer, rng.fork(), self._clock)
+                )
             for informer in self._informers:
                 group.create_task(informer.run(), name=f"informer {informer.resource.key}")
             group.create_task(self._look(), name="dns: is the API server away?")

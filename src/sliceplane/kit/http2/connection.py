@@ -173,8 +173,8 @@ class Http2Connection:
     # Receiving
 
     def receive(self, data: bytes, now: float) -> Iterator[StreamEvent]:
-        """What *data* completes.  The caller takes all of it; what it does about an event counts
-        for what follows.
+        """Returns the events that *data* completes. The caller takes all of them; its reaction to
+        an event counts for the next ones.
         """
         self._now = self._heard = now
         self._pinged = None
@@ -496,16 +496,16 @@ class Http2Connection:
         self._take_ended()
 
     def pending_bytes(self, stream_id: int) -> int:
-        """Of a stream, that wait for windows or the socket."""
+        """Bytes of a stream that wait for windows or the socket."""
         return self._outbox.pending_bytes(stream_id)
 
     @property
     def unwritten_frames(self) -> int:
-        """That nothing but the socket can hold up."""
+        """Frames that only the socket can delay."""
         return self._outbox.frame_count
 
     def take_output(self) -> bytes:
-        """What is to be written next: about ``OUTPUT_BYTES`` at most, "" if there is nothing."""
+        """Returns the bytes to write next: about ``OUTPUT_BYTES`` at most, "" if there is nothing."""
         output = self._outbox.take()
         self._take_ended()
         return output

@@ -87,7 +87,7 @@ def request_fields(listed: Iterable[tuple[bytes, bytes]]) -> Fields:
 
 
 def check_trailers(listed: Iterable[tuple[bytes, bytes]]) -> None:
-    """What comes behind a body is checked and dropped.  Raises ``StreamFault``."""
+    """Checks the trailers behind a body and drops them. Raises ``StreamFault``."""
     for name, value in listed:
         if name.startswith(b":"):
             raise _malformed(name, "a pseudo-header in trailers")

@@ -63,7 +63,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class ConnectionFault(Exception):
-    """What a peer did that ends its connection.  ``limit``: the word of the limit that it met, or
+    """An action of the peer that ends its connection. ``limit``: the word of the exceeded limit, or
     "".
     """
 

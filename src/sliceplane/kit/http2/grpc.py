@@ -36,7 +36,7 @@ _HEADERS: Final = _OK + literals(_CONTENT)
 
 
 class GrpcStatus(enum.IntEnum):
-    """Those that a server of ours gives, of gRPC's status codes."""
+    """The gRPC status codes that our servers return."""
 
     OK = 0
     INVALID_ARGUMENT = 3
@@ -108,7 +108,7 @@ class GrpcConnection:
 
     @property
     def partial_bytes(self) -> int:
-        """Of messages that are not whole."""
+        """Bytes of incomplete messages."""
         return self._partial_bytes
 
     def next_deadline(self) -> float:
@@ -270,7 +270,7 @@ class GrpcConnection:
     # Sending
 
     def send(self, call_id: int, message: bytes) -> None:
-        """Of a call that is over it is dropped."""
+        """Sends a message; dropped if the call has ended."""
         call = self._calls.get(call_id)
         if call is None:
             return
@@ -304,7 +304,7 @@ def _trailers(status: int, text: str) -> bytes:
 
 
 def _percent_encoded(text: str) -> bytes:
-    """What ``grpc-message`` may hold: printable ASCII but "%"."""
+    """Encodes a text for ``grpc-message``: printable ASCII but "%"."""
     octets = text[:_TEXT_MAX].encode("utf-8", "replace")
     return b"".join(
         b"%c" % octet if 0x20 <= octet < 0x7F and octet != 0x25 else b"%%%02X" % octet

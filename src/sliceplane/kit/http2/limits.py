@@ -1,5 +1,5 @@
-"""What a peer may make us hold, do and wait for. Each limit has a word that is counted when a peer
-meets it.
+"""Limits of the memory, work and time that a peer may cost us. Each limit has a word, counted when
+a peer exceeds it.
 
 What costs a peer nothing and us something (PING, SETTINGS, resets, empty frames) takes from an
 ``Allowance``, which grows with time and with what we send: gRPC's clients ping to measure the
@@ -45,7 +45,7 @@ _COSTS: Final = {"RST_STREAM": 10.0, "SETTINGS": 10.0, "refused streams": 10.0}
 
 
 class Allowance:
-    """Of one connection."""
+    """The allowance of one connection."""
 
     def __init__(self, now: float) -> None:
         self._left = BURST
@@ -55,7 +55,7 @@ class Allowance:
         self._left += 1.0
 
     def take(self, what: str, now: float) -> bool:
-        """Whether *what* is still within it."""
+        """Returns True if *what* is still within the allowance."""
         self._left = min(BURST, self._left + (now - self._at) * A_SECOND) - _COSTS.get(what, 1.0)
         self._at = now
         return self._left >= 0.0

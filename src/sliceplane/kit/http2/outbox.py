@@ -1,5 +1,5 @@
-"""What is sent on one HTTP/2 connection, and what waits: for the stream's window, the connection's,
-and the socket.
+"""The output of one HTTP/2 connection, written and waiting: for the stream's window, the
+connection's, and the socket.
 
 ``take`` gives no more than ``OUTPUT_BYTES`` a call, and whoever writes it asks again when the
 socket has taken that. Streams have turns of one frame. What waits is kept as it was given, not
@@ -99,7 +99,7 @@ class Outbox:
 
     @property
     def frame_count(self) -> int:
-        """Of what waits for the socket alone."""
+        """Number of frames that wait for the socket alone."""
         return len(self._out)
 
     # Windows (section 6.9)
@@ -151,7 +151,7 @@ class Outbox:
     # Writing
 
     def take(self) -> bytes:
-        """What is to be written next; "" if there is nothing."""
+        """Returns the bytes to write next; "" if there are none."""
         while self._waiting and self._window > 0 and self._out_bytes < OUTPUT_BYTES:
             stream = self._waiting.pop(next(iter(self._waiting)))
             self._send_frame(stream)

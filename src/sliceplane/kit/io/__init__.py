@@ -1,3 +1,3 @@
-"""What every program of ours has: logs, file descriptors, small HTTP pages, metrics as text, errors
-at the start.
+"""Parts that every program of ours has: logs, file descriptors, small HTTP pages, metrics as text,
+errors at the start.
 """

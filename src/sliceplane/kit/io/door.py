@@ -1,4 +1,4 @@
-"""What guards every plain HTTP port of a process that is no API server: health, metrics, health
+"""Protection of every plain HTTP port of a process that is no API server: health, metrics, health
 check node ports.
 
 They are open to the network and anonymous, and a load balancer or a kubelet must get its answer
@@ -23,7 +23,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING, cast
 
-from sliceplane.kit.io import descriptors, log
+from sliceplane.kit.io import descriptors, log_output
 from sliceplane.kit.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Door:
         self._asked: dict[_Guarded, None] = {}
         #: of the ports and of the log, which every such process has
         self.metrics = Metrics()
-        self.metrics.include(log.metrics.families)
+        self.metrics.include(log_output.metrics.families)
         self.metrics.computed(
             "gauge",
             "sliceplane_pages_connections",

@@ -1,6 +1,4 @@
-"""What an installation may lack: the modules that only an extra brings, and the words to install it
-with.
-"""
+"""Modules that only an extra installs, and the command that installs it."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ PACKAGE = "sliceplane"
 
 
 def requirement(extra: str) -> str:
-    """What to tell pip, quoted for a shell: from where this package came, if that is no package
-    index (PEP 610).
+    """Returns pip's requirement, quoted for a shell: the source of this package, if that is no
+    package index (PEP 610).
     """
     import json
     from importlib import metadata  # 30 ms that a start need not pay

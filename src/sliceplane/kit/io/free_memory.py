@@ -37,8 +37,8 @@ class FreeMemory:
         self._revision = compacted
 
     def on_tick(self, compacted: int, revision: int) -> bool:
-        """Whether to trim: enough history is gone since the last time, and little happened since
-        the last tick.
+        """Returns True if it is time to trim: enough history was freed since the last trim, and
+        little happened since the last tick.
         """
         quiet = max(compacted - self._compacted, revision - self._revision) < QUIET_REVISIONS
         self._compacted = compacted

@@ -15,7 +15,9 @@ from typing import Any
 
 
 async def ends_within(seconds: float, work: Coroutine[Any, Any, object]) -> bool:
-    """Whether *work* ended in time; one that did not is cancelled.  Raises what it raised."""
+    """Returns True if *work* ended in time, and cancels it otherwise. Raises the exception of
+    *work*.
+    """
     task = asyncio.create_task(work)
     try:
         await asyncio.wait((task,), timeout=seconds)

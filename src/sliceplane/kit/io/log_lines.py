@@ -1,5 +1,4 @@
-"""What a line of the log looks like: logfmt for people (``text``), or one JSON object (``json``)
-for programs.
+"""The form of a log line: logfmt for people (``text``), or one JSON object (``json``) for programs.
 
 Both begin with the same four keys, in this order: ``timestamp``, ``level``, ``component``,
 ``event``; what varies follows in the order in which it was given, ``exception`` last. A line has a

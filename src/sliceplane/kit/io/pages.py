@@ -42,8 +42,8 @@ PageMaker = Callable[[], Page | Awaitable[Page]]
 def follower_pages(
     stopping: Callable[[], bool], listed: Callable[[], bool]
 ) -> dict[str, PageMaker]:
-    """Of a program that answers from what it follows: it stays ready while the API server is away,
-    as what it knows is better than nothing.
+    """Returns the health pages of a program that answers from its caches: it stays ready while the
+    API server is away, as cached data is better than none.
     """
 
     def live() -> Page:

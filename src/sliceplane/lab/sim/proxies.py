@@ -187,7 +187,7 @@ class SimulatedProxy(Actor):
         self.progress.on_written(_FAMILY)
         self._ask_write()
 
-    # Telling
+    # ConsumerPost
 
     def _beat(self) -> None:
         if not self.alive:

@@ -22,8 +22,8 @@ from sliceplane.lab.sim.network import Network
 from sliceplane.server.store.watcher import Item, Watcher
 from sliceplane.watch.actions import Phase, StartList, StartWatch, StopWatch
 from sliceplane.watch.cache import Cache, Change, Mark
-from sliceplane.watch.doubt import part_kept
 from sliceplane.watch.reflector import Reflector
+from sliceplane.watch.unconfirmed import part_kept
 
 #: as the production informer's
 LIST_TIMEOUT_S: Final = 60.0

@@ -35,6 +35,7 @@ from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import Selection
 from sliceplane.watch.io.base import Client, Unreachable
 from sliceplane.watch.io.reflect import RunningInformer
+from sliceplane.watch.reflector import ReflectorConfig
 
 #: of the selection that every node reads
 COMMON = ""
@@ -283,8 +284,10 @@ class Inputs:
             watched,
             clock=self._clock,
             rng=self._rng.fork(),
-            absent_period_s=self._timing.absent_kind_period_s,
-            only_reads=watched.resource is EndpointSlices,
+            config=ReflectorConfig(
+                absent_period_s=self._timing.absent_kind_period_s,
+                only_reads=watched.resource is EndpointSlices,
+            ),
         )
 
     def _start(self, selector: str) -> None:

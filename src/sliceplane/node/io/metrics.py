@@ -11,16 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sliceplane.api.meta import Object
 from sliceplane.kit.ip import Family
 from sliceplane.kit.ip import Family as IPFamily
 from sliceplane.kit.metrics import Count, Histogram, Labelled, Metrics, exponential_buckets
 from sliceplane.watch.cache import Change
-from sliceplane.watch.io.flight import FlightConfig, FlightRecorder, default_folder
-from sliceplane.watch.recorder.entries import quantized
-from sliceplane.watch.recorder.recorder import Recorder, begin_record
+
+if TYPE_CHECKING:
+    from sliceplane.watch.io.flight import FlightConfig
+    from sliceplane.watch.recorder.recorder import Recorder
 
 SYNC_BUCKETS: Final = exponential_buckets(0.001, 2, 15)
 #: upstream's, its needless 0 included, so that series of both can be added
@@ -203,14 +204,22 @@ KERNEL: Final = "kernel"
 
 
 class ProxyRecord:
-    """The recording of one node proxy; without a *recorder* it is empty."""
+    """Records the changes and writes of one node proxy; nothing without a *recorder*, which is then
+    not loaded.
+    """
 
     def __init__(self, recorder: Recorder | None = None, began: float = 0.0) -> None:
         self._recorder = recorder
-        self._life = begin_record(recorder, COMPONENT, quantized(began))
+        if recorder is not None:
+            from sliceplane.watch.recorder.entries import quantized
+            from sliceplane.watch.recorder.recorder import begin_record
+
+            self._quantized = quantized
+            self._life = begin_record(recorder, COMPONENT, quantized(began))
 
     def change(self, change: Change[Object], now: float) -> None:
-        self._life.change(change, quantized(now))
+        if self._recorder is not None:
+            self._life.change(change, self._quantized(now))
 
     def written(self, family: Family, commands: int, now: float, *, full: bool) -> None:
         whole = ", the whole table" if full else ""
@@ -221,7 +230,7 @@ class ProxyRecord:
 
     def _mark(self, text: str, now: float) -> None:
         if self._recorder is not None:
-            self._recorder.mark(KERNEL, text, quantized(now))
+            self._recorder.mark(KERNEL, text, self._quantized(now))
             self._recorder.encode()
 
 
@@ -233,6 +242,8 @@ async def recording(
     if not config.size_bytes:
         yield None
         return
+    from sliceplane.watch.io.flight import FlightRecorder, default_folder
+
     flight = FlightRecorder(
         COMPONENT, config.size_bytes, config.folder or default_folder(), clock, unhealthy
     )

@@ -109,7 +109,7 @@ class NodeProxy:
             idle_period_s=timing.lease_idle_period_s,
         )
         self._reports = ProxyReports(self.progress, self.metrics, record or ProxyRecord())
-        #: for ``consume.io.telling``, which waits for them
+        #: for ``consume.io.reporting``, which waits for them
         self.reports_wanted = self._reports.wanted
         self.held_more = self._reports.held_more
         plane_config = config.for_plane(clock())

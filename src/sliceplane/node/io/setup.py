@@ -13,11 +13,11 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sliceplane.api.core import Pod
 from sliceplane.api.gates import Gates
-from sliceplane.consume.io.telling import tell_progress
+from sliceplane.consume.io.reporting import report_progress
 from sliceplane.kit.io.interfaces import addresses_of
 from sliceplane.kit.io.pages import PageError, PageMaker, serve_pages
 from sliceplane.kit.io.start_error import StartError
@@ -37,10 +37,12 @@ from sliceplane.node.io.options import HostAccess, ProxyConfig
 from sliceplane.node.io.own_node import OwnNode
 from sliceplane.node.io.timing import PROBE_TIMEOUT_S, ProxyTiming
 from sliceplane.watch.io.base import Client
-from sliceplane.watch.io.flight import FlightConfig
 from sliceplane.watch.io.reflect import RunningInformer, loop_clock
 from sliceplane.watch.io.service import ServiceContext
-from sliceplane.watch.recorder.recorder import Recorder
+
+if TYPE_CHECKING:
+    from sliceplane.watch.io.flight import FlightConfig
+    from sliceplane.watch.recorder.recorder import Recorder
 
 
 def is_loopback(address: str) -> bool:
@@ -82,7 +84,7 @@ async def running_proxy(
     its task; at the end the rules stay.
 
     *reports_progress*: the proxy keeps the Lease of this node; *report_spread_s*: see
-    ``tell_progress``. *flight*: the proxy has its own recorder; *recorder*: it uses this one.
+    ``report_progress``. *flight*: the proxy has its own recorder; *recorder*: it uses this one.
     *drain_port*: the port for ``preStop`` hooks of local Pods; 0: none. *beside* also receives the
     objects that the proxy reads; its metrics are on the proxy's page.
 
@@ -114,7 +116,7 @@ async def running_proxy(
             await stack.enter_async_context(_drain_hook(pods, backend, drain_port, netns))
         following = await stack.enter_async_context(_task(proxy.follow(client, rng), "node proxy"))
         if reports_progress and proxy.reads_slices:
-            reporting = tell_progress(client, proxy, rng.fork(), clock, spread_s=report_spread_s)
+            reporting = report_progress(client, proxy, rng.fork(), clock, spread_s=report_spread_s)
             await stack.enter_async_context(_task(reporting, "node proxy's progress"))
         yield proxy, following
 

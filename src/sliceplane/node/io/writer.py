@@ -37,7 +37,7 @@ class ProxyReports:
         self.progress = progress
         self.metrics = metrics
         self.record = record
-        #: for ``consume.io.telling``, which waits for both
+        #: for ``consume.io.reporting``, which waits for both
         self.wanted = asyncio.Event()
         self.held_more = asyncio.Event()
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Self
 from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.kit.io import descriptors, log
+from sliceplane.kit.io import descriptors, log_output
 from sliceplane.kit.io.last_steps import ends_within
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
@@ -343,7 +343,7 @@ class ServerPlane:
             return None
         log = AuditLog(self.config.audit, self.clock)
         self._cleanup.callback(log.close)
-        self.metrics.include(log.metrics.families)
+        self.metrics.include(log_output.metrics.families)
         return log
 
     def _application(self, address: str, steps: LoopSteps) -> ApiServer:
@@ -410,7 +410,7 @@ class ServerPlane:
                 self.heavy.metrics,
                 self.committer.metrics,
                 self.hub.metrics,
-                log.metrics,
+                log_output.metrics,
             ),
             *(revocation.metrics, self.registry.metrics, self.health.metrics, self.reports.metrics),
             services.watches.backlogs.metrics,

@@ -38,7 +38,7 @@ class BadStream(Exception):
 
 
 class _Part(IntEnum):
-    """What comes next."""
+    """The part of an answer that is expected next."""
 
     HEAD = 0
     #: the line with a chunk's size, the chunk, and the end of the line that it is

@@ -47,8 +47,8 @@ CONNECT_TIMEOUT_S: Final = 1.0
 
 
 class Reader(Protocol):
-    """What reads. Every method raises ``api.errors.StatusError`` for an answer that is an error,
-    and ``Unreachable`` if there was no answer.
+    """The reading part of a client. Every method raises ``api.errors.StatusError`` for an answer
+    that is an error, and ``Unreachable`` if there was no answer.
     """
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes: ...
@@ -78,7 +78,7 @@ class Reader(Protocol):
 
 
 class Client(Reader, Protocol):
-    """What also writes.  Raises as ``Reader`` does."""
+    """A client that reads and writes. Raises as ``Reader`` does."""
 
     async def perform(self, write: Write) -> bytes:
         """The object as it is now, or a ``Status`` for some deletes.  *write* is no read."""
@@ -205,8 +205,8 @@ class Unreachable(Exception):
 
 
 def no_answer(error: Exception) -> StatusError:
-    """What a core is told when a request got no answer; if it was a write, its outcome is
-    unknown.
+    """Returns the error that a core gets for a request without an answer; the outcome of a write is
+    then unknown.
     """
     return unreachable(str(error) or type(error).__name__)
 

@@ -101,7 +101,7 @@ _current: ContextVar[QuestionAllowance | None] = ContextVar("allowance", default
 
 
 def current_allowance() -> QuestionAllowance | None:
-    """That of the question which the running task belongs to."""
+    """Returns the allowance of the question that the running task belongs to."""
     return _current.get()
 
 

@@ -61,7 +61,7 @@ class Certificate(msgspec.Struct, frozen=True):
 
 
 def certificate_of(sock: Any) -> Certificate | None:
-    """What a client has shown, from an ``ssl.SSLSocket`` after its handshake."""
+    """Returns the client's certificate, from an ``ssl.SSLSocket`` after its handshake."""
     own = sock.getpeercert()
     if not own:
         return None

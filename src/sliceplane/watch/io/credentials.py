@@ -1,5 +1,4 @@
-"""Who we are to an API server: a value for the Authorization header, or a client certificate,
-renewed when it must be.
+"""Credentials that are renewed when they must be: token files and login programs.
 
 A login program (``client.authentication.k8s.io/v1`` and ``v1beta1``) gives a token, a certificate,
 or both. It is run when there is nothing yet, when what it gave expires, and after a 401; never
@@ -10,7 +9,6 @@ before. It and what it starts end with this process, whatever ends that.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import signal
@@ -19,10 +17,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sliceplane.kit.io.files import CREDENTIAL_BYTES_MAX, read_text
 from sliceplane.kit.times import parse_time
+from sliceplane.watch.io.connection import CredentialsError
 from sliceplane.watch.io.tls import Tls
 
 #: service account tokens are rotated by the kubelet; the file is read again after this
@@ -32,44 +31,6 @@ EXEC_TIMEOUT_S = 60.0
 #: a token is renewed this long before it expires
 EXEC_MARGIN_S = 10.0
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
-
-
-class CredentialsError(Exception):
-    """A token could not be had.  The text is a sentence for a person."""
-
-
-class Credentials(Protocol):
-    @property
-    def refreshable(self) -> bool:
-        """After a 401, asking with ``refused`` may help."""
-
-    async def authorization(self, *, refused: str | None = None) -> str:
-        """The header's value; "" for none.  Raises ``CredentialsError``.
-
-        *refused*: the value that was answered with 401. Several requests may be refused at once:
-        what one of them has made better, the next must not make worse, so only what is refused and
-        still current is renewed.
-        """
-
-
-class Fixed:
-    """None, a token, or a user name with a password."""
-
-    refreshable = False
-
-    def __init__(self, value: str = "") -> None:
-        self._value = value
-
-    async def authorization(self, *, refused: str | None = None) -> str:
-        return self._value
-
-
-def bearer(token: str) -> Fixed:
-    return Fixed(f"Bearer {token}")
-
-
-def basic(name: str, password: str) -> Fixed:
-    return Fixed("Basic " + base64.b64encode(f"{name}:{password}".encode()).decode())
 
 
 class TokenFile:

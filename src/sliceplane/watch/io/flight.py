@@ -100,9 +100,7 @@ class FlightRecorder:
     # -- saving
 
     def lines(self, reason: str) -> Iterator[bytes]:
-        """Of a file of all that is kept now; they are made as they are asked for, and may be in
-        another thread.
-        """
+        """Yields the lines of a file of everything that is kept now; also in another thread."""
         segments = self.recorder.segments()
         saved = self._clock()
         forgotten = self.recorder.ring.forgotten
@@ -218,7 +216,7 @@ def write_file(path: Path, lines: Iterable[bytes]) -> int:
 
 
 def default_folder() -> Path:
-    """Of a process that has no data folder."""
+    """Returns the folder of a process that has no data folder."""
     state = os.environ.get("XDG_STATE_HOME", "")
     if state.startswith("/"):
         return Path(state) / "sliceplane" / "recordings"

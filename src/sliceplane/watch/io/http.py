@@ -40,7 +40,7 @@ from sliceplane.watch.io.bounds import (
     current_allowance,
     unzipped,
 )
-from sliceplane.watch.io.credentials import CredentialsError
+from sliceplane.watch.io.connection import CredentialsError
 from sliceplane.watch.io.pool import ConnectionPool
 from sliceplane.watch.io.replies import (
     LINE_BYTES_MAX,
@@ -53,7 +53,7 @@ from sliceplane.watch.io.replies import (
 from sliceplane.watch.io.wire import ClientConnection
 
 if TYPE_CHECKING:
-    from sliceplane.watch.io.kubeconfig import Connection
+    from sliceplane.watch.io.connection import Connection
 
 #: lists and writes; servers end them after 60 s themselves
 REQUEST_TIMEOUT_S: Final = 65.0

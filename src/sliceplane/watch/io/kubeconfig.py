@@ -14,67 +14,32 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from sliceplane.kit.io.files import CREDENTIAL_BYTES_MAX, read_bytes, read_text
 from sliceplane.watch.io import proxies
-from sliceplane.watch.io.credentials import (
-    API_VERSIONS,
+from sliceplane.watch.io.connection import (
+    Connection,
     Credentials,
-    Exec,
     Fixed,
-    TokenFile,
+    KubeconfigError,
+    NoKubeconfig,
     basic,
     bearer,
 )
+from sliceplane.watch.io.credentials import API_VERSIONS, Exec, TokenFile
 from sliceplane.watch.io.kubeconfig_files import (
     Chosen,
     ClusterEntry,
     ExecEntry,
-    KubeconfigError,
-    NoKubeconfig,
     UserEntry,
     choose,
 )
 from sliceplane.watch.io.tls import Pem, Tls
 
-__all__ = [
-    "Connection",
-    "KubeconfigError",
-    "NoKubeconfig",
-    "default_path",
-    "default_paths",
-    "from_file",
-    "in_cluster",
-    "load",
-    "load_or_running",
-]
-
 IN_CLUSTER_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 #: the extension of a cluster that login programs are told of
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
-
-
-class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """``server`` is a URL without a slash at its end.  ``ssl_context`` is ``None`` for plain
-    HTTP.
-    """
-
-    server: str
-    #: as it was at first; where there is ``tls``, that has the current one
-    ssl_context: ssl.SSLContext | None
-    credentials: Credentials
-    namespace: str = "default"
-    #: whose rights it has, as the kubeconfig names its users or whom it impersonates; "": not known
-    account: str = ""
-    #: the name that the server's certificate must have, if that is not the URL's host
-    server_hostname: str | None = None
-    tls: Tls | None = None
-    #: an HTTP proxy; "": none
-    proxy: str = ""
-    #: sent with every request (impersonation)
-    headers: tuple[tuple[str, str], ...] = ()
 
 
 def load(path: str | Path | None = None, *, context: str | None = None) -> Connection:

@@ -14,13 +14,7 @@ from typing import Any
 
 import msgspec
 
-
-class KubeconfigError(Exception):
-    """The configuration cannot be used.  The text is a sentence for a person and names the file."""
-
-
-class NoKubeconfig(KubeconfigError):
-    """No file was named, and there is none where one is looked for."""
+from sliceplane.watch.io.connection import KubeconfigError
 
 
 class ClusterEntry(msgspec.Struct, frozen=True, rename="kebab"):
@@ -75,7 +69,9 @@ class ContextEntry(msgspec.Struct, frozen=True):
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """What one context says; every path in it is absolute or relative to the working directory."""
+    """The settings of one context; every path in them is absolute or relative to the working
+    directory.
+    """
 
     cluster: ClusterEntry
     user: UserEntry

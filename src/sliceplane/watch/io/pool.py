@@ -20,7 +20,7 @@ from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.wire import ClientConnection
 
 if TYPE_CHECKING:
-    from sliceplane.watch.io.kubeconfig import Connection
+    from sliceplane.watch.io.connection import Connection
 
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -119,7 +119,7 @@ class ConnectionPool:
             raise Unreachable("the client is closed")
 
     def _drop_idle(self, *, before: float | None) -> None:
-        """Those that were used last *before* that, or all."""
+        """Closes the idle connections that were last used *before* that time, or all."""
         while self._idle and (before is None or (self._idle[0].idle_since or 0.0) < before):
             self._idle.pop(0).abort()
 

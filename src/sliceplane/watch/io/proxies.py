@@ -1,4 +1,4 @@
-"""Which HTTP proxy leads to a server, by a kubeconfig or the environment, and what it is told."""
+"""The HTTP proxy for a server, from a kubeconfig or the environment, and its credentials."""
 
 from __future__ import annotations
 

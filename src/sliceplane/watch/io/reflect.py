@@ -11,7 +11,7 @@ silently.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from sliceplane.api.errors import StatusError, internal
@@ -21,9 +21,9 @@ from sliceplane.api.scheme import NOT_TO_BE_HAD
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.actions import Phase, StartList, StartWatch
-from sliceplane.watch.cache import Cache, Change, IndexFunction, Mark
+from sliceplane.watch.cache import Cache, Change, Mark
 from sliceplane.watch.io.base import Reader, Unreachable, no_answer
-from sliceplane.watch.reflector import ABSENT_PERIOD_S, IDLE_TIMEOUT_S, Reflector
+from sliceplane.watch.reflector import DEFAULTS, Reflector, ReflectorConfig
 
 T = TypeVar("T", bound=Object)
 
@@ -73,27 +73,15 @@ class RunningInformer(Generic[T]):
         *,
         clock: Callable[[], float],
         rng: Rng,
-        kind: type[T] | None = None,
-        indexes: Mapping[str, IndexFunction[T]] | None = None,
-        idle_timeout_s: float = IDLE_TIMEOUT_S,
-        absent_period_s: float = ABSENT_PERIOD_S,
-        decode: Callable[[bytes], T] | None = None,
-        only_reads: bool = False,
-        cache_bytes_max: int | None = None,
+        cache: Cache[T] | None = None,
+        config: ReflectorConfig = DEFAULTS,
         log: Log = _log,
     ) -> None:
         self.resource = resource = selection.resource
         self._selection = selection
         self._log = log
-        self.cache: Cache[T] = Cache(resource, kind, indexes, decode)
-        self.reflector: Reflector[T] = Reflector(
-            self.cache,
-            rng,
-            idle_timeout_s=idle_timeout_s,
-            absent_period_s=absent_period_s,
-            only_reads=only_reads,
-            cache_bytes_max=cache_bytes_max,
-        )
+        self.cache: Cache[T] = Cache(resource) if cache is None else cache
+        self.reflector: Reflector[T] = Reflector(self.cache, rng, config)
         self._client = client
         self._clock = clock
         self._handlers: list[Handler[T]] = []
@@ -105,8 +93,8 @@ class RunningInformer(Generic[T]):
         self._followed = asyncio.Event()
         #: the time limit of the stream that is open, and why it is to be left
         self._limit: asyncio.Timeout | None = None
-        self._doubt = ""
-        self._doubt_told = True
+        self._relist_reason = ""
+        self._is_relist_logged = True
         scope = {
             name: getattr(selection, name)
             for name in ("namespace", "label_selector", "field_selector")
@@ -143,7 +131,7 @@ class RunningInformer(Generic[T]):
 
     @property
     def refused(self) -> bool:
-        """What is lost is lost by the server's own word (403, 404), which no restart of ours
+        """Returns True if the server itself refused the kind (403, 404), which no restart of ours
         changes.
         """
         error = self.reflector.last_error
@@ -154,8 +142,8 @@ class RunningInformer(Generic[T]):
         the log.
         """
         if self._limit is not None:
-            self._doubt = why
-            self._doubt_told = told
+            self._relist_reason = why
+            self._is_relist_logged = told
             self._limit.reschedule(asyncio.get_running_loop().time())
 
     async def wait_synced(self) -> None:
@@ -241,23 +229,23 @@ class RunningInformer(Generic[T]):
         except (StatusError, Unreachable, TimeoutError) as error:
             self._failed("a list failed", error)
             return
-        doubts = self.reflector.doubts
-        before = (doubts.doubted, doubts.refuted)
+        unconfirmed = self.reflector.unconfirmed
+        before = (unconfirmed.suspected, unconfirmed.refuted)
         self.reflector.on_page(
             page.items, page.resource_version, page.continue_token, self._clock()
         )
-        if doubts.doubted != before[0]:
+        if unconfirmed.suspected != before[0]:
             self._log.warning(
                 "a list lacks most of what was there, and is asked for again", **self._named
             )
-        if doubts.refuted != before[1]:
+        if unconfirmed.refuted != before[1]:
             self._log.warning("a second list has what the first lacked", **self._named)
 
     async def _watch(self, action: StartWatch) -> None:
         """Feed one stream until it ends, or the reflector wants something else."""
         reflector = self.reflector
         loop = asyncio.get_running_loop()
-        self._doubt = ""
+        self._relist_reason = ""
         try:
             async with asyncio.timeout(None) as limit:
                 self._rearm(limit, loop)
@@ -285,9 +273,11 @@ class RunningInformer(Generic[T]):
         except (StatusError, Unreachable) as error:
             self._failed("a watch failed", error)
         except TimeoutError:
-            if self._doubt:
-                if self._doubt_told:
-                    self._log.warning("a watch is left for a list", **self._named, why=self._doubt)
+            if self._relist_reason:
+                if self._is_relist_logged:
+                    self._log.warning(
+                        "a watch is left for a list", **self._named, why=self._relist_reason
+                    )
                 reflector.list_anew(self._clock())
             else:
                 reflector.on_deadline(self._clock())
@@ -300,7 +290,7 @@ class RunningInformer(Generic[T]):
             self._limit = None
 
     def _rearm(self, limit: asyncio.Timeout, loop: asyncio.AbstractEventLoop) -> None:
-        if self._doubt:
+        if self._relist_reason:
             return
         due = self.reflector.next_deadline()
         assert due is not None, "a watch has an idle time limit"

@@ -1,6 +1,4 @@
-"""What a server answers: errors as ``StatusError``, whether to send again, and the messages of a
-watch.
-"""
+"""A server's answers: errors as ``StatusError``, retries, and the messages of a watch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What else runs in the process of a plane (controllers, a node proxy), and what the plane lends
-it.
+"""Services in the process of a plane (controllers, a node proxy), and the resources that the plane
+lends them.
 
 The server knows a ``PlaneService`` and nothing of what it does; a service knows its
 ``ServiceContext`` and nothing of the server, so both rooms can be read, tested and started without
@@ -10,20 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from sliceplane.kit.metrics import Source
 from sliceplane.watch.io.base import Client
-from sliceplane.watch.io.flight import FlightRecorder
+
+if TYPE_CHECKING:
+    from sliceplane.watch.io.flight import FlightRecorder
 
 #: why something is not well; "" if it is
 Check = Callable[[], str]
 
 
 class ServiceContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plane lends to a service, from its ``start`` to its ``stop``."""
+    """The resources that a plane lends to a service, from its ``start`` to its ``stop``."""
 
     #: a client of the server in this process for an administrator of this user name, with a field
     #: manager

@@ -1,5 +1,5 @@
-"""What a TLS connection is made with, kept current: certificates in files change while we run, and
-some are handed out by a login program.
+"""Contexts of TLS connections, kept current: certificates in files change while we run, and some
+are handed out by a login program.
 
 A context is never changed once connections were made with it; a new one is made, under a new
 number, and a client that keeps connections opens new ones when the number has changed. Files that

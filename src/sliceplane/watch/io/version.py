@@ -1,5 +1,5 @@
-"""Which Kubernetes release we speak the API of, and who speaks it: ``/version``, and the labels of
-a metric.
+"""The Kubernetes release whose API we serve, and our own version: ``/version``, and the labels of a
+metric.
 """
 
 from __future__ import annotations

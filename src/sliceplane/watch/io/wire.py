@@ -104,7 +104,9 @@ class ClientConnection(asyncio.Protocol):
         return parser
 
     async def portion(self) -> bytes:
-        """What has come of the body since the last call, at least a byte; b"" at its end."""
+        """Returns the part of the body that arrived since the last call, at least a byte; b"" at
+        its end.
+        """
         while not self._portions:
             if self._parser.complete:
                 return b""
@@ -136,7 +138,7 @@ class ClientConnection(asyncio.Protocol):
         return portions[0] if len(portions) == 1 else b"".join(portions)
 
     def rest(self, seconds: float) -> None:
-        """What comes now waits in the socket, and is read in one go."""
+        """Pauses reading: data waits in the socket and is read in one go."""
         if not self._is_paused and self._lost is None:
             self._is_paused = True
             self.transport.pause_reading()

@@ -1,4 +1,4 @@
-"""Which place a client may claim, and what it may see.
+"""The places that a client may claim, and the Services that it may see.
 
 A client is a User of the API server. A node's certificate, and a token that is bound to a Pod, say
 where it is: a claim of another place is refused, in words that name both. Of others is believed
@@ -108,8 +108,8 @@ def cut(sight: XdsSight, node: ClientFacts, known: Iterable[str]) -> XdsSight:
 
 
 class Sights:
-    """What users may see, as the API server says.  Owned by one server; *namespaces*: those that
-    have Services.
+    """The namespaces that users may see, by the API server's reviews. Owned by one server;
+    *namespaces*: those that have Services.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Sights:
         self._last: frozenset[str] = frozenset()
 
     def known(self, user: User) -> XdsSight | None:
-        """What is to be had at once."""
+        """Returns the sight that is known already, if any."""
         if user is UNSECURED:
             return XdsSight()
         kept = self._kept.get(_key(user))
@@ -196,6 +196,8 @@ class Sights:
 
 
 def _key(user: User) -> object:
-    """What authorizers look at; the id of a credential differs with each token of an account."""
+    """Returns the part of a user that authorizers read; the id of a credential differs with each
+    token of an account.
+    """
     extra = tuple((name, values) for name, values in user.extra if name != _CREDENTIAL_ID)
     return (user.name, user.uid, user.groups, extra)

@@ -1,5 +1,5 @@
-"""Who is behind a call: the certificate of its connection, or its bearer token, which the API
-server reviews.
+"""The user behind a call, by the certificate of its connection, or by its bearer token, which the
+API server reviews.
 
 A TokenReview is requested once a minute and token at most, however many streams come with it, and
 by one call at a time. Tokens are kept as digests. What the API server did not answer is not kept:
@@ -79,7 +79,9 @@ class Authenticator(Protocol):
 
 
 class Unsecured:
-    """Of a plain port on loopback: every client is the administrator of this machine."""
+    """The authenticator of a plain port on loopback: every client is the administrator of this
+    machine.
+    """
 
     def user(self, certificate: Certificate | None, authorization: str, peer: str) -> User:
         return UNSECURED

@@ -27,7 +27,7 @@ from sliceplane.kit.http2.grpc import (
     GrpcStatus,
 )
 from sliceplane.kit.http2.limits import MESSAGE_BYTES_MAX, OUTPUT_BYTES
-from sliceplane.kit.io.tls.newcomers import OPEN_BYTES
+from sliceplane.kit.io.tls.unauthenticated import OPEN_BYTES
 from sliceplane.watch.io.certificates import certificate_of
 from sliceplane.xds.io.budget import CONNECTION_BYTES, Charge
 
@@ -211,7 +211,7 @@ class GrpcProtocol(asyncio.Protocol):
         self.flush()
         waiting_bytes = self.grpc.partial_bytes + self._held_bytes
         if not self._is_known:
-            self._listener.newcomers.charge(self._transport, OPEN_BYTES + waiting_bytes)
+            self._listener.unauthenticated.charge(self._transport, OPEN_BYTES + waiting_bytes)
         elif self._charge is not None and self._charge.amount != CONNECTION_BYTES + waiting_bytes:
             self._recharge(waiting_bytes)
 
@@ -312,7 +312,7 @@ class GrpcProtocol(asyncio.Protocol):
             )
 
     def take_held(self, call: Call) -> list[bytes | None]:
-        """What *call* has waited with; from now on nothing waits."""
+        """Returns the messages that waited for *call*'s user; later ones do not wait."""
         held, call.held = call.held or [], None
         self._forget_held(call)
         return held
@@ -328,7 +328,7 @@ class GrpcProtocol(asyncio.Protocol):
         if self._is_known:
             return True
         self._is_known = True
-        self._listener.newcomers.leave(self._transport)
+        self._listener.unauthenticated.leave(self._transport)
         self._charge = self._listener.budget.open(user)
         return self._recharge(self.grpc.partial_bytes + self._held_bytes)
 

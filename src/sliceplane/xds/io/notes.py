@@ -43,7 +43,7 @@ class ServiceNotes:
         self._too_large = frozenset(ports)
 
     def on_problems(self, key: str, problems: Iterable[str]) -> None:
-        """What is wrong with the Service's annotations now."""
+        """Notes the present problems of a Service's annotations."""
         before = self._problems.pop(key, ())
         now = tuple(problems)
         if now:

@@ -1,5 +1,5 @@
 """How far the clients of an xDS server are, told as other consumers tell it
-(``transport.telling``).
+(``consume.io.reporting``).
 
 A version counts when every client that wants something of it has accepted it, where other consumers
 tell what they have read. So what was read is *carried* until the clients lack nothing of it; what
@@ -13,7 +13,7 @@ from typing import Any
 
 from sortedcontainers import SortedDict
 
-from sliceplane.consume.io.telling import FAMILY, Consumer
+from sliceplane.consume.io.reporting import FAMILY, Consumer
 from sliceplane.consume.progress import XDS, Place
 from sliceplane.consume.selections import ALL
 from sliceplane.watch.io.reflect import RunningInformer
@@ -49,7 +49,7 @@ class BehindCounts:
         return sum(self._counts.values())
 
 
-class AckTeller(Consumer):
+class AckReporter(Consumer):
     """*applied*: what clients lack (``BehindCounts.first``), and up to which revision they were
     told; ``None``: changes are about to be told. *lags*: clients that are not among these
     (``xds.laggards``).

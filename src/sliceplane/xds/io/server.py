@@ -3,7 +3,7 @@
 Before every list is complete it answers nothing, and holds what clients ask; from then on it
 answers whatever becomes of the API server. What changes in one turn of the loop goes out together.
 
-How far clients are is told as a name server tells it (``transport.telling``): a version counts when
+How far clients are is told as a name server tells it (``consume.io.reporting``): a version counts when
 every client that wants something of it has accepted it. A client that stays behind counts for the
 Services of which it lacks changes, and only for a bounded time (``xds.laggards``); then it is
 named, and holds up no drain: nothing can be known of it.
@@ -25,7 +25,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.api.users import User
-from sliceplane.consume.io.telling import telling
+from sliceplane.consume.io.reporting import reporting
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.pages import Page, PageMaker, follower_pages
 from sliceplane.kit.rng import Rng
@@ -40,7 +40,7 @@ from sliceplane.xds.io.clients import Connected, XdsMeters
 from sliceplane.xds.io.connection import Call
 from sliceplane.xds.io.long_work import LongWork
 from sliceplane.xds.io.notes import SERVICES_MAX, TEXT_MAX, ServiceNotes
-from sliceplane.xds.io.progress import AckTeller, BehindCounts
+from sliceplane.xds.io.progress import AckReporter, BehindCounts
 from sliceplane.xds.laggards import GRACE_S, Laggards
 from sliceplane.xds.names import NAME_MAX
 from sliceplane.xds.streams.actions import (
@@ -98,7 +98,7 @@ class XdsServer:
         self._laggards: Final = Laggards[Connected]()
         #: some streams know of the last changes, and some do not yet
         self._is_flushing = False
-        self._teller: AckTeller | None = None
+        self._reporter: AckReporter | None = None
         self._long_work = LongWork(self._work)
         self.stopping = False
         self._meters: Final = XdsMeters(
@@ -125,11 +125,11 @@ class XdsServer:
         self._notes = ServiceNotes(events, self._informers[0])
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             if tells:
-                self._teller = AckTeller(
+                self._reporter = AckReporter(
                     tells, self._informers[1], self._clock, self._applied, self._laggards.report
                 )
                 await stack.enter_async_context(
-                    telling(client, self._teller, rng.fork(), self._clock)
+                    reporting(client, self._reporter, rng.fork(), self._clock)
                 )
             for informer in self._informers:
                 group.create_task(informer.run(), name=f"informer {informer.resource.key}")
@@ -165,7 +165,7 @@ class XdsServer:
                     self._admit(item, item.stream.node)
 
     def staleness_s(self) -> float:
-        """Of the oldest cache; 0 where the watch that feeds it is open."""
+        """The age of the oldest cache; 0 where the watch that feeds it is open."""
         followed = [informer for informer in self._informers if not informer.absent]
         return max((informer.staleness() for informer in followed), default=math.inf)
 
@@ -202,8 +202,10 @@ class XdsServer:
     def _tell_changes(self, item: Connected, changes: list[XdsChange], now: float) -> None:
         item.stream.on_changes(changes, self._catalog.revision, now)
         self._perform(item)
-        if item.is_laggard and self._teller is not None:
-            self._laggards.add(item, item.stream.concerned(changes), self._teller.progress.revision)
+        if item.is_laggard and self._reporter is not None:
+            self._laggards.add(
+                item, item.stream.concerned(changes), self._reporter.progress.revision
+            )
         if item.stream.has_work:
             self._continue(item)
 
@@ -224,8 +226,8 @@ class XdsServer:
                 if item.behind is not None and item.behind == item.behind_before:
                     self._begin_lagging(item)
                 item.behind_before = item.behind
-            if self._laggards.on_time(now) and self._teller is not None:
-                self._teller.on_lags()
+            if self._laggards.on_time(now) and self._reporter is not None:
+                self._reporter.on_lags()
 
     # -- clients
 
@@ -357,21 +359,21 @@ class XdsServer:
 
     def _begin_lagging(self, item: Connected) -> None:
         """From now on drains wait for it where it lacks something, and nowhere else."""
-        if self._teller is None:
+        if self._reporter is None:
             return
         self._laggards.begin(item, item.account, item.name, self._clock())
-        self._laggards.add(item, item.stream.lacking(), self._teller.progress.revision)
+        self._laggards.add(item, item.stream.lacking(), self._reporter.progress.revision)
         item.is_laggard = True
         self._count_behind(item, None)
         if not self._is_flushing:
-            self._teller.on_lags()
+            self._reporter.on_lags()
 
     def _end_lagging(self, item: Connected) -> None:
         if item.is_laggard:
             item.is_laggard = False
             self._laggards.end(item, self._clock())
-            if self._teller is not None:
-                self._teller.on_lags()
+            if self._reporter is not None:
+                self._reporter.on_lags()
 
     def _end(self, item: Connected, status: int, text: str) -> None:
         self._meters.ended.of(str(status)).value += 1
@@ -423,8 +425,8 @@ class XdsServer:
         self._continue(item)
 
     async def _look_again(self) -> None:
-        """What clients may see changes rarely; what a new namespace means to them is asked at once.
-        And which Services are too large for a message.
+        """Reviews what clients may see, which changes rarely, at once for a new namespace; and
+        finds the Services that are too large for a message.
         """
         while True:
             try:
@@ -484,12 +486,12 @@ class XdsServer:
     # -- how far clients are
 
     def _note_progress(self) -> None:
-        if self._teller is not None and not self._flush_scheduled:
-            self._teller.on_applied()
+        if self._reporter is not None and not self._flush_scheduled:
+            self._reporter.on_applied()
 
     @property
     def revision_of_clients(self) -> int:
-        """Of what clients are told."""
+        """The revision that clients get."""
         return self._catalog.revision
 
     def _applied(self) -> tuple[int | None, int] | None:

@@ -73,7 +73,7 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
     calls_per_user_max: int = CALLS_PER_USER_MAX
 
     def context(self) -> ssl.SSLContext:
-        """Of the files as they are.  Raises ``StartError``."""
+        """Returns the TLS context of the files as they are. Raises ``StartError``."""
         assert self.cert_file is not None, "TLS has a certificate"
         assert self.key_file is not None, "and its key"
         return serving_context(self.cert_file, self.key_file, self.client_ca_file)

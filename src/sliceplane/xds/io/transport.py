@@ -24,7 +24,7 @@ from sliceplane.api.users import User
 from sliceplane.kit.http2.grpc import GrpcStatus
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.tls.acceptor import TlsAcceptor
-from sliceplane.kit.io.tls.newcomers import ConnectionTiming, Newcomers
+from sliceplane.kit.io.tls.unauthenticated import ConnectionTiming, UnauthenticatedConnections
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
 from sliceplane.xds.io.authentication import UNSECURED, Authenticator, CallRefused
@@ -41,6 +41,8 @@ AGE_S_MAX: Final = 1800.0
 #: at a stop: for what was written, before connections are cut
 _FLUSH_S_MAX: Final = 2.0
 _LOOK_S: Final = 0.01
+#: until connections are accepted again after the system refused one, as without descriptors
+_ACCEPT_REST_S: Final = ConnectionTiming().rest_s
 #: ALPN (RFC 9113 section 3.2)
 PROTOCOL: Final = "h2"
 
@@ -57,17 +59,12 @@ class GrpcListener:
         handler: Handler,
         rng: Rng,
         *,
-        connections_max: int = CONNECTIONS_MAX,
         calls_per_user_max: int = CALLS_PER_USER_MAX,
-        newcomers: Newcomers | None = None,
-        timing: ConnectionTiming = ConnectionTiming(),  # noqa: B008  # it is frozen
     ) -> None:
-        """*newcomers*: those of the API server in this process; it has metrics of its own then."""
         self._handler = handler
         self._rng = rng
-        self._connections_max = connections_max
+        self._connections_max = CONNECTIONS_MAX
         self._calls_per_user_max = calls_per_user_max
-        self._timing = timing
         self._acceptor: TlsAcceptor | None = None
         #: without TLS: the socket that listens, and connections that asyncio is taking over
         self._plain: socket.socket | None = None
@@ -83,10 +80,9 @@ class GrpcListener:
         self._is_stopping = False
         #: connections that have something to write
         self._to_flush: list[GrpcProtocol] = []
-        self.newcomers = Newcomers() if newcomers is None else newcomers
+        self.unauthenticated = UnauthenticatedConnections()
         metrics = self.metrics = Metrics()
-        if newcomers is None:
-            metrics.include(self.newcomers.metrics.families)
+        metrics.include(self.unauthenticated.metrics.families)
         metrics.computed(
             "gauge",
             "sliceplane_xds_connections",
@@ -129,8 +125,7 @@ class GrpcListener:
             context,
             partial(GrpcProtocol, self, authenticator),
             room=lambda: self._connections_max - len(self._connections),
-            newcomers=self.newcomers,
-            timing=self._timing,
+            unauthenticated=self.unauthenticated,
         )
         self._acceptor.start()
 
@@ -156,7 +151,7 @@ class GrpcListener:
         except OSError as error:
             _log.error("a connection was not accepted", problem=os.strerror(error.errno or 0))
             loop.remove_reader(sock)
-            loop.call_later(self._timing.rest_s, self._accept_from, sock, make)
+            loop.call_later(_ACCEPT_REST_S, self._accept_from, sock, make)
             return
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""What an aggregated stream has its server do, and what it says of itself."""
+"""Actions that an aggregated stream requests from its server, and its own status."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sliceplane.xds.streams.requests import ClientFacts
 
 
 class XdsSight(msgspec.Struct, frozen=True):
-    """What a client may see."""
+    """The namespaces and Services that a client may see."""
 
     everything: bool = True
     namespaces: frozenset[str] = frozenset()

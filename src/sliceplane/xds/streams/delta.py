@@ -152,7 +152,7 @@ class DeltaStream(AdsStream):
             channel.force(name)
 
     def _collected(self, glob: str) -> list[str]:
-        """What there is to say of a collection: that it is empty is told by its own name."""
+        """Returns the names to report for a collection: an empty one is reported by its own name."""
         assert self._view is not None, "admitted"
         collection = self._view.collection(glob)
         if collection is None:
@@ -240,7 +240,9 @@ class DeltaStream(AdsStream):
             yield from self._respond(channel, now)
 
     def _difference(self, channel: XdsChannel, name: str) -> tuple[XdsResource | None, bool]:
-        """What is to be sent of *name* (``None``: that there is none), and whether anything is."""
+        """Returns the resource to send for *name* (``None``: that there is none), and True if
+        anything must be sent.
+        """
         forced = name in channel.forced
         resource = self._get(channel, name)
         if channel.type_url == names.ENDPOINT:

@@ -129,15 +129,15 @@ def empty_assignment(name: str) -> XdsResource:
 
 
 def absent_listener(name: str) -> XdsResource:
-    """What a gRPC client gets of a name that leads nowhere, so that a call fails at once and not
-    after 15 s: no answer can say to every client that there is none; a listener whose routes have
-    no virtual host is understood by all.
+    """Returns the listener that a gRPC client gets for a name that leads nowhere, so that a call
+    fails at once and not after 15 s: no answer can say to every client that there is none; a
+    listener whose routes have no virtual host is understood by all.
     """
     return XdsResource(LISTENER, name, grpc_listener(name, None))
 
 
 def delta_ack(type_url: str, nonce: str) -> bytes:
-    """What a client answers that accepts a response and wants nothing else: compared, and not
-    read.
+    """Returns the answer of a client that accepts a response and wants nothing else: compared, and
+    not read.
     """
     return wire.text(2, type_url) + wire.text(6, nonce)

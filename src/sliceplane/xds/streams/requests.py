@@ -72,7 +72,7 @@ class RequestTooLarge(RequestError):
 
 
 class ClientFacts(msgspec.Struct, frozen=True):
-    """What a client says of itself."""
+    """The node of a client, as it describes itself."""
 
     id: str = ""
     cluster: str = ""
@@ -264,7 +264,9 @@ class _Values:
         return _text(values[-1])[:TEXT_MAX] if values else ""
 
     def message(self, number: int) -> _Values:
-        """Of several pieces the last one counts: no client of ours sends several."""
+        """Returns a message within the message; the last one of several, which no client of ours
+        sends.
+        """
         pieces = self.messages(number)
         return _Values.of(pieces[-1] if pieces else b"")
 
@@ -309,8 +311,8 @@ def _metadata(struct: _Values) -> dict[str, str]:
 
 
 def _pair(entry: bytes) -> tuple[str, str]:
-    """Of a map: in the way in which every library writes short ones, else in any that is
-    allowed.
+    """Reads an entry of a map: by the form in which every library writes short ones, else by any
+    allowed form.
     """
     size = len(entry)
     middle = 2 + entry[1] if size > 1 and entry[0] == 0x0A and entry[1] < 0x80 else size

@@ -1,5 +1,5 @@
-"""What both variants of an aggregated stream (ADS) have in common: who asks, what is held back,
-order, answers.
+"""The common part of both variants of an aggregated stream (ADS): authorization, delays, order,
+answers.
 
 A stream is fed with the client's messages, with what changed in its view, and with what it may see;
 it hands out what is to be done. Nothing is answered before the server says what the client sees
@@ -219,7 +219,7 @@ class AdsStream(ABC):
         self._flush(now)
 
     def on_changes(self, changes: Sequence[XdsChange], revision: int, now: float) -> None:
-        """Of the stream's view; others are passed over."""
+        """Notes changes of the stream's view; others are ignored."""
         if self._view is None or self.finished:
             return
         self._revision = revision
@@ -376,7 +376,7 @@ class AdsStream(ABC):
         return channel
 
     def _may_ask(self, channel: XdsChannel, answers: bool, now: float) -> bool:
-        """Whether the limits allow one more request; else the stream is finished."""
+        """Returns True if the limits allow one more request; else the stream is finished."""
         is_allowed = answers or self._take_token(now)
         if is_allowed and sum(len(other.names) for other in self._channels.values()) > NAMES_MAX:
             self._finish(RESOURCE_EXHAUSTED, f"more than {NAMES_MAX} names on a stream", "names")
@@ -459,7 +459,7 @@ class AdsStream(ABC):
         return list(wanted)
 
     def _get(self, channel: XdsChannel, name: str) -> XdsResource | None:
-        """What the client may see of that name."""
+        """Returns the resource *name* if the client may see it."""
         assert self._view is not None, "admitted"
         # The view works nothing out for a client that may not see it.
         is_seen = self._sight.everything or self._is_seen(channel.type_url, name)
@@ -517,7 +517,9 @@ class AdsStream(ABC):
         self._gate_is_open = False
 
     def _waits_for_clusters(self, channel: XdsChannel, now: float) -> bool:
-        """Whether new listeners and routes wait for clusters that the client has not accepted."""
+        """Returns True if new listeners and routes wait for clusters that the client has not
+        accepted.
+        """
         clusters = self._channels.get(names.CLUSTER)
         if (
             self._gate_is_open
@@ -532,7 +534,9 @@ class AdsStream(ABC):
         return True
 
     def _listeners_go(self) -> bool:
-        """Whether listeners or routes are owed, or under way: clusters that go wait for them."""
+        """Returns True if listeners or routes are owed, or under way: removed clusters wait for
+        them.
+        """
         later = [
             self._channels[type_url]
             for type_url in ORDER

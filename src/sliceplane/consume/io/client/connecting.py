@@ -11,7 +11,6 @@ from pathlib import Path
 from sliceplane.api import codec
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Resource
-from sliceplane.watch.io import kubeconfig
 from sliceplane.watch.io.http import HttpClient
 
 
@@ -25,6 +24,8 @@ async def connect(
     account if this is a pod; else ``~/.kube/config``; else the plane that ``sliceplane up`` runs
     for this user. Raises ``KubeconfigError``.
     """
+    from sliceplane.watch.io import kubeconfig  # programs with a Connection need none
+
     client = HttpClient(kubeconfig.load_or_running(path, context=context))
     try:
         yield client

@@ -23,11 +23,11 @@ from sliceplane.consume.io.client.connecting import RawObject, load_raw
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.terminal_text import printable
 from sliceplane.watch.actions import Counters
-from sliceplane.watch.cache import Change, Coalesced, IndexFunction
+from sliceplane.watch.cache import Cache, Change, Coalesced, IndexFunction
 from sliceplane.watch.io import reflect
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.paging import CACHE_BYTES_MAX
-from sliceplane.watch.reflector import IDLE_TIMEOUT_S
+from sliceplane.watch.reflector import IDLE_TIMEOUT_S, ReflectorConfig
 
 T = TypeVar("T", bound=Object)
 
@@ -76,12 +76,12 @@ class Informer(Generic[T]):
                 Selection(resource, namespace, label_selector, field_selector),
                 clock=reflect.loop_clock(time.time()),
                 rng=new_rng(seed),
-                kind=kind,
-                indexes=indexes,
-                idle_timeout_s=idle_timeout_s,
-                decode=decode,
-                only_reads=resource is EndpointSlices,
-                cache_bytes_max=CACHE_BYTES_MAX,
+                cache=Cache(resource, kind, indexes, decode),
+                config=ReflectorConfig(
+                    idle_timeout_s=idle_timeout_s,
+                    only_reads=resource is EndpointSlices,
+                    cache_bytes_max=CACHE_BYTES_MAX,
+                ),
                 log=StandardLog(),
             )
 
@@ -272,7 +272,7 @@ class Informer(Generic[T]):
 
 
 class StandardLog:
-    """What informers tell, through the standard library: a library does not print. Values follow
+    """The log of informers, through the standard library: a library does not print. Values follow
     the event as ``name=value``; see ``watch.io.reflect.Log``.
     """
 

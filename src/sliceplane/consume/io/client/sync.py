@@ -23,7 +23,7 @@ from sliceplane.consume.balancing.model import Endpoint, ViewChange
 from sliceplane.consume.balancing.usable import Scope
 from sliceplane.consume.io.client.picking import Picker
 from sliceplane.consume.io.client.view import EndpointView
-from sliceplane.watch.io import kubeconfig
+from sliceplane.watch.io.connection import Connection
 from sliceplane.watch.io.http import HttpClient
 
 T = TypeVar("T")
@@ -46,14 +46,14 @@ class SyncEndpointView:
         *,
         path: str | Path | None = None,
         context: str | None = None,
-        connection: kubeconfig.Connection | None = None,
+        connection: Connection | None = None,
         **options: Any,
     ) -> None:
-        self._connection = (
-            connection
-            if connection is not None
-            else kubeconfig.load_or_running(path, context=context)
-        )
+        if connection is None:
+            from sliceplane.watch.io import kubeconfig  # programs with a Connection need none
+
+            connection = kubeconfig.load_or_running(path, context=context)
+        self._connection = connection
         self._lock = threading.Lock()
         self._make: Callable[[HttpClient], EndpointView] = lambda client: EndpointView(
             client, service, namespace, lock=self._lock, **options
@@ -118,8 +118,8 @@ class SyncEndpointView:
             await asyncio.sleep(0)
 
     def _ask(self, question: Coroutine[Any, Any, T]) -> T:
-        """What *question* gives, which runs in the thread.  Raises ``_Ended``, also if the thread
-        ends meanwhile.
+        """Returns the result of *question*, which runs in the thread. Raises ``_Ended``, also if
+        the thread ends meanwhile.
         """
         with self._asking:
             if self._ended:
@@ -182,8 +182,8 @@ class SyncEndpointView:
             view._is_ready(count)
 
     def changes(self) -> Iterator[ViewChange]:
-        """What changed since the last turn; the first turn gives what there is.  Ends when the view
-        is closed.
+        """Yields the changes since the last turn; the first turn yields the whole state. Ends when
+        the view is closed.
         """
         readings = aiter(self.view)
 

@@ -100,7 +100,7 @@ class EndpointView:
         self._wakers: list[asyncio.Event] = []
         self._client = client
         self._tells = tells
-        self._telling = AsyncExitStack()
+        self._reporting = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -125,12 +125,12 @@ class EndpointView:
         Idempotent.
         """
         self._closed = True
-        await self._telling.aclose()
+        await self._reporting.aclose()
         await self._informer.close()
         self._wake()
 
     async def _tell(self) -> None:
-        from sliceplane.consume.io.telling import Consumer, telling
+        from sliceplane.consume.io.reporting import Consumer, reporting
         from sliceplane.consume.selections import SERVICE_READING
         from sliceplane.watch.io.reflect import loop_clock
 
@@ -138,8 +138,8 @@ class EndpointView:
         informers = {f"{SERVICE_READING}{self.namespace}/{self.service}": self._informer.running}
         name = f"{self.service}-{self._tells}"
         consumer = Consumer("view", name, informers, clock, namespace=self.namespace)
-        await self._telling.enter_async_context(
-            telling(self._client, consumer, self._rng.fork(), clock)
+        await self._reporting.enter_async_context(
+            reporting(self._client, consumer, self._rng.fork(), clock)
         )
 
     # State
@@ -152,8 +152,8 @@ class EndpointView:
 
     @property
     def usable(self) -> tuple[Endpoint, ...]:
-        """Those that picks choose from: ready and hinted for us; or terminating, where none is
-        ready.
+        """The endpoints that picks choose from: ready and hinted for us; or terminating, where none
+        is ready.
         """
         with self._lock:
             return self._view.usable()
@@ -206,8 +206,8 @@ class EndpointView:
             self._wakers.remove(waker)
 
     async def __aiter__(self) -> AsyncIterator[ViewChange]:
-        """What changed since the last turn; the first turn gives what there is. Ends when the view
-        is closed.
+        """Yields the changes since the last turn; the first turn yields the whole state. Ends when
+        the view is closed.
 
         Applying each change keeps exactly ``endpoints``. A loop that is slow gets one difference
         for all that happened meanwhile. Each ``async for`` is a reader of its own.
@@ -286,8 +286,8 @@ class EndpointView:
             self._wake()
 
     def _is_ready(self, count: int) -> bool:
-        """Whether *count* endpoints may be used.  Raises ``NotReady`` if they never will: the view
-        is closed.
+        """Returns True if *count* endpoints may be used. Raises ``NotReady`` if they never will:
+        the view is closed.
         """
         ready = self.synced and self._view.usable_count >= count
         if self._closed and not ready:
@@ -323,9 +323,7 @@ class EndpointView:
 def _check(
     service: str, namespace: str, port: str | int | None, protocol: str, family: str | None
 ) -> None:
-    """What comes from a program's own settings: a slip would be a view that stays empty and never
-    says why.
-    """
+    """Checks a program's own settings: a slip would be a view that stays empty and never says why."""
     for what, name in (("Service", service), ("namespace", namespace)):
         if check_dns_label(name):
             raise ValueError(f"{name!r} is no name of a {what}")

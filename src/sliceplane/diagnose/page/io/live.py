@@ -23,10 +23,11 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, Services
 from sliceplane.diagnose.page.model import ClusterModel
 from sliceplane.kit.rng import Rng
-from sliceplane.watch.cache import Change
+from sliceplane.watch.cache import Cache, Change
 from sliceplane.watch.io.base import Reader, Unreachable
 from sliceplane.watch.io.reflect import RunningInformer, loop_clock
 from sliceplane.watch.paging import CACHE_BYTES_MAX
+from sliceplane.watch.reflector import ReflectorConfig
 
 #: between two tries to get what was refused
 REFUSED_PERIOD_S: Final = 10.0
@@ -124,8 +125,8 @@ class LiveCluster:
             selection,
             clock=self._clock,
             rng=self._rng,
-            kind=kind,
-            cache_bytes_max=CACHE_BYTES_MAX,
+            cache=Cache(selection.resource, kind),
+            config=ReflectorConfig(cache_bytes_max=CACHE_BYTES_MAX),
             log=_Quiet(),
         )
         informer.add_handler(handler, lambda: None)

@@ -55,9 +55,8 @@ from sliceplane.server.io.requests.request import StreamConnection
 from sliceplane.server.registry.types import Attributes
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.certificates import Certificate
-from sliceplane.watch.io.credentials import bearer
+from sliceplane.watch.io.connection import Connection, bearer
 from sliceplane.watch.io.http import HttpClient
-from sliceplane.watch.io.kubeconfig import Connection
 from sliceplane.watch.io.service import ServiceContext
 
 Scope = MutableMapping[str, Any]

@@ -35,7 +35,7 @@ from sliceplane.watch.io.http import HttpClient
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from sliceplane.watch.io.kubeconfig import Connection
+    from sliceplane.watch.io.connection import Connection
 
 
 class PageServer:

@@ -12,7 +12,7 @@ are never given to clients, so that storage, logs and everything else in the pro
 when clients hold all the rest. The system gives the lowest free number, so the number of an
 accepted connection tells how many are in use.
 
-Without room, the oldest unauthenticated connection makes some (see ``newcomers``); if all are
+Without room, the oldest unauthenticated connection makes some (see ``unauthenticated``); if all are
 authenticated, the new one is refused: closed at once, counted, and logged once a minute. The same
 where the system itself refuses to accept; then accepting rests a little too, or the loop would be
 called for it repeatedly.
@@ -31,12 +31,12 @@ from typing import Final
 
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
-from sliceplane.kit.io.tls.newcomers import ConnectionTiming, Newcomers
 from sliceplane.kit.io.tls.transport import (
     GREETING_HEAD_BYTES,
     ProtocolFactory,
     TlsTransport,
 )
+from sliceplane.kit.io.tls.unauthenticated import ConnectionTiming, UnauthenticatedConnections
 from sliceplane.kit.io.turns import LoopTurns
 
 #: kept for everything that is no connection of a client; of a small limit it is a quarter
@@ -109,7 +109,7 @@ class TlsAcceptor:
         make_protocol: ProtocolFactory,
         *,
         room: Callable[[], int],
-        newcomers: Newcomers,
+        unauthenticated: UnauthenticatedConnections,
         timing: ConnectionTiming = ConnectionTiming(),  # noqa: B008  # it is frozen
     ) -> None:
         """*room*: how many connections more there may be, handshakes not counted."""
@@ -119,7 +119,7 @@ class TlsAcceptor:
         self._make_protocol = make_protocol
         self._room = room
         self._turns = LoopTurns()
-        self._newcomers = newcomers
+        self._unauthenticated = unauthenticated
         self._timing = timing
         self._shaking: set[TlsTransport] = set()
         self._rest: asyncio.TimerHandle | None = None
@@ -171,13 +171,13 @@ class TlsAcceptor:
         loop.remove_reader(self._sock.fileno())
         self._rest = loop.call_later(self._timing.rest_s, self._resume)
         for _ in range(_ACCEPTS_PER_TURN):
-            if not self._newcomers.drop_oldest():
+            if not self._unauthenticated.drop_oldest():
                 break
         self._tell((error.strerror or str(error)).lower())
 
     def _take(self, plain: socket.socket) -> None:
         why = self._full(plain)
-        if why and not self._newcomers.drop_oldest():
+        if why and not self._unauthenticated.drop_oldest():
             plain.close()
             self.refused += 1
             self._tell(why)
@@ -188,7 +188,7 @@ class TlsAcceptor:
             self.context,
             self._make_protocol,
             self._shaking.discard,
-            self._newcomers,
+            self._unauthenticated,
             timing=self._timing,
             turns=self._turns,
         )

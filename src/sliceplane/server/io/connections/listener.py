@@ -27,7 +27,7 @@ from uvicorn.server import ServerState
 from sliceplane.kit.io.identity import in_use
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.io.tls.acceptor import TlsAcceptor
-from sliceplane.kit.io.tls.newcomers import ConnectionTiming, Newcomers
+from sliceplane.kit.io.tls.unauthenticated import ConnectionTiming, UnauthenticatedConnections
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.shares import Shares
 from sliceplane.server.io.connections.connection import HttpConnection
@@ -92,12 +92,12 @@ class Listener:
         # line.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         self.config.load()
-        self.newcomers = Newcomers()
+        self.unauthenticated = UnauthenticatedConnections()
         #: connections by the user who authenticated first
         self.accounts = Shares(connections_max)
         self._acceptor: TlsAcceptor | None = None
         metrics = self.metrics = Metrics()
-        metrics.include(self.newcomers.metrics.families)
+        metrics.include(self.unauthenticated.metrics.families)
         metrics.computed(
             "gauge", "apiserver_connections", "Open client connections.", lambda: self.connections
         )
@@ -134,7 +134,7 @@ class Listener:
             context,
             partial(HttpConnection, self),
             room=lambda: self.connections_max - len(self.state.connections),
-            newcomers=self.newcomers,
+            unauthenticated=self.unauthenticated,
             timing=self.timing,
         )
         self._acceptor.start()

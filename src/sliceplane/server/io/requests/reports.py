@@ -22,8 +22,8 @@ from sliceplane.consume.drain.reports import (
     PLACES_MAX,
     Reports,
     Wanted,
+    posts,
     questions,
-    tellings,
 )
 from sliceplane.consume.progress import LEASE_NAMESPACE
 from sliceplane.kit.metrics import Metrics
@@ -73,15 +73,15 @@ class HeldReports:
             raise bad_request(f"{path}: {error}") from error
 
     async def _tell(self, name: str, body: bytes) -> bytes:
-        telling = tellings.decode(body)
-        self._reports.on_report(name, telling.report, len(body))
+        post = posts.decode(body)
+        self._reports.on_report(name, post.report, len(body))
         for barrier in self._barriers:
             barrier.set()
         news = asyncio.Event()
         self._consumers.add((name, news))
         now = asyncio.get_running_loop().time
         try:
-            async with asyncio.timeout(min(telling.wait_seconds, HELD_S_MAX)):
+            async with asyncio.timeout(min(post.wait_seconds, HELD_S_MAX)):
                 while not self._closed:
                     wanted = self._reports.wanted(name, now())
                     if wanted is not None:

@@ -19,6 +19,7 @@ from sliceplane.api.scheme import Resource, is_done_without
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.actions import Counters
+from sliceplane.watch.cache import Cache
 from sliceplane.watch.io.base import Reader
 from sliceplane.watch.io.reflect import RunningInformer
 from sliceplane.watch.recorder.recorder import Recorder
@@ -70,7 +71,7 @@ class SharedInformers:
                 watched,
                 clock=self._clock,
                 rng=self._rng.fork(),
-                decode=self._decoder(watched.resource),
+                cache=Cache(watched.resource, decode=self._decoder(watched.resource)),
             )
             task = asyncio.get_running_loop().create_task(
                 informer.run(), name=f"informer {watched.resource.key}"

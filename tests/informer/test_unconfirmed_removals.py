@@ -20,8 +20,8 @@ from sliceplane.consume.io.client.informer import Informer
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.inputs import InputHandlers, Inputs
 from sliceplane.watch.actions import StartList
-from sliceplane.watch.doubt import CONFIRM_BOUND_S, CONFIRM_PAUSE_S
 from sliceplane.watch.io.reflect import RunningInformer
+from sliceplane.watch.unconfirmed import CONFIRM_BOUND_S, CONFIRM_PAUSE_S
 
 NAMES = "abcdefgh"
 
@@ -85,7 +85,7 @@ def test_a_list_that_was_cut_short_removes_nothing(
     driver.advance(30)
     assert driver.deleted == []
     driver.assert_current()
-    assert (driver.reflector.doubts.doubted, driver.reflector.doubts.refuted) == (1, 1)
+    assert (driver.reflector.unconfirmed.suspected, driver.reflector.unconfirmed.refuted) == (1, 1)
 
 
 def test_what_is_really_gone_goes_after_a_second_list(api: FakeApi, driver: Any) -> None:
@@ -98,7 +98,7 @@ def test_what_is_really_gone_goes_after_a_second_list(api: FakeApi, driver: Any)
     driver.advance(CONFIRM_PAUSE_S)
     assert len(driver.deleted) == 6
     driver.assert_current()
-    assert (driver.reflector.doubts.doubted, driver.reflector.doubts.refuted) == (1, 0)
+    assert (driver.reflector.unconfirmed.suspected, driver.reflector.unconfirmed.refuted) == (1, 0)
 
 
 def test_a_list_that_lacks_half_is_believed_at_once(
@@ -108,7 +108,7 @@ def test_a_list_that_lacks_half_is_believed_at_once(
     answers(monkeypatch, lambda page: ListPage(page.items[:4], page.resource_version), 1)
     relist(driver)
     assert len(driver.deleted) == 4
-    assert driver.reflector.doubts.doubted == 0
+    assert driver.reflector.unconfirmed.suspected == 0
 
 
 def test_three_objects_are_never_missed(
@@ -228,11 +228,11 @@ def test_who_reads_slices_holds_them_until_a_controller_of_a_restored_server_has
     answers(monkeypatch, nothing, 6)
     relist(driver)
     driver.advance(5.5 * CONFIRM_PAUSE_S)
-    assert driver.reflector.doubts.refuted == 0
+    assert driver.reflector.unconfirmed.refuted == 0
     driver.advance(30)
     assert driver.deleted == []
     driver.assert_current()
-    assert driver.reflector.doubts.refuted == 1
+    assert driver.reflector.unconfirmed.refuted == 1
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -1,4 +1,4 @@
-"""A consumer tells how far it is: a node proxy, or whatever else hands out endpoints (``Teller``).
+"""A consumer tells how far it is: a node proxy, or whatever else hands out endpoints (``Reporter``).
 
 **By its Lease** (``consume.progress``): one request each time, at a bounded rate, at a beat of its
 own and soon after a slice asked for it. Whether it succeeds is nothing to the rules: a server that
@@ -24,7 +24,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import PROGRESS_PATH, Write
 from sliceplane.api.scheme import Leases
-from sliceplane.consume.drain.reports import CONSUMER_HELD_S, Telling, wanteds
+from sliceplane.consume.drain.reports import CONSUMER_HELD_S, ConsumerPost, wanteds
 from sliceplane.consume.progress import LEASE_NAMESPACE, SPREAD_MAX_S, Place, Progress
 from sliceplane.consume.selections import ALL, readings_of_slice
 from sliceplane.kit.delays import TokenBucket
@@ -62,7 +62,7 @@ FAMILY: Final[Family] = "IPv4"
 _log = get_logger("progress")
 
 
-class Teller(Protocol):
+class Reporter(Protocol):
     """``reports_wanted`` is set when a report may be due, ``held_more`` when more is held."""
 
     @property
@@ -83,7 +83,7 @@ class Teller(Protocol):
 
 
 class Consumer:
-    """A ``Teller`` that holds what its informers told it: a view, a name server.
+    """A ``Reporter`` that holds what its informers told it: a view, a name server.
 
     *informers*, by reading (``consume.selections``; ``SERVICE_READING`` and a Service's key for who
     follows its slices alone); their own handlers come first. *kind* is a word, *name* its own among
@@ -111,8 +111,8 @@ class Consumer:
             informer.add_handler(partial(self._on_changes, reading), lambda: None, on_mark)
 
     def _on_changes(self, reading: str, changes: tuple[Change[Any], ...]) -> None:
-        """Who reads every slice tells of those that ``ALL`` has, for others to compare: of headless
-        Services it has none.
+        """Notes changes; a reader of every slice reports those in ``ALL``, so that others can
+        compare: it has none of headless Services.
         """
         for change in changes:
             old, new = (
@@ -152,14 +152,14 @@ def _is_of_all(subject: Object | None) -> bool:
 
 
 @asynccontextmanager
-async def telling(
+async def reporting(
     client: Client, consumer: Consumer, rng: Rng, clock: Callable[[], float]
 ) -> AsyncIterator[None]:
     """All that a consumer needs: it tells at once, and inside barriers wait for it; after it, for
     as long as its Lease lasts where that cannot be taken away.
     """
     task = asyncio.create_task(
-        tell_progress(client, consumer, rng, clock, spread_s=0.0), name="progress"
+        report_progress(client, consumer, rng, clock, spread_s=0.0), name="progress"
     )
     try:
         yield
@@ -174,9 +174,9 @@ async def telling(
             await client.perform(write)
 
 
-async def tell_progress(
+async def report_progress(
     client: Client,
-    teller: Teller,
+    reporter: Reporter,
     rng: Rng,
     clock: Callable[[], float],
     *,
@@ -188,23 +188,23 @@ async def tell_progress(
     *spread_s*: thousands of proxies that were started by one command do not come at once, but
     within so long; as long as their beat if it is not said.
     """
-    await teller.wait_ready()
-    within_s = teller.progress.changed_period_s if spread_s is None else spread_s
+    await reporter.wait_ready()
+    within_s = reporter.progress.changed_period_s if spread_s is None else spread_s
     async with asyncio.TaskGroup() as group:
         group.create_task(
-            _keep_lease(client, teller, rng.below(1000) / 1000 * within_s, clock),
+            _keep_lease(client, reporter, rng.below(1000) / 1000 * within_s, clock),
             name="progress: Lease",
         )
-        group.create_task(_answer_barriers(client, teller, rng), name="progress: barriers")
+        group.create_task(_answer_barriers(client, reporter, rng), name="progress: barriers")
 
 
-async def _answer_barriers(client: Client, teller: Teller, rng: Rng) -> None:
-    path = f"{PROGRESS_PATH}/{teller.progress.namespace}/{teller.progress.name}"
+async def _answer_barriers(client: Client, reporter: Reporter, rng: Rng) -> None:
+    path = f"{PROGRESS_PATH}/{reporter.progress.namespace}/{reporter.progress.name}"
     pace = TokenBucket(rate_per_s=ANSWERS_PER_S, burst=ANSWERS_BURST)
     while True:
         await asyncio.sleep(pace.take(asyncio.get_running_loop().time()))
-        teller.note_progress()
-        body = encode(Telling(teller.progress.report(), CONSUMER_HELD_S))
+        reporter.note_progress()
+        body = encode(ConsumerPost(reporter.progress.report(), CONSUMER_HELD_S))
         try:
             wanted = wanteds.decode(await post(client, path, body))
         except (StatusError, Unreachable, *UNREADABLE) as error:
@@ -218,37 +218,37 @@ async def _answer_barriers(client: Client, teller: Teller, rng: Rng) -> None:
         try:
             async with asyncio.timeout(WANTED_MAX_S):
                 while True:
-                    teller.held_more.clear()
-                    teller.note_progress()
-                    if teller.progress.holds(places):
+                    reporter.held_more.clear()
+                    reporter.note_progress()
+                    if reporter.progress.holds(places):
                         break
-                    await teller.held_more.wait()
+                    await reporter.held_more.wait()
         except TimeoutError:
-            teller.catch_up(places)
+            reporter.catch_up(places)
 
 
 async def _keep_lease(
-    client: Client, teller: Teller, delay_s: float, clock: Callable[[], float]
+    client: Client, reporter: Reporter, delay_s: float, clock: Callable[[], float]
 ) -> None:
-    period_s = teller.progress.changed_period_s
+    period_s = reporter.progress.changed_period_s
     await asyncio.sleep(delay_s)
     complained = ""
     beat = clock()
     while True:
-        teller.note_progress()
+        reporter.note_progress()
         now = clock() + EARLY_S
-        asked_at = teller.progress.asked_deadline()
-        at_beat = now >= beat and teller.progress.next_deadline() <= now
+        asked_at = reporter.progress.asked_deadline()
+        at_beat = now >= beat and reporter.progress.next_deadline() <= now
         if at_beat or (asked_at is not None and asked_at <= now):
-            problem = await _write(client, teller, clock(), at_beat=at_beat)
+            problem = await _write(client, reporter, clock(), at_beat=at_beat)
             if problem and problem != complained:
                 _log.warning("how far this node is cannot be told", problem=problem)
             complained = problem
-            asked_at = None if problem else teller.progress.asked_deadline()
+            asked_at = None if problem else reporter.progress.asked_deadline()
         while beat <= now:
             beat += period_s
         due = max(min(beat, asked_at or beat), clock())
-        await _wanted(teller, due - clock())
+        await _wanted(reporter, due - clock())
         if clock() - due > STOOD_STILL_S:
             # The process was stopped. Timers ring before what arrived meanwhile is read: a report
             # made now would tell of caches that are old, and stand for the rest of a beat.
@@ -256,19 +256,19 @@ async def _keep_lease(
             beat = clock()
 
 
-async def _wanted(teller: Teller, delay_s: float) -> None:
+async def _wanted(reporter: Reporter, delay_s: float) -> None:
     """Returns after *delay_s*, or as soon as a report on demand may be due."""
     try:
         async with asyncio.timeout(delay_s):
-            await teller.reports_wanted.wait()
+            await reporter.reports_wanted.wait()
     except TimeoutError:
         pass
-    teller.reports_wanted.clear()
+    reporter.reports_wanted.clear()
 
 
-async def _write(client: Client, teller: Teller, now: float, *, at_beat: bool) -> str:
+async def _write(client: Client, reporter: Reporter, now: float, *, at_beat: bool) -> str:
     """The problem; "" if there is none."""
-    progress = teller.progress
+    progress = reporter.progress
     body = progress.take_report(now, at_beat=at_beat)
     try:
         try:

@@ -1,15 +1,14 @@
-"""Connections that have not shown yet who is behind them: what all of them together may cost, and
-how long each may take.
+"""Connections that have not authenticated yet: bounds of their common memory and of their time.
 
 Every program that reaches the port can open connections, and stop at any point: before the first
-byte, in the middle of a handshake, of a head, of taking an answer. Each such *newcomer* is charged
-with the most that its phase can make the process hold, and all of them together have a bound. Above
-it the oldest are dropped: who means well shakes hands and authenticates within moments, so the
-oldest are those that are least likely to. The same is done when a connection is to be accepted and
-there is no room for it.
+byte, in the middle of a handshake, of a head, of taking an answer. Each unauthenticated connection
+is charged with the most that its phase can make the process hold, and all of them together have a
+bound. Above it the oldest are dropped: honest clients shake hands and authenticate within moments,
+so the oldest connections are the least likely to. The same happens when a connection is to be
+accepted and there is no room for it.
 
-A connection leaves when it has authenticated, or is closed. Anonymous users stay newcomers for
-good.
+A connection leaves when it has authenticated, or is closed. Anonymous users stay unauthenticated
+for good.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import msgspec
 
 from sliceplane.kit.metrics import Metrics
 
-#: what all newcomers together may be charged with
+#: the bound of all charges together
 BYTES_MAX: Final = 256 * 1024 * 1024
 
 # Measured with OpenSSL 3.0 and CPython 3.11, rounded up.
-#: accepted, and nothing has come
+#: accepted, without any data yet
 GREETING_BYTES: Final = 4 * 1024
 #: OpenSSL has its buffers and the ClientHello, of which it gets no more than
 #: ``transport.HELLO_BYTES_MAX``
@@ -39,19 +38,19 @@ OPEN_BYTES: Final = 20 * 1024
 FIELD_BYTES: Final = 160
 
 
-class Newcomer(Protocol):
+class UnauthenticatedConnection(Protocol):
     def abort(self) -> None:
         """Close at once, and leave."""
 
 
-class Newcomers:
+class UnauthenticatedConnections:
     """Owns who they are, in the order of their coming, and their charges.  Used from the loop's
     thread.
     """
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._charges: dict[Newcomer, int] = {}
+        self._charges: dict[UnauthenticatedConnection, int] = {}
         self.bytes = 0
         self.metrics = Metrics()
         self.metrics.computed(
@@ -74,25 +73,23 @@ class Newcomers:
     def __len__(self) -> int:
         return len(self._charges)
 
-    def enter(self, newcomer: Newcomer, size: int) -> None:
-        assert newcomer not in self._charges, "it has come already"
-        self._charges[newcomer] = 0
-        self.charge(newcomer, size)
+    def enter(self, connection: UnauthenticatedConnection, size: int) -> None:
+        assert connection not in self._charges, "it has entered already"
+        self._charges[connection] = 0
+        self.charge(connection, size)
 
-    def charge(self, newcomer: Newcomer, size: int) -> None:
-        """It costs *size* now; may drop it, or others.  No matter for a connection that has
-        left.
-        """
-        before = self._charges.get(newcomer)
+    def charge(self, connection: UnauthenticatedConnection, size: int) -> None:
+        """Charges *connection* with *size*, which may drop it or others; no effect after it left."""
+        before = self._charges.get(connection)
         if before is not None and before != size:
-            self._charges[newcomer] = size
+            self._charges[connection] = size
             self.bytes += size - before
             while self.bytes > self._bytes_max and self.drop_oldest():
                 pass
 
-    def leave(self, newcomer: Newcomer) -> None:
+    def leave(self, connection: UnauthenticatedConnection) -> None:
         """Idempotent."""
-        self.bytes -= self._charges.pop(newcomer, 0)
+        self.bytes -= self._charges.pop(connection, 0)
 
     def drop_oldest(self) -> bool:
         """Close the one that came first; false if there is none."""

@@ -32,33 +32,33 @@ CONFIRM_PAUSE_S: Final = 1.0
 CONFIRM_BOUND_S: Final = 10.0
 
 
-class Doubts:
-    """Of one reflector. Counters only grow: lists that lacked most of what was held, and how many
-    of them the second list did not bear out. *only_reads*: what another program makes, and makes
-    again.
+class UnconfirmedRemovals:
+    """The unconfirmed removals of one reflector. Counters only grow: lists that lacked most of what
+    was held, and how many of them the second list did not bear out. *only_reads*: what another
+    program makes, and makes again.
     """
 
     def __init__(self, *, only_reads: bool = False) -> None:
         self._only_reads = only_reads
-        self.doubted = 0
+        self.suspected = 0
         self.refuted = 0
-        #: the version in doubt, and when any list is believed
+        #: the version of an unconfirmed list, and when any list is believed
         self._open: tuple[str, float] | None = None
 
-    def asks_again(
+    def needs_second_list(
         self, held: Iterable[Object], items: Iterable[Object | Unreadable], version: str, now: float
     ) -> bool:
-        """Whether a list of *version* with these *items* must be asked for again.  Costs
+        """Returns True if a list of *version* with these *items* must be requested again. Costs
         O(both).
         """
         kept = part_kept(held, items)
         if self._open is None:
             if kept < 0.5:
-                self.doubted += 1
+                self.suspected += 1
                 self._open = (version, now + CONFIRM_BOUND_S)
             return kept < 0.5
-        doubted, until = self._open
-        if now < until and (is_older(version, doubted) or (self._only_reads and not kept)):
+        suspected, until = self._open
+        if now < until and (is_older(version, suspected) or (self._only_reads and not kept)):
             return True
         self.refuted += kept >= 0.5
         self._open = None
@@ -69,8 +69,8 @@ class Doubts:
 
 
 def part_kept(held: Iterable[Object], items: Iterable[Object | Unreadable]) -> float:
-    """Of what is *held* and lasts, the part that *items* have, too; 1 where that is too little to
-    be missed. Costs O(both).
+    """Returns the part of the lasting objects in *held* that *items* contain, too; 1 where they are
+    too few to be missed. Costs O(both).
     """
     lasting = {
         kept.metadata.key: _weight(kept)

@@ -21,18 +21,14 @@ from sliceplane.api.meta import Document
 from sliceplane.kit.protobuf import (
     BYTES,
     MalformedProtobuf,
-    field_number,
     framed,
-    read_length,
-    read_varint,
-    skip,
     varint,
 )
 from sliceplane.server.documents.protobuf.decoder import decoder
 from sliceplane.server.documents.protobuf.encoder import encoder
 from sliceplane.server.documents.protobuf.schema import META, Message, find_kind
 from sliceplane.server.documents.protobuf.schema import message as schema_message
-from sliceplane.server.documents.protobuf.special import Mismatch, decode_text
+from sliceplane.server.documents.protobuf.special import Mismatch, decode_text, flat_fields
 from sliceplane.server.documents.schema.json_errors import start_of
 
 MAGIC: Final = b"k8s\x00"
@@ -161,41 +157,14 @@ def _open(raw: bytes) -> tuple[str, str, bytes]:
         raise MalformedProtobuf("empty body")
     type_metas: list[bytes] = []
     body = b""
-    for number, start, stop in _fields(raw, len(MAGIC), len(raw), "Unknown", 4):
+    for number, value in flat_fields(raw, "Unknown", (BYTES,) * 4, len(MAGIC)):
         if number == 1:
-            type_metas.append(raw[start:stop])
+            type_metas.append(value)
         elif number == 2:
-            body = raw[start:stop]
-    api_version = kind = ""
-    type_meta = b"".join(
-        type_metas
-    )  # a message that comes twice is merged, which is what joining does
-    for number, start, stop in _fields(type_meta, 0, len(type_meta), "TypeMeta", 2):
-        if number == 1:
-            api_version = decode_text(type_meta[start:stop])
-        else:
-            kind = decode_text(type_meta[start:stop])
-    return api_version, kind, body
-
-
-def _fields(
-    data: bytes, position: int, end: int, name: str, last: int
-) -> list[tuple[int, int, int]]:
-    """(number, start, stop) of the fields 1..*last*, all length-delimited; others are skipped."""
-    spans: list[tuple[int, int, int]] = []
-    while position < end:
-        key, position = read_varint(data, position, end)
-        number = field_number(key, name)
-        if number > last:
-            position = skip(data, position, end, key & 7)
-            continue
-        if key & 7 != BYTES:
-            raise MalformedProtobuf(
-                f"proto: wrong wireType = {key & 7} for field {number} of {name}"
-            )
-        start, position = read_length(data, position, end)
-        spans.append((number, start, position))
-    return spans
+            body = value
+    # A message that comes twice is merged, which is what joining does.
+    type_meta = dict(flat_fields(b"".join(type_metas), "TypeMeta", (BYTES, BYTES)))
+    return decode_text(type_meta.get(1, b"")), decode_text(type_meta.get(2, b"")), body
 
 
 def encode_watch_event(event_type: str, envelope: bytes) -> bytes:

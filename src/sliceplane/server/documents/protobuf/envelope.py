@@ -13,7 +13,6 @@ RawExtension {1 raw}} without the magic; the raw bytes inside are a complete env
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from sliceplane.api.errors import bad_request, internal, show
@@ -47,41 +46,25 @@ def encode(document: Document) -> bytes:
     """*document*, which names its apiVersion and kind, with its envelope."""
     api_version = str(document.get("apiVersion", ""))
     kind = str(document.get("kind", ""))
-    return _enveloped(api_version, kind, _body(_message(api_version, kind), document))
+    content = framed(b"\x12", _body(_message(api_version, kind), document))
+    return b"".join((_start(api_version, kind), content, _TAIL))
 
 
-def encode_item(api_version: str, kind: str, document: Document) -> bytes:
-    """*document* as a bare message, which is what lists are made of (see ``assemble_list``)."""
-    return _body(_message(api_version, kind), document)
-
-
-def assemble_list(
-    api_version: str, list_kind: str, metadata: Document, items: Iterable[bytes]
-) -> bytes:
-    """A list, with its envelope, from list metadata and items that ``encode_item`` made."""
-    fields = _message(api_version, list_kind).fields
-    assert fields[1].name == "items", f"{list_kind} is not a list"
-    head = framed(b"\x0a", _body(schema_message(f"{META}.ListMeta"), metadata))
-    return _enveloped(
-        api_version, list_kind, head + b"".join(framed(b"\x12", item) for item in items)
-    )
-
-
-def frame_item(item: bytes) -> bytes:
-    """What ``encode_item`` made, as it stands in a list."""
-    return framed(b"\x12", item)
+def frame_item(api_version: str, kind: str, document: Document) -> bytes:
+    """Returns *document* as it stands in a list: a bare message and its length."""
+    return framed(b"\x12", _body(_message(api_version, kind), document))
 
 
 def list_frame(
     api_version: str, list_kind: str, metadata: Document, size: int
 ) -> tuple[bytes, bytes]:
-    """What stands before and behind the items of a list, *size* bytes of ``frame_item``
+    """Returns what stands before and behind the items of a list, *size* bytes of ``frame_item``
     together.
     """
-    empty = assemble_list(api_version, list_kind, metadata, ())
-    body = framed(b"\x0a", _body(schema_message(f"{META}.ListMeta"), metadata))
-    start = len(empty) - len(_TAIL) - len(framed(b"\x12", body))
-    return empty[:start] + b"\x12" + varint(len(body) + size) + body, _TAIL
+    assert _message(api_version, list_kind).fields[1].name == "items", f"{list_kind} is no list"
+    head = framed(b"\x0a", _body(schema_message(f"{META}.ListMeta"), metadata))
+    start = _start(api_version, list_kind)
+    return start + b"\x12" + varint(len(head) + size) + head, _TAIL
 
 
 def _message(api_version: str, kind: str) -> Message:
@@ -98,9 +81,10 @@ def _body(message: Message, document: Document) -> bytes:
         raise internal(f"cannot encode {message.short_name} as protobuf: {error}") from error
 
 
-def _enveloped(api_version: str, kind: str, raw: bytes) -> bytes:
+def _start(api_version: str, kind: str) -> bytes:
+    """The envelope up to its content."""
     type_meta = framed(b"\x0a", api_version.encode()) + framed(b"\x12", kind.encode())
-    return b"".join((MAGIC, framed(b"\x0a", type_meta), framed(b"\x12", raw), _TAIL))
+    return MAGIC + framed(b"\x0a", type_meta)
 
 
 def decode(raw: bytes, *, api_version: str = "", kind: str = "") -> Document:

@@ -64,6 +64,11 @@ class Representation(msgspec.Struct, frozen=True):
     pretty: bool = False
 
     @property
+    def is_binary_list(self) -> bool:
+        """Returns True if a list is protobuf: it is put together of messages, not of JSON."""
+        return self.media == "protobuf" and not self.form
+
+    @property
     def watch_content_type(self) -> bytes:
         return f"{PROTOBUF};stream=watch".encode() if self.media == "protobuf" else JSON.encode()
 

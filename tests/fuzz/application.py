@@ -140,7 +140,7 @@ class Application:
         self._revocation = Revocation(self.registry, lambda: NOW)
         services = Services(
             resources=handlers,
-            watches=WatchHandler(handlers, self.registry, self.hub, self._ticker, self._revocation),
+            watches=WatchHandler(handlers, self.registry, self._ticker, self._revocation),
             discovery=Discovery("127.0.0.1:6443", (*SERVED, *OPTIONAL_RESOURCES)),
             health=HealthChecks(),
             metrics=ServerMetrics(),

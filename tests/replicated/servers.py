@@ -15,6 +15,7 @@ from sliceplane.api.scheme import ConfigMaps
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.requests.reports import HeldReports
+from sliceplane.server.io.requests.timers import HubTicker
 from sliceplane.server.io.storage.etcd.backend import EtcdBackend
 from sliceplane.server.io.storage.etcd.client import EtcdConfig
 from sliceplane.server.io.storage.replicated import ReplicatedCommitter
@@ -57,12 +58,12 @@ class Server:
             report=self.reports.append,
             report_mended=self.mended.append,
         )
+        self.ticker = HubTicker(self.hub)
         self.client = InProcessClient(
             self.registry,
             self.committer,
-            self.hub,
+            self.ticker,
             HeldReports(time.time),
-            arm=lambda: None,
             clock=time.time,
             user=User(name="tester", groups=("system:masters",)),
         )
@@ -118,4 +119,5 @@ async def servers(count: int, *urls: str, **options: Any) -> AsyncIterator[list[
         yield running
     finally:
         for server in running:
+            server.ticker.close()
             await server.committer.close()

@@ -106,7 +106,6 @@ class ServerPlane:
         self._access: Access
         self.registry: Registry
         self.committer: AnyCommitter
-        #: to be armed after a subscription at the hub
         self.ticker: HubTicker
         self.heavy: Heavy
         self.reports: HeldReports
@@ -137,9 +136,8 @@ class ServerPlane:
         return InProcessClient(
             self.registry,
             self.committer,
-            self.hub,
+            self.ticker,
             self.reports,
-            arm=self.ticker.arm,
             clock=self.clock,
             user=user,
             field_manager=field_manager,
@@ -368,7 +366,6 @@ class ServerPlane:
             watches=WatchHandler(
                 resources,
                 self.registry,
-                self.hub,
                 self.ticker,
                 revocation,
                 stalled_s=periods.stalled_watch_s,

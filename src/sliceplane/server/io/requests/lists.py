@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import replace
 
 from sliceplane.api.scheme import Resource
+from sliceplane.kit.io.turns import LoopTurns
 from sliceplane.server.io.heavy.jobs import Convert, HeavyWrite, RenderItems
 from sliceplane.server.io.heavy.service import STORED_SHARE, Heavy
 from sliceplane.server.io.requests.render import check_list_form, escape, list_frame, render_list
@@ -55,34 +55,17 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._scheduled = False
+        self._turns = LoopTurns(calls=1)
 
     def slice(self) -> Slice:
         """The first slice of something, which begins at once."""
         return Slice(self)
 
     async def turn(self) -> None:
-        """Wait for the next slice."""
+        """Waits for the next slice."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        self._schedule()
+        self._turns.add(lambda: None if turn.done() else turn.set_result(None))
         await turn
-
-    def _schedule(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._next)
-
-    def _next(self) -> None:
-        self._scheduled = False
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                break
-        if self._waiting:
-            self._schedule()
 
 
 class Slice:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from sliceplane.api.errors import StatusError, too_large_body, too_large_resource_version
+from sliceplane.api.errors import StatusError, too_large_body
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import POSTED
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
@@ -314,8 +314,7 @@ class ResourceHandlers:
             return
         request.charges.raise_to("future-reads", 1)
         try:
-            if not await self._horizon.reached(wanted, self._future_version_s):
-                raise too_large_resource_version(wanted, self._store.revision)
+            await self._horizon.reach(wanted, self._future_version_s)
         finally:
             request.charges.release("future-reads")
 

@@ -36,10 +36,10 @@ from sliceplane.server.io.requests.response import (
     warning_headers,
 )
 from sliceplane.server.io.requests.timers import HubTicker, Revocation
+from sliceplane.server.registry.direct import interest_of
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import Target, WatchPlan
-from sliceplane.server.store.hub import Hub
-from sliceplane.server.store.watcher import Interest, Watcher, nothing, too_old
+from sliceplane.server.store.watcher import Watcher, nothing, too_old
 
 #: how long a client that reads nothing keeps its connection after its watch was closed
 STALLED_S_MAX = 5.0
@@ -209,7 +209,6 @@ class WatchHandler:
         self,
         resources: ResourceHandlers,
         registry: Registry,
-        hub: Hub,
         ticker: HubTicker,
         revocation: Revocation,
         *,
@@ -218,7 +217,7 @@ class WatchHandler:
         self._stalled_s = stalled_s
         self._resources = resources
         self._registry = registry
-        self._hub = hub
+        self._hub = ticker.hub
         self._ticker = ticker
         self._revocation = revocation
         self._turns = LoopTurns()
@@ -307,26 +306,10 @@ class WatchHandler:
         asked_s = plan.timeout_s or 0
         seconds = asked_s if asked_s > 0 else DEFAULT_S_MIN * random.uniform(1, 2)
         seconds = min(seconds, request.credentials_end_in(self._resources.clock()))
-        now = asyncio.get_running_loop().time()
-        interest = Interest(
-            resource=plan.resource.storage_key,
-            encoder=encoder,
-            namespace=plan.namespace,
-            name=plan.name,
-            matches=plan.matches,
-            selector=plan.selector,
-        )
-        watcher = self._hub.subscribe(
-            interest,
-            now=now,
-            since=plan.since,
-            initial=plan.initial,
-            bookmarks=plan.bookmarks,
-            ends_at=now + seconds,
-        )
+        interest = replace(interest_of(plan), encoder=encoder, local=False)
+        watcher = self._ticker.subscribe(interest, plan, seconds)
         if watcher.error is not None and plan.resource.uncached:
             watcher.error = expired(_TOO_OLD_IN_STORAGE)
-        self._ticker.arm()
         return watcher
 
 

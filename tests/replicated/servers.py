@@ -11,6 +11,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from tests.troubles import Troubles
+
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.inprocess import InProcessClient
@@ -44,19 +46,16 @@ class Server:
         loaded = snapshot.loaded
         self.store = Store.restore(loaded.history, loaded.revision, loaded.compacted)
         self.hub = Hub(self.store)
-        self.reports: list[str] = []
-        self.mended: list[str] = []
+        trouble = Troubles()
+        self.reports, self.mended = trouble.reports, trouble.mended
         self.registry = Registry(self.store, rng=Rng(int.from_bytes(os.urandom(4), "big")))
         self.committer = ReplicatedCommitter(
             self.store,
             self.hub,
             self.backend,
             snapshot=snapshot,
-            on_changed=self.registry.on_changed,
-            on_replaced=self.registry.on_aborted,
-            compaction_interval_s=config.compaction_interval_s,
-            report=self.reports.append,
-            report_mended=self.mended.append,
+            caches=self.registry,
+            trouble=trouble,
         )
         self.ticker = HubTicker(self.hub)
         self.client = InProcessClient(

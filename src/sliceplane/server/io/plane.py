@@ -38,7 +38,7 @@ from sliceplane.server.io.datadir import DataDir
 from sliceplane.server.io.heavy.service import Heavy
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.keys.pki import Pki
-from sliceplane.server.io.monitoring.metrics import LoopSteps, ServerMetrics
+from sliceplane.server.io.metrics import LoopSteps, ServerMetrics
 from sliceplane.server.io.nonresource.discovery import Discovery
 from sliceplane.server.io.nonresource.pages import HealthChecks, IssuerPages
 from sliceplane.server.io.requests.app import ApiServer, Services

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import pairwise
@@ -247,6 +247,11 @@ class Retention:
         # The newest sample stays: a client that has just listed must be able to watch.
         while len(self._samples) > 1 and (self.events > self._events_max or self.bytes > bytes_max):
             self._drop()
+
+    def on_events(self, events: Sequence[StoreEvent], live: int) -> None:
+        """As ``on_commit``, for the *events* of one batch."""
+        size = sum(len(event.record.body) for event in events)
+        self.on_commit(events[-1].revision, len(events), size, live)
 
     def on_replaced(self) -> None:
         """All was loaded anew, without history; the revisions may be smaller than before."""

@@ -36,7 +36,7 @@ from sliceplane.server.io.audit.loggable import (
     uri_of,
     without_frames,
 )
-from sliceplane.server.io.monitoring.metrics import (
+from sliceplane.server.io.metrics import (
     LoopSteps,
     RequestKey,
     ServerMetrics,
@@ -47,13 +47,14 @@ from sliceplane.server.io.nonresource.discovery import Discovery
 from sliceplane.server.io.nonresource.pages import (
     HealthChecks,
     IssuerPages,
+    LastWrites,
+    NotedWrite,
     Pages,
     send_portions,
     snapshot_portions,
 )
 from sliceplane.server.io.requests import reports
 from sliceplane.server.io.requests.auth import ANONYMOUS, authenticate, bearer_token
-from sliceplane.server.io.requests.last_writes import LastWrites, NotedWrite
 from sliceplane.server.io.requests.limits import InFlight, Limits, RequestCharges, TooMany
 from sliceplane.server.io.requests.params import request_timeout_s
 from sliceplane.server.io.requests.render import error_representation, render_status

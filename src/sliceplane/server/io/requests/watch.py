@@ -14,14 +14,15 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from sliceplane.api.errors import StatusError, expired
 from sliceplane.kit.io.turns import LoopTurns
-from sliceplane.server.io.monitoring.metrics import WatchTraffic
-from sliceplane.server.io.requests.backlogs import Backlogs
+from sliceplane.kit.metrics import Metrics
+from sliceplane.kit.shares import Shares, Standing
+from sliceplane.server.io.metrics import WatchTraffic
 from sliceplane.server.io.requests.encoders import AnyEncoder, TableEncoder, encoder_for
 from sliceplane.server.io.requests.params import watch_options
 from sliceplane.server.io.requests.request import Request, Route, Send, StreamConnection
@@ -50,6 +51,9 @@ DEFAULT_S_MIN = 1800.0
 SEND_BYTES = 32 * 1024
 #: after so much of a stream that has fallen behind, others have their turn
 TURN_BYTES = 128 * 1024
+#: of all watches together; a slot is 8 bytes, in a list that grows by an eighth
+BACKLOG_EVENTS_MAX = 16_000_000
+BACKLOG_PERIOD_S = 1.0
 #: what upstream's storage says, where no cache stands before it
 _TOO_OLD_IN_STORAGE = "The resourceVersion for the provided watch is too old."
 
@@ -200,6 +204,85 @@ class Stream:
     def _finish(self, *, connected: bool) -> None:
         if not self._done.done():
             self._done.set_result(connected)
+
+
+class Waiting(Protocol):
+    """One watch."""
+
+    @property
+    def waiting(self) -> int:
+        """The number of events in its queues."""
+
+    def end_slow(self) -> None:
+        """Drops what waits, and ends the watch with 410."""
+
+
+class Backlogs:
+    """Events that wait for clients of watches, counted by account.  Owned by the handler of
+    watches; lives in one loop.
+
+    A watch that its client does not read queues up to 16 MiB of events. Their bytes are shared by
+    all watches that get them, but each queue has a slot for each event, and an account may have
+    thousands of watches: ten thousand that no client reads would take a gigabyte for each ten
+    thousand writes. So once a second the slots are counted, and an account that would hold more
+    than is left for all others loses its longest queues: those watches end with 410, and the client
+    lists again, as after any watch that was too slow.
+
+    Nothing is counted when an event is handed out: between two counts a queue grows by what is
+    written in that time.
+    """
+
+    def __init__(self, events_max: int = BACKLOG_EVENTS_MAX) -> None:
+        self.shares = Shares(events_max)
+        self._watches: dict[Waiting, tuple[str, Standing]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.metrics = Metrics()
+        self.metrics.computed(
+            "gauge",
+            "sliceplane_watch_waiting_events",
+            "Events in queues of watches that wait for their clients, as of the last count.",
+            lambda: self.shares.total,
+        )
+        self.ended = self.metrics.counter(
+            "sliceplane_watch_backlog_ended_watches_total",
+            "Watches ended since their account had too many events waiting.",
+        )
+
+    def begin(self, watch: Waiting, account: str, standing: Standing) -> None:
+        self._watches[watch] = account, standing
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(BACKLOG_PERIOD_S, self._tick)
+
+    def end(self, watch: Waiting) -> None:
+        del self._watches[watch]
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.count()
+        if self._watches or self.shares.total:
+            self._timer = asyncio.get_running_loop().call_later(BACKLOG_PERIOD_S, self._tick)
+
+    def count(self) -> None:
+        """Charges each account with what waits for it now, shortest queues first, and ends those
+        beyond its share.
+        """
+        for account in self.shares:
+            self.shares.give_all(account)
+        slow = [
+            (watch.waiting, number, watch)
+            for number, watch in enumerate(self._watches)
+            if watch.waiting
+        ]
+        for waiting, _, watch in sorted(slow):
+            account, standing = self._watches[watch]
+            if not self.shares.take(account, waiting, standing):
+                watch.end_slow()
+                self.ended.value += 1
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class WatchHandler:

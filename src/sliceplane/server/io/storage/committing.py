@@ -79,13 +79,15 @@ def health_of(committer: AnyCommitter) -> str:
     )
 
 
-def report_trouble(sentence: str) -> None:
-    _log.error("storage", problem=sentence)
+class TroubleLog:
+    """Logs what an operator must know about storage, one sentence each."""
 
+    def report(self, sentence: str) -> None:
+        _log.error("storage", problem=sentence)
 
-def report_mended(sentence: str) -> None:
-    """What was reported is over: no alarm is due for it."""
-    _log.info("storage is well again", news=sentence)
+    def report_mended(self, sentence: str) -> None:
+        """A problem that was reported is over, so no alarm is due."""
+        _log.info("storage is well again", news=sentence)
 
 
 class CommitMetrics(Metrics):

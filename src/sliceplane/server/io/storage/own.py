@@ -10,7 +10,7 @@ from sliceplane.server.io.datadir import DataDir
 from sliceplane.server.io.keys.pki import Pki
 from sliceplane.server.io.keys.token_keys import TokenConfig
 from sliceplane.server.io.storage.committer import Committer
-from sliceplane.server.io.storage.committing import report_mended, report_trouble
+from sliceplane.server.io.storage.committing import TroubleLog
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.store.backend import Loaded, StoredRow, chain
 from sliceplane.server.store.hub import Hub
@@ -59,8 +59,6 @@ class OwnStorage:
             self.store,
             self.hub,
             self._backend,
-            report=report_trouble,
-            report_mended=report_mended,
             retention=Retention(keep_s=keep_s),
             on_aborted=registry.on_aborted,
         )
@@ -75,7 +73,7 @@ def _sqlite(database: Path) -> SqliteBackend:
 
     backend = SqliteBackend.open(database)
     if backend.told:
-        report_trouble(backend.told)
+        TroubleLog().report(backend.told)
     return backend
 
 

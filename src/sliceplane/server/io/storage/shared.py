@@ -12,7 +12,7 @@ import json
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.server.io.keys.pki import Pki
 from sliceplane.server.io.keys.token_keys import TokenConfig
-from sliceplane.server.io.storage.committing import StorageError, report_mended, report_trouble
+from sliceplane.server.io.storage.committing import StorageError, TroubleLog
 from sliceplane.server.io.storage.etcd.backend import START_S_MAX, EtcdBackend, Snapshot
 from sliceplane.server.io.storage.etcd.client import EtcdConfig
 from sliceplane.server.io.storage.replicated import ReplicatedCommitter
@@ -31,7 +31,6 @@ class SharedStorage:
 
     def __init__(self, config: EtcdConfig, backend: EtcdBackend, snapshot: Snapshot) -> None:
         self.name = f"etcd at {','.join(config.servers)}"
-        self._config = config
         self._backend = backend
         self._snapshot = snapshot
         loaded = snapshot.loaded
@@ -46,7 +45,7 @@ class SharedStorage:
         try:
             snapshot = await asyncio.to_thread(backend.snapshot, patience_s=START_S_MAX)
             if snapshot.told:
-                report_trouble(snapshot.told)
+                TroubleLog().report(snapshot.told)
             return cls(config, backend, snapshot)
         except BaseException:
             backend.close()
@@ -63,12 +62,8 @@ class SharedStorage:
             self.hub,
             self._backend,
             snapshot=self._snapshot,
-            on_changed=registry.on_changed,
-            on_replaced=registry.on_aborted,
+            caches=registry,
             retention=Retention(keep_s=keep_s),
-            compaction_interval_s=self._config.compaction_interval_s,
-            report=report_trouble,
-            report_mended=report_mended,
         )
         return self._committer
 

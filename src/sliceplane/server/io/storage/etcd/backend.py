@@ -101,6 +101,8 @@ class EtcdBackend:
                 f"cannot read {error.filename}: {(error.strerror or str(error)).lower()}"
             ) from error
         self.layout = Layout(config.prefix)
+        #: 0: never
+        self.compaction_interval_s = config.compaction_interval_s
         #: unique among all servers and all their starts
         self.server = os.urandom(6).hex()
         #: of the etcd that the state is of, which each batch notes; ``None``: nothing was read yet

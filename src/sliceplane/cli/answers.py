@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NoReturn
 
 import click
 
+from sliceplane.cli.flags import choice
 from sliceplane.kit.terminal_text import printable_lines
 
 #: exit codes: the answer is as it should be; it is not (as of diff(1)); there is no answer, and
@@ -23,13 +24,11 @@ NO_ANSWER: Final = 2
 
 Form = Literal["text", "json", "yaml"]
 
-output_option = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("text", "json", "yaml")),
-    default="text",
-    show_default=True,
-    help="A text for people, or one document for programs.",
+output_option = choice(
+    "-o --output",
+    "A text for people, or one document for programs.",
+    ("text", "json", "yaml"),
+    "text",
 )
 
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from sliceplane.cli.answers import NO_ANSWER, fail, note, show
+from sliceplane.cli.flags import FILE, duration, number, option, switch, with_options
 from sliceplane.cli.object_names import names_of
-from sliceplane.cli.options import with_options
-from sliceplane.cli.values import DurationType
 from sliceplane.kit.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -49,19 +48,13 @@ _CONFUSED: Final = (
 _T = TypeVar("_T")
 
 cluster_options = with_options(
-    click.option(
+    option(
         "--kubeconfig",
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="How to reach the API server.  [default: $KUBECONFIG, else a Pod's service account, "
-        "else "
-        "~/.kube/config, else the plane that 'sliceplane up' runs for this user]",
+        "How to reach the API server.  [default: $KUBECONFIG, else a Pod's service account, "
+        "else ~/.kube/config, else the plane that 'sliceplane up' runs for this user]",
+        type=FILE,
     ),
-    click.option(
-        "--context",
-        default=None,
-        metavar="NAME",
-        help="A context of the kubeconfig, not the current one.",
-    ),
+    option("--context", "A context of the kubeconfig, not the current one.", metavar="NAME"),
 )
 
 
@@ -87,19 +80,15 @@ def namespace_option(help_text: str = "[default: the kubeconfig's]") -> Callable
 #: of a command about all namespaces, or one
 scope_options = with_options(
     namespace_option("Only its Services."),
-    click.option(
-        "-A",
-        "--all-namespaces",
-        is_flag=True,
+    switch(
+        "-A --all-namespaces",
+        "All namespaces, which is the default.",
         expose_value=False,
         callback=_check_scope,
-        help="All namespaces, which is the default.",
     ),
 )
 
-watch_option = click.option(
-    "--watch", is_flag=True, help="Go on, and show again what has changed; Ctrl-C ends it."
-)
+watch_option = switch("--watch", "Go on, and show again what has changed; Ctrl-C ends it.")
 
 
 def _note_timeout(ctx: click.Context, _: click.Parameter, seconds: float) -> float:
@@ -110,34 +99,24 @@ def _note_timeout(ctx: click.Context, _: click.Parameter, seconds: float) -> flo
 #: for commands that ask once and answer
 question_options = with_options(
     cluster_options,
-    click.option(
+    duration(
         "--request-timeout",
-        type=DurationType(),
-        default="5m",
-        show_default=True,
+        "Give up if all requests together are not answered after this time; 0: never.",
+        "5m",
         expose_value=False,
         callback=_note_timeout,
-        help="Give up if all requests together are not answered after this time; 0: never.",
     ),
 )
 
 rate_options = with_options(
-    click.option(
+    option(
         "--kube-api-qps",
+        "Requests a second at most; 0 or less: no limit.",
+        QPS_DEFAULT,
         type=float,
-        default=QPS_DEFAULT,
-        show_default=True,
         metavar="N",
-        help="Requests a second at most; 0 or less: no limit.",
     ),
-    click.option(
-        "--kube-api-burst",
-        type=click.IntRange(min=1),
-        default=BURST_DEFAULT,
-        show_default=True,
-        metavar="N",
-        help="Requests that may be saved up for a rush.",
-    ),
+    number("--kube-api-burst", "Requests that may be saved up for a rush.", BURST_DEFAULT, least=1),
 )
 
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-import click
 import msgspec
 
-from sliceplane.cli.options import with_options
+from sliceplane.cli.flags import choice, switch, with_options
 
 
 class Logs(msgspec.Struct, frozen=True):
@@ -30,23 +29,19 @@ class Logs(msgspec.Struct, frozen=True):
 
 
 _log_options = with_options(
-    click.option(
+    choice(
         "--log-level",
-        type=click.Choice(("debug", "info", "warning", "error")),
-        default="info",
-        show_default=True,
-        help="The least that is logged, to stderr.",
+        "The least that is logged, to stderr.",
+        ("debug", "info", "warning", "error"),
+        "info",
     ),
-    click.option(
+    choice(
         "--log-format",
-        type=click.Choice(("text", "json")),
-        default="text",
-        show_default=True,
-        help="logfmt, with colours on a terminal; or one JSON object a line.",
+        "logfmt, with colours on a terminal; or one JSON object a line.",
+        ("text", "json"),
+        "text",
     ),
-    click.option(
-        "--no-color", is_flag=True, help="No colours in a log on a terminal; so does NO_COLOR=1."
-    ),
+    switch("--no-color", "No colours in a log on a terminal; so does NO_COLOR=1."),
 )
 
 

@@ -1,5 +1,5 @@
-"""Options that several commands have, and how the help of a command is laid out: examples, the
-options that matter first, the others under headings.
+"""How the help of a command is laid out: examples, the options that matter first, the others under
+headings.
 
 ``GROUPS`` says which options stand under which heading, by the names of their parameters and for
 all commands. What matches none stands first, under "Options": that is for what most people need, so
@@ -10,13 +10,11 @@ click's classes in nothing else.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any
 
 import click
-
-_C = TypeVar("_C", bound=Callable[..., Any])
 
 FIRST = "Options"
 #: heading -> patterns of parameter names, in the order of the help; the first match counts
@@ -106,17 +104,6 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
 )
-
-
-def with_options(*options: Callable[[_C], _C]) -> Callable[[_C], _C]:
-    """A decorator that gives a command *options*, which its help shows in this order."""
-
-    def decorate(command: _C) -> _C:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 def heading(parameter: str) -> str:

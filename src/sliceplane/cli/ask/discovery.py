@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.api.gates import TOPOLOGY_AWARE_SUBSETTING, Gates
-from sliceplane.cli.options import with_options
-from sliceplane.cli.values import DurationType
+from sliceplane.cli.flags import choice, duration, number, switch, with_options
 
 if TYPE_CHECKING:
     from sliceplane.controllers.io.catalogue import DiscoveryConfig
@@ -18,114 +17,89 @@ if TYPE_CHECKING:
 
 #: upstream's flags of those controllers
 discovery_options = with_options(
-    click.option(
+    number(
         "--max-endpoints-per-slice",
-        type=click.IntRange(1, 1000),
-        default=100,
-        show_default=True,
-        help="Endpoints that are put into one slice.",
+        "Endpoints that are put into one slice.",
+        100,
+        least=1,
+        most=1000,
     ),
-    click.option(
+    number(
         "--concurrent-service-endpoint-syncs",
-        type=click.IntRange(1, 50),
-        default=5,
-        show_default=True,
-        help="Services whose slices are written side by side.",
+        "Services whose slices are written side by side.",
+        5,
+        least=1,
+        most=50,
     ),
-    click.option(
+    duration(
         "--endpointslice-updates-batch-period",
-        type=DurationType(),
-        default="0s",
-        show_default=True,
-        help="How long changes of Pods are gathered before slices are written.",
+        "How long changes of Pods are gathered before slices are written.",
+        "0s",
     ),
-    click.option(
-        "--concurrent-endpoint-syncs",
-        type=click.IntRange(1),
-        default=5,
-        show_default=True,
-        help="Endpoints that are written side by side.",
-    ),
-    click.option(
+    number("--concurrent-endpoint-syncs", "Endpoints that are written side by side.", 5, least=1),
+    duration(
         "--endpoint-updates-batch-period",
-        type=DurationType(),
-        default="0s",
-        show_default=True,
-        help="How long changes of Pods are gathered before Endpoints are written.",
+        "How long changes of Pods are gathered before Endpoints are written.",
+        "0s",
     ),
-    click.option(
+    number(
         "--mirroring-concurrent-service-endpoint-syncs",
-        type=click.IntRange(1, 50),
-        default=5,
-        show_default=True,
-        help="Endpoints that are mirrored side by side.",
+        "Endpoints that are mirrored side by side.",
+        5,
+        least=1,
+        most=50,
     ),
-    click.option(
+    number(
         "--mirroring-max-endpoints-per-subset",
-        type=click.IntRange(1, 1000),
-        default=1000,
-        show_default=True,
-        help="Addresses of one subset that are mirrored.",
+        "Addresses of one subset that are mirrored.",
+        1000,
+        least=1,
+        most=1000,
     ),
-    click.option(
+    number(
         "--mirroring-max-endpoints-per-slice",
-        type=click.IntRange(1, 1000),
-        default=None,
-        help="Pack mirrored slices so; upstream cannot.  [default: all of a subset in one]",
+        "Pack mirrored slices so; upstream cannot.  [default: all of a subset in one]",
+        least=1,
+        most=1000,
     ),
-    click.option(
+    duration(
         "--mirroring-endpointslice-updates-batch-period",
-        type=DurationType(),
-        default="0s",
-        show_default=True,
-        help="How long changes of mirrored slices are gathered before they are put right.",
+        "How long changes of mirrored slices are gathered before they are put right.",
+        "0s",
     ),
-    click.option(
+    choice(
         "--selector-changes",
-        type=click.Choice(("hand-over", "upstream")),
-        default="hand-over",
-        show_default=True,
-        help="What becomes of slices and Endpoints when a Service gets or loses its selector.",
+        "What becomes of slices and Endpoints when a Service gets or loses its selector.",
+        ("hand-over", "upstream"),
+        "hand-over",
     ),
 )
 
 #: what the EndpointSlice controller can do beyond upstream's
 slice_options = with_options(
-    click.option(
+    choice(
         "--subsetting",
-        type=click.Choice(("Original", "PreferZone", "RequireZone")),
-        help=(
-            "Slices for the nodes of one zone, where the Service does not say.  [default: Original]"
-        ),
+        "Slices for the nodes of one zone, where the Service does not say.  [default: Original]",
+        ("Original", "PreferZone", "RequireZone"),
     ),
-    click.option(
+    switch(
         "--hold-mass-removals",
-        is_flag=True,
-        help=(
-            "Keep endpoints for five minutes that are lost in great number although no Pod says "
-            "that it goes."
-        ),
+        "Keep endpoints for five minutes that are lost in great number although no Pod says "
+        "that it goes.",
     ),
-    click.option(
+    switch(
         "--probe-held-endpoints",
-        is_flag=True,
-        help=(
-            "Try a TCP connection to each endpoint that is so kept, each minute; one that is "
-            "refused goes."
-        ),
+        "Try a TCP connection to each endpoint that is so kept, each minute; one that is "
+        "refused goes.",
     ),
-    click.option(
-        "--defragment", is_flag=True, help="Merge under-filled slices while their Service is quiet."
-    ),
-    click.option(
+    switch("--defragment", "Merge under-filled slices while their Service is quiet."),
+    number(
         "--defragment-writes-per-minute",
-        type=click.IntRange(min=1),
-        help="How much --defragment writes at most.  [default: 10]",
+        "How much --defragment writes at most.  [default: 10]",
+        least=1,
     ),
-    click.option(
-        "--claim-unlabelled-slices",
-        is_flag=True,
-        help="Take over slices of 1.16, which no label says who manages.",
+    switch(
+        "--claim-unlabelled-slices", "Take over slices of 1.16, which no label says who manages."
     ),
 )
 

@@ -26,11 +26,11 @@ from sliceplane.cli.answers import (
     show,
 )
 from sliceplane.cli.cluster import ask, cluster_options, namespace_option
+from sliceplane.cli.flags import duration, string, switch
 from sliceplane.cli.object_names import kind_and_name
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import on_stop_signal
 from sliceplane.cli.progress import WorkTold
-from sliceplane.cli.values import DurationType
 from sliceplane.kit.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -81,35 +81,15 @@ _T = TypeVar("_T")
     shell_complete=kind_and_name("pod", "deployment", "node"),
 )
 @namespace_option()
-@click.option(
-    "--timeout",
-    type=DurationType(),
-    default="60s",
-    show_default=True,
-    help="Wait so long at most; then take the marks back.",
+@duration("--timeout", "Wait so long at most; then take the marks back.", "60s")
+@string(
+    "--unknown", "wait|fail|after=60s", "What to do about Ready nodes that report nothing.", "wait"
 )
-@click.option(
-    "--unknown",
-    default="wait",
-    show_default=True,
-    metavar="wait|fail|after=60s",
-    help="What to do about Ready nodes that report nothing.",
-)
-@click.option(
-    "--forget",
-    type=DurationType(),
-    default="5m",
-    show_default=True,
-    help="A proxy that stopped reporting is waited for so long.",
-)
-@click.option("--delete", is_flag=True, help="Delete the Pods when they are drained.")
-@click.option(
-    "--wait-only", is_flag=True, help="Do not take them out of their Services: something else does."
-)
-@click.option(
-    "--force", is_flag=True, help="Also take the last ready endpoint of a Service's port away."
-)
-@click.option("--undo", is_flag=True, help="Take the marks of an earlier drain away, and end.")
+@duration("--forget", "A proxy that stopped reporting is waited for so long.", "5m")
+@switch("--delete", "Delete the Pods when they are drained.")
+@switch("--wait-only", "Do not take them out of their Services: something else does.")
+@switch("--force", "Also take the last ready endpoint of a Service's port away.")
+@switch("--undo", "Take the marks of an earlier drain away, and end.")
 @output_option
 @cluster_options
 def command(*, what: tuple[str, ...], unknown: str, output: Form, undo: bool, **flags: Any) -> None:

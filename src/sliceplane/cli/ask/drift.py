@@ -18,6 +18,7 @@ from sliceplane.cli.answers import (
     show,
 )
 from sliceplane.cli.cluster import ask, question_options, watch_option, watched
+from sliceplane.cli.flags import number, string, switch
 from sliceplane.cli.object_names import names_of
 from sliceplane.cli.options import Command
 
@@ -42,38 +43,20 @@ if TYPE_CHECKING:
         ),
     ],
 )
-@click.option(
+@string(
     "--node",
-    default="",
-    metavar="NAME",
+    "NAME",
+    "Only this node, and what its proxy answers itself.",
     shell_complete=names_of("nodes"),
-    help="Only this node, and what its proxy answers itself.",
 )
-@click.option(
-    "--service",
-    default="",
-    metavar="NAMESPACE/NAME",
-    help="Behind is who lacks slices of this Service.",
-)
+@string("--service", "NAMESPACE/NAME", "Behind is who lacks slices of this Service.")
 @watch_option
-@click.option(
-    "--deep",
-    is_flag=True,
-    help="With --node: compare all rules of its kernel, by its proxy or, on the node, as root.",
+@switch(
+    "--deep", "With --node: compare all rules of its kernel, by its proxy or, on the node, as root."
 )
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(1, 65535),
-    default=10249,
-    show_default=True,
-    metavar="N",
-    help="Where proxies have their metrics pages.",
-)
-@click.option(
-    "--envoy",
-    default="",
-    metavar="URL",
-    help="Only this Envoy: its admin pages beside what the API means for its place.",
+@number("--metrics-port", "Where proxies have their metrics pages.", 10249, least=1, most=65535)
+@string(
+    "--envoy", "URL", "Only this Envoy: its admin pages beside what the API means for its place."
 )
 @output_option
 @question_options

@@ -18,8 +18,8 @@ from sliceplane.cli.answers import (
     show,
 )
 from sliceplane.cli.cluster import ask, question_options, scope_options
+from sliceplane.cli.flags import FILE, duration, option
 from sliceplane.cli.options import CommandGroup
-from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.audit.verdict import Report
@@ -50,21 +50,13 @@ def command() -> None:
 )
 @scope_options
 @question_options
-@click.option(
-    "--audit-log",
-    "audit_logs",
-    type=click.Path(dir_okay=False, path_type=Path),
+@option(
+    "--audit-log audit_logs",
+    "The server's audit log, to tell who reads; may be given several times.",
+    type=FILE,
     multiple=True,
-    metavar="FILE",
-    help="The server's audit log, to tell who reads; may be given several times.",
 )
-@click.option(
-    "--second-look",
-    type=DurationType(),
-    default="5s",
-    show_default=True,
-    help="When to look again at what may be a change on its way.",
-)
+@duration("--second-look", "When to look again at what may be a change on its way.", "5s")
 @output_option
 def audit(
     *, namespace: str, audit_logs: tuple[Path, ...], second_look: float, output: Form, **flags: Any

@@ -20,6 +20,7 @@ from sliceplane.cli.answers import (
     show,
 )
 from sliceplane.cli.cluster import ask, namespace_option, question_options
+from sliceplane.cli.flags import EXISTING_FILE, option, string, switch
 from sliceplane.cli.object_names import kind_and_name
 from sliceplane.cli.options import Command
 
@@ -72,38 +73,24 @@ _KINDS = {
     shell_complete=kind_and_name("service", "pod", "node", "zone"),
 )
 @namespace_option()
-@click.option(
-    "--port", default="", metavar="PORT", help="The port that clients dial, by number or by name."
-)
+@string("--port", "PORT", "The port that clients dial, by number or by name.")
 @click.option(
     "--protocol",
     type=click.Choice(("TCP", "UDP", "SCTP"), case_sensitive=False),
     default=None,
     help="What they dial it with.",
 )
-@click.option(
-    "--from",
-    "client",
-    default="",
-    metavar="pod/[NAMESPACE/]NAME|node/NAME|zone/NAME|ADDRESS",
-    help=(
-        "Where the client is: a Pod, of the same namespace if none is said; ADDRESS: outside of it."
-    ),
+@string(
+    "--from client",
+    "pod/[NAMESPACE/]NAME|node/NAME|zone/NAME|ADDRESS",
+    "Where the client is: a Pod, of the same namespace if none is said; ADDRESS: outside of it.",
 )
-@click.option(
-    "--kernel", is_flag=True, help="This machine is a node: look at its kernel, too (root)."
-)
-@click.option(
-    "--probe",
-    is_flag=True,
-    help="Try a TCP connection from here to each ready endpoint, too (1 s at most).",
-)
-@click.option(
+@switch("--kernel", "This machine is a node: look at its kernel, too (root).")
+@switch("--probe", "Try a TCP connection from here to each ready endpoint, too (1 s at most).")
+@option(
     "--shadow",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    default=None,
-    metavar="FILE",
-    help="What 'controllers --shadow' wrote with --shadow-output: what it found, too.",
+    "What 'controllers --shadow' wrote with --shadow-output: what it found, too.",
+    type=EXISTING_FILE,
 )
 @output_option
 @question_options

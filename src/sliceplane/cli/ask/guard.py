@@ -21,6 +21,7 @@ from sliceplane.cli.answers import (
     show,
 )
 from sliceplane.cli.cluster import ask, namespace_option, question_options, scope_options
+from sliceplane.cli.flags import switch
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import say
 
@@ -95,9 +96,7 @@ def status(*, namespace: str, output: Form, kubeconfig: Path | None, context: st
 )
 @click.argument("names", nargs=-1, metavar="[SERVICE]...")
 @namespace_option()
-@click.option(
-    "--all", "everything", is_flag=True, help="All Services of the namespace that hold something."
-)
+@switch("--all everything", "All Services of the namespace that hold something.")
 @question_options
 def release(
     *,

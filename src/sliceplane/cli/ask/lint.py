@@ -10,6 +10,7 @@ import click
 from sliceplane.cli.answers import NO_ANSWER, Form, note, output_option
 from sliceplane.cli.ask.explain import explained, finish
 from sliceplane.cli.cluster import ask, question_options, scope_options
+from sliceplane.cli.flags import switch
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
@@ -27,11 +28,7 @@ if TYPE_CHECKING:
     ],
 )
 @scope_options
-@click.option(
-    "--notes",
-    is_flag=True,
-    help="Notes, too: what is as it was asked for, and maybe not as expected.",
-)
+@switch("--notes", "Notes, too: what is as it was asked for, and maybe not as expected.")
 @output_option
 @question_options
 def command(*, namespace: str, notes: bool, output: Form, **flags: Any) -> None:

@@ -13,7 +13,8 @@ import click
 from sliceplane import __version__
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, fail, note, show
 from sliceplane.cli.cluster import ask, cluster_options
-from sliceplane.cli.options import CommandGroup, with_options
+from sliceplane.cli.flags import FOLDER, choice, option, switch, with_options
+from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import say
 from sliceplane.kit.terminal_text import printable
 
@@ -30,20 +31,19 @@ _EXISTING = click.Path(dir_okay=False, exists=True, path_type=Path)
 def recorder_options(size_mib: int) -> Callable[..., Any]:
     """The flags of a process that records."""
     return with_options(
-        click.option(
+        option(
             "--recorder-size",
+            "What the flight recorder keeps in memory; 0: nothing is recorded.",
+            size_mib,
             type=click.IntRange(0),
-            default=size_mib,
-            show_default=True,
             metavar="MEGABYTES",
-            help="What the flight recorder keeps in memory; 0: nothing is recorded.",
         ),
-        click.option(
+        option(
             "--recordings",
-            type=click.Path(file_okay=False, path_type=Path),
-            help="Folder for recordings that are saved when something goes wrong, and at SIGUSR1. "
-            " [default: in the "
-            "data directory; without one $XDG_STATE_HOME/sliceplane/recordings]",
+            "Folder for recordings that are saved when something goes wrong, and at SIGUSR1.  "
+            "[default: in the data directory; without one "
+            "$XDG_STATE_HOME/sliceplane/recordings]",
+            type=FOLDER,
         ),
     )
 
@@ -109,17 +109,8 @@ def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
     ],
 )
 @click.argument("file", type=_EXISTING)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("text", "json")),
-    default="text",
-    show_default=True,
-    help="Lines for people, or one JSON object a line.",
-)
-@click.option(
-    "--head", is_flag=True, help="Only what it is: by whom, of when, why, and whether it is whole."
-)
+@choice("-o --output", "Lines for people, or one JSON object a line.", ("text", "json"), "text")
+@switch("--head", "Only what it is: by whom, of when, why, and whether it is whole.")
 def show_command(*, file: Path, output: str, head: bool) -> None:
     """Print what is in FILE: what it is, and a line for each entry.
 
@@ -190,13 +181,11 @@ def replay(*, file: Path) -> None:
     ],
 )
 @click.argument("file", type=_EXISTING)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("chrome",)),
-    default="chrome",
-    show_default=True,
-    help="chrome: trace events, for ui.perfetto.dev and chrome://tracing.",
+@choice(
+    "--format form",
+    "chrome: trace events, for ui.perfetto.dev and chrome://tracing.",
+    ("chrome",),
+    "chrome",
 )
 def export(*, file: Path, form: str) -> None:
     """Print FILE for a viewer of traces: processes are controllers and nodes, threads what jobs are

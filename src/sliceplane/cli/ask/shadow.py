@@ -15,9 +15,8 @@ import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, note, screen_width
 from sliceplane.cli.cluster import limited_client
-from sliceplane.cli.options import with_options
+from sliceplane.cli.flags import duration, option, switch, with_options
 from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_descriptors
-from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
@@ -32,24 +31,13 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 
 shadow_options = with_options(
-    click.option(
-        "--shadow",
-        is_flag=True,
-        help="Write nothing: report where EndpointSlices differ from ours.",
-    ),
-    click.option(
-        "--shadow-grace",
-        type=DurationType(),
-        default="30s",
-        show_default=True,
-        help="How long a difference must last to be reported.",
-    ),
-    click.option(
+    switch("--shadow", "Write nothing: report where EndpointSlices differ from ours."),
+    duration("--shadow-grace", "How long a difference must last to be reported.", "30s"),
+    option(
         "--shadow-output",
+        "JSON lines of what appears and goes away; - for stdout.",
         type=click.Path(allow_dash=True, path_type=Path),
-        default=None,
         metavar="FILE",
-        help="JSON lines of what appears and goes away; - for stdout.",
     ),
 )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from sliceplane.cli.cluster import ask, attempt, cluster_options
+from sliceplane.cli.flags import number, string
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import say
 
@@ -92,18 +93,16 @@ def inspect(*, file: Path) -> None:
     ],
 )
 @click.argument("file", type=_FILE)
-@click.option(
+@string(
     "--data-dir",
-    default="",
-    metavar="DIR",
-    help="Where.  [default: $XDG_DATA_HOME/sliceplane, else ~/.local/share/sliceplane]",
+    "DIR",
+    "Where.  [default: $XDG_DATA_HOME/sliceplane, else ~/.local/share/sliceplane]",
 )
-@click.option(
+@number(
     "--bump-revision",
-    type=click.IntRange(min=0),
-    default=1_000_000_000,
-    show_default=True,
-    help="How far beyond the snapshot's revision to go on: further than the server wrote after it.",
+    "How far beyond the snapshot's revision to go on: further than the server wrote after it.",
+    1_000_000_000,
+    least=0,
 )
 def restore(*, file: Path, data_dir: str, bump_revision: int) -> None:
     """Make the database of a data directory that has none.

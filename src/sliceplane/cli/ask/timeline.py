@@ -12,38 +12,29 @@ import click
 from sliceplane.cli.answers import GOOD, NO_ANSWER, fail, note, screen_width, show
 from sliceplane.cli.ask.recorder import making_sense, read
 from sliceplane.cli.cluster import ask, namespace_option, question_options
+from sliceplane.cli.flags import EXISTING_FILE, choice, duration, option, switch
 from sliceplane.cli.object_names import names_of
 from sliceplane.cli.options import CommandGroup
-from sliceplane.cli.values import DurationType
+from sliceplane.cli.values import ParsedType
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.timeline.timeline import Line, Timeline
     from sliceplane.watch.recorder.file import Recording
 
 
-class _MomentType(click.ParamType[float]):
-    """A time, or how long ago; what is below ``_AGO_MAX_S`` is the latter."""
+def _moment(text: str) -> float:
+    """Returns a time, or how long ago; what is below ``_AGO_MAX_S`` is the latter."""
+    from sliceplane.kit.times import parse_duration, parse_time
 
-    name = "time|ago"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        from sliceplane.kit.times import parse_duration, parse_time
-
-        if isinstance(value, float):
-            return value
-        ago = parse_duration(str(value))
-        if ago is not None and ago >= 0:
-            return ago
-        try:
-            return parse_time(str(value))
-        except ValueError:
-            self.fail(
-                f"{value!r} is neither a time (2026-01-31T12:00:00Z) nor how long ago (10m)",
-                param,
-                ctx,
-            )
+    ago = parse_duration(text)
+    if ago is not None and ago >= 0:
+        return ago
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{text!r} is neither a time (2026-01-31T12:00:00Z) nor how long ago (10m)"
+        ) from error
 
 
 _AGO_MAX_S = 1e9
@@ -71,38 +62,21 @@ def command() -> None:
 )
 @click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=names_of("services"))
 @namespace_option()
-@click.option(
-    "--since", type=DurationType(), default="10m", show_default=True, help="How far back."
-)
-@click.option(
+@duration("--since", "How far back.", "10m")
+@option(
     "--diff",
+    "Instead: its endpoints at both of these moments (times, or how long ago).",
+    type=ParsedType("time|ago", _moment),
     nargs=2,
-    type=_MomentType(),
-    default=None,
     metavar="T1 T2",
-    help="Instead: its endpoints at both of these moments (times, or how long ago).",
 )
-@click.option(
-    "--open",
-    "opened",
-    is_flag=True,
-    help="Each line with the changes that are joined in it, and a row for each Pod.",
+@switch(
+    "--open opened", "Each line with the changes that are joined in it, and a row for each Pod."
 )
-@click.option(
-    "--from",
-    "file",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    metavar="FILE",
-    help="A recording, in the place of what the running plane keeps.",
+@option(
+    "--from file", "A recording, in the place of what the running plane keeps.", type=EXISTING_FILE
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("text", "json")),
-    default="text",
-    show_default=True,
-    help="Lines for people, or one document for programs.",
-)
+@choice("-o --output", "Lines for people, or one document for programs.", ("text", "json"), "text")
 @question_options
 def service(
     *,

@@ -17,9 +17,10 @@ from sliceplane.cli.answers import (
     show,
 )
 from sliceplane.cli.cluster import ask, question_options
+from sliceplane.cli.flags import choice, option, string, switch
 from sliceplane.cli.options import Command
 from sliceplane.cli.run.serving import gates_of
-from sliceplane.cli.values import NetworksType, NodePortAddressesType
+from sliceplane.cli.values import NETWORKS, NODE_PORT_ADDRESSES
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.trace.answer import TraceAnswer, XdsTraceAnswer
@@ -43,28 +44,22 @@ if TYPE_CHECKING:
         ),
     ],
 )
-@click.option(
-    "--from",
-    "source",
-    default="",
-    metavar="IP|POD|node/NODE|outside",
-    help="Who sends: an address, a Pod or a Node by its name, a client outside.  [default: this "
-    "machine if it is a "
-    "Node, else outside]",
+@string(
+    "--from source",
+    "IP|POD|node/NODE|outside",
+    "Who sends: an address, a Pod or a Node by its name, a client outside.  [default: "
+    "this machine if it is a Node, else outside]",
 )
-@click.option(
-    "--to",
-    "target",
+@option(
+    "--to target",
+    "A cluster IP, external IP, load balancer address or node port; or a Service by its name.",
     required=True,
     metavar="IP:PORT|SERVICE[.NAMESPACE][:PORT]",
-    help="A cluster IP, external IP, load balancer address or node port; or a Service by its name.",
 )
-@click.option(
-    "-n",
-    "--namespace",
-    default="",
-    metavar="NAME",
-    help="Of a Pod or Service that is named without one.  [default: the kubeconfig's]",
+@string(
+    "-n --namespace",
+    "NAME",
+    "Of a Pod or Service that is named without one.  [default: the kubeconfig's]",
 )
 @click.option(
     "--protocol",
@@ -72,57 +67,37 @@ if TYPE_CHECKING:
     default=None,
     help="What the packet is of.  [default: the Service's, else tcp]",
 )
-@click.option(
+@choice(
     "--via",
-    type=click.Choice(("proxy", "xds")),
-    default="proxy",
-    show_default=True,
-    help="Through the rules of a node, or from the xDS server to Envoy and gRPC.",
+    "Through the rules of a node, or from the xDS server to Envoy and gRPC.",
+    ("proxy", "xds"),
+    "proxy",
 )
-@click.option(
+@string(
     "--client",
-    default="",
-    metavar="NODE|pod/POD|zone/ZONE",
-    help="With --via xds: where the client is.  [default: it does not say]",
+    "NODE|pod/POD|zone/ZONE",
+    "With --via xds: where the client is.  [default: it does not say]",
 )
-@click.option(
-    "--cluster-domain",
-    "domain",
-    default="cluster.local",
-    show_default=True,
-    metavar="NAME",
-    help="With --via xds: the zone of the cluster's names.",
+@string(
+    "--cluster-domain domain",
+    "NAME",
+    "With --via xds: the zone of the cluster's names.",
+    "cluster.local",
 )
-@click.option(
-    "--node", default="", metavar="NAME", help="Whose rules.  [default: the sender's node]"
-)
+@string("--node", "NAME", "Whose rules.  [default: the sender's node]")
 @output_option
 @question_options
-@click.option(
-    "--cluster-cidr",
-    type=NetworksType(),
-    default="",
-    metavar="CIDR[,CIDR]",
-    help="As the proxy has it.",
-)
-@click.option(
+@option("--cluster-cidr", "As the proxy has it.", "", type=NETWORKS)
+@choice(
     "--detect-local-mode",
-    default="ClusterCIDR",
-    show_default=True,
-    help="As the proxy has it.",
-    type=click.Choice(("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")),
+    "As the proxy has it.",
+    ("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"),
+    "ClusterCIDR",
 )
-@click.option("--masquerade-all", is_flag=True, help="As the proxy has it.")
-@click.option(
-    "--nodeport-addresses",
-    type=NodePortAddressesType(),
-    default="primary",
-    show_default=True,
-    metavar="CIDR,...",
-    help="As the proxy has it.",
-)
-@click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="As the proxy has them.")
-@click.option("--emulated-version", default="", metavar="RELEASE", help="As the proxy has it.")
+@switch("--masquerade-all", "As the proxy has it.")
+@option("--nodeport-addresses", "As the proxy has it.", "primary", type=NODE_PORT_ADDRESSES)
+@string("--feature-gates", "NAME=BOOL,...", "As the proxy has them.")
+@string("--emulated-version", "RELEASE", "As the proxy has it.")
 def command(*, source: str, target: str, node: str, output: Form, via: str, **flags: Any) -> None:
     """Where does the packet that opens a connection go, and why.
 

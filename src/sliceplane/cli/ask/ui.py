@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sliceplane.cli.cluster import attempt, cluster_options, connect
+from sliceplane.cli.flags import port, string
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
@@ -25,23 +26,13 @@ if TYPE_CHECKING:
         ),
     ],
 )
-@click.option(
-    "-n",
-    "--namespace",
-    default="",
-    metavar="NAME",
-    help=(
-        "Only what is in it.  [default: all namespaces, or the kubeconfig's where one may not "
-        "list all]"
-    ),
+@string(
+    "-n --namespace",
+    "NAME",
+    "Only what is in it.  [default: all namespaces, or the kubeconfig's where one may "
+    "not list all]",
 )
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    metavar="N",
-    help="Of 127.0.0.1.  [default: a free one]",
-)
+@port("--port", "Of 127.0.0.1.  [default: a free one]")
 @cluster_options
 def command(*, namespace: str, port: int, kubeconfig: Path | None, context: str | None) -> None:
     """A page of the cluster: findings, Services with their endpoints by zone and node, nodes and

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import BAD, NO_ANSWER, Form, fail, output_option, rendered, show
+from sliceplane.cli.flags import FOLDER, duration, option, string, strings, switch
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import require
 from sliceplane.cli.progress import WorkTold
-from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
     from sliceplane.lab.conformance.consumers.consumer import JudgedConsumer
@@ -35,51 +35,28 @@ if TYPE_CHECKING:
         ("CoreDNS", "sliceplane conformance --run 'name-server:coredns -dns.port {port}'"),
     ],
 )
-@click.option(
-    "--list", "only_list", is_flag=True, help="List the cases, and the public bugs they stand for."
+@switch("--list only_list", "List the cases, and the public bugs they stand for.")
+@string(
+    "--run consumer",
+    "CONSUMER",
+    "Judge 'view', 'dns', 'proxy', 'program:COMMAND', 'name-server:COMMAND' or "
+    "'node-proxy:COMMAND'.",
 )
-@click.option(
-    "--run",
-    "consumer",
-    default="",
-    metavar="CONSUMER",
-    help=(
-        "Judge 'view', 'dns', 'proxy', 'program:COMMAND', 'name-server:COMMAND' or "
-        "'node-proxy:COMMAND'."
-    ),
-)
-@click.option("--name", default="", metavar="NAME", help="What the report calls the consumer.")
-@click.option(
-    "--case", "cases", multiple=True, metavar="NAME", help="This case alone. May be repeated."
-)
-@click.option(
+@string("--name", "NAME", "What the report calls the consumer.")
+@strings("--case cases", "NAME", "This case alone. May be repeated.")
+@string(
     "--claims",
-    default="",
-    metavar="hints,fallback,local",
-    help="What a program or name server honours beyond ready endpoints.",
+    "hints,fallback,local",
+    "What a program or name server honours beyond ready endpoints.",
 )
-@click.option(
+@string(
     "--unable",
-    default="",
-    metavar="large,families,unnamed-port",
-    help="What a program cannot tell: such cases are not asked.",
+    "large,families,unnamed-port",
+    "What a program cannot tell: such cases are not asked.",
 )
-@click.option(
-    "--patience",
-    type=DurationType(),
-    default="30s",
-    show_default=True,
-    help="Time for a consumer of others to believe what is right.",
-)
-@click.option(
-    "--shrink", is_flag=True, help="After a failure look for the shortest history that fails."
-)
-@click.option(
-    "--report",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Write the report there, as Markdown and as JSON.",
-)
+@duration("--patience", "Time for a consumer of others to believe what is right.", "30s")
+@switch("--shrink", "After a failure look for the shortest history that fails.")
+@option("--report", "Write the report there, as Markdown and as JSON.", type=FOLDER, metavar="DIR")
 @output_option
 def command(
     *,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import click
 
 from sliceplane.cli.answers import Form, output_option, rendered, screen_width, show
+from sliceplane.cli.flags import number, option, switch
 from sliceplane.cli.options import Command
 
 
@@ -21,33 +22,16 @@ from sliceplane.cli.options import Command
         ),
     ],
 )
-@click.option(
-    "--pods",
-    type=click.IntRange(1, 100_000),
-    default=20,
-    show_default=True,
-    metavar="P",
-    help="Endpoints of the Service.",
-)
-@click.option(
-    "--nodes",
-    type=click.IntRange(1, 10_000),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Nodes in three zones, each of which watches.",
-)
-@click.option(
-    "--max-endpoints-per-slice",
-    "--endpoints-per-slice",
-    "per_slice",
+@option("--pods", "Endpoints of the Service.", 20, type=click.IntRange(1, 100_000), metavar="P")
+@number("--nodes", "Nodes in three zones, each of which watches.", 10, least=1, most=10000)
+@option(
+    "--max-endpoints-per-slice --endpoints-per-slice per_slice",
+    "Endpoints that one EndpointSlice holds.",
+    100,
     type=click.IntRange(1, 1000),
-    default=100,
-    show_default=True,
     metavar="B",
-    help="Endpoints that one EndpointSlice holds.",
 )
-@click.option("--hints", is_flag=True, help="The Service has trafficDistribution PreferSameZone.")
+@switch("--hints", "The Service has trafficDistribution PreferSameZone.")
 @output_option
 def command(*, pods: int, nodes: int, per_slice: int, hints: bool, output: Form) -> None:
     """Estimate what a Service costs that is not there yet: writes, watch events and bytes on the

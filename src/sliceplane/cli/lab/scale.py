@@ -7,19 +7,18 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from msgspec.structs import replace
 
 from sliceplane.cli.answers import screen_width, show
-from sliceplane.cli.values import DurationType
+from sliceplane.cli.flags import duration, number, option, strings, switch, with_options
 
 if TYPE_CHECKING:
     from sliceplane.lab.sim.scale.plan import Costs, ScalePlan
     from sliceplane.lab.sim.scale.run import ScaleOutcome
 
-F = TypeVar("F", bound=Callable[..., Any])
 #: of the cluster, from run to run of --grow
 _STEP: Final = 2
 OPTIONS: Final = (
@@ -39,110 +38,60 @@ OPTIONS: Final = (
 )
 
 
-def scale_options(function: F) -> F:
-    """The options of ``OPTIONS``; ``scale`` takes them."""
-    for option in reversed(
-        (
-            click.option(
-                "--scale",
-                is_flag=True,
-                help="Simulate a large cluster without faults: Services are rolled out, then a "
-                "zone is lost; queues, "
-                "bytes, freshness and what breaks first are told. Exit code 1: a budget is broken.",
-            ),
-            click.option(
-                "--nodes",
-                type=click.IntRange(2, 50_000),
-                default=60,
-                show_default=True,
-                help="With --scale.",
-            ),
-            click.option(
-                "--pods",
-                type=click.IntRange(1, 1_000_000),
-                default=600,
-                show_default=True,
-                help="With --scale.",
-            ),
-            click.option(
-                "--services",
-                type=click.IntRange(1, 60_000),
-                default=30,
-                show_default=True,
-                help="With --scale.",
-            ),
-            click.option(
-                "--zones",
-                type=click.IntRange(2, 100),
-                default=3,
-                show_default=True,
-                help="With --scale.",
-            ),
-            click.option(
-                "--rolling",
-                type=click.IntRange(1),
-                default=6,
-                show_default=True,
-                help="With --scale: Services that are rolled out.",
-            ),
-            click.option(
-                "--at-once",
-                type=click.IntRange(1),
-                default=2,
-                show_default=True,
-                help="With --scale: so many at a time.",
-            ),
-            click.option(
-                "--servers",
-                type=click.IntRange(1, 100),
-                default=1,
-                show_default=True,
-                help="With --scale: API servers, which share nodes and requests.",
-            ),
-            click.option(
-                "--batch-period",
-                type=DurationType(),
-                default=0.0,
-                help=(
-                    "With --scale: the controller's --endpointslice-updates-batch-period.  "
-                    "[default: 0s]"
-                ),
-            ),
-            click.option(
-                "--marks",
-                type=click.FloatRange(0, min_open=True),
-                default=100.0,
-                show_default=True,
-                help="With --scale: Pods of the lost zone that are marked not ready in a second.",
-            ),
-            click.option(
-                "--link",
-                type=click.FloatRange(0, min_open=True),
-                default=10.0,
-                show_default=True,
-                help="With --scale: Gbit/s of a server's network.",
-            ),
-            click.option(
-                "--memory",
-                type=click.FloatRange(0),
-                default=0.0,
-                help="With --scale: GiB that the run may take.  [default: any]",
-            ),
-            click.option(
-                "--cost",
-                multiple=True,
-                metavar="NAME=SECONDS",
-                help="With --scale: another cost of processing; may be given several times.",
-            ),
-            click.option(
-                "--grow",
-                is_flag=True,
-                help="With --scale: run twice the size again and again until a budget is broken.",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
+#: the options of ``OPTIONS``, and the one that asks for ``scale``
+scale_options = with_options(
+    switch(
+        "--scale",
+        "Simulate a large cluster without faults: Services are rolled out, then a zone is "
+        "lost; queues, bytes, freshness and what breaks first are told. Exit code 1: a "
+        "budget is broken.",
+    ),
+    number("--nodes", "With --scale.", 60, least=2, most=50000),
+    number("--pods", "With --scale.", 600, least=1, most=1000000),
+    number("--services", "With --scale.", 30, least=1, most=60000),
+    number("--zones", "With --scale.", 3, least=2, most=100),
+    number("--rolling", "With --scale: Services that are rolled out.", 6, least=1),
+    number("--at-once", "With --scale: so many at a time.", 2, least=1),
+    number(
+        "--servers",
+        "With --scale: API servers, which share nodes and requests.",
+        1,
+        least=1,
+        most=100,
+    ),
+    duration(
+        "--batch-period",
+        "With --scale: the controller's --endpointslice-updates-batch-period.",
+        "0s",
+    ),
+    option(
+        "--marks",
+        "With --scale: Pods of the lost zone that are marked not ready in a second.",
+        100.0,
+        type=click.FloatRange(0, min_open=True),
+    ),
+    option(
+        "--link",
+        "With --scale: Gbit/s of a server's network.",
+        10.0,
+        type=click.FloatRange(0, min_open=True),
+    ),
+    option(
+        "--memory",
+        "With --scale: GiB that the run may take.  [default: any]",
+        0.0,
+        type=click.FloatRange(0),
+    ),
+    strings(
+        "--cost",
+        "NAME=SECONDS",
+        "With --scale: another cost of processing; may be given several times.",
+    ),
+    switch(
+        "--grow",
+        "With --scale: run twice the size again and again until a budget is broken.",
+    ),
+)
 
 
 def scale(seed: int, given: dict[str, Any]) -> None:

@@ -13,10 +13,11 @@ import click
 
 from sliceplane import __version__
 from sliceplane.cli.answers import note, screen_width, show
+from sliceplane.cli.flags import EXISTING_FILE, FILE, choice, duration, number, option, switch
 from sliceplane.cli.lab.scale import scale as run_scale
 from sliceplane.cli.lab.scale import scale_options
 from sliceplane.cli.options import Command
-from sliceplane.cli.values import DurationType
+from sliceplane.cli.values import ParsedType
 from sliceplane.kit.columns import table
 
 if TYPE_CHECKING:
@@ -24,24 +25,6 @@ if TYPE_CHECKING:
 
 #: more processes than that do not help
 JOBS_MAX = 256
-
-
-class _Parsed(click.ParamType[Any]):
-    """A value that a function of ``sliceplane.lab.sim`` reads; its ``ValueError`` is the usage
-    error.
-    """
-
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 def _faults(text: str) -> dict[str, float]:
@@ -78,94 +61,60 @@ def _seeds(text: str) -> range:
         ),
     ],
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    help="Everything follows from it.",
-)
-@click.option(
+@number("--seed", "Everything follows from it.", 1, least=0)
+@option(
     "--seeds",
-    type=_Parsed("A-B", _seeds),
-    help="Run all of these seeds, a line each, instead of --seed.",
+    "Run all of these seeds, a line each, instead of --seed.",
+    type=ParsedType("A-B", _seeds),
 )
-@click.option(
-    "--until-failure",
-    is_flag=True,
-    help="Go on with the next seed until one fails (with --seeds: stop at the first).",
+@switch(
+    "--until-failure", "Go on with the next seed until one fails (with --seeds: stop at the first)."
 )
-@click.option(
+@number(
     "--steps",
-    type=click.IntRange(0, 10_000_000),
-    default=100,
-    show_default=True,
-    help="Actions of the workload; every 25 of them faults stop and all invariants are checked.",
+    "Actions of the workload; every 25 of them faults stop and all invariants are checked.",
+    100,
+    least=0,
+    most=10000000,
 )
-@click.option(
-    "--duration", type=DurationType(), help="Make no more steps after so much virtual time."
-)
-@click.option(
+@duration("--duration", "Make no more steps after so much virtual time.")
+@option(
     "--faults",
-    type=_Parsed("FAULTS", _faults),
-    default="normal",
-    show_default=True,
-    help="none, light, normal, heavy, or NAME=WEIGHT,... where a weight is the probability at one "
-    "opportunity; "
-    "a level may come first: light,crash=0.2. --list-faults tells the names.",
+    "none, light, normal, heavy, or NAME=WEIGHT,... where a weight is the probability "
+    "at one opportunity; a level may come first: light,crash=0.2. --list-faults tells "
+    "the names.",
+    "normal",
+    type=ParsedType("FAULTS", _faults),
 )
-@click.option(
+@option(
     "--controllers",
-    type=_Parsed("NAMES", _controllers),
-    default="all",
-    show_default=True,
-    help="Which controllers run, with commas. Without kubelet there are no Deployments.",
+    "Which controllers run, with commas. Without kubelet there are no Deployments.",
+    "all",
+    type=ParsedType("NAMES", _controllers),
 )
-@click.option(
+@option(
     "--trace",
+    "Write one line for each event to this file (-: standard output).",
     type=click.Path(dir_okay=False, allow_dash=True),
-    help="Write one line for each event to this file (-: standard output).",
 )
-@click.option(
-    "--record",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Record what controllers are told, for 'sliceplane recorder'.",
+@option("--record", "Record what controllers are told, for 'sliceplane recorder'.", type=FILE)
+@option(
+    "--from file",
+    "Begin with the objects that were there when this recording ended ('sliceplane "
+    "recorder save').",
+    type=EXISTING_FILE,
 )
-@click.option(
-    "--from",
-    "file",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    metavar="FILE",
-    help=(
-        "Begin with the objects that were there when this recording ended ('sliceplane recorder "
-        "save')."
-    ),
-)
-@click.option("--shrink", is_flag=True, help="After a failure look for the fewest steps that fail.")
-@click.option(
+@switch("--shrink", "After a failure look for the fewest steps that fail.")
+@choice(
     "--workload",
-    type=click.Choice(["full", "classic"]),
-    default="full",
-    show_default=True,
-    help="What people do, and with which flags controllers run (drawn from the seed). classic: "
-    "without hints by "
-    "annotation and heuristic, subsets, defragmentation, elections, chance owners and tight "
-    "quotas, as in "
-    "old seeds.",
+    "What people do, and with which flags controllers run (drawn from the seed). "
+    "classic: without hints by annotation and heuristic, subsets, defragmentation, "
+    "elections, chance owners and tight quotas, as in old seeds.",
+    ["full", "classic"],
+    "full",
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, JOBS_MAX),
-    default=1,
-    show_default=True,
-    help="Processes for --seeds.",
-)
-@click.option(
-    "--list-faults",
-    is_flag=True,
-    help="List the faults with their weights at level normal, and exit.",
-)
+@number("--jobs", "Processes for --seeds.", 1, least=1, most=JOBS_MAX)
+@switch("--list-faults", "List the faults with their weights at level normal, and exit.")
 @scale_options
 def command(
     *,

@@ -20,7 +20,9 @@ from sliceplane.cli.answers import (
     show,
 )
 from sliceplane.cli.cluster import ask, attempt, namespace_option, question_options
+from sliceplane.cli.flags import FILE, number, option, string
 from sliceplane.cli.options import Command
+from sliceplane.cli.values import ParsedType
 
 if TYPE_CHECKING:
     from sliceplane.lab.whatif.changes import Setting
@@ -33,23 +35,16 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 PRICE_DEFAULT = "0.02@2026-11"
 
 
-class SettingType(click.ParamType["Setting"]):
-    """``KEY=VALUE``"""
+def _change(text: str) -> Setting:
+    from sliceplane.lab.whatif.changes import KEYS, parse
 
-    name = "KEY=VALUE"
+    return parse(text, KEYS)
 
-    def __init__(self, *, of_now: bool) -> None:
-        self._of_now = of_now
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Setting:
-        from sliceplane.lab.whatif.changes import KEYS, NOW_KEYS, parse
+def _setting_of_now(text: str) -> Setting:
+    from sliceplane.lab.whatif.changes import NOW_KEYS, parse
 
-        try:
-            return parse(str(value), NOW_KEYS if self._of_now else KEYS)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+    return parse(text, NOW_KEYS)
 
 
 @click.command(
@@ -76,101 +71,67 @@ class SettingType(click.ParamType["Setting"]):
 )
 @click.argument("service", metavar="[NAMESPACE/]SERVICE")
 @namespace_option()
-@click.option(
-    "--set",
-    "changes",
-    type=SettingType(of_now=False),
+@option(
+    "--set changes",
+    "What is changed; may be given several times.  zone-lost=ZONE, "
+    "zone-added=ZONE[:NODES], node-zone=NODE:[ZONE], replicas=[WORKLOAD:]N, "
+    "rollout=yes|WORKLOAD with max-surge=N|N% and max-unavailable=N|N%, "
+    "traffic-distribution=VALUE|none, topology-mode=Auto|none, "
+    "max-endpoints-per-slice=N, subsetting=off|APPROACH, defragment=yes|no, "
+    "ready-delay=DURATION, termination=DURATION, batch-period=DURATION, "
+    "node-grace=DURATION.",
+    type=ParsedType("KEY=VALUE", _change),
     multiple=True,
-    metavar="KEY=VALUE",
-    help="What is changed; may be given several times.  zone-lost=ZONE, zone-added=ZONE[:NODES], "
-    "node-zone=NODE:[ZONE], replicas=[WORKLOAD:]N, rollout=yes|WORKLOAD with max-surge=N|N% and "
-    "max-unavailable=N|N%, "
-    "traffic-distribution=VALUE|none, topology-mode=Auto|none, max-endpoints-per-slice=N, "
-    "subsetting=off|APPROACH, defragment=yes|no, ready-delay=DURATION, termination=DURATION, "
-    "batch-period=DURATION, node-grace=DURATION.",
 )
-@click.option(
-    "--now",
-    "now",
-    type=SettingType(of_now=True),
+@option(
+    "--now now",
+    "How the controllers run now, where not by default: max-endpoints-per-slice, "
+    "subsetting, defragment, batch-period, ready-delay, termination, node-grace.",
+    type=ParsedType("KEY=VALUE", _setting_of_now),
     multiple=True,
-    metavar="KEY=VALUE",
-    help="How the controllers run now, where not by default: max-endpoints-per-slice, subsetting, "
-    "defragment, "
-    "batch-period, ready-delay, termination, node-grace.",
 )
-@click.option(
-    "--snapshot",
-    type=_FILE,
-    metavar="FILE",
-    help="A file of 'sliceplane snapshot save' in place of a cluster that runs.",
+@option(
+    "--snapshot", "A file of 'sliceplane snapshot save' in place of a cluster that runs.", type=FILE
 )
-@click.option(
-    "--clients",
-    "selector",
-    default="",
-    metavar="SELECTOR",
-    help="Clients are where the Pods with these labels are.  [default: where Nodes take Pods]",
+@string(
+    "--clients selector",
+    "SELECTOR",
+    "Clients are where the Pods with these labels are.  [default: where Nodes take Pods]",
 )
-@click.option(
+@string(
     "--traffic",
-    default="",
-    metavar="ZONE=SHARE,...|@FILE",
-    help="Clients by zone, as measured; in a file (@- is stdin) as Prometheus answers a query or "
-    "as a page of "
-    "metrics has it: series with a label zone.",
+    "ZONE=SHARE,...|@FILE",
+    "Clients by zone, as measured; in a file (@- is stdin) as Prometheus answers a "
+    "query or as a page of metrics has it: series with a label zone.",
 )
-@click.option(
-    "--rate", default="", metavar="N", help="Requests a second to the Service, of all clients."
-)
-@click.option(
+@string("--rate", "N", "Requests a second to the Service, of all clients.")
+@string(
     "--capacity",
-    default="",
-    metavar="N",
-    help="Requests a second that one Pod can take: with --rate, overload is what is more than that.",
+    "N",
+    "Requests a second that one Pod can take: with --rate, overload is what is more than that.",
 )
-@click.option(
+@number(
     "--connections",
-    type=click.IntRange(1),
-    default=10_000,
-    show_default=True,
-    metavar="N",
-    help="How many there are at a time: what chance makes of them is told.",
+    "How many there are at a time: what chance makes of them is told.",
+    10_000,
+    least=1,
 )
-@click.option(
-    "--watchers",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Clients that watch all slices, beside the Nodes' proxies.",
-)
-@click.option(
-    "--gigabytes",
-    default="0",
-    metavar="N",
-    help="Measured, requests and answers: makes a cost of shares.",
-)
-@click.option(
+@number("--watchers", "Clients that watch all slices, beside the Nodes' proxies.", 0, least=0)
+@string("--gigabytes", "N", "Measured, requests and answers: makes a cost of shares.", "0")
+@string(
     "--price",
-    default=PRICE_DEFAULT,
-    show_default=True,
-    metavar="AMOUNT@DATE",
-    help="$ for a GB that crosses zones, both directions; the default is AWS's.",
+    "AMOUNT@DATE",
+    "$ for a GB that crosses zones, both directions; the default is AWS's.",
+    PRICE_DEFAULT,
 )
-@click.option(
+@option(
     "--verify",
-    type=_FILE,
+    "Compare with what a recording says that happened after the snapshot.",
+    type=FILE,
     metavar="RECORDING",
-    help="Compare with what a recording says that happened after the snapshot.",
 )
 @output_option
-@click.option(
-    "--plot",
-    type=_FILE,
-    metavar="FILE",
-    help="Also draw it into FILE (.png, .svg or .pdf; needs matplotlib).",
-)
+@option("--plot", "Also draw it into FILE (.png, .svg or .pdf; needs matplotlib).", type=FILE)
 @question_options
 def command(
     *, service: str, output: Form, plot: Path | None, verify: Path | None, **flags: Any

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec.structs
 
-from sliceplane.cli.options import with_options
-from sliceplane.cli.values import AddressType, DurationType, SwitchType
+from sliceplane.cli.flags import EXISTING_FILE, duration, number, option, string, with_options
+from sliceplane.cli.values import ADDRESS, ParsedType, SwitchType, names_in
 
 if TYPE_CHECKING:
     from sliceplane.server.io.config import PlaneConfig
@@ -19,115 +19,90 @@ if TYPE_CHECKING:
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-class AdmissionType(click.ParamType[frozenset[str]]):
-    """Names of admission plug-ins; those that are always on may be among them."""
+def _admission(text: str) -> frozenset[str]:
+    """Returns the optional admission plug-ins of a list, which may also name those that are always
+    on.
+    """
+    from sliceplane.server.registry.config import OPTIONAL_PLUGINS, PLUGINS_ALWAYS_ON
 
-    name = "name,..."
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> frozenset[str]:
-        if isinstance(value, frozenset):
-            return value
-        from sliceplane.server.registry.config import OPTIONAL_PLUGINS, PLUGINS_ALWAYS_ON
-
-        names = {name.strip() for name in str(value).split(",") if name.strip()}
-        for name in sorted(names - {*PLUGINS_ALWAYS_ON, *OPTIONAL_PLUGINS}):
-            there = ", ".join((*OPTIONAL_PLUGINS, *PLUGINS_ALWAYS_ON))
-            self.fail(
-                f"there is no admission plug-in {name!r} here; there are {there} (the last three "
-                "are always on)",
-                param,
-                ctx,
-            )
-        return frozenset(names & set(OPTIONAL_PLUGINS))
+    names = set(names_in(text))
+    unknown = sorted(names - {*PLUGINS_ALWAYS_ON, *OPTIONAL_PLUGINS})
+    if unknown:
+        there = ", ".join((*OPTIONAL_PLUGINS, *PLUGINS_ALWAYS_ON))
+        raise ValueError(
+            f"there is no admission plug-in {unknown[0]!r} here; there are {there} (the last three "
+            "are always on)"
+        )
+    return frozenset(names & set(OPTIONAL_PLUGINS))
 
 
 #: they reach the command as members of one dictionary, for ``with_access``
 access_options = with_options(
-    click.option(
+    option(
         "--enable-admission-plugins",
-        type=AdmissionType(),
-        default="",
-        metavar="NAME,...",
-        help="Admission to switch on: DenyServiceExternalIPs.",
+        "Admission to switch on: DenyServiceExternalIPs.",
+        "",
+        type=ParsedType("name,...", _admission),
     ),
-    click.option(
-        "--advertise-address", type=AddressType(), help="IP that default/kubernetes leads to."
-    ),
-    click.option(
+    option("--advertise-address", "IP that default/kubernetes leads to.", type=ADDRESS),
+    option(
         "--token-auth-file",
-        type=_FILE,
-        help="Static tokens (CSV: token,user,uid,groups) instead of our own.",
+        "Static tokens (CSV: token,user,uid,groups) instead of our own.",
+        type=EXISTING_FILE,
     ),
-    click.option(
+    option(
         "--client-ca-file",
-        type=_FILE,
-        help="Further authorities (PEM) whose client certificates are trusted.",
+        "Further authorities (PEM) whose client certificates are trusted.",
+        type=EXISTING_FILE,
     ),
-    click.option(
+    option(
         "--anonymous-auth",
+        "Requests without credentials are those of system:anonymous; false refuses them (401).",
+        True,
         type=SwitchType(),
-        default=True,
-        show_default=True,
-        help="Requests without credentials are those of system:anonymous; false refuses them (401).",
     ),
-    click.option(
+    string(
         "--service-account-issuer",
-        default="https://kubernetes.default.svc.cluster.local",
-        show_default=True,
-        metavar="URL",
-        help="What service account tokens name as their issuer.",
+        "URL",
+        "What service account tokens name as their issuer.",
+        "https://kubernetes.default.svc.cluster.local",
     ),
-    click.option(
+    option(
         "--service-account-signing-key-file",
-        type=_FILE,
-        help=(
-            "Private key (PEM; RSA or P-256, P-384, P-521) that signs them.  [default: one of our "
-            "own]"
-        ),
+        "Private key (PEM; RSA or P-256, P-384, P-521) that signs them.  [default: one of our own]",
+        type=EXISTING_FILE,
     ),
-    click.option(
+    option(
         "--service-account-key-file",
-        type=_FILE,
+        "Further keys (PEM) whose tokens are accepted; may be given several times.",
+        type=EXISTING_FILE,
         multiple=True,
-        help="Further keys (PEM) whose tokens are accepted; may be given several times.",
     ),
-    click.option(
+    string(
         "--service-account-jwks-uri",
-        default="",
-        metavar="URL",
-        help="Where others find our keys.  [default: /openid/v1/jwks of this server]",
+        "URL",
+        "Where others find our keys.  [default: /openid/v1/jwks of this server]",
     ),
-    click.option(
-        "--api-audiences",
-        default="",
-        metavar="NAME,...",
-        help="Whom tokens for this server are for.  [default: the issuer]",
+    string(
+        "--api-audiences", "NAME,...", "Whom tokens for this server are for.  [default: the issuer]"
     ),
-    click.option(
+    duration(
         "--shutdown-delay-duration",
-        type=DurationType(),
-        default="0s",
-        show_default=True,
-        help="A stop begins with this time, in which /readyz fails and requests are served.",
+        "A stop begins with this time, in which /readyz fails and requests are served.",
+        "0s",
     ),
-    click.option(
+    number(
         "--max-requests-inflight",
-        type=click.IntRange(1),
-        default=400,
-        show_default=True,
-        help=(
-            "Reads that are worked on at a time, shared among priority levels; others wait, then "
-            "get 429."
-        ),
+        "Reads that are worked on at a time, shared among priority levels; others wait, "
+        "then get 429.",
+        400,
+        least=1,
     ),
-    click.option(
+    number(
         "--max-mutating-requests-inflight",
-        type=click.IntRange(1),
-        default=200,
-        show_default=True,
-        help="Writes that are worked on at a time, likewise.",
+        "Writes that are worked on at a time, likewise.",
+        200,
+        least=1,
     ),
 )
 
@@ -141,7 +116,7 @@ def with_access(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
         raise click.BadParameter("it must not be empty", param_hint="'--service-account-issuer'")
     tokens = TokenConfig(
         issuer=flags["service_account_issuer"],
-        audiences=tuple(name.strip() for name in flags["api_audiences"].split(",") if name.strip()),
+        audiences=names_in(flags["api_audiences"]),
         signing_key_file=flags["service_account_signing_key_file"],
         key_files=flags["service_account_key_file"],
     )

@@ -9,12 +9,22 @@ import click
 
 from sliceplane.cli.answers import fail
 from sliceplane.cli.cluster import attempt, cluster_options, connect
+from sliceplane.cli.flags import (
+    FILE,
+    choice,
+    duration,
+    number,
+    option,
+    string,
+    strings,
+    switch,
+    with_options,
+)
 from sliceplane.cli.logs import Logs, log_options
-from sliceplane.cli.options import Command, CommandGroup, with_options
+from sliceplane.cli.options import Command, CommandGroup
 from sliceplane.cli.process import notify, on_stop_signal, run, saying
 from sliceplane.cli.run.agent_cluster import grant, list_agents
 from sliceplane.cli.run.agent_local import drain, pass_, status, undrain
-from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
     from sliceplane.agent.agent_file import AgentFile
@@ -25,158 +35,61 @@ if TYPE_CHECKING:
 _NOT_SAID: Final = ""
 
 _agent_options = with_options(
-    click.option(
+    string(
         "--name",
-        default="",
-        metavar="AGENT",
-        help=(
-            "One name, one host.  [default: the name that 'agent grant' gave, else SERVICE-HOST; "
-            "with -f HOST]"
-        ),
+        "AGENT",
+        "One name, one host.  [default: the name that 'agent grant' gave, else "
+        "SERVICE-HOST; with -f HOST]",
     ),
-    click.option(
-        "--address",
-        "addresses",
-        multiple=True,
-        default=("auto",),
-        show_default=True,
-        metavar="IP",
-        help="Where clients reach the process; once for each family. auto: where this machine's "
-        "way to the server "
-        "begins.",
+    strings(
+        "--address addresses",
+        "IP",
+        "Where clients reach the process; once for each family. auto: where this machine's "
+        "way to the server begins.",
+        ("auto",),
     ),
-    click.option(
-        "--zone",
-        default="",
-        metavar="ZONE",
-        help="Where it runs, for Services that prefer what is near.",
+    string("--zone", "ZONE", "Where it runs, for Services that prefer what is near."),
+    string("--node-name", "NODE", "Of the node proxy that runs on this machine."),
+    duration(
+        "--lease lease_s", "An agent that is silent for so long is withdrawn: 1s to 5m.", "15s"
     ),
-    click.option(
-        "--node-name",
-        default="",
-        metavar="NODE",
-        help="Of the node proxy that runs on this machine.",
+    duration(
+        "--drain drain_s",
+        "At the end wait so long at most until no node sends to the process any more.",
+        "10s",
     ),
-    click.option(
-        "--lease",
-        "lease_s",
-        type=DurationType(),
-        default="15s",
-        show_default=True,
-        help="An agent that is silent for so long is withdrawn: 1s to 5m.",
-    ),
-    click.option(
-        "--drain",
-        "drain_s",
-        type=DurationType(),
-        default="10s",
-        show_default=True,
-        help="At the end wait so long at most until no node sends to the process any more.",
-    ),
-    click.option(
-        "--stop-timeout",
-        "stop_s",
-        type=DurationType(),
-        default="30s",
-        show_default=True,
-        help="Then kill a child that has not ended.",
-    ),
-    click.option("--takeover", is_flag=True, help="Take the name from another host that lives."),
+    duration("--stop-timeout stop_s", "Then kill a child that has not ended.", "30s"),
+    switch("--takeover", "Take the name from another host that lives."),
 )
 
 _service_options = with_options(
-    click.option(
-        "-n", "--namespace", default="", metavar="NAME", help="[default: the kubeconfig's]"
-    ),
-    click.option(
-        "--port",
-        "ports",
-        multiple=True,
+    string("-n --namespace", "NAME", "[default: the kubeconfig's]"),
+    strings(
+        "--port ports",
+        "[NAME=]PORT",
+        "The process's port, under the name that the Service gives it.",
         required=True,
-        metavar="[NAME=]PORT",
-        help="The process's port, under the name that the Service gives it.",
     ),
-    click.option(
-        "--http",
-        "http_path",
-        default=_NOT_SAID,
-        metavar="PATH",
-        help="Check: GET answers 200 to 399.",
-    ),
-    click.option(
-        "--https",
-        "https_path",
-        default=_NOT_SAID,
-        metavar="PATH",
-        help="The same over TLS, unverified.",
-    ),
-    click.option(
-        "--tcp",
-        is_flag=True,
-        help="Check: a connection opens.  [default, if no other check is named]",
-    ),
-    click.option(
+    string("--http http_path", "PATH", "Check: GET answers 200 to 399.", _NOT_SAID),
+    string("--https https_path", "PATH", "The same over TLS, unverified.", _NOT_SAID),
+    switch("--tcp", "Check: a connection opens.  [default, if no other check is named]"),
+    string(
         "--grpc",
+        "[SERVICE]",
+        "Check: grpc.health.v1 says SERVING.",
+        _NOT_SAID,
         is_flag=False,
         flag_value="*",
-        default=_NOT_SAID,
-        metavar="[SERVICE]",
-        help="Check: grpc.health.v1 says SERVING.",
     ),
-    click.option(
-        "--exec", "exec_line", default=_NOT_SAID, metavar="COMMAND", help="Check: it ends with 0."
-    ),
-    click.option(
-        "--ttl",
-        type=DurationType(),
-        default=None,
-        metavar="DURATION",
-        help="Check: 'sliceplane agent pass' was run so recently.",
-    ),
-    click.option(
-        "--notify",
-        "notifies",
-        is_flag=True,
-        help="Check of 'run': the process said READY=1 (sd_notify).",
-    ),
-    click.option(
-        "--period",
-        "period_s",
-        type=DurationType(),
-        default="5s",
-        show_default=True,
-        help="Between two looks.",
-    ),
-    click.option(
-        "--timeout",
-        "timeout_s",
-        type=DurationType(),
-        default="2s",
-        show_default=True,
-        help="What takes longer has failed.",
-    ),
-    click.option(
-        "--rise",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        help="Passes that make it ready.",
-    ),
-    click.option(
-        "--fall",
-        type=click.IntRange(min=1),
-        default=3,
-        show_default=True,
-        help="Failures that end that.",
-    ),
-    click.option(
-        "--create-service",
-        is_flag=True,
-        help="Make the Service, without a selector, if there is none.",
-    ),
-    click.option(
-        "--dry-run", is_flag=True, help="Print the slices that would be written, and end."
-    ),
+    string("--exec exec_line", "COMMAND", "Check: it ends with 0.", _NOT_SAID),
+    duration("--ttl", "Check: 'sliceplane agent pass' was run so recently."),
+    switch("--notify notifies", "Check of 'run': the process said READY=1 (sd_notify)."),
+    duration("--period period_s", "Between two looks.", "5s"),
+    duration("--timeout timeout_s", "What takes longer has failed.", "2s"),
+    number("--rise", "Passes that make it ready.", 1, least=1),
+    number("--fall", "Failures that end that.", 3, least=1),
+    switch("--create-service", "Make the Service, without a selector, if there is none."),
+    switch("--dry-run", "Print the slices that would be written, and end."),
 )
 
 
@@ -195,16 +108,10 @@ _service_options = with_options(
         ),
     ],
 )
-@click.option(
-    "-f",
-    "--filename",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=None,
-    metavar="FILE",
-    help=(
-        "Run an agent for the Services of this file (agent.yaml), which is read again when it "
-        "changes."
-    ),
+@option(
+    "-f --filename",
+    "Run an agent for the Services of this file (agent.yaml), which is read again when it changes.",
+    type=FILE,
 )
 @_agent_options
 @cluster_options
@@ -282,12 +189,11 @@ def register(*, logs: Logs, **flags: Any) -> None:
 )
 @_service_options
 @_agent_options
-@click.option(
+@choice(
     "--on-orphan",
-    type=click.Choice(("adopt", "end")),
-    default="adopt",
-    show_default=True,
-    help="If this command is killed, leave COMMAND running for the next start to adopt, or end it.",
+    "If this command is killed, leave COMMAND running for the next start to adopt, or end it.",
+    ("adopt", "end"),
+    "adopt",
 )
 @cluster_options
 @log_options

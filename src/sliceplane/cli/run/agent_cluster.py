@@ -22,8 +22,8 @@ from sliceplane.cli.answers import (
     show,
 )
 from sliceplane.cli.cluster import ask, attempt, cluster_options, connect, namespace_option
+from sliceplane.cli.flags import FILE, choice, duration, option, strings, switch
 from sliceplane.cli.options import Command
-from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
     from sliceplane.agent.io.listing import ListedAgent
@@ -44,51 +44,30 @@ if TYPE_CHECKING:
     ],
 )
 @click.argument("name", metavar="AGENT")
-@click.option(
-    "--service",
-    "services",
-    multiple=True,
+@strings(
+    "--service services",
+    "NAME",
+    "It may serve; repeatable.",
     required=True,
-    metavar="NAME",
-    help="It may serve; repeatable.",
 )
 @namespace_option()
-@click.option(
-    "--cidr",
-    "cidrs",
-    multiple=True,
-    metavar="CIDR",
-    help="Its addresses must be of these networks.",
-)
-@click.option("--see-nodes", is_flag=True, help="It may ask whether nodes have followed its drain.")
-@click.option(
+@strings("--cidr cidrs", "CIDR", "Its addresses must be of these networks.")
+@switch("--see-nodes", "It may ask whether nodes have followed its drain.")
+@choice(
     "--policy",
-    type=click.Choice(("auto", "always", "never")),
-    default="auto",
-    show_default=True,
-    help=(
-        "With ValidatingAdmissionPolicies for its slices and its Lease; auto: if the server has "
-        "that kind."
-    ),
+    "With ValidatingAdmissionPolicies for its slices and its Lease; auto: if the server "
+    "has that kind.",
+    ("auto", "always", "never"),
+    "auto",
 )
-@click.option("--apply", "applies", is_flag=True, help="Apply it, and print a kubeconfig instead.")
-@click.option(
-    "--out",
-    "out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=None,
-    metavar="FILE",
-    help="With --apply: write the kubeconfig to this new file, which only you can read.",
+@switch("--apply applies", "Apply it, and print a kubeconfig instead.")
+@option(
+    "--out out",
+    "With --apply: write the kubeconfig to this new file, which only you can read.",
+    type=FILE,
 )
-@click.option("--overwrite", is_flag=True, help="With --out: replace a file of that name.")
-@click.option(
-    "--duration",
-    "duration_s",
-    type=DurationType(),
-    default="8760h",
-    show_default=True,
-    help="Of the kubeconfig's token; servers may shorten it.",
-)
+@switch("--overwrite", "With --out: replace a file of that name.")
+@duration("--duration duration_s", "Of the kubeconfig's token; servers may shorten it.", "8760h")
 @cluster_options
 def grant(
     *, name: str, kubeconfig: Path | None, context: str | None, out: Path | None, **flags: Any
@@ -163,7 +142,7 @@ def _printed(documents: tuple[Document, ...], remark: str) -> str:
     ],
 )
 @namespace_option()
-@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
+@switch("-A --all-namespaces", "Those of all namespaces.")
 @output_option
 @cluster_options
 def list_agents(

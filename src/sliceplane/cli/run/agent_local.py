@@ -10,6 +10,7 @@ import click
 
 from sliceplane.cli.answers import BAD, NO_ANSWER, Form, output_option, rendered, screen_width, show
 from sliceplane.cli.cluster import attempt
+from sliceplane.cli.flags import string, switch
 from sliceplane.cli.options import Command
 
 _name = click.argument("name", required=False, default="", metavar="[AGENT]")
@@ -118,8 +119,8 @@ def undrain(*, name: str) -> None:
     ],
 )
 @_name
-@click.option("--fail", "failed", is_flag=True, help="Say that it is not.")
-@click.option("--text", default="", metavar="TEXT", help="For people: what was seen.")
+@switch("--fail failed", "Say that it is not.")
+@string("--text", "TEXT", "For people: what was seen.")
 def pass_(*, name: str, failed: bool, text: str) -> None:
     """Say that the process is well, to an agent that was begun with --ttl."""
     _ask(name, verb="fail" if failed else "pass", text=text)

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sliceplane.cli.flags import string
+
 if TYPE_CHECKING:
     from sliceplane.watch.io.hosting.host import ControllerEntry
 
 #: all that are on by default
 ALL = "*"
 
-controllers_option = click.option(
-    "--controllers",
-    "chosen",
-    default=ALL,
-    show_default=True,
-    metavar="NAME,...",
-    help="Which to run: '*' those that are on by default, 'foo' foo too, '-foo' not foo.",
+controllers_option = string(
+    "--controllers chosen",
+    "NAME,...",
+    "Which to run: '*' those that are on by default, 'foo' foo too, '-foo' not foo.",
+    ALL,
 )
 
 

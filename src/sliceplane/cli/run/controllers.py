@@ -22,13 +22,13 @@ from sliceplane.cli.ask.discovery import (
 from sliceplane.cli.ask.recorder import flight_config, recorder_options
 from sliceplane.cli.ask.shadow import check_shadow_flags, run_shadow, shadow_options
 from sliceplane.cli.cluster import cluster_options, connect, limited_client, rate_options
+from sliceplane.cli.flags import boolean, duration, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_descriptors
 from sliceplane.cli.run.controller_choice import choose, controllers_option
 from sliceplane.cli.run.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.run.serving import gates_of
-from sliceplane.cli.values import DurationType, SwitchType
 
 if TYPE_CHECKING:
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
@@ -63,70 +63,24 @@ LEASE_NAME = "sliceplane-controllers"
 @cluster_options
 @controllers_option
 @shadow_options
-@click.option(
-    "--once", is_flag=True, help="Reconcile (or compare) everything, print a summary, exit."
-)
-@click.option(
-    "--once-timeout",
-    type=DurationType(),
-    default="5m",
-    show_default=True,
-    help="When --once gives up.",
-)
-@click.option(
-    "--cleanup",
-    is_flag=True,
-    help="Take away what reverse-mirror-controller made, and exit; as --once.",
-)
-@click.option(
-    "--leader-elect",
-    type=SwitchType(),
-    is_flag=False,
-    flag_value=True,
-    default=True,
-    show_default=True,
-    help="Work only while leading; false: work at once.",
-)
-@click.option(
+@switch("--once", "Reconcile (or compare) everything, print a summary, exit.")
+@duration("--once-timeout", "When --once gives up.", "5m")
+@switch("--cleanup", "Take away what reverse-mirror-controller made, and exit; as --once.")
+@boolean("--leader-elect", "Work only while leading; false: work at once.", True)
+@duration(
     "--leader-elect-lease-duration",
-    type=DurationType(),
-    default="15s",
-    show_default=True,
-    help="How long others look at an unchanged Lease before they take it.",
+    "How long others look at an unchanged Lease before they take it.",
+    "15s",
 )
-@click.option(
-    "--leader-elect-renew-deadline",
-    type=DurationType(),
-    default="10s",
-    show_default=True,
-    help="How long the leader works on without having renewed.",
+@duration(
+    "--leader-elect-renew-deadline", "How long the leader works on without having renewed.", "10s"
 )
-@click.option(
-    "--leader-elect-retry-period",
-    type=DurationType(),
-    default="2s",
-    show_default=True,
-    help="Between two looks at the Lease.",
-)
-@click.option(
-    "--leader-elect-resource-namespace",
-    default="kube-system",
-    show_default=True,
-    metavar="NAMESPACE",
-    help="Where the Lease is.",
-)
-@click.option(
-    "--leader-elect-resource-name",
-    default=LEASE_NAME,
-    show_default=True,
-    metavar="NAME",
-    help="The Lease's name.",
-)
+@duration("--leader-elect-retry-period", "Between two looks at the Lease.", "2s")
+@string("--leader-elect-resource-namespace", "NAMESPACE", "Where the Lease is.", "kube-system")
+@string("--leader-elect-resource-name", "NAME", "The Lease's name.", LEASE_NAME)
 @discovery_options
 @slice_options
-@click.option(
-    "--feature-gates", default="", metavar="NAME=BOOL,...", help="Features to switch on or off."
-)
+@string("--feature-gates", "NAME=BOOL,...", "Features to switch on or off.")
 @rate_options
 @monitoring_options
 @recorder_options(64)

@@ -12,6 +12,7 @@ import click
 
 from sliceplane.cli.answers import note, show
 from sliceplane.cli.cluster import ask, cluster_options, connect
+from sliceplane.cli.flags import boolean, duration, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command, CommandGroup
 from sliceplane.cli.process import on_stop_signal, require, run, say_ready, spare_descriptors
@@ -25,7 +26,6 @@ from sliceplane.cli.run.dns_options import (
     zone_options,
 )
 from sliceplane.cli.run.monitoring import monitoring_options, serve_monitoring
-from sliceplane.cli.values import DurationType, SwitchType
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.io.names import LookedUp
@@ -53,35 +53,17 @@ _NO_ANSWER: Final = 2
 @zone_options
 @client_options
 @forward_options
-@click.option(
-    "--selector", default="", metavar="SELECTOR", help="Names of Services with these labels alone."
-)
-@click.option(
-    "--user",
-    default="",
-    metavar="NAME",
-    help="Who to be once the port is bound (if started as root).",
-)
-@click.option(
-    "--shutdown-delay",
-    type=DurationType(),
-    default="0s",
-    show_default=True,
-    help="Answer on for so long after a signal, and be not ready.",
-)
-@click.option(
+@string("--selector", "SELECTOR", "Names of Services with these labels alone.")
+@string("--user", "NAME", "Who to be once the port is bound (if started as root).")
+@duration("--shutdown-delay", "Answer on for so long after a signal, and be not ready.", "0s")
+@switch(
     "--reuse-port",
-    is_flag=True,
-    help="Listen beside another one that was started so, which takes over or is taken over from.",
+    "Listen beside another one that was started so, which takes over or is taken over from.",
 )
-@click.option(
+@boolean(
     "--progress-lease",
-    type=SwitchType(),
-    is_flag=False,
-    flag_value=True,
-    default=False,
-    show_default=True,
-    help="Tell in a Lease of this machine which EndpointSlices are answered: drains wait for it.",
+    "Tell in a Lease of this machine which EndpointSlices are answered: drains wait for it.",
+    False,
 )
 @cluster_options
 @monitoring_options
@@ -222,10 +204,8 @@ def become(user: str) -> None:
 )
 @click.argument("name")
 @click.argument("kind", metavar="[TYPE]", default="A")
-@click.option(
-    "--client", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Who asks."
-)
-@click.option("--why", is_flag=True, help="Say what the answer is made of.")
+@string("--client", "ADDRESS", "Who asks.", "127.0.0.1")
+@switch("--why", "Say what the answer is made of.")
 @zone_options
 @cluster_options
 def query(

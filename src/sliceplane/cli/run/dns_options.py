@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sliceplane.cli.options import with_options
-from sliceplane.cli.values import DurationType, ListenType, SwitchType
+from sliceplane.cli.flags import (
+    boolean,
+    choice,
+    duration,
+    number,
+    option,
+    string,
+    strings,
+    with_options,
+)
+from sliceplane.cli.values import LISTEN, ParsedType, names_in
 
 if TYPE_CHECKING:
     from sliceplane.dns.clients import AnswerConfig
@@ -21,49 +30,32 @@ if TYPE_CHECKING:
 _TTL_S_MAX: Final = 3600
 
 
-class NetworkType(click.ParamType["Network"]):
-    """``ADDRESS/LENGTH``."""
-
-    name = "cidr"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Network:
-        try:
-            return ip_network(str(value), strict=False)
-        except ValueError:
-            self.fail(f"{value!r} is no range of addresses (10.0.0.0/8)", param, ctx)
+def _network(text: str) -> Network:
+    try:
+        return ip_network(text, strict=False)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no range of addresses (10.0.0.0/8)") from error
 
 
-class ClientZoneType(click.ParamType["tuple[Network, str]"]):
-    """``CIDR=ZONE``."""
-
-    name = "cidr=zone"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[Network, str]:
-        if isinstance(value, tuple):
-            return value
-        cidr, _, zone = str(value).partition("=")
-        if not zone:
-            self.fail(f"{value!r} is no CIDR=ZONE (10.1.0.0/16=eu-1a)", param, ctx)
-        return NetworkType().convert(cidr, param, ctx), zone
+def _client_zone(text: str) -> tuple[Network, str]:
+    cidr, _, zone = text.partition("=")
+    if not zone:
+        raise ValueError(f"{text!r} is no CIDR=ZONE (10.1.0.0/16=eu-1a)")
+    return _network(cidr), zone
 
 
-class DomainType(click.ParamType[str]):
-    """A domain name."""
+def _domain(text: str) -> str:
+    from sliceplane.dns.wire import WireError, name_of
 
-    name = "domain"
+    try:
+        name_of(text)
+    except WireError as error:
+        raise ValueError(str(error)) from error
+    return text.lower().removesuffix(".")
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from sliceplane.dns.wire import WireError, name_of
 
-        try:
-            name_of(str(value))
-        except WireError as error:
-            self.fail(str(error), param, ctx)
-        return str(value).lower().removesuffix(".")
+NETWORK: Final = ParsedType("cidr", _network)
+DOMAIN: Final = ParsedType("name", _domain)
 
 
 def _whole_seconds(_ctx: click.Context, _: click.Parameter, seconds: float) -> int:
@@ -73,150 +65,110 @@ def _whole_seconds(_ctx: click.Context, _: click.Parameter, seconds: float) -> i
 
 
 zone_options = with_options(
-    click.option(
+    option(
         "--cluster-domain",
-        type=DomainType(),
+        "The zone of the cluster's names; may be given several times.",
+        ("cluster.local",),
+        type=DOMAIN,
         multiple=True,
-        default=("cluster.local",),
-        metavar="NAME",
-        show_default=True,
-        help="The zone of the cluster's names; may be given several times.",
     ),
-    click.option(
-        "--ttl",
-        "ttl_s",
-        type=DurationType(),
-        default="5s",
-        show_default=True,
+    duration(
+        "--ttl ttl_s",
+        "How long clients may keep a record; at most 1h.",
+        "5s",
         callback=_whole_seconds,
-        help="How long clients may keep a record; at most 1h.",
     ),
-    click.option(
+    choice(
         "--pods",
-        type=click.Choice(("disabled", "insecure", "verified")),
-        default="disabled",
-        show_default=True,
-        help="Names such as 10-0-0-7.NAMESPACE.pod; insecure: any address, whether a Pod has it "
-        "or not; verified: "
-        "those that a Pod of the Namespace has, for which all Pods are watched.",
+        "Names such as 10-0-0-7.NAMESPACE.pod; insecure: any address, whether a Pod has it "
+        "or not; verified: those that a Pod of the Namespace has, for which all Pods are "
+        "watched.",
+        ("disabled", "insecure", "verified"),
+        "disabled",
     ),
-    click.option(
-        "--namespaces", default="", metavar="NAME,...", help="Names of these alone.  [default: all]"
-    ),
-    click.option(
+    string("--namespaces", "NAME,...", "Names of these alone.  [default: all]"),
+    option(
         "--reverse-cidrs",
-        type=NetworkType(),
+        "Names of these addresses are the cluster's, also where there is none; may be given "
+        "several times.",
+        type=NETWORK,
         multiple=True,
-        metavar="CIDR",
-        help=(
-            "Names of these addresses are the cluster's, also where there is none; may be given "
-            "several times."
-        ),
     ),
-    click.option(
+    boolean(
         "--zone-answers",
-        type=SwitchType(),
-        is_flag=False,
-        flag_value=True,
-        default=True,
-        show_default=True,
-        help=(
-            "Clients get the endpoints of headless Services that hints name for their zone or node."
-        ),
+        "Clients get the endpoints of headless Services that hints name for their zone or node.",
+        True,
     ),
-    click.option(
-        "--client-zone",
-        "client_zones",
-        type=ClientZoneType(),
+    option(
+        "--client-zone client_zones",
+        "Where clients are; may be given several times.  [default: as Pods, endpoints and "
+        "Nodes say]",
+        type=ParsedType("cidr=zone", _client_zone),
         multiple=True,
-        metavar="CIDR=ZONE",
-        help=(
-            "Where clients are; may be given several times.  [default: as Pods, endpoints and "
-            "Nodes say]"
-        ),
     ),
 )
 
 forward_options = with_options(
-    click.option(
+    strings(
         "--forward",
-        multiple=True,
-        default=("/etc/resolv.conf",),
-        metavar="SERVER|FILE",
-        show_default=True,
-        help="Ask there for names that are not the cluster's: ADDRESS, ADDRESS:PORT, or a file "
-        "that names servers as "
-        "resolv.conf does; may be given several times; none: refuse them.",
+        "SERVER|FILE",
+        "Ask there for names that are not the cluster's: ADDRESS, ADDRESS:PORT, or a file "
+        "that names servers as resolv.conf does; may be given several times; none: refuse "
+        "them.",
+        ("/etc/resolv.conf",),
     ),
-    click.option(
+    strings(
         "--forward-skip",
-        multiple=True,
-        metavar="ADDRESS",
-        help="Pass this server over in a file of --forward: an address that leads back here.",
+        "ADDRESS",
+        "Pass this server over in a file of --forward: an address that leads back here.",
     ),
-    click.option(
-        "--stub",
-        "stubs",
-        multiple=True,
-        metavar="ZONE=SERVER,...",
-        help="Ask these servers for names of the zone; may be given several times.",
+    strings(
+        "--stub stubs",
+        "ZONE=SERVER,...",
+        "Ask these servers for names of the zone; may be given several times.",
     ),
-    click.option(
+    string(
         "--hosts",
-        default="",
-        metavar="FILE",
-        help="Answer from this table, as /etc/hosts is one, before any server is asked.",
+        "FILE",
+        "Answer from this table, as /etc/hosts is one, before any server is asked.",
     ),
-    click.option(
-        "--forward-max",
-        type=click.IntRange(min=1),
-        default=1000,
-        show_default=True,
-        metavar="N",
-        help="Ask for so many names at once; more are refused.",
-    ),
-    click.option(
+    number("--forward-max", "Ask for so many names at once; more are refused.", 1000, least=1),
+    duration(
         "--serve-stale",
-        type=DurationType(),
-        default="0s",
-        show_default=True,
-        help="Where no server answers, use what one said before for so long after its time.",
+        "Where no server answers, use what one said before for so long after its time.",
+        "0s",
     ),
 )
 
 client_options = with_options(
-    click.option(
+    option(
         "--allow",
-        type=NetworkType(),
+        "Who gets answers; may be given several times.  [default: whoever reaches the address]",
+        type=NETWORK,
         multiple=True,
-        metavar="CIDR",
-        help="Who gets answers; may be given several times.  [default: whoever reaches the address]",
     ),
-    click.option(
+    option(
         "--shared-resolvers",
-        type=NetworkType(),
+        "Caches that ask for clients of many zones: they get every endpoint.",
+        type=NETWORK,
         multiple=True,
-        metavar="CIDR",
-        help="Caches that ask for clients of many zones: they get every endpoint.",
     ),
-    click.option(
+    option(
         "--rate-limit",
+        "Answers over UDP a second, of one name, to one /24 or /56; 0: no limit.",
+        0.0,
         type=click.FloatRange(min=0),
-        default=0.0,
-        show_default=True,
         metavar="N",
-        help="Answers over UDP a second, of one name, to one /24 or /56; 0: no limit.",
     ),
 )
 
-listen_option = click.option(
+listen_option = option(
     "--listen",
-    type=ListenType(),
+    "Answer there, over UDP and TCP; may be given several times.",
+    (("127.0.0.1", 53),),
+    type=LISTEN,
     multiple=True,
-    metavar="ADDRESS:PORT",
-    default=(("127.0.0.1", 53),),
     show_default="127.0.0.1:53",
-    help="Answer there, over UDP and TCP; may be given several times.",
 )
 
 
@@ -232,7 +184,7 @@ def zone_config(
         domains=tuple(flags["cluster_domain"]),
         ttl_s=flags["ttl_s"],
         pods=flags["pods"],
-        namespaces=tuple(name.strip() for name in flags["namespaces"].split(",") if name.strip()),
+        namespaces=names_in(flags["namespaces"]),
         reverse_cidrs=tuple(flags["reverse_cidrs"]),
         addresses=addresses,
         zone_answers=flags["zone_answers"],

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.options import with_options
-from sliceplane.cli.values import DurationType, given_flags
+from sliceplane.cli.flags import (
+    EXISTING_FILE,
+    choice,
+    duration,
+    number,
+    option,
+    string,
+    switch,
+    with_options,
+)
+from sliceplane.cli.values import given_flags
 
 if TYPE_CHECKING:
     from sliceplane.emulation.nodes import EmulatedNode, EmulationConfig
@@ -24,47 +33,25 @@ _COMPANIONS = (
 #: ``--emulate`` and its companions; they reach the command as one dictionary, for
 #: ``emulation_config``
 emulation_options = with_options(
-    click.option(
-        "--emulate", is_flag=True, help="Emulate kubelets: workloads become Pods on Nodes."
-    ),
-    click.option(
-        "--emulate-nodes",
-        type=click.IntRange(1, 250),
-        default=1,
-        show_default=True,
-        help="How many Nodes, named node-1, node-2, ...",
-    ),
-    click.option(
-        "--zones",
-        default="",
-        metavar="ZONE,ZONE",
-        help="Zones that the Nodes are spread over in turn.",
-    ),
-    click.option(
+    switch("--emulate", "Emulate kubelets: workloads become Pods on Nodes."),
+    number("--emulate-nodes", "How many Nodes, named node-1, node-2, ...", 1, least=1, most=250),
+    string("--zones", "ZONE,ZONE", "Zones that the Nodes are spread over in turn."),
+    option(
         "--emulate-file",
-        type=_FILE,
-        help="YAML list of Nodes: name, zone, region, labels, podCIDRs, address.",
+        "YAML list of Nodes: name, zone, region, labels, podCIDRs, address.",
+        type=EXISTING_FILE,
     ),
-    click.option(
-        "--emulate-ready-delay",
-        type=DurationType(),
-        default="0s",
-        show_default=True,
-        help="Time from a Pod's start until it is ready.",
-    ),
-    click.option(
+    duration("--emulate-ready-delay", "Time from a Pod's start until it is ready.", "0s"),
+    duration(
         "--emulate-termination",
-        type=DurationType(),
-        default="2s",
-        show_default=True,
-        help="How long a deleted Pod lives on at most; its own grace period if that is shorter.",
+        "How long a deleted Pod lives on at most; its own grace period if that is shorter.",
+        "2s",
     ),
-    click.option(
+    choice(
         "--emulate-readiness",
-        type=click.Choice(("auto", "external")),
-        default="auto",
-        show_default=True,
-        help="external: a Pod is ready when it is annotated emulation.sliceplane.dev/ready=true.",
+        "external: a Pod is ready when it is annotated emulation.sliceplane.dev/ready=true.",
+        ("auto", "external"),
+        "auto",
     ),
 )
 

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import click
 import msgspec.structs
 
-from sliceplane.cli.options import with_options
-from sliceplane.cli.values import DurationType, given_flags
+from sliceplane.cli.flags import EXISTING_FILE, duration, option, string, with_options
+from sliceplane.cli.values import ParsedType, given_flags, names_in
 
 if TYPE_CHECKING:
     from sliceplane.server.io.config import PlaneConfig
@@ -26,69 +26,52 @@ _COMPANIONS = (
 )
 
 
-class ServersType(click.ParamType[tuple[str, ...]]):
-    """``URL,...``: http or https, a host and a port."""
+def _servers(text: str) -> tuple[str, ...]:
+    """Returns the URLs of a list: http or https, a host and a port."""
+    return tuple(map(_server, names_in(text)))
 
-    name = "url,..."
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        return tuple(
-            self._server(text.strip(), param, ctx) for text in str(value).split(",") if text.strip()
+def _server(text: str) -> str:
+    try:
+        url = urlsplit(text)
+        is_server = (
+            url.scheme in ("http", "https")
+            and url.hostname
+            and url.port
+            and not url.path.strip("/")
         )
-
-    def _server(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            url = urlsplit(text)
-            good = (
-                url.scheme in ("http", "https")
-                and url.hostname
-                and url.port
-                and not url.path.strip("/")
-            )
-        except ValueError:
-            good = False
-        if not good:
-            self.fail(f"{text!r} is not a URL such as https://10.0.0.1:2379", param, ctx)
-        return text.rstrip("/")
+    except ValueError:
+        is_server = False
+    if not is_server:
+        raise ValueError(f"{text!r} is not a URL such as https://10.0.0.1:2379")
+    return text.rstrip("/")
 
 
 #: they reach the command as members of one dictionary, for ``with_etcd``
 etcd_options = with_options(
-    click.option(
-        "--etcd-servers",
-        "--etcd",
-        "etcd_servers",
-        type=ServersType(),
-        default="",
-        help="Members of an etcd cluster that keeps everything, for several servers at once.  "
-        "[default: a file in "
-        "the data folder, for one server]",
+    option(
+        "--etcd-servers --etcd etcd_servers",
+        "Members of an etcd cluster that keeps everything, for several servers at once.  "
+        "[default: a file in the data folder, for one server]",
+        "",
+        type=ParsedType("url,...", _servers),
     ),
-    click.option(
-        "--etcd-cafile", type=_FILE, help="Authority (PEM) of the etcd members' certificates."
+    option(
+        "--etcd-cafile", "Authority (PEM) of the etcd members' certificates.", type=EXISTING_FILE
     ),
-    click.option("--etcd-certfile", type=_FILE, help="Client certificate (PEM) for etcd."),
-    click.option("--etcd-keyfile", type=_FILE, help="Its key."),
-    click.option(
+    option("--etcd-certfile", "Client certificate (PEM) for etcd.", type=EXISTING_FILE),
+    option("--etcd-keyfile", "Its key.", type=EXISTING_FILE),
+    string(
         "--etcd-prefix",
-        default="/sliceplane",
-        show_default=True,
-        metavar="PATH",
-        help="What all keys in etcd begin with; the same for all servers of one plane.",
+        "PATH",
+        "What all keys in etcd begin with; the same for all servers of one plane.",
+        "/sliceplane",
     ),
-    click.option(
+    duration(
         "--etcd-compaction-interval",
-        type=DurationType(),
-        default="5m",
-        show_default=True,
-        help=(
-            "How often etcd is made to forget old revisions; they are kept for one to two "
-            "intervals.  0: never."
-        ),
+        "How often etcd is made to forget old revisions; they are kept for one to two "
+        "intervals.  0: never.",
+        "5m",
     ),
 )
 

@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from sliceplane.cli.options import with_options
-from sliceplane.cli.values import ListenType
+from sliceplane.cli.flags import option, with_options
+from sliceplane.cli.values import LISTEN
 
 if TYPE_CHECKING:
     from sliceplane.kit.io.pages import PageMaker
@@ -19,17 +17,15 @@ Source = Callable[[], "tuple[Family, ...]"]
 
 
 monitoring_options = with_options(
-    click.option(
+    option(
         "--healthz-bind-address",
-        type=ListenType(),
-        default=None,
-        help="Serve /healthz, /livez and /readyz there.  [default: off]",
+        "Serve /healthz, /livez and /readyz there.  [default: off]",
+        type=LISTEN,
     ),
-    click.option(
+    option(
         "--metrics-bind-address",
-        type=ListenType(),
-        default=None,
-        help="Serve /metrics there, and the health pages too.  [default: off]",
+        "Serve /metrics there, and the health pages too.  [default: off]",
+        type=LISTEN,
     ),
 )
 

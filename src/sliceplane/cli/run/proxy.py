@@ -18,14 +18,15 @@ import msgspec
 from sliceplane.cli.answers import note
 from sliceplane.cli.ask.recorder import flight_config, recorder_options
 from sliceplane.cli.cluster import cluster_options, connect
+from sliceplane.cli.flags import FILE, boolean, duration, option, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import on_stop_signal, require, say_ready, spare_descriptors
-from sliceplane.cli.run.dns_options import DomainType
+from sliceplane.cli.run.dns_options import DOMAIN
 from sliceplane.cli.run.proxy_flags import drain_port_option, flag, given_by, proxy_options, used
 from sliceplane.cli.run.proxy_render import command as render
 from sliceplane.cli.run.serving import gates_of
-from sliceplane.cli.values import DurationType, ListenType, SwitchType
+from sliceplane.cli.values import LISTEN
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
@@ -49,80 +50,44 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
         ("take them away again", "sudo sliceplane proxy --cleanup"),
     ],
 )
-@click.option(
+@option(
     "--config",
-    type=_FILE,
-    help="A KubeProxyConfiguration; flags that it has fields for are not used then.",
+    "A KubeProxyConfiguration; flags that it has fields for are not used then.",
+    type=FILE,
 )
-@click.option(
-    "--write-config-to",
-    type=_FILE,
-    help="Write the configuration there, with all that it does not say.",
+@option(
+    "--write-config-to", "Write the configuration there, with all that it does not say.", type=FILE
 )
 @cluster_options
-@click.option(
-    "--master", default="", metavar="URL", help="The API server, if not the one of the kubeconfig."
-)
-@click.option(
-    "--hostname-override",
-    default="",
-    metavar="NODE",
-    help="This node's name.  [default: the host name]",
-)
-@click.option(
-    "--register-node",
-    is_flag=True,
-    help="Create this machine's Node, where no kubelet does, and keep it Ready.",
-)
-@click.option(
-    "--netns", default="", metavar="NAME", help="Write the rules into this network namespace."
-)
-@click.option("--cleanup", is_flag=True, help="Take our rules away and exit.")
-@click.option(
-    "--init-only",
-    is_flag=True,
-    help="Look whether rules can be written, set up conntrack, and exit.",
-)
-@click.option(
-    "--progress-lease",
-    type=SwitchType(),
-    is_flag=False,
-    flag_value=True,
-    default=True,
-    show_default=True,
-    help="Tell in a Lease of this node which EndpointSlices the kernel holds.",
+@string("--master", "URL", "The API server, if not the one of the kubeconfig.")
+@string("--hostname-override", "NODE", "This node's name.  [default: the host name]")
+@switch("--register-node", "Create this machine's Node, where no kubelet does, and keep it Ready.")
+@string("--netns", "NAME", "Write the rules into this network namespace.")
+@switch("--cleanup", "Take our rules away and exit.")
+@switch("--init-only", "Look whether rules can be written, set up conntrack, and exit.")
+@boolean(
+    "--progress-lease", "Tell in a Lease of this node which EndpointSlices the kernel holds.", True
 )
 @drain_port_option
-@click.option(
+@option(
     "--dns",
-    type=ListenType(),
-    default=None,
-    metavar="ADDRESS:PORT",
-    help="Answer the names of Services there, for the clients of this node.  [default: off]",
+    "Answer the names of Services there, for the clients of this node.  [default: off]",
+    type=LISTEN,
 )
-@click.option(
+@option(
     "--cluster-domain",
-    type=DomainType(),
+    "Of --dns: the zone of the cluster's names.",
+    ("cluster.local",),
+    type=DOMAIN,
     multiple=True,
-    default=("cluster.local",),
-    metavar="NAME",
-    show_default=True,
-    help="Of --dns: the zone of the cluster's names.",
 )
-@click.option(
+@duration(
     "--healthz-api-timeout",
-    type=DurationType(),
-    default="600ms",
-    show_default=True,
-    help="Not healthy if the API server takes longer to answer; 0: it is not asked.",
+    "Not healthy if the API server takes longer to answer; 0: it is not asked.",
+    "600ms",
 )
 @proxy_options
-@click.option(
-    "--emulated-version",
-    default="",
-    metavar="RELEASE",
-    help="The Kubernetes release whose feature gates count.",
-)
+@string("--emulated-version", "RELEASE", "The Kubernetes release whose feature gates count.")
 @recorder_options(4)
 @log_options
 @click.pass_context

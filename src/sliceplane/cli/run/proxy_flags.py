@@ -8,14 +8,12 @@ not used, and that is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sliceplane.cli.options import with_options
-from sliceplane.cli.values import DurationType
+from sliceplane.cli.flags import choice, duration, number, port, string, switch, with_options
 from sliceplane.node.configuration.fields import BACK_ENDS
 
 if TYPE_CHECKING:
@@ -53,108 +51,79 @@ RENDERED: Final = ("ipvs", "kernelspace")
 
 
 #: of ``sliceplane proxy`` and ``sliceplane up --proxy``
-drain_port_option = click.option(
+drain_port_option = port(
     "--drain-port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    metavar="N",
-    help="Answer preStop hooks of Pods here that opted in, on this port of theirs.  [default: off]",
+    "Answer preStop hooks of Pods here that opted in, on this port of theirs.  [default: off]",
 )
-
-
-def _text(flag: str, metavar: str, what: str) -> Callable[..., Any]:
-    return click.option(flag, default="", metavar=metavar, help=what)
-
-
-def _number(flag: str, what: str) -> Callable[..., Any]:
-    return click.option(flag, type=int, help=what)
-
-
-def _duration(flag: str, what: str, *more: str) -> Callable[..., Any]:
-    return click.option(flag, *more, type=DurationType(), help=what)
 
 
 #: every flag of ``_FIELDS``; they reach the command by the names there
 proxy_options = with_options(
-    click.option(
+    choice(
         "--proxy-mode",
-        type=click.Choice((*BACK_ENDS, *RENDERED)),
-        help="What rules are made of; the last two can be rendered, not run.  [default: nftables]",
+        "What rules are made of; the last two can be rendered, not run.  [default: nftables]",
+        (*BACK_ENDS, *RENDERED),
     ),
-    _text(
+    string(
         "--bind-address",
         "IP",
         "The node's own address; nothing is bound to it.  [default: what its Node says]",
     ),
-    click.option(
-        "--bind-address-hard-fail",
-        is_flag=True,
-        help="Always so: an address that is taken is an error.",
-    ),
-    _text("--healthz-bind-address", "IP:PORT", "Serve /healthz and /livez there.  [default: off]"),
-    _text(
+    switch("--bind-address-hard-fail", "Always so: an address that is taken is an error."),
+    string("--healthz-bind-address", "IP:PORT", "Serve /healthz and /livez there.  [default: off]"),
+    string(
         "--metrics-bind-address", "IP:PORT", "Serve /metrics and /proxyMode there.  [default: off]"
     ),
-    _duration(
-        "--sync-period",
+    duration(
+        "--sync-period --iptables-sync-period sync_period",
         "How often tables and addresses of the node are looked at.  [default: 30s]",
-        "--iptables-sync-period",
-        "sync_period",
     ),
-    _duration(
-        "--min-sync-period",
+    duration(
+        "--min-sync-period --iptables-min-sync-period min_sync_period",
         "Pause between two writes.  [default: 0]",
-        "--iptables-min-sync-period",
-        "min_sync_period",
     ),
-    _text(
+    string(
         "--cluster-cidr", "CIDR[,CIDR]", "Ranges of Pod IPs, for --detect-local-mode ClusterCIDR."
     ),
-    click.option(
+    choice(
         "--detect-local-mode",
-        type=click.Choice(("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")),
-        help="How traffic of this node's Pods is told from others'.  [default: ClusterCIDR]",
+        "How traffic of this node's Pods is told from others'.  [default: ClusterCIDR]",
+        ("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"),
     ),
-    _text("--pod-bridge-interface", "NAME", "For --detect-local-mode BridgeInterface."),
-    _text("--pod-interface-name-prefix", "PREFIX", "For --detect-local-mode InterfaceNamePrefix."),
-    click.option(
-        "--masquerade-all", is_flag=True, help="Masquerade whatever goes to a cluster IP."
-    ),
-    _text(
+    string("--pod-bridge-interface", "NAME", "For --detect-local-mode BridgeInterface."),
+    string("--pod-interface-name-prefix", "PREFIX", "For --detect-local-mode InterfaceNamePrefix."),
+    switch("--masquerade-all", "Masquerade whatever goes to a cluster IP."),
+    string(
         "--nodeport-addresses",
         "CIDR,...",
         "Where node ports are served: addresses within these ranges, or 'primary', the Node's "
         "own.  "
         "[default: primary]",
     ),
-    _number(
+    number(
         "--conntrack-max-per-core",
         "Connections tracked for each CPU; 0: as it is.  [default: 32768]",
     ),
-    _number(
+    number(
         "--conntrack-min", "Connections tracked, whatever the number of CPUs.  [default: 131072]"
     ),
-    _duration(
+    duration(
         "--conntrack-tcp-timeout-established",
         "Of idle TCP connections; 0: as it is.  [default: 24h]",
     ),
-    _duration(
+    duration(
         "--conntrack-tcp-timeout-close-wait",
         "Of half-closed TCP connections; 0: as it is.  [default: 1h]",
     ),
-    click.option(
-        "--conntrack-tcp-be-liberal",
-        is_flag=True,
-        help="Track TCP packets outside of the window, too.",
-    ),
-    _duration(
+    switch("--conntrack-tcp-be-liberal", "Track TCP packets outside of the window, too."),
+    duration(
         "--conntrack-udp-timeout", "Of UDP flows without an answer; 0: as it is.  [default: 0]"
     ),
-    _duration(
+    duration(
         "--conntrack-udp-timeout-stream", "Of UDP flows with answers; 0: as it is.  [default: 0]"
     ),
-    _number("--oom-score-adj", "Of this process, for when memory is short.  [default: -999]"),
-    _text("--feature-gates", "NAME=BOOL,...", "Features to switch on or off."),
+    number("--oom-score-adj", "Of this process, for when memory is short.  [default: -999]"),
+    string("--feature-gates", "NAME=BOOL,...", "Features to switch on or off."),
 )
 
 

@@ -12,9 +12,10 @@ import click
 
 from sliceplane.cli.answers import note, show
 from sliceplane.cli.cluster import ask, attempt, cluster_options
+from sliceplane.cli.flags import choice, option, string, switch
 from sliceplane.cli.options import Command
 from sliceplane.cli.run.proxy_flags import RENDERED
-from sliceplane.cli.values import NetworksType
+from sliceplane.cli.values import NETWORKS
 from sliceplane.node.configuration.fields import BACK_ENDS
 
 if TYPE_CHECKING:
@@ -35,54 +36,36 @@ if TYPE_CHECKING:
         ),
     ],
 )
-@click.option(
+@choice(
     "--proxy-mode",
-    type=click.Choice((*BACK_ENDS, *RENDERED)),
-    default="nftables",
-    show_default=True,
-    help="What to render: rules as text; kernelspace: HCN policies of Windows as JSON.",
+    "What to render: rules as text; kernelspace: HCN policies of Windows as JSON.",
+    (*BACK_ENDS, *RENDERED),
+    "nftables",
 )
-@click.option(
-    "-f",
-    "--filename",
-    "files",
+@option(
+    "-f --filename files",
+    "Objects in YAML or JSON, - for standard input; may be given several times.  "
+    "[default: ask the API server]",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="Objects in YAML or JSON, - for standard input; may be given several times.  "
-    "[default: ask the API server]",
 )
 @cluster_options
-@click.option(
-    "--hostname-override",
-    default="",
-    metavar="NODE",
-    help="The node's name.  [default: the host name]",
-)
-@click.option(
-    "--ip-family",
-    "families",
-    type=click.Choice(("IPv4", "IPv6")),
-    multiple=True,
-    default=("IPv4",),
-    show_default=True,
-    help="May be given twice.",
-)
-@click.option(
+@string("--hostname-override", "NODE", "The node's name.  [default: the host name]")
+@choice("--ip-family families", "May be given twice.", ("IPv4", "IPv6"), ("IPv4",), multiple=True)
+@option(
     "--cluster-cidr",
-    type=NetworksType(),
-    default="",
-    metavar="CIDR[,CIDR]",
-    help="Ranges of Pod IPs, for --detect-local-mode ClusterCIDR.",
+    "Ranges of Pod IPs, for --detect-local-mode ClusterCIDR.",
+    "",
+    type=NETWORKS,
 )
-@click.option(
+@choice(
     "--detect-local-mode",
-    type=click.Choice(("ClusterCIDR", "NodeCIDR")),
-    default="ClusterCIDR",
-    show_default=True,
-    help="How traffic of the node's Pods is told from others'.",
+    "How traffic of the node's Pods is told from others'.",
+    ("ClusterCIDR", "NodeCIDR"),
+    "ClusterCIDR",
 )
-@click.option("--masquerade-all", is_flag=True, help="Masquerade whatever goes to a cluster IP.")
+@switch("--masquerade-all", "Masquerade whatever goes to a cluster IP.")
 def command(
     *,
     files: tuple[Path, ...],

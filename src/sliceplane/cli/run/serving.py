@@ -16,8 +16,18 @@ import click
 
 from sliceplane.cli.answers import note
 from sliceplane.cli.ask.recorder import flight_config, recorder_options
+from sliceplane.cli.flags import (
+    FILE,
+    choice,
+    duration,
+    number,
+    option,
+    port,
+    string,
+    switch,
+    with_options,
+)
 from sliceplane.cli.logs import Logs, log_options
-from sliceplane.cli.options import with_options
 from sliceplane.cli.process import (
     is_journal,
     on_stop_signal,
@@ -28,7 +38,7 @@ from sliceplane.cli.process import (
 )
 from sliceplane.cli.run.access import access_options, with_access
 from sliceplane.cli.run.etcd import etcd_options, with_etcd
-from sliceplane.cli.values import AddressType, DurationType
+from sliceplane.cli.values import ADDRESS, ParsedType
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
@@ -39,48 +49,21 @@ if TYPE_CHECKING:
     from sliceplane.watch.io.service import PlaneService
 
 
-class ServiceRangeType(click.ParamType[tuple[str, ...]]):
-    """One CIDR, or two of different families separated by a comma; the first is the primary
-    family.
-    """
-
-    name = "cidr[,cidr]"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        networks = []
-        for text in str(value).split(","):
-            try:
-                networks.append(ip_network(text.strip()))
-            except ValueError as error:
-                self.fail(str(error), param, ctx)
-        if len(networks) > 2 or len({network.version for network in networks}) != len(networks):
-            self.fail("at most one range of each IP family", param, ctx)
-        for network in networks:
-            if network.num_addresses < 8:
-                self.fail(f"{network} is too small: at least 8 addresses are needed", param, ctx)
-        return tuple(str(network) for network in networks)
+def _service_ranges(text: str) -> tuple[str, ...]:
+    """Returns one CIDR, or two of different families; the first is the primary family."""
+    networks = [ip_network(part.strip()) for part in text.split(",")]
+    if len(networks) > 2 or len({network.version for network in networks}) != len(networks):
+        raise ValueError("at most one range of each IP family")
+    for network in networks:
+        if network.num_addresses < 8:
+            raise ValueError(f"{network} is too small: at least 8 addresses are needed")
+    return tuple(map(str, networks))
 
 
-class RuntimeConfigType(click.ParamType["tuple[Resource, ...]"]):
-    """The resources that are served."""
+def _served(text: str) -> tuple[Resource, ...]:
+    from sliceplane.server.registry.config import served_resources
 
-    name = "key=bool,..."
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[Resource, ...]:
-        if isinstance(value, tuple):
-            return value
-        from sliceplane.server.registry.config import served_resources
-
-        try:
-            return served_resources(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+    return served_resources(text)
 
 
 def gates_of(feature_gates: str, emulated_version: str) -> Gates:
@@ -99,110 +82,76 @@ def gates_of(feature_gates: str, emulated_version: str) -> Gates:
 
 #: the flags that every command with an API server has
 serving_options = with_options(
-    click.option(
-        "--bind-address",
-        type=AddressType(),
-        default="127.0.0.1",
-        show_default=True,
-        help="IP to listen on.",
-    ),
-    click.option(
-        "--secure-port",
-        type=click.IntRange(0, 65535),
-        default=6443,
-        show_default=True,
-        help="Port to serve HTTPS on; 0 picks a free one.",
-    ),
-    click.option(
+    option("--bind-address", "IP to listen on.", "127.0.0.1", type=ADDRESS),
+    port("--secure-port", "Port to serve HTTPS on; 0 picks a free one.", 6443),
+    string(
         "--data-dir",
-        default="",
-        metavar="PATH",
-        help="Folder for everything that is kept; 'memory:' keeps nothing.  [default: "
-        "$XDG_DATA_HOME/sliceplane, "
-        "else ~/.local/share/sliceplane]",
+        "PATH",
+        "Folder for everything that is kept; 'memory:' keeps nothing.  [default: "
+        "$XDG_DATA_HOME/sliceplane, else ~/.local/share/sliceplane]",
     ),
-    click.option(
+    option(
         "--service-cluster-ip-range",
-        type=ServiceRangeType(),
-        default="10.96.0.0/16,fd00:10:96::/112",
-        show_default=True,
-        help="Ranges for Service IPs, at most one of each family; the first is the primary family.",
+        "Ranges for Service IPs, at most one of each family; the first is the primary family.",
+        "10.96.0.0/16,fd00:10:96::/112",
+        type=ParsedType("cidr[,cidr]", _service_ranges),
     ),
-    click.option(
+    duration(
         "--history-keep",
-        type=DurationType(),
-        default="5m",
-        show_default=True,
-        help=(
-            "How long old revisions are kept for watches and paged lists; less under a storm of "
-            "writes."
-        ),
+        "How long old revisions are kept for watches and paged lists; less under a storm of "
+        "writes.",
+        "5m",
     ),
-    click.option(
+    option(
         "--quota-backend-bytes",
+        "Bytes of all objects together, which namespaces share; what would add more is refused.",
+        2 * 1024**3,
         type=click.IntRange(1),
-        default=2 * 1024**3,
-        show_default=True,
         metavar="BYTES",
-        help=(
-            "Bytes of all objects together, which namespaces share; what would add more is refused."
-        ),
     ),
-    click.option(
+    option(
         "--audit-log-path",
-        type=click.Path(dir_okay=False, path_type=Path),
-        help=(
-            "File for one JSON line per stage of every request (audit.k8s.io/v1, Metadata).  "
-            "[default: none]"
-        ),
+        "File for one JSON line per stage of every request (audit.k8s.io/v1, Metadata).  "
+        "[default: none]",
+        type=FILE,
     ),
-    click.option(
+    option(
         "--audit-log-maxsize",
+        "Size at which the audit log is renamed and begun anew.",
+        100,
         type=click.IntRange(1),
-        default=100,
-        show_default=True,
         metavar="MEGABYTES",
-        help="Size at which the audit log is renamed and begun anew.",
     ),
-    click.option(
-        "--audit-log-maxbackup",
-        type=click.IntRange(0),
-        default=10,
-        show_default=True,
-        help="How many renamed audit logs are kept; 0 keeps all.",
+    number(
+        "--audit-log-maxbackup", "How many renamed audit logs are kept; 0 keeps all.", 10, least=0
     ),
-    click.option(
+    option(
         "--runtime-config",
-        type=RuntimeConfigType(),
-        default="",
-        metavar="KEY=BOOL,...",
-        help="API versions to switch on, such as discovery.k8s.io/v1beta1=true.",
+        "API versions to switch on, such as discovery.k8s.io/v1beta1=true.",
+        "",
+        type=ParsedType("key=bool,...", _served),
     ),
-    click.option(
+    choice(
         "--topology-storage",
-        type=click.Choice(("field", "annotation")),
-        default="field",
-        show_default=True,
-        help="Where slices keep the topology that clients of v1beta1 write.",
+        "Where slices keep the topology that clients of v1beta1 write.",
+        ("field", "annotation"),
+        "field",
     ),
-    click.option(
+    string(
         "--feature-gates",
-        default="",
-        metavar="NAME=BOOL,...",
-        help="Features to switch on or off, such as TopologyAwareHints=false.",
+        "NAME=BOOL,...",
+        "Features to switch on or off, such as TopologyAwareHints=false.",
     ),
-    click.option(
+    string(
         "--emulated-version",
-        default="",
-        metavar="MAJOR.MINOR",
-        help="The Kubernetes release whose feature gates count.  [default: the newest]",
+        "MAJOR.MINOR",
+        "The Kubernetes release whose feature gates count.  [default: the newest]",
     ),
-    click.option(
+    switch(
         "--ui",
-        is_flag=True,
-        help="Show the cluster in a browser, too, at /ui/ of this server, to users who log in "
-        "with the link that is "
-        "printed (once, within 5 minutes), a token or a client certificate.",
+        "Show the cluster in a browser, too, at /ui/ of this server, to users who log in "
+        "with the link that is printed (once, within 5 minutes), a token or a client "
+        "certificate.",
     ),
     log_options,
     recorder_options(64),

@@ -15,13 +15,14 @@ from sliceplane.cli.ask.discovery import (
     discovery_options,
     slice_options,
 )
+from sliceplane.cli.flags import FILE, boolean, option, string, switch
 from sliceplane.cli.logs import Logs
 from sliceplane.cli.options import Command
 from sliceplane.cli.run.controller_choice import ALL, choose, controllers_option
 from sliceplane.cli.run.emulation import emulation_config, emulation_options
 from sliceplane.cli.run.proxy_flags import drain_port_option
 from sliceplane.cli.run.serving import gates_of, plane_config, serve, serving_options
-from sliceplane.cli.values import ListenType, SwitchType
+from sliceplane.cli.values import LISTEN
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
@@ -45,70 +46,37 @@ if TYPE_CHECKING:
 @controllers_option
 @discovery_options
 @slice_options
-@click.option(
+@boolean(
     "--traffic-distribution-conditions",
-    type=SwitchType(),
-    is_flag=False,
-    flag_value=True,
-    default=True,
-    show_default=True,
-    help="Tell in a Service's status what became of its trafficDistribution.",
+    "Tell in a Service's status what became of its trafficDistribution.",
+    True,
 )
-@click.option(
-    "--proxy", is_flag=True, help="Write nftables rules for a node too (needs root and nft)."
-)
-@click.option(
+@switch("--proxy", "Write nftables rules for a node too (needs root and nft).")
+@string(
     "--hostname-override",
-    default="",
-    metavar="NODE",
-    help="The Node that --proxy is for; registered without --emulate.  [default: the host name]",
+    "NODE",
+    "The Node that --proxy is for; registered without --emulate.  [default: the host name]",
 )
-@click.option(
-    "--netns", default="", metavar="NAME", help="Write the rules into this network namespace."
-)
-@click.option(
-    "--proxy-config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="A KubeProxyConfiguration for --proxy.",
-)
+@string("--netns", "NAME", "Write the rules into this network namespace.")
+@option("--proxy-config", "A KubeProxyConfiguration for --proxy.", type=FILE)
 @drain_port_option
-@click.option(
+@option(
     "--dns",
-    type=ListenType(),
-    default=None,
-    metavar="ADDRESS:PORT",
-    help="Answer the names of Services there, too, and write the Service kube-dns.",
+    "Answer the names of Services there, too, and write the Service kube-dns.",
+    type=LISTEN,
 )
-@click.option(
-    "--xds",
-    type=ListenType(),
-    default=None,
-    metavar="ADDRESS:PORT",
-    help="Serve Envoy and gRPC there, too (TLS; docs/xds.md).",
+@option("--xds", "Serve Envoy and gRPC there, too (TLS; docs/xds.md).", type=LISTEN)
+@option(
+    "--xds-metrics-bind-address xds_pages",
+    "Pages of --xds, for 'sliceplane xds status'.  [default: 127.0.0.1:18001, if it is free]",
+    type=LISTEN,
 )
-@click.option(
-    "--xds-metrics-bind-address",
-    "xds_pages",
-    type=ListenType(),
-    default=None,
-    metavar="ADDRESS:PORT",
-    help="Pages of --xds, for 'sliceplane xds status'.  [default: 127.0.0.1:18001, if it is free]",
-)
-@click.option(
-    "--reverse-mirror",
-    is_flag=True,
-    help="Keep Endpoints for old readers, made from EndpointSlices.",
-)
-@click.option(
+@switch("--reverse-mirror", "Keep Endpoints for old readers, made from EndpointSlices.")
+@boolean(
     "--leader-elect",
-    type=SwitchType(),
-    is_flag=False,
-    flag_value=True,
-    default=None,
-    help=(
-        "Controllers work only while this server leads among those of one etcd.  [default: with "
-        "--etcd]"
-    ),
+    "Controllers work only while this server leads among those of one etcd.  [default: "
+    "with --etcd]",
+    None,
 )
 @emulation_options
 def command(

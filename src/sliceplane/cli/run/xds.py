@@ -23,11 +23,24 @@ from sliceplane.cli.answers import (
     show,
 )
 from sliceplane.cli.cluster import cluster_options, connect
+from sliceplane.cli.flags import (
+    EXISTING_FILE,
+    boolean,
+    choice,
+    duration,
+    number,
+    option,
+    port,
+    string,
+    strings,
+    switch,
+    with_options,
+)
 from sliceplane.cli.logs import Logs, log_options
-from sliceplane.cli.options import Command, CommandGroup, with_options
+from sliceplane.cli.options import Command, CommandGroup
 from sliceplane.cli.process import on_stop_signal, require, run, say_ready, spare_descriptors
 from sliceplane.cli.run.monitoring import monitoring_options, serve_monitoring
-from sliceplane.cli.values import DurationType, ListenType, SwitchType
+from sliceplane.cli.values import LISTEN, ParsedType, names_in
 
 if TYPE_CHECKING:
     from sliceplane.watch.io.kubeconfig import Connection
@@ -41,54 +54,36 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _MODES: Final = ("none", "cluster-ip", "capture", "port")
 
 resource_options = with_options(
-    click.option(
-        "--cluster-domain",
-        "domains",
-        multiple=True,
-        default=("cluster.local",),
-        metavar="NAME",
-        show_default=True,
-        help="The zone of the cluster's names; may be given several times.",
+    strings(
+        "--cluster-domain domains",
+        "NAME",
+        "The zone of the cluster's names; may be given several times.",
+        ("cluster.local",),
     ),
-    click.option(
-        "--namespaces",
-        default="",
-        metavar="NAME,...",
-        help="Services of these alone.  [default: all]",
-    ),
-    click.option(
+    string("--namespaces", "NAME,...", "Services of these alone.  [default: all]"),
+    choice(
         "--listeners",
-        type=click.Choice(_MODES),
-        default="none",
-        show_default=True,
-        help="Listeners of Envoys that do not say what they want (docs/xds.md).",
+        "Listeners of Envoys that do not say what they want (docs/xds.md).",
+        _MODES,
+        "none",
     ),
-    click.option(
+    number(
         "--leds-from",
-        type=click.IntRange(min=0),
-        default=20,
-        show_default=True,
-        metavar="N",
-        help=(
-            "Send an Envoy from 1.38 the endpoints of a Service one by one if it has so many; 0: "
-            "never."
-        ),
+        "Send an Envoy from 1.38 the endpoints of a Service one by one if it has so many; "
+        "0: never.",
+        20,
+        least=0,
     ),
-    click.option(
+    boolean(
         "--endpoint-names",
-        type=SwitchType(),
-        is_flag=False,
-        flag_value=True,
-        default=False,
-        show_default=True,
-        help="Tell clients the Pod and the node of each endpoint, in its metadata.",
+        "Tell clients the Pod and the node of each endpoint, in its metadata.",
+        False,
     ),
-    click.option(
+    choice(
         "--trust-node-metadata",
-        type=click.Choice(("none", "zone", "node")),
-        default="zone",
-        show_default=True,
-        help="What a client is believed of its place, if its credentials do not say it.",
+        "What a client is believed of its place, if its credentials do not say it.",
+        ("none", "zone", "node"),
+        "zone",
     ),
 )
 
@@ -109,53 +104,31 @@ resource_options = with_options(
         ("and then it calls xds:///web.default:80", "GRPC_XDS_BOOTSTRAP=xds.json ./program"),
     ],
 )
-@click.option(
-    "--bind-address",
-    type=ListenType(),
-    default=None,
-    metavar="ADDRESS:PORT",
-    help="Serve TLS there.",
-)
-@click.option("--tls-cert-file", type=_FILE, help="Certificate of the server, for --bind-address.")
-@click.option("--tls-private-key-file", type=_FILE, help="And its key.")
-@click.option(
+@option("--bind-address", "Serve TLS there.", type=LISTEN)
+@option("--tls-cert-file", "Certificate of the server, for --bind-address.", type=EXISTING_FILE)
+@option("--tls-private-key-file", "And its key.", type=EXISTING_FILE)
+@option(
     "--client-ca-file",
-    type=_FILE,
-    help="Authorities (PEM) whose client certificates are trusted; others come with a token.",
+    "Authorities (PEM) whose client certificates are trusted; others come with a token.",
+    type=EXISTING_FILE,
 )
-@click.option(
+@option(
     "--insecure-bind-address",
-    type=ListenType(),
-    default=None,
-    metavar="ADDRESS:PORT",
-    help="Serve without TLS there, on loopback.  [default: 127.0.0.1:18000 without --bind-address]",
+    "Serve without TLS there, on loopback.  [default: 127.0.0.1:18000 without --bind-address]",
+    type=LISTEN,
 )
-@click.option(
+@number(
     "--streams-per-user",
-    type=click.IntRange(min=1),
-    default=200,
-    show_default=True,
-    help=(
-        "Refuse more at a time to one user over TLS; to a token that is bound to a Pod, to that "
-        "Pod."
-    ),
+    "Refuse more at a time to one user over TLS; to a token that is bound to a Pod, to that Pod.",
+    200,
+    least=1,
 )
 @resource_options
-@click.option(
-    "--shutdown-delay",
-    type=DurationType(),
-    default="0s",
-    show_default=True,
-    help="Send clients away one after the other within so long.",
-)
-@click.option(
+@duration("--shutdown-delay", "Send clients away one after the other within so long.", "0s")
+@boolean(
     "--progress-lease",
-    type=SwitchType(),
-    is_flag=False,
-    flag_value=True,
-    default=False,
-    show_default=True,
-    help="Tell in a Lease of this machine which EndpointSlices clients have: drains wait for it.",
+    "Tell in a Lease of this machine which EndpointSlices clients have: drains wait for it.",
+    False,
 )
 @cluster_options
 @monitoring_options
@@ -226,7 +199,7 @@ async def _serve(connection: Connection, doors: Doors, flags: dict[str, Any]) ->
     spare_descriptors()
     config = XdsConfig(
         domains=tuple(flags["domains"]),
-        namespaces=tuple(name.strip() for name in flags["namespaces"].split(",") if name.strip()),
+        namespaces=names_in(flags["namespaces"]),
         collected_from=flags["leds_from"],
         with_names=flags["endpoint_names"],
     )
@@ -299,21 +272,15 @@ async def _say_ready(ready: Any, listening: tuple[tuple[str, int], ...]) -> None
     )
 
 
-class PlaceType(click.ParamType["tuple[str, int]"]):
-    """``HOST:PORT``."""
+def _place(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is not a host and a port (xds.example:18000)")
+    return host, int(port)
 
-    name = "host:port"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        host, _, port = str(value).rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            self.fail(f"{value!r} is not a host and a port (xds.example:18000)", param, ctx)
-        return host, int(port)
+_PLACE: Final = ParsedType("host:port", _place)
 
 
 @command.command(
@@ -331,52 +298,19 @@ class PlaceType(click.ParamType["tuple[str, int]"]):
         ),
     ],
 )
-@click.option(
-    "--for", "kind", type=click.Choice(("envoy", "grpc")), required=True, help="The program."
-)
-@click.option(
-    "--server",
-    type=PlaceType(),
-    default=_PLAIN,
-    show_default="127.0.0.1:18000",
-    help="Where we serve.",
-)
-@click.option("--insecure", is_flag=True, help="Without TLS, on this machine.")
-@click.option(
-    "--ca-file", default="", metavar="PATH", help="Authority of the server's certificate."
-)
-@click.option("--cert-file", default="", metavar="PATH", help="The client's certificate.")
-@click.option("--key-file", default="", metavar="PATH", help="And its key.")
-@click.option(
-    "--token-file",
-    default="",
-    metavar="PATH",
-    help="A token of the client, instead of a certificate.",
-)
-@click.option(
-    "--node-id",
-    default="",
-    metavar="TEXT",
-    help="What the client calls itself.  [default: the host name]",
-)
-@click.option("--node-name", default="", metavar="NAME", help="The Node on which it runs.")
-@click.option("--zone", default="", metavar="ZONE", help="Its zone.")
-@click.option(
-    "--client-namespace", default="", metavar="NAME", help="Of names without a namespace."
-)
-@click.option(
-    "--listeners",
-    type=click.Choice(_MODES),
-    default=None,
-    help="Of an Envoy: which listeners it gets.",
-)
-@click.option(
-    "--admin-port",
-    type=click.IntRange(0, 65535),
-    default=19000,
-    show_default=True,
-    help="Of an Envoy: its own pages, on loopback; 0: none.",
-)
+@choice("--for kind", "The program.", ("envoy", "grpc"), required=True)
+@option("--server", "Where we serve.", _PLAIN, type=_PLACE, show_default="127.0.0.1:18000")
+@switch("--insecure", "Without TLS, on this machine.")
+@string("--ca-file", "PATH", "Authority of the server's certificate.")
+@string("--cert-file", "PATH", "The client's certificate.")
+@string("--key-file", "PATH", "And its key.")
+@string("--token-file", "PATH", "A token of the client, instead of a certificate.")
+@string("--node-id", "TEXT", "What the client calls itself.  [default: the host name]")
+@string("--node-name", "NAME", "The Node on which it runs.")
+@string("--zone", "ZONE", "Its zone.")
+@string("--client-namespace", "NAME", "Of names without a namespace.")
+@choice("--listeners", "Of an Envoy: which listeners it gets.", _MODES)
+@port("--admin-port", "Of an Envoy: its own pages, on loopback; 0: none.", 19000)
 def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: Any) -> None:
     """Print the bootstrap of a client: YAML for 'envoy -c', JSON for a file that GRPC_XDS_BOOTSTRAP
     names.
@@ -422,14 +356,13 @@ def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: An
         ("the clients of the server on this machine", "sliceplane xds status"),
     ],
 )
-@click.option(
-    "--server",
-    "servers",
-    type=PlaceType(),
+@option(
+    "--server servers",
+    "The --metrics-bind-address of a server; may be given several times.",
+    (PAGES,),
+    type=_PLACE,
     multiple=True,
-    default=(PAGES,),
     show_default="127.0.0.1:18001",
-    help="The --metrics-bind-address of a server; may be given several times.",
 )
 @output_option
 def status(*, servers: tuple[tuple[str, int], ...], output: Form) -> None:

@@ -17,7 +17,19 @@ from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
-from sliceplane.server.io.requests.response import PLAIN_JSON, Representation
+from sliceplane.server.io.requests.auth import ANONYMOUS
+from sliceplane.server.io.requests.request import Request, parse
+from sliceplane.server.io.requests.response import (
+    CONTENT_TYPES,
+    DEPRECATIONS,
+    NO_CACHE,
+    NOSNIFF,
+    PLAIN_JSON,
+    Representation,
+    Response,
+    negotiate,
+    warning_headers,
+)
 from sliceplane.server.registry.documents import item_bytes, list_metadata
 from sliceplane.server.registry.types import ListOutcome
 
@@ -278,10 +290,46 @@ def _go_type(kind: str, resource: Resource) -> str:
 
 def error_representation(accept: str, *, pretty: bool) -> Representation:
     """What to word an error in: the negotiated media type, JSON where negotiation itself fails."""
-    from sliceplane.server.io.requests.response import negotiate
-
     try:
         negotiated = negotiate(accept, pretty=pretty)
     except StatusError:
         return PLAIN_JSON
     return Representation(media=negotiated.media, pretty=negotiated.pretty)
+
+
+def timeout_response() -> Response:
+    """As upstream (``staging/src/k8s.io/apiserver/pkg/server/filters/timeout.go``): no kind and no
+    version, as text.
+    """
+    body = {
+        "metadata": {},
+        "status": "Failure",
+        "message": "Timeout: request did not complete within the allotted timeout",
+        "reason": "Timeout",
+        "details": {},
+        "code": 504,
+    }
+    return Response(504, encode(body), b"text/plain; charset=utf-8")
+
+
+def status_response(request: Request, error: StatusError) -> Response:
+    """Returns *error* as a Status, with the headers that go with it."""
+    # What could not be negotiated is told in JSON.
+    accept = "" if error.code == 406 else request.header(b"accept")
+    representation = error_representation(accept, pretty=request.pretty)
+    headers = [NO_CACHE]
+    if error.code == 403:
+        headers.append(NOSNIFF)
+    if error.code == 401 and request.certificate is not None:
+        # A client may have a newer certificate by now, and can show it in another handshake only.
+        headers.append((b"connection", b"close"))
+    if error.allowed_methods:
+        headers.append((b"allow", ", ".join(error.allowed_methods).encode()))
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", str(error.retry_after_s).encode()))
+    path = parse(request.path)
+    if path is not None and request.user not in (None, ANONYMOUS):
+        deprecations = DEPRECATIONS.get((path.group, path.version, path.plural), ())
+        headers.extend(warning_headers((*deprecations, *error.warnings)))
+    body = render_status(error, representation)
+    return Response(error.code, body, CONTENT_TYPES[representation.media], tuple(headers))

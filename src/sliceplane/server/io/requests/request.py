@@ -26,11 +26,12 @@ from sliceplane.api.errors import (
 )
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import BY_PATH, LISTED, SERVED, Namespaces, Pods, Resource
+from sliceplane.api.selectors.fields import selected_name
 from sliceplane.server.fairness.types import Flow
 from sliceplane.server.io.requests.auth import Certificate
 from sliceplane.server.io.requests.limits import RequestCharges, kept_bytes
 from sliceplane.server.registry.attendance import Claim
-from sliceplane.server.registry.types import Target, User
+from sliceplane.server.registry.types import Attributes, Target, User
 from sliceplane.server.store.types import Key
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
@@ -174,6 +175,26 @@ class Request:
         )
         return tuple(
             (name.decode("latin-1"), value.decode(errors="replace")) for name, value in headers
+        )
+
+    def attributes(self, verb: str, path: ResourcePath) -> Attributes:
+        """Returns what authorisation is asked about. A list or watch of one object, by field
+        selector, names it.
+        """
+        name = path.name
+        namespace = path.namespace
+        if path.plural == "namespaces" and not path.group:
+            namespace = name
+        if not name and verb in ("list", "watch"):
+            name = selected_name(self.query.first("fieldSelector"))
+        return Attributes(
+            verb=verb,
+            path=self.path,
+            group=path.group,
+            resource=path.plural,
+            subresource=path.subresource,
+            namespace=namespace,
+            name=name,
         )
 
     @property

@@ -121,7 +121,7 @@ class RequestKey(NamedTuple):
 
 
 class WatchTraffic(NamedTuple):
-    """What was sent to the watches of one resource.  Streams add to it."""
+    """Counts of what was sent to the watches of one resource. Streams add to it."""
 
     events: Count
     sent_bytes: Count

@@ -50,7 +50,7 @@ from sliceplane.server.store.types import EventType, Key, StoreEvent
 
 
 class OutOfOrder(Exception):
-    """What the feed tells does not follow from what is there.  The owner loads everything anew
+    """The feed does not continue the state in memory. The owner loads everything anew
     (``on_reloaded``).
     """
 
@@ -120,7 +120,7 @@ class Replica:
 
     @property
     def known(self) -> Known:
-        """What clients of this server may have seen."""
+        """The state that clients of this server may have seen."""
         return Known(self.position, self.name, self._store.revision)
 
     @property
@@ -243,7 +243,7 @@ class Replica:
         self._after_progress(now)
 
     def waits_for(self, number: int) -> bool:
-        """Whether the fate of our batch *number* is still open."""
+        """Returns True if the fate of our batch *number* is still open."""
         return self._in_flight is not None and self._in_flight.number == number
 
     def _settle(self, position: int, now: float) -> None:
@@ -288,8 +288,8 @@ class Replica:
     # What others did
 
     def on_feed(self, items: Sequence[FeedItem], now: float) -> None:
-        """What the log took, in its order; items that were seen before are passed over.  Raises
-        ``OutOfOrder``.
+        """Follows what the log took, in its order; items that were seen before are passed over.
+        Raises ``OutOfOrder``.
         """
         for item in items:
             if isinstance(item, Group):

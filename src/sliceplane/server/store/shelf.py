@@ -118,7 +118,9 @@ class Shelf:
         return self.live.get(path)
 
     def count(self, namespace: str, after: str, revision: int) -> int:
-        """How many records ``walk`` would yield: O(log n + events after *revision*)."""
+        """Returns the number of records that ``walk`` would yield: O(log n + events after
+        *revision*).
+        """
         low, inclusive, high = _bounds(namespace, after)
         live = self.live
         first = 0 if low is None else live.bisect_left(low) if inclusive else live.bisect_right(low)
@@ -189,8 +191,8 @@ class _Sample:
 
 
 class Retention:
-    """How long history is kept: at least so many seconds, unless it grows over a bound. Owned by
-    the committer.
+    """Decides how long history is kept: at least so many seconds, unless it grows over a bound.
+    Owned by the committer.
 
     Lists at a past revision and watches that resume live off history, and kube clients expect about
     five minutes of it. Time bounds it in normal operation; the number of events and their bytes
@@ -249,7 +251,7 @@ class Retention:
             self._drop()
 
     def on_events(self, events: Sequence[StoreEvent], live: int) -> None:
-        """As ``on_commit``, for the *events* of one batch."""
+        """Calls ``on_commit`` for the *events* of one batch."""
         size = sum(len(event.record.body) for event in events)
         self.on_commit(events[-1].revision, len(events), size, live)
 

@@ -145,7 +145,9 @@ def decoder(name: str) -> MessageDecoder:
 
 
 def _required(field: ProtobufField) -> Callable[[], Any] | None:
-    """What makes the zero of a member that JSON has even when the wire had nothing, or ``None``."""
+    """Returns a function that makes the zero of a member that JSON has even if the wire had
+    nothing, or ``None``.
+    """
     if field.presence == "pointer":
         return None
     if field.type in SCALARS:

@@ -38,7 +38,7 @@ _LENGTH_BYTES: Final = 4
 
 
 def supports(api_version: str, kind: str) -> bool:
-    """Whether the kind (or list kind) has a protobuf form."""
+    """Returns True if the kind (or list kind) has a protobuf form."""
     return find_kind(api_version, kind) is not None
 
 

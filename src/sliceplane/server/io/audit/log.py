@@ -134,14 +134,14 @@ class AuditLog:
             )
 
     def admits_stranger(self) -> bool:
-        """Whether one more anonymous request is written."""
+        """Returns True if one more anonymous request may be written."""
         if self._strangers.try_take(self._steady()):
             return True
         self.left_out.value += 1
         return False
 
     def take_left_out(self) -> int:
-        """How many requests were left out since this was last asked."""
+        """Returns the number of requests left out since the last call."""
         count = int(self.left_out.value - self._left_out_told)
         self._left_out_told = self.left_out.value
         return count
@@ -164,7 +164,7 @@ class AuditLog:
         self._opened.set()
 
     def _append(self, lines: list[bytes]) -> int:
-        """How many are lost."""
+        """Writes *lines* and returns how many are lost."""
         try:
             self._file.append(lines)
         except NotAll as error:

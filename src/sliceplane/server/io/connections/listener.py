@@ -177,9 +177,7 @@ class Listener:
         await self._flush()
 
     async def _finish(self, grace_s: float) -> None:
-        """What is being answered, and what was arriving: both end within *grace_s*, or are
-        cancelled.
-        """
+        """Ends requests that are being answered or arriving within *grace_s*, or cancels them."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + grace_s
         while (left := ends - loop.time()) > 0 and (

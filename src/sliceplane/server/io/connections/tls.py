@@ -148,7 +148,9 @@ def serving_context(cert_file: Path, key_file: Path, client_ca_file: Path | None
 
 
 def certificate_of(sock: Any) -> Certificate | None:
-    """What a client has shown, from an ``ssl.SSLSocket`` after its handshake."""
+    """Returns the certificate that a client has shown, from an ``ssl.SSLSocket`` after its
+    handshake.
+    """
     own = sock.getpeercert()
     if not own:
         return None
@@ -168,7 +170,7 @@ def _text(path: Path) -> str:
 
 
 def _certificates(text: str) -> frozenset[str]:
-    """Those in *text*, each as its base64 without white space."""
+    """Returns the certificates in *text*, each as its base64 without white space."""
     return frozenset("".join(found.split()) for found in _PEM.findall(text))
 
 
@@ -283,7 +285,7 @@ class TlsAcceptor:
         transport.start()
 
     def _full(self, plain: socket.socket) -> str:
-        """Why there is no room for *plain*; "" if there is."""
+        """Returns the reason why there is no capacity for *plain*; "" if there is."""
         if self._room() <= len(self._shaking):
             return "there are as many as the server takes"
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -214,7 +214,7 @@ class TlsTransport(asyncio.Transport):
         return self._unsent
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """What is written after ``close``, or after the connection was lost, is dropped."""
+        """Sends *data*; after ``close``, or after the connection was lost, it is dropped."""
         if self._state is not _State.OPEN or not data:
             return
         self._unsent += len(data)
@@ -515,8 +515,8 @@ class TlsTransport(asyncio.Transport):
 
 
 def _plausible(head: bytes) -> bool:
-    """Whether OpenSSL shall see what begins like this.  What is no handshake at all it refuses at
-    once, and well.
+    """Returns True if OpenSSL may see a connection that begins like this. What is no handshake at
+    all it refuses at once, and well.
     """
     if len(head) < GREETING_HEAD_BYTES:
         return False

@@ -1,5 +1,4 @@
-"""What the server offers: ``/api``, ``/apis`` and below, in the legacy and the aggregated form
-(KEP-3352).
+"""Discovery: ``/api``, ``/apis`` and below, in the legacy and the aggregated form (KEP-3352).
 
 All of it follows from the resources that are served, which never change while the process lives, so
 what is asked for often is built at most once.
@@ -142,8 +141,8 @@ class Discovery:
         return document
 
     def _aggregated(self, root: str, media: Media) -> tuple[bytes, bytes]:
-        """What ``/api`` or ``/apis`` answers in the aggregated form, and its ETag; made once for
-        each media type.
+        """Returns the aggregated answer of ``/api`` or ``/apis``, and its ETag; made once for each
+        media type.
         """
         made = self._made.get((root, media))
         if made is None:
@@ -282,7 +281,7 @@ def _aggregated_subresource(resource: Resource, subresource: str) -> dict[str, A
 
 
 def _response_kind(resource: Resource, subresource: str) -> BodyKind:
-    """Of what is answered there; group and version stay empty where they are the enclosing ones."""
+    """Returns the kind of the answer; group and version stay empty if they are the enclosing ones."""
     body = SUBRESOURCES[subresource].body
     if body is None:
         return BodyKind("", "", resource.kind)

@@ -124,8 +124,8 @@ class LastWrites:
 
 
 class IssuerPages:
-    """What programs that verify our service account tokens themselves need: OpenID discovery and
-    the keys (KEP-1393).
+    """OpenID discovery and the keys, for programs that verify our service account tokens themselves
+    (KEP-1393).
 
     Readable by service accounts, and by users to whom ``system:service-account-issuer-discovery``
     is bound. *url* is where this server is reached; *keys_url*, where the keys are, if elsewhere.
@@ -223,7 +223,7 @@ def _not_found() -> Response:
 
 
 def snapshot_portions(store: Store) -> Iterator[bytes]:
-    """Of everything as it is now."""
+    """Returns the portions of a snapshot of the current state."""
     records = records_of(store)
     return written(records, store.revision)
 

@@ -96,7 +96,7 @@ _log = get_logger("apiserver")
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """What the application serves from; the plane puts it together."""
+    """The parts that the application uses; the plane creates them."""
 
     resources: ResourceHandlers
     watches: WatchHandler
@@ -125,7 +125,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Exchange:
-    """What is known of one request and response, for headers, logs, metrics and the audit log."""
+    """The state of one request and response, for headers, logs, metrics and the audit log."""
 
     __slots__ = (
         "audit",

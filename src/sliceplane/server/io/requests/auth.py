@@ -1,4 +1,4 @@
-"""Who asks, and may they: the two questions that come before every other.
+"""Authentication and authorisation, which come before everything else.
 
 Authentication: a client certificate of our authority (CN = user, O = groups), else a bearer token
 (of the static token file, or of a service account), else anonymous (``system:anonymous``). A bad
@@ -114,8 +114,8 @@ class Certificate(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, chain: Iterable[Mapping[str, Any]]) -> Certificate | None:
-        """From dictionaries as ``getpeercert()`` gives them, the client's own first; ``None`` if it
-        names no user.
+        """Creates it from dictionaries as ``getpeercert()`` returns them, the client's own first;
+        ``None`` if it names no user.
         """
         certificates = tuple(chain)
         user = user_of_certificate(certificates[0] if certificates else None)
@@ -134,7 +134,7 @@ class Certificate(msgspec.Struct, frozen=True):
 
 
 def bearer_token(authorization: bytes) -> str:
-    """Of an ``Authorization`` header; "" if it has none."""
+    """Returns the token of an ``Authorization`` header; "" if it has none."""
     scheme, _, token = authorization.decode("latin-1").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 

@@ -92,7 +92,7 @@ class Lists:
         self._pace = Pace()
 
     async def find(self, context: Context, target: Target, options: ListOptions) -> ListOutcome:
-        """As ``Registry.list``, but that the bodies are the stored ones.  Raises
+        """Lists as ``Registry.list`` does, but with bodies as they are stored. Raises
         ``StatusError``.
         """
         steps = self._registry.list_steps(context, target, options)
@@ -128,7 +128,7 @@ class Lists:
             )
 
     async def _shown(self, target: Target, found: ListOutcome) -> ListOutcome:
-        """In the version that was asked for."""
+        """Returns the list in the requested version."""
         if not target.converted:
             return found
         records = []

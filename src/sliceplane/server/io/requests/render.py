@@ -289,7 +289,9 @@ def _go_type(kind: str, resource: Resource) -> str:
 
 
 def error_representation(accept: str, *, pretty: bool) -> Representation:
-    """What to word an error in: the negotiated media type, JSON where negotiation itself fails."""
+    """Returns the representation of an error: the negotiated media type, JSON where negotiation
+    itself fails.
+    """
     try:
         negotiated = negotiate(accept, pretty=pretty)
     except StatusError:
@@ -298,8 +300,8 @@ def error_representation(accept: str, *, pretty: bool) -> Representation:
 
 
 def timeout_response() -> Response:
-    """As upstream (``staging/src/k8s.io/apiserver/pkg/server/filters/timeout.go``): no kind and no
-    version, as text.
+    """Returns upstream's 504 (``staging/src/k8s.io/apiserver/pkg/server/filters/timeout.go``): no
+    kind and no version, as text.
     """
     body = {
         "metadata": {},

@@ -49,7 +49,7 @@ _TRUTHS = ("1", "t", "T", "true", "TRUE", "True")
 
 
 class StreamConnection(Protocol):
-    """What a stream needs of the connection that carries it, beyond ASGI."""
+    """The part of a connection that a stream uses, beyond ASGI."""
 
     @property
     def write_paused(self) -> bool:
@@ -144,7 +144,7 @@ class Request:
 
     @property
     def kept_bytes(self) -> int:
-        """What it takes in memory until it is answered, besides its body."""
+        """The memory that it takes until it is answered, besides its body."""
         return kept_bytes(self.headers, self._scope["query_string"])
 
     @property
@@ -199,7 +199,7 @@ class Request:
 
     @property
     def pretty(self) -> bool:
-        """Whether query or user agent ask for indented JSON; the query wins."""
+        """True if query or user agent ask for indented JSON; the query wins."""
         if "pretty" in self.query:
             return self.query.first("pretty") in _TRUTHS
         return self.header(b"user-agent").startswith(_PRETTY_AGENTS)
@@ -209,8 +209,8 @@ class Request:
         return "gzip" in self.header(b"accept-encoding")
 
     def credentials_end_in(self, now: float) -> float:
-        """How many seconds longer the client certificate counts by which the request was
-        authenticated; infinite for any other request: upstream lets a watch outlive its token.
+        """Returns the seconds that the client certificate which authenticated the request still
+        counts; infinite for any other request: upstream lets a watch outlive its token.
         """
         if self.certificate is None or not self.certificate.counts(now):
             return math.inf

@@ -205,8 +205,8 @@ class ResourceHandlers:
         return await self._object(request, target, representation, outcome)
 
     def _is_heavy(self, target: Target, raw: bytes) -> bool:
-        """Whether a write is too much for the loop. What needs the keys of tokens is done here, and
-        has no business with so much: raises the 413 ``StatusError``.
+        """Returns True if a write is too much for the loop. What needs the keys of tokens is done
+        here, and has no business with so much: raises the 413 ``StatusError``.
         """
         stored = self._store.latest(key_of(target))
         stored_bytes = 0 if stored is None else len(stored.body)
@@ -323,7 +323,7 @@ _revision_of = attrgetter("revision")
 
 
 def _options_or_error(request: Request, kind: str) -> WriteOptions | StatusError:
-    """What is wrong with the options counts once the body was decoded, which is done elsewhere."""
+    """Returns the options, or their error, which counts once the body was decoded elsewhere."""
     try:
         return write_options(request, kind)
     except StatusError as error:
@@ -331,7 +331,7 @@ def _options_or_error(request: Request, kind: str) -> WriteOptions | StatusError
 
 
 def included_objects(request: Request, representation: Representation) -> IncludeObject:
-    """What the rows of a Table carry.  Raises the 400 ``StatusError``."""
+    """Returns the part of an object that the rows of a Table carry. Raises the 400 ``StatusError``."""
     if representation.form != "Table":
         return "Metadata"
     from sliceplane.server.documents.table import parse_include_object

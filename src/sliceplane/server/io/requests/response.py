@@ -53,7 +53,7 @@ class Clause(msgspec.Struct, frozen=True):
 
 
 class Representation(msgspec.Struct, frozen=True):
-    """What to answer in: the media type, and the form the object is converted to ("" = as it
+    """The form of an answer: the media type, and the form the object is converted to ("" = as it
     is).
     """
 

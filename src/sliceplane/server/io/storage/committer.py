@@ -244,7 +244,7 @@ class Committer:
                 future.set_result(None)
 
     async def _reconcile(self, error: Exception, batch: tuple[StoreEvent, ...]) -> bool:
-        """Whether the uncertain *batch* (empty: it was a compaction) is there after all."""
+        """Returns True if the uncertain *batch* (empty: it was a compaction) is there after all."""
         self.trouble.report(f"it is not known whether a write was stored ({error!r}); reading back")
         try:
             newest = await self._call(self._backend.reconcile)

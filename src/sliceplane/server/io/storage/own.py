@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 
 class OwnStorage:
-    """What the back end remembers, as ``store``; ``committer`` keeps the two together from
-    then on.
-    """
+    """The state of the back end, as ``store``; ``committer`` keeps the two together from then on."""
 
     def __init__(self, data_dir: DataDir) -> None:
         """Raises ``StorageError``."""
@@ -47,7 +45,7 @@ class OwnStorage:
         return self._backend.spare_bytes
 
     def close(self) -> None:
-        """Where no committer was made; it closes the back end itself."""
+        """Closes the back end if no committer was created, which closes it itself."""
         self._backend.close()
 
     async def check_identity(self, pki: Pki, tokens: TokenConfig) -> None:

@@ -142,17 +142,17 @@ class ReplicatedCommitter:
 
     @property
     def staleness_s(self) -> float:
-        """How long ago what is in memory was last known to be the newest."""
+        """Seconds since the state in memory was last known to be the newest."""
         return max(0.0, self._loop.time() - self._confirmed_at)
 
     @property
     def failing(self) -> str | None:
-        """Why storage does not do what it is for; ``None``: it does."""
+        """The reason why storage does not work; ``None``: it does."""
         return self._health.failing
 
     @property
     def unready(self) -> str:
-        """Why this server had better not be asked; "" if nothing speaks against it."""
+        """The reason why clients had better use another server; "": there is none."""
         if self._reloading:
             return "the state is being loaded anew"
         if self.staleness_s > STALE_S_MAX:
@@ -268,7 +268,7 @@ class ReplicatedCommitter:
         await asyncio.to_thread(self._backend.close)
 
     async def _written(self) -> None:
-        """What was accepted is told to the other servers, or can not be."""
+        """Returns when accepted writes have reached the other servers, or cannot."""
         while self.replica.busy and self.failing is None:
             await asyncio.sleep(0.005)
 

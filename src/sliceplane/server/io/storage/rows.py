@@ -1,5 +1,5 @@
-"""What stands in a database: records as rows of the table ``history``, and what proves that it has
-all that was acknowledged, its *tally* and the *mark* beside it.
+"""Content of a database: records as rows of the table ``history``, and the proofs that it has all
+that was acknowledged, its *tally* and the *mark* beside it.
 
 Labels, fields and owners are JSON text, "" if there are none.  ``crc`` is over all other columns.
 
@@ -240,7 +240,7 @@ class BadMark(Exception):
 
 
 class MarkContent(msgspec.Struct, frozen=True):
-    """What a mark says."""
+    """The content of a mark."""
 
     history: int
     revision: int

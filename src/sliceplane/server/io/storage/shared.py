@@ -23,8 +23,8 @@ from sliceplane.server.store.shelf import Retention
 
 
 class SharedStorage:
-    """As ``own.OwnStorage``: ``store`` is what was read, ``committer`` follows and writes from then
-    on.
+    """The counterpart of ``own.OwnStorage``: ``store`` is what was read, ``committer`` follows and
+    writes from then on.
     """
 
     spare_bytes = 0
@@ -52,7 +52,7 @@ class SharedStorage:
             raise
 
     def close(self) -> None:
-        """Where no committer was made; it closes the back end itself."""
+        """Closes the back end if no committer was created, which closes it itself."""
         self._backend.close()
 
     def committer(self, registry: Registry, *, keep_s: float) -> ReplicatedCommitter:
@@ -68,7 +68,9 @@ class SharedStorage:
         return self._committer
 
     def unready(self) -> str:
-        """Why clients had better ask another server; "" where memory is as new as the log."""
+        """Returns the reason why clients had better use another server; "" if memory is as new as
+        the log.
+        """
         return "storage is not followed yet" if self._committer is None else self._committer.unready
 
     async def check_identity(self, pki: Pki, tokens: TokenConfig) -> None:

@@ -30,7 +30,7 @@ from tests.attack.harness import (
     bystander,
 )
 
-#: what all that is not authenticated may cost, together: newcomers.BYTES_MAX, and what the
+#: what all that is not authenticated may cost, together: unauthenticated.BYTES_MAX, and what the
 #: allocator makes of it
 UNAUTHENTICATED_MIB_MAX = 300
 #: of what it sends nothing more is held before authentication; on top come an open connection and a
@@ -88,7 +88,7 @@ def memory(plane: PlaneProcess, before: float, connections: int = 0) -> tuple[Fi
     )
 
 
-async def newcomers_are_served(plane: PlaneProcess) -> Figure:
+async def new_clients_are_served(plane: PlaneProcess) -> Figure:
     """New connections of the administrator, one after another: those that failed."""
     failed = 0
     for _ in range(5):
@@ -171,7 +171,7 @@ async def unfinished_heads(folder: Path) -> Sequence[Figure]:
         figures = memory(plane, before, count)
         for tls in held:
             tls.close()
-        return *seen.figures(), *figures, await newcomers_are_served(plane), alive(plane)
+        return *seen.figures(), *figures, await new_clients_are_served(plane), alive(plane)
 
 
 async def trailers(folder: Path) -> Sequence[Figure]:
@@ -202,7 +202,7 @@ async def idle_connections(folder: Path) -> Sequence[Figure]:
                 stack.enter_context(holder(plane, 15_000, number=number)) for number in (1, 2)
             ]
             opened = [int(await asyncio.to_thread(client.line, 120)) for client in clients]
-            figures = (*memory(plane, before), await newcomers_are_served(plane), alive(plane))
+            figures = (*memory(plane, before), await new_clients_are_served(plane), alive(plane))
             fewer = Figure(
                 "connections that were opened", sum(opened), "connections", 20_000, at_least=True
             )
@@ -233,7 +233,7 @@ async def no_descriptors(folder: Path) -> Sequence[Figure]:
                     except (aiohttp.ClientError, OSError, TimeoutError):
                         refused += 1
             lost = Figure("writes that failed", refused, "writes", 0)
-            return *seen.figures(), lost, await newcomers_are_served(plane), alive(plane)
+            return *seen.figures(), lost, await new_clients_are_served(plane), alive(plane)
 
 
 async def half_open(folder: Path) -> Sequence[Figure]:
@@ -246,7 +246,7 @@ async def half_open(folder: Path) -> Sequence[Figure]:
                 await asyncio.to_thread(client.line, 120)
             await asyncio.sleep(0.5)
             figures = memory(plane, before, 3_000)
-            served = await newcomers_are_served(plane)
+            served = await new_clients_are_served(plane)
         return *seen.figures(), *figures, served, alive(plane)
 
 
@@ -307,7 +307,7 @@ async def slow_readers(folder: Path) -> Sequence[Figure]:
         figures = memory(plane, before)
         for tls in held:
             tls.close()
-        return *seen.figures(), *figures, await newcomers_are_served(plane), alive(plane)
+        return *seen.figures(), *figures, await new_clients_are_served(plane), alive(plane)
 
 
 ATTACKS = (

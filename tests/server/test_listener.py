@@ -17,7 +17,7 @@ from sliceplane.kit.io.start_error import StartError
 from sliceplane.server.io.config import Periods, PlaneConfig
 from sliceplane.server.io.connections import connection as connection_module
 from sliceplane.server.io.connections.listener import bind
-from sliceplane.server.io.connections.newcomers import ConnectionTiming
+from sliceplane.server.io.connections.unauthenticated import ConnectionTiming
 from sliceplane.server.io.plane import ServerPlane
 from sliceplane.watch.io.service import PlaneService, ServiceContext
 

@@ -17,7 +17,7 @@ from tests.waiting import until
 
 from sliceplane.server.fairness.types import uid_of
 from sliceplane.server.io.config import Periods
-from sliceplane.server.io.connections.newcomers import ConnectionTiming
+from sliceplane.server.io.connections.unauthenticated import ConnectionTiming
 from sliceplane.server.io.plane import PlaneConfig
 from sliceplane.server.io.requests.limits import Limits
 

@@ -22,8 +22,8 @@ from tests.effort import effort
 from tests.server.tls_peer import Contexts, Meeting, Noting, Peer, meeting
 from tests.waiting import eventually, turns
 
-from sliceplane.server.io.connections.newcomers import ConnectionTiming
 from sliceplane.server.io.connections.tls_transport import RECORD_BYTES, TlsTransport
+from sliceplane.server.io.connections.unauthenticated import ConnectionTiming
 
 SECONDS_MAX = 120.0
 Test = Callable[[Meeting], Coroutine[Any, Any, None]]
@@ -247,14 +247,14 @@ def test_who_speaks_plain_http_is_told(contexts: Contexts) -> None:
 def test_handshakes_count_and_can_be_ended(contexts: Contexts) -> None:
     async def test(found: Meeting) -> None:
         first, *waiting = [await found.dial() for _ in range(3)]
-        await eventually(lambda: len(found.newcomers), lambda count: count == 3)
+        await eventually(lambda: len(found.unauthenticated), lambda count: count == 3)
         waiting.append(await found.dial())
         assert await first.closed(), "there is room for three, and who came first makes some"
-        assert (len(found.newcomers), found.newcomers.dropped.value) == (3, 1)
+        assert (len(found.unauthenticated), found.unauthenticated.dropped.value) == (3, 1)
         found.acceptor.abort_handshakes()
         for peer in waiting:
             assert await peer.closed()
-        assert (len(found.newcomers), found.newcomers.bytes) == (0, 0)
+        assert (len(found.unauthenticated), found.unauthenticated.bytes) == (0, 0)
         await found.connect()
 
     run(contexts, test, room=3)
@@ -292,7 +292,7 @@ def connect_in_thread(found: Meeting) -> ssl.SSLSocket:
 def test_after_close_handshakes_go_on_and_nobody_new_comes(contexts: Contexts) -> None:
     async def test(found: Meeting) -> None:
         peer = await found.dial()
-        await eventually(lambda: len(found.newcomers), lambda count: count == 1)
+        await eventually(lambda: len(found.unauthenticated), lambda count: count == 1)
         found.acceptor.close()
         with pytest.raises(ConnectionRefusedError):
             await found.dial()

@@ -17,9 +17,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sliceplane.server.io.connections.newcomers import BYTES_MAX, ConnectionTiming, Newcomers
 from sliceplane.server.io.connections.tls import TlsAcceptor, server_context
 from sliceplane.server.io.connections.tls_transport import TlsTransport
+from sliceplane.server.io.connections.unauthenticated import (
+    BYTES_MAX,
+    ConnectionTiming,
+    UnauthenticatedConnections,
+)
 from sliceplane.server.io.keys.pki import ensure
 
 APPLICATION_DATA = 23
@@ -174,7 +178,7 @@ class Meeting:
     acceptor: TlsAcceptor
     address: tuple[str, int]
     protocols: asyncio.Queue[Noting]
-    newcomers: Newcomers
+    unauthenticated: UnauthenticatedConnections
     peers: list[Peer] = field(default_factory=list)
 
     async def dial(self, *, receive_buffer: int = 0, context: ssl.SSLContext | None = None) -> Peer:
@@ -203,7 +207,7 @@ async def meeting(
     *,
     room: int = 100,
     listening: socket.socket | None = None,
-    newcomer_bytes: int = BYTES_MAX,
+    unauthenticated_bytes: int = BYTES_MAX,
     timing: ConnectionTiming = ConnectionTiming(),  # noqa: B008  # it is frozen
 ) -> AsyncIterator[Meeting]:
     sock = listening if listening is not None else socket.create_server(("127.0.0.1", 0))
@@ -215,13 +219,18 @@ async def meeting(
         protocols.put_nowait(made[-1])
         return made[-1]
 
-    newcomers = Newcomers(newcomer_bytes)
+    unauthenticated = UnauthenticatedConnections(unauthenticated_bytes)
     acceptor = TlsAcceptor(
-        sock, contexts.server, make, room=lambda: room, newcomers=newcomers, timing=timing
+        sock,
+        contexts.server,
+        make,
+        room=lambda: room,
+        unauthenticated=unauthenticated,
+        timing=timing,
     )
     address = sock.getsockname()
     acceptor.start()
-    found = Meeting(contexts, acceptor, address, protocols, newcomers)
+    found = Meeting(contexts, acceptor, address, protocols, unauthenticated)
     try:
         yield found
     finally:

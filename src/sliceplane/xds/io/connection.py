@@ -26,8 +26,8 @@ from sliceplane.kit.http2.grpc import (
     GrpcStatus,
 )
 from sliceplane.kit.http2.limits import MESSAGE_BYTES_MAX, OUTPUT_BYTES
-from sliceplane.server.io.connections.newcomers import OPEN_BYTES
 from sliceplane.server.io.connections.tls import certificate_of
+from sliceplane.server.io.connections.unauthenticated import OPEN_BYTES
 from sliceplane.server.registry.types import ANONYMOUS_NAME, User
 from sliceplane.xds.io.budget import CONNECTION_BYTES, Charge
 
@@ -211,7 +211,7 @@ class GrpcProtocol(asyncio.Protocol):
         self.flush()
         waiting_bytes = self.grpc.partial_bytes + self._held_bytes
         if not self._is_known:
-            self._listener.newcomers.charge(self._transport, OPEN_BYTES + waiting_bytes)
+            self._listener.unauthenticated.charge(self._transport, OPEN_BYTES + waiting_bytes)
         elif self._charge is not None and self._charge.amount != CONNECTION_BYTES + waiting_bytes:
             self._recharge(waiting_bytes)
 
@@ -328,7 +328,7 @@ class GrpcProtocol(asyncio.Protocol):
         if self._is_known:
             return True
         self._is_known = True
-        self._listener.newcomers.leave(self._transport)
+        self._listener.unauthenticated.leave(self._transport)
         self._charge = self._listener.budget.open(user)
         return self._recharge(self.grpc.partial_bytes + self._held_bytes)
 

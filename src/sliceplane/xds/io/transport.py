@@ -24,8 +24,11 @@ from sliceplane.kit.http2.grpc import GrpcStatus
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
-from sliceplane.server.io.connections.newcomers import ConnectionTiming, Newcomers
 from sliceplane.server.io.connections.tls import TlsAcceptor
+from sliceplane.server.io.connections.unauthenticated import (
+    ConnectionTiming,
+    UnauthenticatedConnections,
+)
 from sliceplane.server.registry.types import User
 from sliceplane.xds.io.authentication import UNSECURED, Authenticator, CallRefused
 from sliceplane.xds.io.budget import ACCOUNT_BYTES_MAX, Budget, account_of
@@ -59,10 +62,10 @@ class GrpcListener:
         *,
         connections_max: int = CONNECTIONS_MAX,
         calls_per_user_max: int = CALLS_PER_USER_MAX,
-        newcomers: Newcomers | None = None,
+        unauthenticated: UnauthenticatedConnections | None = None,
         timing: ConnectionTiming = ConnectionTiming(),  # noqa: B008  # it is frozen
     ) -> None:
-        """*newcomers*: those of the API server in this process; it has metrics of its own then."""
+        """*unauthenticated*: those of the API server in this process, which has their metrics."""
         self._handler = handler
         self._rng = rng
         self._connections_max = connections_max
@@ -83,10 +86,12 @@ class GrpcListener:
         self._is_stopping = False
         #: connections that have something to write
         self._to_flush: list[GrpcProtocol] = []
-        self.newcomers = Newcomers() if newcomers is None else newcomers
+        self.unauthenticated = (
+            UnauthenticatedConnections() if unauthenticated is None else unauthenticated
+        )
         metrics = self.metrics = Metrics()
-        if newcomers is None:
-            metrics.include(self.newcomers.metrics.families)
+        if unauthenticated is None:
+            metrics.include(self.unauthenticated.metrics.families)
         metrics.computed(
             "gauge",
             "sliceplane_xds_connections",
@@ -129,7 +134,7 @@ class GrpcListener:
             context,
             partial(GrpcProtocol, self, authenticator),
             room=lambda: self._connections_max - len(self._connections),
-            newcomers=self.newcomers,
+            unauthenticated=self.unauthenticated,
             timing=self._timing,
         )
         self._acceptor.start()

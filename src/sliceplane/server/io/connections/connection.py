@@ -7,8 +7,8 @@ mean no good.
 - Heads have limits, in bytes and in fields (431 beyond, as Go's server says it): narrow ones for
   who has not authenticated yet on this connection, Go's for the others (see ``HeadLimits``).
   Trailers count as well, and are dropped: what comes behind a body is no header (RFC 9110 6.5.1).
-- Until it authenticates a connection is a newcomer (see ``newcomers``), and charged with what it
-  makes us hold.
+- Until it authenticates (see ``unauthenticated``), a connection is charged with what it
+  keeps in memory.
 - A request whose end two readers could see in two places gets 400: one ``Transfer-Encoding``, which
   is ``chunked``, in HTTP/1.1 only, and one ``Host`` (RFC 9112 3.2, 6.1). The parser refuses the
   rest of the family.
@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from sliceplane.server.io.connections.newcomers import FIELD_BYTES, OPEN_BYTES
 from sliceplane.server.io.connections.tls import certificate_of
+from sliceplane.server.io.connections.unauthenticated import FIELD_BYTES, OPEN_BYTES
 from sliceplane.server.io.requests.auth import Certificate
 from sliceplane.server.registry.types import User, standing_of
 
@@ -96,7 +96,7 @@ class HttpConnection(HttpToolsProtocol):
         super().__init__(listener.config, listener.state, {})
         self._listener = listener
         self._head_limits = UNKNOWN_HEAD
-        #: the user who is charged with it; "" for a newcomer
+        #: the user who is charged with it; "" for a connection
         self._account = ""
         self._phase = _Phase.ANSWER
         self._timer: asyncio.TimerHandle | None = None
@@ -163,7 +163,7 @@ class HttpConnection(HttpToolsProtocol):
             return False
         self._account = user.name
         self._head_limits = KNOWN_HEAD
-        self._listener.newcomers.leave(self.transport)
+        self._listener.unauthenticated.leave(self.transport)
         return True
 
     def distrust_certificate(self) -> None:
@@ -236,7 +236,7 @@ class HttpConnection(HttpToolsProtocol):
                 self.abort()
 
     def _charge(self) -> None:
-        """A newcomer pays for what it has sent and not finished, and for what it does not take."""
+        """A connection pays for what it has sent and not finished, and for what it does not take."""
         if self._head_limits is UNKNOWN_HEAD:
             body = len(self.cycle.body) if self.cycle is not None else 0
             heads = (
@@ -246,7 +246,9 @@ class HttpConnection(HttpToolsProtocol):
                 + FIELD_BYTES * self._fields
             )
             unsent = self.transport.get_write_buffer_size()
-            self._listener.newcomers.charge(self.transport, OPEN_BYTES + heads + body + unsent)
+            self._listener.unauthenticated.charge(
+                self.transport, OPEN_BYTES + heads + body + unsent
+            )
 
     def _refuse_head(self) -> None:
         self._listener.refused_heads.value += 1

@@ -29,8 +29,11 @@ from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.shares import Shares
 from sliceplane.server.io.connections.connection import HttpConnection
-from sliceplane.server.io.connections.newcomers import ConnectionTiming, Newcomers
 from sliceplane.server.io.connections.tls import TlsAcceptor
+from sliceplane.server.io.connections.unauthenticated import (
+    ConnectionTiming,
+    UnauthenticatedConnections,
+)
 
 App = Callable[
     [MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]],
@@ -92,12 +95,12 @@ class Listener:
         # line.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         self.config.load()
-        self.newcomers = Newcomers()
+        self.unauthenticated = UnauthenticatedConnections()
         #: connections by the user who authenticated first
         self.accounts = Shares(connections_max)
         self._acceptor: TlsAcceptor | None = None
         metrics = self.metrics = Metrics()
-        metrics.include(self.newcomers.metrics.families)
+        metrics.include(self.unauthenticated.metrics.families)
         metrics.computed(
             "gauge", "apiserver_connections", "Open client connections.", lambda: self.connections
         )
@@ -134,7 +137,7 @@ class Listener:
             context,
             partial(HttpConnection, self),
             room=lambda: self.connections_max - len(self.state.connections),
-            newcomers=self.newcomers,
+            unauthenticated=self.unauthenticated,
             timing=self.timing,
         )
         self._acceptor.start()

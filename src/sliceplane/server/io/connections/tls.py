@@ -11,7 +11,8 @@ never given to clients, so that storage, logs and whatever else the process does
 clients hold all the rest. The system gives the lowest number that is free, so the number of an
 accepted connection tells how many are in use.
 
-Where there is no room, the oldest connection of an unknown client makes some (see ``newcomers``);
+Where there is no room, the oldest connection of an unknown client makes some (see
+``unauthenticated``);
 if all are known, the new one is refused: closed at once, counted, and told of once a minute. The
 same where the system itself refuses to accept; then accepting rests a little too, or the loop would
 be called for it again and again.
@@ -33,11 +34,14 @@ from sliceplane.kit.io.files import CREDENTIAL_BYTES_MAX, read_bytes
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.io.turns import LoopTurns
-from sliceplane.server.io.connections.newcomers import ConnectionTiming, Newcomers
 from sliceplane.server.io.connections.tls_transport import (
     GREETING_HEAD_BYTES,
     ProtocolFactory,
     TlsTransport,
+)
+from sliceplane.server.io.connections.unauthenticated import (
+    ConnectionTiming,
+    UnauthenticatedConnections,
 )
 from sliceplane.server.io.keys.pki import Pki
 from sliceplane.server.io.requests.auth import Certificate
@@ -198,7 +202,7 @@ class TlsAcceptor:
         make_protocol: ProtocolFactory,
         *,
         room: Callable[[], int],
-        newcomers: Newcomers,
+        unauthenticated: UnauthenticatedConnections,
         timing: ConnectionTiming = ConnectionTiming(),  # noqa: B008  # it is frozen
     ) -> None:
         """*room*: how many connections more there may be, handshakes not counted."""
@@ -208,7 +212,7 @@ class TlsAcceptor:
         self._make_protocol = make_protocol
         self._room = room
         self._turns = LoopTurns()
-        self._newcomers = newcomers
+        self._unauthenticated = unauthenticated
         self._timing = timing
         self._shaking: set[TlsTransport] = set()
         self._rest: asyncio.TimerHandle | None = None
@@ -260,13 +264,13 @@ class TlsAcceptor:
         loop.remove_reader(self._sock.fileno())
         self._rest = loop.call_later(self._timing.rest_s, self._resume)
         for _ in range(_ACCEPTS_PER_TURN):
-            if not self._newcomers.drop_oldest():
+            if not self._unauthenticated.drop_oldest():
                 break
         self._tell((error.strerror or str(error)).lower())
 
     def _take(self, plain: socket.socket) -> None:
         why = self._full(plain)
-        if why and not self._newcomers.drop_oldest():
+        if why and not self._unauthenticated.drop_oldest():
             plain.close()
             self.refused += 1
             self._tell(why)
@@ -277,7 +281,7 @@ class TlsAcceptor:
             self.context,
             self._make_protocol,
             self._shaking.discard,
-            self._newcomers,
+            self._unauthenticated,
             timing=self._timing,
             turns=self._turns,
         )

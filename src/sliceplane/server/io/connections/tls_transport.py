@@ -40,13 +40,13 @@ from functools import partial
 from typing import Any, Final
 
 from sliceplane.kit.io.turns import LoopTurns
-from sliceplane.server.io.connections.newcomers import (
+from sliceplane.server.io.connections.unauthenticated import (
     GREETING_BYTES,
     HANDSHAKE_BYTES,
     HANDSHAKE_MESSAGE_BYTES,
     OPEN_BYTES,
     ConnectionTiming,
-    Newcomers,
+    UnauthenticatedConnections,
 )
 
 #: the head of the first record and of the message in it (RFC 8446 4 and 5.1): what a greeting is
@@ -99,7 +99,6 @@ class TlsTransport(asyncio.Transport):
         "_loop",
         "_low",
         "_make_protocol",
-        "_newcomers",
         "_on_shaken",
         "_paused",
         "_protocol",
@@ -110,6 +109,7 @@ class TlsTransport(asyncio.Transport):
         "_timer",
         "_timing",
         "_turns",
+        "_unauthenticated",
         "_unsent",
         "_waits_for_write",
         "_writing_paused",
@@ -121,7 +121,7 @@ class TlsTransport(asyncio.Transport):
         context: ssl.SSLContext,
         make_protocol: ProtocolFactory,
         on_shaken: Callable[[TlsTransport], None],
-        newcomers: Newcomers,
+        unauthenticated: UnauthenticatedConnections,
         *,
         timing: ConnectionTiming,
         turns: LoopTurns,
@@ -138,7 +138,7 @@ class TlsTransport(asyncio.Transport):
         self._sock: Any = sock
         self._fd = sock.fileno()
         self._context = context
-        self._newcomers = newcomers
+        self._unauthenticated = unauthenticated
         self._timing = timing
         self._turns = turns
         self._make_protocol = make_protocol
@@ -248,7 +248,7 @@ class TlsTransport(asyncio.Transport):
     # The handshake
 
     def start(self) -> None:
-        self._newcomers.enter(self, GREETING_BYTES)
+        self._unauthenticated.enter(self, GREETING_BYTES)
         if self._state is _State.GREETING:
             self._read_from_now()
 
@@ -271,7 +271,7 @@ class TlsTransport(asyncio.Transport):
             self._end(error)  # it was reset before it was looked at
             return
         self._state = _State.HANDSHAKE
-        self._newcomers.charge(self, HANDSHAKE_BYTES)
+        self._unauthenticated.charge(self, HANDSHAKE_BYTES)
         if self._state is _State.HANDSHAKE:
             self.shake_hands()
 
@@ -295,7 +295,7 @@ class TlsTransport(asyncio.Transport):
             self._wait_for_write(False)
             self._stop_reading()
             self._cancel_timer()
-            self._newcomers.charge(self, OPEN_BYTES)
+            self._unauthenticated.charge(self, OPEN_BYTES)
             self._state = _State.OPEN
             self._on_shaken(self)
             self._protocol = self._make_protocol()
@@ -326,7 +326,7 @@ class TlsTransport(asyncio.Transport):
                 if self._state is _State.HANDSHAKE:
                     # More than the ClientHello has come, and it was not all: it may be part of
                     # something large.
-                    self._newcomers.charge(self, HANDSHAKE_MESSAGE_BYTES)
+                    self._unauthenticated.charge(self, HANDSHAKE_MESSAGE_BYTES)
             case _State.FAREWELL:
                 self._discard()
 
@@ -504,7 +504,7 @@ class TlsTransport(asyncio.Transport):
         self._backlog.clear()
         self._unsent = 0
         self._sock.close()
-        self._newcomers.leave(self)
+        self._unauthenticated.leave(self)
         # Protocol and transport know each other: the one that is called last lets go, or only the
         # collector frees them.
         protocol, self._protocol = self._protocol, None

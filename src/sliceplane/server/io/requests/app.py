@@ -182,7 +182,7 @@ class ApiServer:
         request = Request(scope, receive)
         exchange = _Exchange(request, time.perf_counter())
         await self._steps.timed(
-            self._serve(request, exchange, send), lambda: _who(request, exchange)
+            self._serve(request, exchange, send), lambda: _log_fields(request, exchange)
         )
 
     async def _serve(self, request: Request, exchange: _Exchange, send: Send) -> None:
@@ -216,7 +216,7 @@ class ApiServer:
         seconds = time.perf_counter() - exchange.started
         services.metrics.observe(exchange.key, code, seconds)
         if _log.writes("debug"):
-            _tell(request, exchange, code, seconds)
+            _log_request(request, exchange, code, seconds)
 
     async def _respond(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
         """The response, or ``None`` if a stream was sent and has ended.  Raises
@@ -388,8 +388,8 @@ class ApiServer:
             services.metrics.on_stream(key, -1)
 
 
-def _who(request: Request, exchange: _Exchange) -> dict[str, object]:
-    """Whose step it was, for the log."""
+def _log_fields(request: Request, exchange: _Exchange) -> dict[str, object]:
+    """Returns the fields of a log line about the request."""
     return {
         "audit_id": exchange.audit_id,
         "verb": exchange.key.verb,
@@ -398,8 +398,8 @@ def _who(request: Request, exchange: _Exchange) -> dict[str, object]:
     }
 
 
-def _tell(request: Request, exchange: _Exchange, code: int, seconds: float) -> None:
-    """A line for each request, found by its audit id: for who asked for debug lines only."""
+def _log_request(request: Request, exchange: _Exchange, code: int, seconds: float) -> None:
+    """Writes a debug line for the request, which its audit id finds."""
     _log.debug(
         "request",
         audit_id=exchange.audit_id,

@@ -1,15 +1,13 @@
-"""Connections that have not shown yet who is behind them: what all of them together may cost, and
-how long each may take.
+"""Connections on which no client has authenticated yet: the memory that they may cost together,
+and the time that each may take.
 
 Every program that reaches the port can open connections, and stop at any point: before the first
-byte, in the middle of a handshake, of a head, of taking an answer. Each such *newcomer* is charged
-with the most that its phase can make the process hold, and all of them together have a bound. Above
-it the oldest are dropped: who means well shakes hands and authenticates within moments, so the
-oldest are those that are least likely to. The same is done when a connection is to be accepted and
-there is no room for it.
+byte, in the middle of a handshake, of a head, of taking an answer. Each such connection is charged
+with the most that its phase can make the process hold, and their sum has a bound. Above it the
+oldest are dropped: an honest client shakes hands and authenticates within moments, so the oldest
+are the least likely to. The same happens when a connection is accepted and there is no capacity.
 
-A connection leaves when it has authenticated, or is closed. Anonymous users stay newcomers for
-good.
+A connection leaves when it has authenticated, or is closed. Connections of anonymous users stay.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ import msgspec
 
 from sliceplane.kit.metrics import Metrics
 
-#: what all newcomers together may be charged with
+#: bound of the charges of all unauthenticated connections
 BYTES_MAX: Final = 256 * 1024 * 1024
 
 # Measured with OpenSSL 3.0 and CPython 3.11, rounded up.
-#: accepted, and nothing has come
+#: accepted, and no byte has come
 GREETING_BYTES: Final = 4 * 1024
 #: OpenSSL has its buffers and the ClientHello, of which it gets no more than
 #: ``tls_transport.HELLO_BYTES_MAX``
@@ -32,26 +30,26 @@ HANDSHAKE_BYTES: Final = 48 * 1024
 #: a later message of a handshake is under way: OpenSSL makes room for as much as it claims to be,
 #: up to 100 KiB
 HANDSHAKE_MESSAGE_BYTES: Final = 152 * 1024
-#: of a connection that is open and idle; what it has sent of a head, or not taken of an answer,
-#: comes on top
+#: an open and idle connection; the parts of a head that it sent, and of an answer that it did
+#: not take, come on top
 OPEN_BYTES: Final = 20 * 1024
-#: of each header, besides its bytes
+#: each header, besides its bytes
 FIELD_BYTES: Final = 160
 
 
-class Newcomer(Protocol):
+class Unauthenticated(Protocol):
     def abort(self) -> None:
-        """Close at once, and leave."""
+        """Closes at once, and leaves."""
 
 
-class Newcomers:
-    """Owns who they are, in the order of their coming, and their charges.  Used from the loop's
+class UnauthenticatedConnections:
+    """The connections in the order in which they came, and their charges.  Used from the loop's
     thread.
     """
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._charges: dict[Newcomer, int] = {}
+        self._charges: dict[Unauthenticated, int] = {}
         self.bytes = 0
         self.metrics = Metrics()
         self.metrics.computed(
@@ -74,28 +72,28 @@ class Newcomers:
     def __len__(self) -> int:
         return len(self._charges)
 
-    def enter(self, newcomer: Newcomer, size: int) -> None:
-        assert newcomer not in self._charges, "it has come already"
-        self._charges[newcomer] = 0
-        self.charge(newcomer, size)
+    def enter(self, connection: Unauthenticated, size: int) -> None:
+        assert connection not in self._charges, "it entered before"
+        self._charges[connection] = 0
+        self.charge(connection, size)
 
-    def charge(self, newcomer: Newcomer, size: int) -> None:
-        """It costs *size* now; may drop it, or others.  No matter for a connection that has
-        left.
+    def charge(self, connection: Unauthenticated, size: int) -> None:
+        """Charges it with *size* in all; may drop it, or others.  Does nothing for a connection
+        that has left.
         """
-        before = self._charges.get(newcomer)
+        before = self._charges.get(connection)
         if before is not None and before != size:
-            self._charges[newcomer] = size
+            self._charges[connection] = size
             self.bytes += size - before
             while self.bytes > self._bytes_max and self.drop_oldest():
                 pass
 
-    def leave(self, newcomer: Newcomer) -> None:
+    def leave(self, connection: Unauthenticated) -> None:
         """Idempotent."""
-        self.bytes -= self._charges.pop(newcomer, 0)
+        self.bytes -= self._charges.pop(connection, 0)
 
     def drop_oldest(self) -> bool:
-        """Close the one that came first; false if there is none."""
+        """Closes the oldest one; returns False if there is none."""
         oldest = next(iter(self._charges), None)
         if oldest is None:
             return False
@@ -112,7 +110,7 @@ class Newcomers:
 
 
 class ConnectionTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds.  ``Listener`` hands it to all that keeps a connection."""
+    """Seconds that a connection may take for each phase."""
 
     # TLS
 

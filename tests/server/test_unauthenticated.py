@@ -15,12 +15,12 @@ from tests.effort import effort
 from tests.server.tls_peer import Contexts, Meeting, meeting
 from tests.waiting import eventually
 
-from sliceplane.server.io.connections.newcomers import (
+from sliceplane.server.io.connections.unauthenticated import (
     GREETING_BYTES,
     HANDSHAKE_BYTES,
     HANDSHAKE_MESSAGE_BYTES,
     OPEN_BYTES,
-    Newcomers,
+    UnauthenticatedConnections,
 )
 
 #: a ClientHello that claims to be so long, and its first bytes
@@ -28,13 +28,13 @@ HELLO = b"\x16\x03\x01\x40\x00\x01%b\x03\x03"
 
 
 class Someone:
-    def __init__(self, newcomers: Newcomers) -> None:
-        self._newcomers = newcomers
+    def __init__(self, unauthenticated: UnauthenticatedConnections) -> None:
+        self._unauthenticated = unauthenticated
         self.closed = False
 
     def abort(self) -> None:
         self.closed = True
-        self._newcomers.leave(self)
+        self._unauthenticated.leave(self)
 
 
 @effort(200)
@@ -49,34 +49,34 @@ class Someone:
     ),
 )
 def test_the_oldest_go_until_the_others_fit(bound: int, steps: list[tuple[str, int, int]]) -> None:
-    newcomers = Newcomers(bound)
+    unauthenticated = UnauthenticatedConnections(bound)
     everybody: list[Someone] = []
     expected: OrderedDict[Someone, int] = OrderedDict()
     dropped = 0
     for what, which, size in steps:
         if what == "enter":
-            everybody.append(Someone(newcomers))
+            everybody.append(Someone(unauthenticated))
             expected[everybody[-1]] = size
-            newcomers.enter(everybody[-1], size)
+            unauthenticated.enter(everybody[-1], size)
         elif what == "drop":
-            assert newcomers.drop_oldest() is bool(expected)
+            assert unauthenticated.drop_oldest() is bool(expected)
             if expected:
                 expected.popitem(last=False)
                 dropped += 1
         elif everybody:
             someone = everybody[which % len(everybody)]
             if what == "leave":
-                newcomers.leave(someone)
+                unauthenticated.leave(someone)
                 expected.pop(someone, None)
             else:
-                newcomers.charge(someone, size)
+                unauthenticated.charge(someone, size)
                 if someone in expected:
                     expected[someone] = size
         while sum(expected.values()) > bound:
             expected.popitem(last=False)
             dropped += 1
-        newcomers.check()
-        assert (len(newcomers), newcomers.bytes, newcomers.dropped.value) == (
+        unauthenticated.check()
+        assert (len(unauthenticated), unauthenticated.bytes, unauthenticated.dropped.value) == (
             len(expected),
             sum(expected.values()),
             dropped,
@@ -90,7 +90,7 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> Contexts:
 
 
 async def charged(found: Meeting, size: int) -> None:
-    await eventually(lambda: found.newcomers.bytes, lambda charged: charged == size)
+    await eventually(lambda: found.unauthenticated.bytes, lambda charged: charged == size)
 
 
 def test_each_phase_is_charged_what_it_costs(contexts: Contexts) -> None:
@@ -106,7 +106,7 @@ def test_each_phase_is_charged_what_it_costs(contexts: Contexts) -> None:
             await charged(found, 0)
             peer, protocol = await found.connect()
             await charged(found, OPEN_BYTES)
-            found.newcomers.leave(protocol.transport)
+            found.unauthenticated.leave(protocol.transport)
             await peer.send(b"x")
             await charged(found, 0)
 
@@ -142,7 +142,7 @@ def test_handshakes_that_do_not_end_make_room_for_others(contexts: Contexts) -> 
     async def test() -> None:
         async with (
             asyncio.timeout(60),
-            meeting(contexts, newcomer_bytes=3 * HANDSHAKE_BYTES) as found,
+            meeting(contexts, unauthenticated_bytes=3 * HANDSHAKE_BYTES) as found,
         ):
             half_open = []
             for _ in range(3):
@@ -151,8 +151,8 @@ def test_handshakes_that_do_not_end_make_room_for_others(contexts: Contexts) -> 
                 await charged(found, len(half_open) * HANDSHAKE_BYTES)
             await found.connect()
             assert await half_open[0].closed()
-            assert found.newcomers.dropped.value == 1
-            found.newcomers.check()
+            assert found.unauthenticated.dropped.value == 1
+            found.unauthenticated.check()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(test())

@@ -28,8 +28,8 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     lendable_percent: int = 0
     exempt: bool = False
     queues: int = 0
-    hand_size: int = 0
-    queue_length: int = 0
+    hand_size: int = 6
+    queue_length: int = 50
     #: vital to the cluster: may use the last tenth of everything that is shared
     vital: bool = False
 

@@ -149,14 +149,9 @@ class Listener:
         shake hands anew: idle connections and watches end at once, others with the answer under
         way.
         """
-        if self._acceptor is None:
-            return
-        self._acceptor.context = context
-        if distrusting:
-            # Handshakes under way are those of the context before.
-            self._acceptor.abort_handshakes()
-            for connection in list(self.state.connections):
-                _ours(connection).distrust_certificate()
+        if self._acceptor is not None:
+            connections = map(_ours, self.state.connections)
+            self._acceptor.use(context, distrusting=connections if distrusting else None)
 
     def drain(self) -> None:
         """Go on, but have clients leave: each connection ends with its next answer.  Idempotent."""

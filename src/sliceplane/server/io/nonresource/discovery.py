@@ -241,14 +241,18 @@ def resource_entry(resource: Resource) -> dict[str, Any]:
         "kind": resource.kind,
         "verbs": sorted(resource.verbs),
     }
-    if resource.short_names:
-        entry["shortNames"] = list(resource.short_names)
-    if resource.categories:
-        entry["categories"] = list(resource.categories)
+    _add_names(entry, resource)
     hub = resource.hub or resource
     stored = f"{hub.group}/{hub.version}/{hub.kind}".encode()
     entry["storageVersionHash"] = base64.b64encode(hashlib.sha256(stored).digest()[:8]).decode()
     return entry
+
+
+def _add_names(entry: dict[str, Any], resource: Resource) -> None:
+    if resource.short_names:
+        entry["shortNames"] = list(resource.short_names)
+    if resource.categories:
+        entry["categories"] = list(resource.categories)
 
 
 def _aggregated_entry(resource: Resource) -> dict[str, Any]:
@@ -260,10 +264,7 @@ def _aggregated_entry(resource: Resource) -> dict[str, Any]:
         "singularResource": resource.singular,
         "verbs": sorted(resource.verbs),
     }
-    if resource.short_names:
-        entry["shortNames"] = list(resource.short_names)
-    if resource.categories:
-        entry["categories"] = list(resource.categories)
+    _add_names(entry, resource)
     if resource.subresources:
         entry["subresources"] = [
             _aggregated_subresource(resource, subresource)

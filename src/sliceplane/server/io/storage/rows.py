@@ -97,31 +97,11 @@ def encode(event: StoreEvent) -> Row:
     labels = _encoder.encode(dict(record.labels)).decode() if record.labels else ""
     fields = _encoder.encode(dict(record.fields)).decode() if record.fields else ""
     owners = _encoder.encode(record.owners).decode() if record.owners else ""
-    crc = _crc(
-        record.body,
-        record.revision,
-        kind,
-        *key,
-        previous,
-        record.created,
-        record.uid,
-        labels,
-        fields,
-        owners,
+    columns = (
+        *(record.revision, kind, *key, previous, record.created, record.uid),
+        *(labels, fields, owners),
     )
-    return (
-        record.revision,
-        kind,
-        *key,
-        previous,
-        record.created,
-        record.uid,
-        labels,
-        fields,
-        owners,
-        crc,
-        record.body,
-    )
+    return (*columns, _crc(record.body, *columns), record.body)
 
 
 def decode(row: tuple[Any, ...]) -> StoredRow:

@@ -11,7 +11,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import Namespaces, Services
 from sliceplane.diagnose.io.names import LookedUp, looked_up
-from sliceplane.dns.view import ZoneConfig
+from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.wire import A
 from sliceplane.server.io.config import PlaneConfig
 from sliceplane.server.io.plane import ServerPlane

@@ -19,11 +19,11 @@ from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Services
 from sliceplane.diagnose.io.drifting import read_drift
 from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.io import sockets
 from sliceplane.dns.io.service import Resolver, watches
 from sliceplane.dns.io.sockets import ListenError, Streams, bound
 from sliceplane.dns.server import Forward
-from sliceplane.dns.view import ZoneConfig
 from sliceplane.dns.wire import DnsQuestion
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.config import PlaneConfig

@@ -26,11 +26,11 @@ from sliceplane.api.codec import encode
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EventsV1, Services
 from sliceplane.dns.clients import FORWARD_WORK, AnswerConfig
+from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.io import upstream
 from sliceplane.dns.io.service import Resolver, watches
 from sliceplane.dns.io.sockets import ListenError, bound
 from sliceplane.dns.io.upstream import ForwardFlags
-from sliceplane.dns.view import ZoneConfig
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.config import PlaneConfig
 from sliceplane.server.io.plane import ServerPlane

@@ -15,7 +15,7 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import Services
 from sliceplane.cli.run import proxy as proxy_command
 from sliceplane.kit.rng import Rng
-from sliceplane.node.io.inputs import Inputs
+from sliceplane.node.io.inputs import InputHandlers, Inputs
 from sliceplane.node.io.node_proxy import watches
 from sliceplane.server.io.config import PlaneConfig
 from sliceplane.server.io.plane import ServerPlane
@@ -42,12 +42,9 @@ async def test_it_follows_nothing_while_a_watch_is_forbidden(
         inputs = Inputs(
             client,
             watches("node-1", Gates()),
+            InputHandlers(lambda *_: None, lambda *_: None, synced.add, lambda _: None),
             clock=loop_clock(1000.0),
             rng=Rng(1),
-            on_changes=lambda *_: None,
-            on_mark=lambda *_: None,
-            on_synced=synced.add,
-            on_dropped=lambda _: None,
         )
         running = asyncio.create_task(inputs.run())
         following = asyncio.create_task(inputs.followed())

@@ -15,11 +15,11 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.io.service import Resolver
-from sliceplane.dns.view import ZoneConfig
 from sliceplane.dns.wire import A, labels_of, name_of
 from sliceplane.kit.rng import Rng
-from sliceplane.node.io.inputs import Inputs
+from sliceplane.node.io.inputs import InputHandlers, Inputs
 from sliceplane.node.io.node_proxy import watches
 from sliceplane.server.io.config import PlaneConfig
 from sliceplane.server.io.plane import ServerPlane
@@ -78,12 +78,9 @@ async def test_services_and_slices_are_read_once_and_the_proxy_is_told_of_its_ow
         inputs = Inputs(
             client,
             watches("node-1", Gates()),
+            InputHandlers(on_changes, lambda *_: None, lambda _: None, lambda _: None),
             clock=clock,
             rng=Rng(1),
-            on_changes=on_changes,
-            on_mark=lambda *_: None,
-            on_synced=lambda _: None,
-            on_dropped=lambda _: None,
             beside=resolver,
         )
         following = [

@@ -9,17 +9,12 @@ import pytest
 
 from sliceplane.api.errors import StatusError
 from sliceplane.kit.io.start_error import StartError
-from sliceplane.server.io.requests.auth import (
-    ANONYMOUS,
-    Certificate,
-    Tokens,
-    authenticate,
-    user_of_certificate,
-)
+from sliceplane.server.io.requests.auth import ANONYMOUS, Tokens, authenticate
 from sliceplane.server.registry.authorization.index import PolicyIndex, require
 from sliceplane.server.registry.authorization.policy import objects
 from sliceplane.server.registry.types import AUTHENTICATED, Attributes, User
 from sliceplane.server.store.types import Key
+from sliceplane.watch.io.certificates import Certificate, user_of_certificate
 
 ADMIN = User(name="root", groups=("system:masters", AUTHENTICATED))
 ALICE = User(name="alice", groups=("devs", AUTHENTICATED))

@@ -21,7 +21,8 @@ from joserfc import jws
 from joserfc.jwk import ECKey, OctKey, RSAKey
 from tests.effort import effort
 
-from sliceplane.server.io.keys.token_keys import TOKEN_CHARACTERS_MAX, TokenConfig, TokenKeys
+from sliceplane.api.users import TOKEN_CHARACTERS_MAX
+from sliceplane.server.io.keys.token_keys import TokenConfig, TokenKeys
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = {"sub": "system:serviceaccount:kube-system:admin"}

@@ -20,10 +20,10 @@ from tests.server.serving import Server, serving
 from tests.waiting import until
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from sliceplane.kit.io.tls.unauthenticated import ConnectionTiming
 from sliceplane.server.io.config import Periods
 from sliceplane.server.io.connections import connection as connection_module
 from sliceplane.server.io.connections.connection import KNOWN_HEAD, UNKNOWN_HEAD, HttpConnection
-from sliceplane.server.io.connections.unauthenticated import ConnectionTiming
 from sliceplane.server.io.requests.limits import Limits
 from sliceplane.server.io.requests.request import _joined
 

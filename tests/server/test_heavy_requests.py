@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+import os
+import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from tests.waiting import eventually
 
 from sliceplane.kit.metrics import Metrics
 from sliceplane.server.io.heavy import jobs
-from sliceplane.server.io.heavy.jobs import HeavyJob
+from sliceplane.server.io.heavy.jobs import Job, T
 from sliceplane.server.io.heavy.pool import Inline, Pool, WorkerDied
 from sliceplane.server.io.heavy.service import ATTEMPTS_MAX, Heavy, HeavyTurns
 from sliceplane.server.io.metrics import HELD_S, LoopSteps
@@ -29,31 +31,18 @@ from sliceplane.server.io.storage import rows
 from sliceplane.server.store.types import EventType, Key, Record, StoreEvent
 
 
-@dataclass(frozen=True)
-class Sleep:
-    seconds: float
-
-    def run(self) -> float:
-        import time
-
-        time.sleep(self.seconds)
-        return self.seconds
+def sleep(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
 
 
-@dataclass(frozen=True)
-class Die:
-    def run(self) -> None:
-        import os
-
-        os._exit(1)
+def die() -> None:
+    os._exit(1)
 
 
-@dataclass(frozen=True)
-class Swallow:
-    """As much memory as a worker may not have."""
-
-    def run(self) -> int:
-        return len(bytearray(3 << 30))
+def swallow() -> int:
+    """Takes as much memory as a worker may not have."""
+    return len(bytearray(3 << 30))
 
 
 def test_a_record_that_was_read_from_disk_travels_to_a_worker() -> None:
@@ -153,23 +142,23 @@ async def test_a_job_without_time_left_is_ended_and_the_next_has_a_worker() -> N
     pool = Pool(job_s=2.0)
     try:
         with pytest.raises(TimeoutError):
-            await pool.run(Sleep(60))
+            await pool.run(partial(sleep, 60))
         pool.job_s = 60.0
-        assert await pool.run(Sleep(0)) == 0
+        assert await pool.run(partial(sleep, 0)) == 0
         assert pool.started == 2
     finally:
         await pool.close()
 
 
-@pytest.mark.parametrize("job", [Die(), Swallow()], ids=["ends", "has no memory"])
+@pytest.mark.parametrize("job", [die, swallow], ids=["ends", "has no memory"])
 async def test_a_job_that_takes_its_worker_along_is_an_error_of_that_job_alone(
-    job: HeavyJob,
+    job: Job[object],
 ) -> None:
     pool = Pool()
     try:
         with pytest.raises((WorkerDied, MemoryError)):
             await pool.run(job)
-        assert await pool.run(Sleep(0)) == 0
+        assert await pool.run(partial(sleep, 0)) == 0
     finally:
         await pool.close()
 
@@ -177,7 +166,7 @@ async def test_a_job_that_takes_its_worker_along_is_an_error_of_that_job_alone(
 async def test_workers_without_work_end() -> None:
     pool = Pool(idle_s=0.05)
     try:
-        await pool.run(Sleep(0))
+        await pool.run(partial(sleep, 0))
         assert len(pool._all) == 1
         await eventually(lambda: pool._all, lambda workers: not workers)
     finally:
@@ -193,7 +182,7 @@ class _Interfering(Inline):
     def __init__(self, times: int, write: Any) -> None:
         self.times, self.write, self.runs = times, write, 0
 
-    async def run(self, job: HeavyJob) -> Any:
+    async def run(self, job: Job[T]) -> T:
         self.runs += 1
         result = await super().run(job)
         if self.runs <= self.times:

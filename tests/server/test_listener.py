@@ -14,10 +14,10 @@ from tests.server.serving import Server, run_plane, serving
 from tests.waiting import until
 
 from sliceplane.kit.io.start_error import StartError
+from sliceplane.kit.io.tls.unauthenticated import ConnectionTiming
 from sliceplane.server.io.config import Periods, PlaneConfig
 from sliceplane.server.io.connections import connection as connection_module
 from sliceplane.server.io.connections.listener import bind
-from sliceplane.server.io.connections.unauthenticated import ConnectionTiming
 from sliceplane.server.io.plane import ServerPlane
 from sliceplane.watch.io.service import PlaneService, ServiceContext
 

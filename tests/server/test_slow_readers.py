@@ -13,8 +13,8 @@ import pytest
 from tests.server.serving import Server, run_plane
 from tests.waiting import until
 
+from sliceplane.kit.io.tls.unauthenticated import ConnectionTiming
 from sliceplane.server.io.config import Periods, PlaneConfig
-from sliceplane.server.io.connections.unauthenticated import ConnectionTiming
 from sliceplane.server.io.requests.limits import Limits
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"

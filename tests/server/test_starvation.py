@@ -15,9 +15,9 @@ import pytest
 from tests.server.serving import Reply, Server, run_plane
 from tests.waiting import until
 
+from sliceplane.kit.io.tls.unauthenticated import ConnectionTiming
 from sliceplane.server.fairness.types import uid_of
 from sliceplane.server.io.config import Periods
-from sliceplane.server.io.connections.unauthenticated import ConnectionTiming
 from sliceplane.server.io.plane import PlaneConfig
 from sliceplane.server.io.requests.limits import Limits
 

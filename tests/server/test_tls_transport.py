@@ -22,8 +22,8 @@ from tests.effort import effort
 from tests.server.tls_peer import Contexts, Meeting, Noting, Peer, meeting
 from tests.waiting import eventually, turns
 
-from sliceplane.server.io.connections.tls_transport import RECORD_BYTES, TlsTransport
-from sliceplane.server.io.connections.unauthenticated import ConnectionTiming
+from sliceplane.kit.io.tls.transport import RECORD_BYTES, TlsTransport
+from sliceplane.kit.io.tls.unauthenticated import ConnectionTiming
 
 SECONDS_MAX = 120.0
 Test = Callable[[Meeting], Coroutine[Any, Any, None]]

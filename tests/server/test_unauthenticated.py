@@ -15,7 +15,7 @@ from tests.effort import effort
 from tests.server.tls_peer import Contexts, Meeting, meeting
 from tests.waiting import eventually
 
-from sliceplane.server.io.connections.unauthenticated import (
+from sliceplane.kit.io.tls.unauthenticated import (
     GREETING_BYTES,
     HANDSHAKE_BYTES,
     HANDSHAKE_MESSAGE_BYTES,

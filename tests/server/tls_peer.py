@@ -17,13 +17,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sliceplane.server.io.connections.tls import TlsAcceptor, server_context
-from sliceplane.server.io.connections.tls_transport import TlsTransport
-from sliceplane.server.io.connections.unauthenticated import (
+from sliceplane.kit.io.tls.acceptor import TlsAcceptor
+from sliceplane.kit.io.tls.transport import TlsTransport
+from sliceplane.kit.io.tls.unauthenticated import (
     BYTES_MAX,
     ConnectionTiming,
     UnauthenticatedConnections,
 )
+from sliceplane.server.io.connections.tls import server_context
 from sliceplane.server.io.keys.pki import ensure
 
 APPLICATION_DATA = 23

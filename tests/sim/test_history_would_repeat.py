@@ -27,10 +27,10 @@ from sliceplane.api.discovery import ANNOTATION_OVER_CAPACITY
 from sliceplane.api.own_writes import OwnWrites
 from sliceplane.kit.containers import Passed
 from sliceplane.kit.workqueue import WorkQueue
+from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.server import Server
-from sliceplane.lab.sim.steady import Broken
-from sliceplane.server.registry.kinds import endpoint_slice as slice_rules
-from sliceplane.server.registry.kinds import endpoints
+from sliceplane.server.registry.kinds.network import endpoint_slice as slice_rules
+from sliceplane.server.registry.kinds.network import endpoints
 from sliceplane.server.registry.validation import addresses
 from sliceplane.slices import facts
 from sliceplane.slices.endpoints.engine import EndpointsEngine, EndpointsState

@@ -12,8 +12,8 @@ from pathlib import Path
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.connections.tls import server_context
 from sliceplane.server.io.keys.pki import Pki, ensure
-from sliceplane.server.io.requests.auth import Certificate
 from sliceplane.server.registry.types import User
+from sliceplane.watch.io.certificates import Certificate
 from sliceplane.xds.io.authentication import Authenticator, CallRefused, Unsecured
 from sliceplane.xds.io.connection import Call
 from sliceplane.xds.io.transport import GrpcListener

@@ -25,9 +25,9 @@ from tests.xds.echo import ANA, Answering, Echo, plain, secure
 from sliceplane.api.requests import Write
 from sliceplane.kit.http2 import frames
 from sliceplane.kit.http2.grpc import GrpcStatus
-from sliceplane.server.io.requests.auth import Certificate
 from sliceplane.server.registry.types import User
 from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.certificates import Certificate
 from sliceplane.xds.io import connection, transport
 from sliceplane.xds.io.authentication import CallRefused, ReviewedTokens, Unsecured
 

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.fakes.node_proxies import make_proxy
 from tests.proxy.test_node_proxy_shell import Runner
 from tests.waiting import eventually
 
@@ -72,7 +73,7 @@ async def older(request: pytest.FixtureRequest) -> AsyncIterator[Older]:
 @asynccontextmanager
 async def proxying(client: Any) -> AsyncIterator[NodeProxy]:
     timing = ProxyTiming(absent_kind_period_s=0.02)
-    proxy = NodeProxy("node-1", Nftables(Runner()), families=("IPv4",), timing=timing)
+    proxy = make_proxy("node-1", Nftables(Runner()), families=("IPv4",), timing=timing)
     task = asyncio.create_task(proxy.follow(client, Rng(1)))
     try:
         async with asyncio.timeout(60):

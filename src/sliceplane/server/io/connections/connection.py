@@ -7,7 +7,7 @@ mean no good.
 - Heads have limits, in bytes and in fields (431 beyond, as Go's server says it): narrow ones for
   who has not authenticated yet on this connection, Go's for the others (see ``HeadLimits``).
   Trailers count as well, and are dropped: what comes behind a body is no header (RFC 9110 6.5.1).
-- Until it authenticates (see ``unauthenticated``), a connection is charged with what it
+- Until it authenticates (see ``kit.io.tls.unauthenticated``), a connection is charged with what it
   keeps in memory.
 - A request whose end two readers could see in two places gets 400: one ``Transfer-Encoding``, which
   is ``chunked``, in HTTP/1.1 only, and one ``Host`` (RFC 9112 3.2, 6.1). The parser refuses the
@@ -31,10 +31,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from sliceplane.server.io.connections.tls import certificate_of
-from sliceplane.server.io.connections.unauthenticated import FIELD_BYTES, OPEN_BYTES
-from sliceplane.server.io.requests.auth import Certificate
+from sliceplane.kit.io.tls.unauthenticated import FIELD_BYTES, OPEN_BYTES
 from sliceplane.server.registry.types import User, standing_of
+from sliceplane.watch.io.certificates import Certificate, certificate_of
 
 if TYPE_CHECKING:
     from sliceplane.server.io.connections.listener import Listener

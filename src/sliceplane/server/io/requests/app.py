@@ -24,6 +24,7 @@ from sliceplane.api.errors import StatusError, internal, not_found
 from sliceplane.api.gates import NEWEST, Release
 from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.scheme import Pods
+from sliceplane.api.users import bearer_token
 from sliceplane.kit.io.log import get_logger
 from sliceplane.server.fairness.types import Asked, Flow
 from sliceplane.server.io.audit.log import AuditEntry, AuditLog
@@ -52,7 +53,7 @@ from sliceplane.server.io.nonresource.pages import (
     snapshot_portions,
 )
 from sliceplane.server.io.requests import reports
-from sliceplane.server.io.requests.auth import ANONYMOUS, authenticate, bearer_token
+from sliceplane.server.io.requests.auth import ANONYMOUS, authenticate
 from sliceplane.server.io.requests.limits import InFlight, Limits, RequestCharges, TooMany
 from sliceplane.server.io.requests.params import request_timeout_s
 from sliceplane.server.io.requests.render import status_response, timeout_response
@@ -75,8 +76,8 @@ from sliceplane.server.io.requests.response import (
     too_many_requests,
 )
 from sliceplane.server.io.requests.watch import WatchHandler
-from sliceplane.server.registry.attendance import Claim
 from sliceplane.server.registry.authentication import impersonation
+from sliceplane.server.registry.authorization.attendance import Claim
 from sliceplane.server.registry.authorization.index import refusal
 from sliceplane.server.registry.types import Attributes, Decision, User
 from sliceplane.server.store.mvcc import Store

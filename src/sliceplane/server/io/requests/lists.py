@@ -10,18 +10,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import replace
 
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.io.turns import LoopTurns
-from sliceplane.server.io.heavy.jobs import Convert, HeavyWrite, RenderItems
+from sliceplane.server.io.heavy.jobs import HeavyWrite
 from sliceplane.server.io.heavy.service import STORED_SHARE, Heavy
-from sliceplane.server.io.requests.render import check_list_form, escape, list_frame, render_list
+from sliceplane.server.io.requests.render import (
+    check_list_form,
+    escape,
+    list_frame,
+    render_bytes,
+    render_items,
+    render_list,
+)
 from sliceplane.server.io.requests.response import Representation
 from sliceplane.server.io.storage.committing import Durability
-from sliceplane.server.registry import answers
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import (
     Context,
@@ -30,6 +37,7 @@ from sliceplane.server.registry.types import (
     ListOutcome,
     Target,
 )
+from sliceplane.server.registry.verbs import answers
 from sliceplane.server.store.types import Record
 
 if TYPE_CHECKING:
@@ -157,16 +165,17 @@ class Lists:
         parts: list[bytes] = []
         slice_ = self._pace.slice()
         for portion in _portions(found.records):
-            job = RenderItems(
-                bodies=tuple(record.body for record in portion),
-                resource=resource,
-                representation=representation,
+            job = partial(
+                render_items,
+                tuple(record.body for record in portion),
+                resource,
+                representation,
                 now=context.now,
-                include=include,
+                include_object=include,
             )
             if parts and not binary:
                 parts.append(b",")
-            parts.append(finish(cast(bytes, await self._heavy.run(job)) if has_turn else job.run()))
+            parts.append(finish(await self._heavy.run(job) if has_turn else job()))
             await slice_.over()
         head, tail = list_frame(found, resource, representation, sum(map(len, parts)))
         # Joining large parts is done without the interpreter's lock.
@@ -175,7 +184,7 @@ class Lists:
         )
         if plain or binary:
             return whole
-        job_of_all = Convert(body=whole, representation=representation)
+        job_of_all = partial(render_bytes, whole, representation)
         return await self._heavy.render(job_of_all, None if has_turn else context.user)
 
     async def delete(

@@ -28,11 +28,11 @@ from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import BY_PATH, LISTED, SERVED, Namespaces, Pods, Resource
 from sliceplane.api.selectors.fields import selected_name
 from sliceplane.server.fairness.types import Flow
-from sliceplane.server.io.requests.auth import Certificate
 from sliceplane.server.io.requests.limits import RequestCharges, kept_bytes
-from sliceplane.server.registry.attendance import Claim
+from sliceplane.server.registry.authorization.attendance import Claim
 from sliceplane.server.registry.types import Attributes, Target, User
 from sliceplane.server.store.types import Key
+from sliceplane.watch.io.certificates import Certificate
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
 _NOT_IMPLEMENTED = (

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.io.turns import LoopTurns
-from sliceplane.server.io.heavy.jobs import HeavyWrite
+from sliceplane.server.io.heavy.jobs import WriteRequest
 from sliceplane.server.io.heavy.service import STORED_SHARE, Heavy
 from sliceplane.server.io.requests.render import (
     check_list_form,
@@ -203,7 +203,7 @@ class Lists:
                 together = []
                 single = replace(target, namespace=record.key.namespace, name=record.key.name)
                 async with self._heavy.turn(context.user):
-                    write = HeavyWrite(
+                    write = WriteRequest(
                         verb="delete", context=context, target=single, deletion=options
                     )
                     await self._heavy.delete(write, self._registry, self._writer)

@@ -27,6 +27,7 @@ from sliceplane.server.io.requests.response import (
     Media,
     Representation,
     Response,
+    conditional,
     not_acceptable,
     parse_accept,
 )
@@ -36,6 +37,7 @@ _AGGREGATED_TYPES: dict[Media, bytes] = {
     "json": f"{JSON}{_AGGREGATED_FORM}".encode(),
     "protobuf": f"{PROTOBUF}{_AGGREGATED_FORM}".encode(),
 }
+_PUBLIC = (b"cache-control", b"public")
 _VARY = (b"vary", b"Accept")
 
 
@@ -196,7 +198,9 @@ def _negotiated(
         if aggregated and media in _AGGREGATED_TYPES and clause.type in MEDIA:
             named = (clause.parameter("g"), clause.parameter("v"), wanted)
             if named == ("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"):
-                return _conditional(request, *aggregated(media), _AGGREGATED_TYPES[media])
+                body, etag = aggregated(media)
+                content_type = _AGGREGATED_TYPES[media]
+                return conditional(request, body, content_type, etag, _PUBLIC, _VARY)
     raise not_acceptable(known_type=known_type)
 
 
@@ -206,13 +210,6 @@ def _legacy(document: Document, representation: Representation) -> Response:
         document = {"apiVersion": "v1", **document}
     body = render_bytes(encode(document), representation)
     return Response(200, body, CONTENT_TYPES[representation.media], (NO_CACHE, _VARY))
-
-
-def _conditional(request: Request, body: bytes, etag: bytes, content_type: bytes) -> Response:
-    headers = ((b"cache-control", b"public"), _VARY, (b"etag", etag))
-    if request.headers.get(b"if-none-match") == etag:
-        return Response(304, b"", headers=headers)
-    return Response(200, body, content_type, headers)
 
 
 def subresource_entries(resource: Resource) -> list[dict[str, Any]]:

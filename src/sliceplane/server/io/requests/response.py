@@ -206,6 +206,16 @@ def text_response(
     return Response(code, body.encode(), TEXT, headers)
 
 
+def conditional(
+    request: Request, body: bytes, content_type: bytes, etag: bytes, *headers: Header
+) -> Response:
+    """Returns *body*, or 304 if the client has the version of that *etag*."""
+    headers = (*headers, (b"etag", etag))
+    if request.headers.get(b"if-none-match") == etag:
+        return Response(304, b"", headers=headers)
+    return Response(200, body, content_type, headers)
+
+
 def too_many_requests() -> Response:
     retry = (b"retry-after", str(RETRY_AFTER_S).encode())
     return text_response(429, "Too many requests, please try again later.", (retry,))

@@ -32,7 +32,7 @@ from sliceplane.server.io.keys.token_keys import TokenKeys
 from sliceplane.server.io.nonresource import openapi
 from sliceplane.server.io.nonresource.discovery import Discovery
 from sliceplane.server.io.requests.request import Query, Request, Send
-from sliceplane.server.io.requests.response import NO_CACHE, Response, common_headers, text_response
+from sliceplane.server.io.requests.response import NO_CACHE, Response, head_of, text_response
 from sliceplane.server.registry.types import Attributes
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.snapshot import PATH as SNAPSHOT_PATH
@@ -229,13 +229,13 @@ def snapshot_portions(store: Store) -> Iterator[bytes]:
 
 
 async def send_portions(
-    send: Send, portions: Iterator[bytes], *, now: float, audit_id: str
+    request: Request, send: Send, portions: Iterator[bytes], *, now: float, audit_id: str
 ) -> None:
     """A portion is made when the client has taken the one before; its connection cuts off one that
     takes nothing.
     """
-    headers = [*common_headers(now, audit_id), NO_CACHE, (b"content-type", b"application/x-ndjson")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    headers = (NO_CACHE, (b"content-type", b"application/x-ndjson"))
+    await send(head_of(request, 200, headers, now=now, audit_id=audit_id))
     for portion in portions:
         await send({"type": "http.response.body", "body": portion, "more_body": True})
         # A client that is quick must not keep others waiting.

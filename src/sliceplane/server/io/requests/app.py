@@ -378,7 +378,7 @@ class ApiServer:
 
         if path is None:
             portions = self._streams[request.path]()
-            await send_portions(send, portions, now=services.clock(), audit_id=on_head())
+            await send_portions(request, send, portions, now=services.clock(), audit_id=on_head())
             return
         route = resolve(path, "watch", services.discovery.offered)
         traffic = services.metrics.traffic(key.group, key.version, key.resource)

@@ -14,9 +14,10 @@ is the connection's business.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from email.utils import formatdate
 from functools import lru_cache, partial
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -221,8 +222,14 @@ def too_many_requests() -> Response:
     return text_response(429, "Too many requests, please try again later.", (retry,))
 
 
-def common_headers(now: float, audit_id: str) -> list[Header]:
-    return [(b"audit-id", audit_id.encode()), (b"date", _date(int(now)).encode())]
+def head_of(
+    request: Request, code: int, headers: Iterable[Header], *, now: float, audit_id: str
+) -> dict[str, Any]:
+    """Returns the ASGI message that begins an answer, with the headers of every answer."""
+    every = [(b"audit-id", audit_id.encode()), (b"date", _date(int(now)).encode())]
+    if request.flow is not None:
+        every.extend(flow_headers(request.flow.schema.name, request.flow.level.name))
+    return {"type": "http.response.start", "status": code, "headers": [*every, *headers]}
 
 
 @lru_cache(maxsize=64)
@@ -287,10 +294,7 @@ async def _send(
     request: Request, send: Send, response: Response, now: float, audit_id: str
 ) -> None:
     body = response.body
-    headers = common_headers(now, audit_id)
-    if request.flow is not None:
-        headers.extend(flow_headers(request.flow.schema.name, request.flow.level.name))
-    headers.extend(response.headers)
+    headers = list(response.headers)
     if response.content_type and response.code != 304:
         headers.append((b"content-type", response.content_type))
     if len(body) > GZIP_BYTES_MIN and request.wants_gzip:
@@ -302,7 +306,7 @@ async def _send(
         headers.append((b"vary", b"Accept-Encoding"))
     if response.code != 304:
         headers.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": response.code, "headers": headers})
+    await send(head_of(request, response.code, headers, now=now, audit_id=audit_id))
     portions = memoryview(b"" if response.code == 304 else body)
     while len(portions) > PORTION_BYTES:
         await send(

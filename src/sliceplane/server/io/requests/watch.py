@@ -14,7 +14,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -30,9 +30,9 @@ from sliceplane.server.io.requests.resources import ResourceHandlers, included_o
 from sliceplane.server.io.requests.response import (
     DEPRECATIONS,
     NO_CACHE,
+    Header,
     Representation,
-    common_headers,
-    flow_headers,
+    head_of,
     negotiate,
     warning_headers,
 )
@@ -333,7 +333,9 @@ class WatchHandler:
         try:
             if watcher is not None and request.claim is not None:
                 number = self._revocation.begin(request.claim, watcher)
-            await send(_head(request, target, representation, on_head(), self._resources.clock()))
+            headers = _headers(target, representation)
+            now = self._resources.clock()
+            await send(head_of(request, 200, headers, now=now, audit_id=on_head()))
             if watcher is None:
                 assert late is not None, "without a watcher there is an error to tell"
                 request.connection.write(encoder.error(late))
@@ -396,16 +398,8 @@ class WatchHandler:
         return watcher
 
 
-def _head(
-    request: Request, target: Target, representation: Representation, audit_id: str, now: float
-) -> dict[str, Any]:
-    headers = common_headers(now, audit_id)
-    if request.flow is not None:
-        headers.extend(flow_headers(request.flow.schema.name, request.flow.level.name))
-    headers.append(NO_CACHE)
-    headers.append((b"content-type", representation.watch_content_type))
+def _headers(target: Target, representation: Representation) -> tuple[Header, ...]:
     spoken = target.spoken
-    headers.extend(
-        warning_headers(DEPRECATIONS.get((spoken.group, spoken.version, spoken.plural), ()))
-    )
-    return {"type": "http.response.start", "status": 200, "headers": headers}
+    deprecations = DEPRECATIONS.get((spoken.group, spoken.version, spoken.plural), ())
+    content_type = (b"content-type", representation.watch_content_type)
+    return (NO_CACHE, content_type, *warning_headers(deprecations))

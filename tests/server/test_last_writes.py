@@ -71,7 +71,7 @@ def test_no_more_is_remembered_than_the_bounds_say() -> None:
             wanted = Attributes(
                 verb="update", path="", resource="pods", namespace="a", name=f"p{number}"
             )
-            writes.note(wanted, b"", NotedWrite(float(time), "u", "update", "x" * 500))
+            writes.note(wanted, wanted.name, NotedWrite(float(time), "u", "update", "x" * 500))
     kept = [writes.page(f"{WRITES_PATH}/pods/a/p{number}") for number in range(OBJECTS_MAX + 3)]
     assert sum(page != b"[]\n" for page in kept) == OBJECTS_MAX
     last = json.loads(kept[OBJECTS_MAX] or b"")

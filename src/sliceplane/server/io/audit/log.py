@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sliceplane.api.codec import decode_document, encode
+from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.io.line_writer import LineWriter
@@ -286,11 +286,9 @@ class AuditEntry:
     def complete(self, code: int, error: StatusError | None) -> None:
         if self._told is None:
             self._settle(told=self._log.admits_stranger())
-        created = self._request.created
-        if created and "objectRef" in self._event:
-            name = decode_document(created).get("metadata", {}).get("name", "")
-            if name:
-                self._event["objectRef"].setdefault("name", name)
+        name = self._request.created_name
+        if name and "objectRef" in self._event:
+            self._event["objectRef"].setdefault("name", name)
         status = status_of(error, secret=self._secret) if error else {"metadata": {}, "code": code}
         self._tell("ResponseComplete", status)
 

@@ -21,8 +21,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-import msgspec
-
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import method_not_allowed
 from sliceplane.api.gates import Release
@@ -73,17 +71,6 @@ class NotedWrite(NamedTuple):
     agent: str
 
 
-class _Metadata(msgspec.Struct):
-    name: str = ""
-
-
-class _Named(msgspec.Struct):
-    metadata: _Metadata
-
-
-_created = msgspec.json.Decoder(_Named)
-
-
 class LastWrites:
     """The last few requests that wrote each object, for ``sliceplane explain``.  Owned by the
     application.
@@ -98,9 +85,8 @@ class LastWrites:
         #: by resource, namespace and name
         self._by_object: OrderedDict[tuple[str, str, str], tuple[NotedWrite, ...]] = OrderedDict()
 
-    def note(self, wanted: Attributes, created: bytes, write: NotedWrite) -> None:
-        """A request was done.  *created*: the object that it made, b"" for other verbs."""
-        name = wanted.name or (_created.decode(created).metadata.name if created else "")
+    def note(self, wanted: Attributes, name: str, write: NotedWrite) -> None:
+        """Remembers *write* of the object *name*."""
         if not name or len(name) > NAME_CHARACTERS_MAX or wanted.resource in _UNTOLD:
             return
         write = write._replace(

@@ -307,7 +307,7 @@ class ApiServer:
                 response = await services.resources.respond(request, route)
             if not reading and "dryRun" not in request.query:
                 write = NotedWrite(services.clock(), user.name, verb, request.header(b"user-agent"))
-                self._writes.note(wanted, request.created, write)
+                self._writes.note(wanted, wanted.name or request.created_name, write)
             return response
         finally:
             charges.close()

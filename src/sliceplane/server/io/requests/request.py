@@ -99,6 +99,17 @@ class Query(dict[str, list[str]]):
         return name in self and self[name][0].lower() not in ("false", "0")
 
 
+class _Metadata(msgspec.Struct):
+    name: str = ""
+
+
+class _Named(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
+_named = msgspec.json.Decoder(_Named)
+
+
 class Request:
     """A request.  Owned by the task that answers it."""
 
@@ -141,6 +152,11 @@ class Request:
         self.created = b""
         self._scope = scope
         self._receive = receive
+
+    @property
+    def created_name(self) -> str:
+        """The name of the object that was created; "" if none was."""
+        return _named.decode(self.created).metadata.name if self.created else ""
 
     @property
     def kept_bytes(self) -> int:
